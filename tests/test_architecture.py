@@ -155,6 +155,26 @@ def test_each_outside_library_has_one_home() -> None:
     assert of_language - {"language"} <= sys.stdlib_module_names
 
 
+def test_of_the_executor_only_documented_parts_are_used() -> None:
+    wrong = [
+        f"{name_of(path)} line {node.lineno}: {ast.unparse(node)}"
+        for path in python_files("node")
+        if "dbos" in {found.module.split(".")[0] for found in imports(path)}
+        for node in nodes(path)
+        if (isinstance(node, ast.ImportFrom) and is_private_part_of_dbos(node))
+        or (isinstance(node, ast.Attribute) and node.attr.startswith("_") and ast.unparse(node.value) != "self")
+    ]
+
+    assert wrong == []
+
+
+def is_private_part_of_dbos(statement: ast.ImportFrom) -> bool:
+    """Whether a file takes more of DBOS than its package offers."""
+    module = str(statement.module)
+    names = [alias.name for alias in statement.names]
+    return module.startswith("dbos.") or (module == "dbos" and any(name.startswith("_") for name in names))
+
+
 def test_no_import_goes_in_a_circle() -> None:
     graph = {
         module_of(path): {found.module for found in imports(path) if found.at_import and is_ours(found.module)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,7 +15,7 @@ from pydicom.uid import UID
 
 from node.deliver.associations import Associations
 from node.jobs.gate import Gate
-from node.jobs.lost import MOST_LOSSES, LostWorkflows, Unattended
+from node.jobs.lost import MOST_LOSSES, Attended, LostWorkflows, Unattended
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
@@ -22,6 +23,7 @@ from node.read.model import Reading
 from node.settings.destinations import DicomDestination
 from tests.damage import FILM, STUDY, Bench, benches
 from tests.fakes import Panic, ScriptedReader
+from tests.peers import wait_until
 
 
 class PanickingReader(ScriptedReader):
@@ -100,14 +102,62 @@ def test_a_panic_in_a_step_leaves_no_step_in_hand() -> None:
 
 
 def test_a_panic_between_steps_is_noted_with_its_place() -> None:
-    gate, ends = Gate(), list[BaseException]()
-    gate.on_end = ends.append
+    gate, attended = Gate(), Attended()
+    gate.attending = lambda: attended.run("a")
 
     with pytest.raises(Panic):
         gate.guarded(panic)()
 
-    assert [type(end) for end in ends] == [Panic]
+    assert not attended.holds("a")
+    assert str(attended.reason("a")).startswith("Panic at test_faults_panics.py")
     assert not gate.is_broken
+
+
+def test_a_workflow_whose_thread_runs_is_attended() -> None:
+    gate, attended = Gate(), Attended()
+    gate.attending = lambda: attended.run("a")
+    held = list[bool]()
+
+    gate.guarded(lambda: held.extend([attended.holds("a"), attended.holds("b")]))()
+
+    assert held == [True, False]
+
+
+def test_a_workflow_that_fails_stays_attended_until_the_end() -> None:
+    gate, attended, attending = Gate(), Attended(), threading.Event()
+    gate.attending = lambda: attended.run("a")
+
+    def fail() -> None:
+        attending.set()
+        raise OSError("the database is away")
+
+    threading.Thread(target=gate.guarded(fail), daemon=True).start()
+    assert attending.wait(timeout=30.0)
+    wait_until(lambda: gate.is_broken, what="it is broken")
+
+    assert attended.holds("a")
+
+
+def test_an_outcome_is_awaited_before_a_workflow_counts_as_lost() -> None:
+    patient, hasty = Attended(), Attended(recording_seconds=0.0)
+
+    for attended in (patient, hasty):
+        with attended.run("a"):
+            pass
+
+    assert patient.holds("a")
+    assert not hasty.holds("a")  # nothing was recorded in time
+
+
+def test_a_workflow_stays_attended_while_its_second_thread_runs() -> None:
+    attended = Attended(recording_seconds=0.0)
+
+    with attended.run("a"):  # resumed, while the thread that began it ends
+        with pytest.raises(Panic), attended.run("a"):
+            panic()
+
+        assert attended.holds("a")
+    assert not attended.holds("a")
 
 
 class Workflows:

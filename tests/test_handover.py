@@ -3,7 +3,6 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from dbos import DBOS
 from structlog.testing import capture_logs
 
 from node.errors import Stopped
@@ -23,10 +22,6 @@ def engine(postgres: Postgres) -> Iterator[sa.Engine]:
     engine = connect(postgres.url)
     yield engine
     engine.dispose()
-
-
-def test_the_engine_has_the_call_that_recovers_others_work() -> None:
-    assert callable(DBOS._recover_pending_workflows)
 
 
 def test_a_name_that_is_taken_is_waited_for(engine: sa.Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 from typing import Final
@@ -14,10 +15,8 @@ from node import log
 from node.config import StudySettings
 from node.deliver.delivery import Sending
 from node.domain import Delivery
-from node.errors import where
-from node.jobs.bell import Bell
 from node.jobs.gate import Gate
-from node.jobs.lost import Unattended
+from node.jobs.lost import Attended, Unattended
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
@@ -47,9 +46,10 @@ from node.store.database import Database
 # After an upgrade, stored workflows continue only if this version is unchanged. Use DBOS.patch() to change the steps.
 _APPLICATION_VERSION: Final = "1"
 _APPLICATION: Final = "chex-node"
-_POLLING_SECONDS: Final = 0.2
-_ALONE_SECONDS: Final = 0.5
-"""Between two looks at a queue, with several processes and with one: its own work rings the bell."""
+_POLLING_SECONDS: Final = 0.25
+"""Between two looks at a queue. Work whose delay has ended is put into its queue once a second, by DBOS."""
+_STUDIES_POLLING_SECONDS: Final = 0.1
+"""The same for studies: a place that is free stays empty for so long, and a node reads few at once."""
 _STUDIES_AT_ONCE: Final = 2
 SENDS_AT_ONCE: Final = 2
 _LAST_STEPS_SECONDS: Final = 20.0
@@ -74,13 +74,11 @@ class Executor:
         objects: ObjectSteps | None = None,
         process: Process,
         gate: Gate,
-        bell: Bell,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._sending, self._gate, self._bell, self._name = sending, gate, bell, process.executor
-        self._ends: dict[str, str] = {}  # by workflow: how its thread ended
-        gate.on_end = self._note_end
-        self._polling_seconds = _POLLING_SECONDS if database.is_server(sql) else _ALONE_SECONDS
+        self._sending, self._gate, self._name = sending, gate, process.executor
+        self._attended = Attended()
+        gate.attending = self._attending
         config: DBOSConfig = {
             "name": _APPLICATION,
             "system_database_url": sql.url.render_as_string(hide_password=True),
@@ -90,19 +88,17 @@ class Executor:
             "serializer": DBOSPortableJSONSerializer(),
             "log_level": "WARNING",
             "use_listen_notify": not database.is_server(sql),  # no workflow waits for a message
-            "notification_listener_polling_interval_sec": self._polling_seconds,
         }
-        self._dbos = DBOS(config=config)
-        bell.watch(self._dbos)
+        DBOS(config=config)
         log.adopt("dbos")
-        registered = register(sending, steps, objects, gate=gate, bell=bell, on_step=on_step)
+        registered = register(sending, steps, objects, gate=gate, on_step=on_step)
         self._deliver, self.park = registered.deliver, registered.park
         deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
         if process.only is not None:
             DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
         DBOS.launch()
         self._register_queue(QUIET)
-        self._register_queue(STUDIES, at_once=_STUDIES_AT_ONCE)
+        self._register_queue(STUDIES, at_once=_STUDIES_AT_ONCE, polling_seconds=_STUDIES_POLLING_SECONDS)
         self._clock = Periodic(shorten_delays, name="clock", pause_seconds=LOOK_SECONDS, at_once=True)
         self.register_destinations(sending.destinations.values())
 
@@ -127,19 +123,27 @@ class Executor:
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Queue deliveries that no workflow covers."""
         for delivery in deliveries:
-            enqueue_delivery(self._deliver, [asdict(delivery)], bell=self._bell, started=time.time())
+            enqueue_delivery(self._deliver, [asdict(delivery)], started=time.time())
 
     def recover(self, executor: str) -> int:
         """Queue the unfinished workflows of a dead executor again, and return their number.
 
-        Only call this when that executor is dead. A workflow that another process has queued again stays as it is.
+        Only call this when that executor is dead, and while no other process can (`takeover`).
         """
-        return len(DBOS._recover_pending_workflows([executor]))
+        begun = DBOS.list_workflows(
+            status="PENDING",
+            executor_id=executor,
+            app_version=_APPLICATION_VERSION,
+            load_input=False,
+            load_output=False,
+        )
+        for workflow in begun:
+            DBOS.resume_workflow(workflow.workflow_id, queue_name=workflow.queue_name)
+        return len(begun)
 
     def unattended(self) -> list[Unattended]:
         """Return the workflows that nobody runs, as `lost.Workflows`."""
         begun = DBOS.list_workflows(status="PENDING", executor_id=self._name, load_output=False)
-        running = frozenset(self._dbos._active_workflows_set.activeList())
         return [
             Unattended(
                 id=status.workflow_id,
@@ -147,28 +151,25 @@ class Executor:
                 queue=status.queue_name,
                 study=study_of(arguments[0]) if arguments else None,
                 arguments=arguments,
-                reason=self._ends.get(status.workflow_id),
+                reason=self._attended.reason(status.workflow_id),
             )
             for status in begun
-            if status.workflow_id not in running
+            if not self._attended.holds(status.workflow_id)
             for arguments in [tuple(status.input["args"]) if status.input else ()]
         ]
 
     def run_again(self, workflow: Unattended) -> None:
         """Queue a workflow again; its finished steps are not repeated."""
         DBOS.resume_workflow(workflow.id, queue_name=workflow.queue)
-        if workflow.queue is not None:
-            self._bell.ring(workflow.queue)
 
     def end(self, workflow: Unattended) -> None:
         """Record that a workflow has ended; what it had begun goes on no more."""
         DBOS.cancel_workflow(workflow.id)
-        self._ends.pop(workflow.id, None)
+        self._attended.forget(workflow.id)
 
-    def _note_end(self, error: BaseException) -> None:
-        """Note how the thread of a workflow ends; called in that thread."""
-        if (workflow := DBOS.workflow_id) is not None:
-            self._ends[workflow] = where(error)
+    def _attending(self) -> AbstractContextManager[None]:
+        """Note that this thread runs a workflow, and how that ends."""
+        return self._attended.run(str(DBOS.workflow_id))
 
     def forget_older(self, limit: datetime) -> int:
         """Delete the records of workflows that ended before a time, in small batches; returns their number.
@@ -187,12 +188,14 @@ class Executor:
             count += len(found)
         return count
 
-    def _register_queue(self, name: str, *, at_once: int | None = None) -> None:
+    def _register_queue(
+        self, name: str, *, at_once: int | None = None, polling_seconds: float = _POLLING_SECONDS
+    ) -> None:
         """Register a queue; `at_once` limits how many of its workflows one process runs at a time."""
         DBOS.register_queue(
             name,
             worker_concurrency=at_once,
-            polling_interval_sec=self._polling_seconds,
+            polling_interval_sec=polling_seconds,
             on_conflict="always_update",
         )
 
@@ -213,11 +216,10 @@ class Client:
     """Queues work for the service, which may run in another process or not run yet. Connects on first use.
 
     Every method raises SQLAlchemyError when the database does not answer, or before an executor has created its tables.
-    bell: that of the executor, if it runs in this process
     """
 
-    def __init__(self, sql: Database, *, bell: Bell | None = None) -> None:
-        self._sql, self._bell = sql, bell or Bell()
+    def __init__(self, sql: Database) -> None:
+        self._sql = sql
         self._client = DBOSClient(
             system_database_engine=sql,
             serializer=DBOSPortableJSONSerializer(),
@@ -260,7 +262,6 @@ class Client:
             debounce_timeout_sec=settings.max_seconds,
         )
         debouncer.debounce(study_uid, settings.quiet_seconds, study_uid)
-        self._bell.ring(QUIET, after_seconds=settings.quiet_seconds)
 
     def run_study(self, study_uid: str) -> None:
         """Process a study again."""
@@ -272,7 +273,6 @@ class Client:
             },
             study_uid,
         )
-        self._bell.ring(QUIET)
 
     def run_answer(self, study_uid: str, question_id: str) -> None:
         """Send an answer whose request is stored; does nothing if that was queued before."""
@@ -286,7 +286,6 @@ class Client:
             study_uid,
             question_id,
         )
-        self._bell.ring(QUIET)
 
     def run_object(self, study_uid: str, sop_instance_uid: str) -> None:
         """Answer what a marked object of a workstation asks; does nothing if that was queued before."""
@@ -300,7 +299,6 @@ class Client:
             study_uid,
             sop_instance_uid,
         )
-        self._bell.ring(QUIET)
 
     def run_delivery(self, delivery: Delivery) -> None:
         """Send an output again."""
@@ -317,7 +315,6 @@ class Client:
             1,
             now,
         )
-        self._bell.ring(queue_of(delivery.destination), after_seconds=_MARKED_SECONDS)
 
     def close(self) -> None:
         """Close the database."""

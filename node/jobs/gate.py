@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn, ParamSpec, TypeVar
 
 from node import log
@@ -17,7 +18,7 @@ _T = TypeVar("_T")
 class Gate:
     """Counts the running steps. Once the gate is closed, every new step waits until the process ends.
 
-    on_end: called in the thread of a workflow with an exception that is no `Exception` and ends the thread
+    attending: entered in the thread of a workflow for as long as its body runs
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class Gate:
         self._in_hand = 0
         self._is_closed = False
         self.is_broken = False
-        self.on_end: Callable[[BaseException], None] = lambda _error: None
+        self.attending: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def run(self, work: Callable[[], _T]) -> _T:
         """Run one step.
@@ -57,13 +58,11 @@ class Gate:
 
         @functools.wraps(body)
         def run(*arguments: _P.args, **named: _P.kwargs) -> None:
-            try:
-                body(*arguments, **named)
-            except Exception as error:  # the boundary to the executor's database
-                self._stay(error)
-            except BaseException as error:
-                self.on_end(error)
-                raise
+            with self.attending():
+                try:
+                    body(*arguments, **named)
+                except Exception as error:  # the boundary to the executor's database
+                    self._stay(error)
 
         return run
 

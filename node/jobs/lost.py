@@ -7,8 +7,11 @@ workflow running, and nobody runs it: its study would stay "reading", and every 
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -24,6 +27,8 @@ LOST_STAGE: Final = "workflow"
 """The stage of work that is parked because its workflow was lost."""
 
 _PAUSE_SECONDS: Final = 2.0
+_RECORDING_SECONDS: Final = 120.0
+"""How long the executor may take to record what a workflow returned; it tries again after up to 90 s."""
 _NO_REASON: Final = "its thread ended without a result"
 
 Park = Callable[[Sequence[object], str], None]
@@ -59,6 +64,56 @@ class Workflows(Protocol):
     def end(self, workflow: Unattended) -> None:
         """Record that a workflow has ended."""
         ...
+
+
+class Attended:
+    """The workflows that threads of this process run, or have run just now; used by several threads."""
+
+    def __init__(self, *, recording_seconds: float = _RECORDING_SECONDS) -> None:
+        self._recording_seconds = recording_seconds
+        self._changed = threading.Lock()
+        self._running = Counter[str]()
+        self._returned: dict[str, float] = {}  # until when an outcome is awaited; the earliest first
+        self._reasons: dict[str, str] = {}
+
+    @contextmanager
+    def run(self, workflow: str) -> Iterator[None]:
+        """Note that this thread runs a workflow until the block ends, and what ends it other than a return."""
+        with self._changed:
+            self._running[workflow] += 1
+        try:
+            yield
+        except BaseException as error:
+            with self._changed:
+                self._reasons[workflow] = where(error)
+            raise
+        else:
+            with self._changed:
+                self._reasons.pop(workflow, None)
+                self._returned.pop(workflow, None)
+                self._returned[workflow] = time.monotonic() + self._recording_seconds
+        finally:
+            with self._changed:
+                self._running[workflow] -= 1
+                self._running += Counter()  # keeps those above 0
+
+    def holds(self, workflow: str) -> bool:
+        """Whether a thread runs a workflow, or has returned from it and its outcome may still be recorded."""
+        with self._changed:
+            now = time.monotonic()
+            while self._returned and next(iter(self._returned.values())) <= now:
+                del self._returned[next(iter(self._returned))]
+            return workflow in self._running or workflow in self._returned
+
+    def reason(self, workflow: str) -> str | None:
+        """Return what ended a workflow at last, if it did not return."""
+        with self._changed:
+            return self._reasons.get(workflow)
+
+    def forget(self, workflow: str) -> None:
+        """Forget how a workflow ended."""
+        with self._changed:
+            self._reasons.pop(workflow, None)
 
 
 class LostWorkflows(Periodic):

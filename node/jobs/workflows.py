@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
-from dbos import DBOS, SetWorkflowID
+from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
 from node import trace
 from node.deliver.delivery import DeliveryJson, Sending, StepResult
 from node.domain import ROUTINE, is_uid
 from node.jobs.answer_steps import AnswerSteps
-from node.jobs.bell import Bell
 from node.jobs.gate import Gate
 from node.jobs.lost import Park
 from node.jobs.object_questions import ObjectSteps
@@ -101,7 +100,6 @@ def enqueue_delivery(
     deliver: DeliverWorkflow,
     deliveries: list[DeliveryJson],
     *,
-    bell: Bell,
     attempt: int = 1,
     started: float,
     wait_seconds: float | None = None,
@@ -115,7 +113,19 @@ def enqueue_delivery(
     place = delivery_place(started, first.get("priority", ROUTINE))  # version 1 recorded no priority
     delay_seconds = _GIVE_WAY_SECONDS if has_given_way else wait_seconds
     arguments = (deliveries, attempt, started, has_given_way)
-    bell.enqueue(queue_of(first["destination"]), deliver, *arguments, place=place, delay_seconds=delay_seconds)
+    _enqueue(queue_of(first["destination"]), deliver, *arguments, place=place, delay_seconds=delay_seconds)
+
+
+def _enqueue(
+    queue: str,
+    workflow: Callable[..., None],
+    *arguments: object,
+    place: int | None = None,
+    delay_seconds: float | None = None,
+) -> None:
+    """Queue a workflow; place: the lowest is run first."""
+    with SetEnqueueOptions(priority=place, delay_seconds=delay_seconds):
+        DBOS.enqueue_workflow(queue, workflow, *arguments)
 
 
 def register(
@@ -124,7 +134,6 @@ def register(
     objects: ObjectSteps | None,
     *,
     gate: Gate,
-    bell: Bell,
     on_step: Callable[[str], None],
 ) -> Registered:
     """Register the workflows with the executor, the reading ones only if there are `steps`."""
@@ -136,21 +145,21 @@ def register(
         on_step(name)
         return result
 
-    deliver = _register_delivery(sending, gate, step, bell=bell)
+    deliver = _register_delivery(sending, gate, step)
     park: dict[str, Park] = dict.fromkeys((DELIVER, COMMIT), partial(_park_deliveries, sending))
     if steps is not None:
-        _register_reading(steps, gate, step, bell=bell, deliver=deliver, on_step=on_step)
+        _register_reading(steps, gate, step, deliver=deliver, on_step=on_step)
         answers = AnswerSteps(
             pipeline=lambda: steps.pipeline,
             ledger=steps.ledger,
             metrics=steps.metrics,
             destinations=steps.destinations,
         )
-        answer = _register_answers(answers, gate, step, bell=bell, deliver=deliver, on_step=on_step)
+        answer = _register_answers(answers, gate, step, deliver=deliver, on_step=on_step)
         park |= dict.fromkeys((QUIET, STUDY), partial(_park_study, steps))
         park[ANSWER] = partial(_park_question, answers.refuse)
         if objects is not None:
-            _register_questions(objects, gate, step, bell=bell, answer=answer, on_step=on_step)
+            _register_questions(objects, gate, step, answer=answer, on_step=on_step)
             park[QUESTION] = partial(_park_question, objects.refuse)
     return Registered(deliver=deliver, park=park)
 
@@ -178,7 +187,7 @@ def study_of(argument: object) -> str | None:
 
 
 def _register_reading(
-    steps: Steps, gate: Gate, step: _Step, *, bell: Bell, deliver: DeliverWorkflow, on_step: Callable[[str], None]
+    steps: Steps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
 ) -> None:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
@@ -198,7 +207,7 @@ def _register_reading(
             return
         if plan.get("busy"):  # does not wait in a slot, which another study can use
             delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
-            bell.enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
+            _enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
             return
         outcomes = []
         for file in cast(list[str], plan["files"]):
@@ -211,11 +220,11 @@ def _register_reading(
             return
         for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
             with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}:{plan['created_at']}"):
-                enqueue_delivery(deliver, deliveries, bell=bell, started=cast(float, written["started"]))
+                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
             on_step("queue")
         workflow = DBOS.workflow_id
         if step("finish", finish, plan, outcomes, written, workflow):
-            bell.enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
+            _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
 
     @DBOS.workflow(name=QUIET, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
@@ -225,12 +234,12 @@ def _register_reading(
             place = step("place", steps.place, study_uid)
             if place is None:
                 return
-        bell.enqueue(STUDIES, study, study_uid, times_busy, place=place)
+        _enqueue(STUDIES, study, study_uid, times_busy, place=place)
         on_step("ready")
 
 
 def _register_answers(
-    steps: AnswerSteps, gate: Gate, step: _Step, *, bell: Bell, deliver: DeliverWorkflow, on_step: Callable[[str], None]
+    steps: AnswerSteps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
 ) -> AnswerWorkflow:
     """Register `answer`, which queues deliveries."""
 
@@ -240,14 +249,14 @@ def _register_answers(
         written = step("answer", steps.write, study_uid, question_id)
         for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
             with SetWorkflowID(f"deliver:{destination}:answer:{question_id}"):
-                enqueue_delivery(deliver, deliveries, bell=bell, started=cast(float, written["started"]))
+                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
             on_step("queue")
 
     return answer
 
 
 def _register_questions(
-    steps: ObjectSteps, gate: Gate, step: _Step, *, bell: Bell, answer: AnswerWorkflow, on_step: Callable[[str], None]
+    steps: ObjectSteps, gate: Gate, step: _Step, *, answer: AnswerWorkflow, on_step: Callable[[str], None]
 ) -> None:
     """Register `question`, which queues answers, or itself while its film is not here."""
 
@@ -256,11 +265,11 @@ def _register_questions(
     def question(study_uid: str, sop_instance_uid: str) -> None:
         found = step("look", steps.look, study_uid, sop_instance_uid)
         if "wait" in found:
-            bell.enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=cast(float, found["wait"]))
+            _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=cast(float, found["wait"]))
             return
         for question_id in cast(list[str], found["questions"]):
             with SetWorkflowID(answer_workflow(question_id)):
-                bell.enqueue(QUIET, answer, study_uid, question_id)
+                _enqueue(QUIET, answer, study_uid, question_id)
             on_step("queue")
 
 
@@ -298,7 +307,7 @@ class _Attempts:
             pass
 
 
-def _register_delivery(sending: Sending, gate: Gate, step: _Step, *, bell: Bell) -> DeliverWorkflow:
+def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWorkflow:
     """Register `deliver` and `commit`, each of which may queue the other."""
     attempts = _Attempts(sending=sending, step=step)
 
@@ -310,7 +319,7 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step, *, bell: Bell)
             result = attempts.send(delivery, attempt, started, may_give_way=not has_given_way)
             if result["outcome"] == "gave_way":
                 rest = deliveries[number:]
-                enqueue_delivery(deliver, rest, bell=bell, attempt=attempt, started=started, has_given_way=True)
+                enqueue_delivery(deliver, rest, attempt=attempt, started=started, has_given_way=True)
                 break
             if result["outcome"] in ("delayed", "down"):
                 later.append(delivery)
@@ -319,9 +328,9 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step, *, bell: Bell)
                 sent.append(delivery)
                 sent_at = cast(float, result["commit"])
         if later:  # leaves its slot: an object that is rejected for now delays no other
-            enqueue_delivery(deliver, later, attempt=attempt + 1, bell=bell, started=started, wait_seconds=wait)
+            enqueue_delivery(deliver, later, attempt=attempt + 1, started=started, wait_seconds=wait)
         if sent:
-            bell.enqueue(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
+            _enqueue(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
 
     @DBOS.workflow(name=COMMIT, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
@@ -330,10 +339,10 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step, *, bell: Bell)
         again, left = (cast(list[DeliveryJson], asked[name]) for name in ("again", "open"))
         now, wait = (cast(float, asked[name]) for name in ("now", "wait"))
         if again:
-            enqueue_delivery(deliver, again, bell=bell, started=now, wait_seconds=wait)
+            enqueue_delivery(deliver, again, started=now, wait_seconds=wait)
         if left:  # does not wait in a slot
             queue = commit_queue_of(left[0]["destination"])
-            bell.enqueue(queue, commit, left, attempt + 1, started, delay_seconds=wait)
+            _enqueue(queue, commit, left, attempt + 1, started, delay_seconds=wait)
 
     return deliver
 

@@ -57,7 +57,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
     settings, spool, metrics = shared.settings, shared.spool, shared.metrics
     ledger, client = (
         Ledger(database.open_ledger(settings.storage)),
-        Client(database.open_executor_database(settings.storage), bell=shared.bell),
+        Client(database.open_executor_database(settings.storage)),
     )
     parts.callback(ledger.close)
     parts.callback(client.close)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from node.config import Settings
 from node.deliver.destination_table import DestinationTable
-from node.jobs.bell import Bell
 from node.jobs.processes import Process
 from node.metrics import Metrics
 from node.orders.store import OrderStore
@@ -31,4 +30,3 @@ class Shared:
     orders: OrderStore
     metrics: Metrics
     remote: Remote | None = None
-    bell: Bell = field(default_factory=Bell)

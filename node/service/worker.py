@@ -82,7 +82,7 @@ def open_working(
         parts.callback(executor_lock.close)
         executor_lock.watch(gate.break_down)
     ledger = Ledger(sql)
-    client = Client(database.open_executor_database(settings.storage), bell=shared.bell)
+    client = Client(database.open_executor_database(settings.storage))
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     watch_certificates(settings.destinations, shared.metrics)
@@ -94,7 +94,6 @@ def open_working(
         objects=None if answerer is None or model is None else _objects(shared, sending, answerer),
         process=process,
         gate=gate,
-        bell=shared.bell,
         on_step=on_step,
     )
     parts.callback(executor.close)
