@@ -53,7 +53,7 @@ RUN /opt/venv/bin/python -m export.build --model models/weights/phantom --target
 # What runs: the base image, the environment and the program, all owned by root. Only storage.directory and /tmp are
 # written to. The user's number is fixed, so that a volume fits every later image.
 FROM ${BASE_IMAGE} AS runtime
-ARG VERSION=0.1.0
+ARG VERSION=1.0.0
 ARG REVISION=
 LABEL org.opencontainers.image.title="ChEX Node" \
       org.opencontainers.image.description="A clinical inference node for chest X-rays. For research use." \

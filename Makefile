@@ -22,6 +22,7 @@
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries
+#   make release-check  what a release still lacks: one version everywhere, notes, digests, proofs, a free tag
 #   make audit    what is known against the packages of the default install; asks PyPI
 #   make gpu-proof  on a machine with a GPU: builds, proves and times every runtime there, and writes gpu-proof/gpu-proof.md
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
@@ -59,7 +60,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick durations coverage lint types collect run-tests float16 train full-size
-.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit
+.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
 
@@ -196,6 +197,9 @@ digests: setup
 
 audit: setup
 	@$(VENV)/bin/python -m deploy.supply.audit $(AUDIT)
+
+release-check: setup model
+	@$(VENV)/bin/python -m deploy.supply.release
 
 container-test: setup
 	TORCH_INDEX='$(TORCH_INDEX)' PYTHON=$(VENV)/bin/python sh tests/container.sh

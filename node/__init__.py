@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 VERSION_LINE = f"%(prog)s (ChEX Node) {__version__}"
 """What `--version` of every command prints, in the form of argparse."""
 

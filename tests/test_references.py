@@ -41,7 +41,6 @@ _CITATION = re.compile(rf"(\S+)\s+§({_NUMBER}(?:(?:, | and | to )§?{_NUMBER}(?
 _LABEL = re.compile(r"\b(?:DEP|BUG)-\d+\b")
 _CODE_FILE = re.compile(r"(?<![\w./-])(?:node|models|export|language|deploy|tests|docs|helm)/[\w./-]*")
 _SUFFIXES = (".py", ".toml", ".md", ".yml", ".yaml", ".lua", ".json", ".service", ".c", "/")
-_LEFT_BY_OLD_NAMES = "CHANGELOG.md"  # says what was true of each version, under the names of that time
 
 
 class Citation(NamedTuple):
@@ -145,7 +144,7 @@ def test_every_document_that_a_file_names_is_in_the_repository() -> None:
     missing = {
         f"{name}: {document}"
         for name, content in texts().items()
-        if name not in (_LEFT_BY_OLD_NAMES, name_of(Path(__file__)))
+        if name != name_of(Path(__file__))
         for document in _DOCUMENT.findall(_URL.sub("", content))
         if document not in MADE and not exists(document, named_in=name)
     }
@@ -186,7 +185,6 @@ def test_every_file_that_a_document_names_exists() -> None:
     missing = {
         f"{name}: {place}"
         for name, content in markdown().items()
-        if name != _LEFT_BY_OLD_NAMES
         for found in _CODE_FILE.findall(_URL.sub("", content))
         if (place := found.rstrip(".-")).endswith(_SUFFIXES) and not (REPOSITORY / place).exists()
     }
