@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import runpy
 import subprocess
 import sys
 import typing
@@ -27,6 +28,8 @@ from tests.service import run_command
 REPOSITORY = Path(__file__).parents[1]
 DOCS = REPOSITORY / "docs"
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+COMMANDS = (DOCS / "operate" / "commands.md").read_text(encoding="utf-8")
+LONGEST_LINE = 120
 UPGRADE = (DOCS / "operate" / "upgrade.md").read_text(encoding="utf-8")
 DOCUMENTS = {
     path: path.read_text(encoding="utf-8")
@@ -176,8 +179,8 @@ def test_troubleshooting_quotes_what_the_program_says() -> None:
         "models.random_weights",
     ],
 )
-def test_every_module_that_the_readme_runs_can_be_run(module: str) -> None:
-    assert f"python -m {module} " in README
+def test_every_module_that_the_page_of_commands_runs_can_be_run(module: str) -> None:
+    assert f"python -m {module}" in COMMANDS
 
     done = subprocess.run([sys.executable, "-m", module, "--help"], cwd=REPOSITORY, capture_output=True, text=True)
 
@@ -185,16 +188,24 @@ def test_every_module_that_the_readme_runs_can_be_run(module: str) -> None:
     assert "usage" in done.stdout
 
 
-def test_every_command_of_the_node_is_in_the_readme() -> None:
+def test_every_command_of_the_node_is_on_their_page() -> None:
     done = run_command("--help")
     offered = set(re.findall(r"^    (\w+)(?:  |$)", done.stdout, re.MULTILINE))
 
-    assert offered == set(re.findall(r"python -m node (\w+)", README))
+    assert offered == set(re.findall(r"python -m node (\w+)", COMMANDS))
     assert {name for text in DOCUMENTS.values() for name in re.findall(r"python -m node (\w+)", text)} == offered
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 130
+def test_the_page_names_every_command_of_the_models() -> None:
+    subcommands = runpy.run_path(str(REPOSITORY / "deploy" / "wheel" / "chex_node" / "commands.py"))["MODELS"]
+    named = set(re.findall(r"python -m ([\w.]+)", COMMANDS)) - {"node", "deploy.backup"}
+
+    assert named | {"models.lab.demonstration"} == {module for module, _text in subcommands.values()}
+    assert "chex-models demonstration" in COMMANDS
+
+
+def test_lines_of_the_readme_are_short() -> None:
+    assert [line for line in README.splitlines() if len(line) > LONGEST_LINE] == []
 
 
 def test_every_file_that_a_document_names_exists() -> None:
