@@ -204,6 +204,16 @@ def test_the_page_names_every_command_of_the_models() -> None:
     assert "chex-models demonstration" in COMMANDS
 
 
+def test_the_page_of_make_names_every_target_that_a_person_runs() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    page = (DOCS / "develop" / "make.md").read_text(encoding="utf-8")
+    targets = {target for row in re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE) for target in row.split()}
+    rows = re.findall(r"^\| `make ([\w-]+)` \|", page, re.MULTILINE)
+
+    assert set(rows) == targets - {"collect", "lint", "run-tests", "system-packages", "types", "viewers"}
+    assert len(rows) == len(set(rows))
+
+
 def test_lines_of_the_readme_are_short() -> None:
     assert [line for line in README.splitlines() if len(line) > LONGEST_LINE] == []
 
