@@ -20,6 +20,7 @@
 #   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
 #   make fuzz     bent associations, requests, pixels and files for some hours
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
+#   make docs     the documents as pages, into site/; needs no network once the extra docs is installed
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries
 #   make release-check  what a release still lacks: one version everywhere, notes, digests, proofs, a free tag
@@ -53,6 +54,7 @@ PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python 
   --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
 PHANTOM := models/weights/phantom
+DOCUMENTS := *.md LICENSE CITATION.cff docs helm/README.md models/weights/phantom/MODEL_CARD.md $(PHANTOM)/card
 # One thread for each process: those of so small a network wait for each other longer than they compute.
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 
@@ -60,7 +62,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check quick durations coverage lint types collect run-tests float16 train full-size
-.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check
+.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
 
@@ -164,7 +166,7 @@ dashboards: setup system-packages
 	$(VENV)/bin/python -m tests.dashboards_drawn --out docs/pictures
 
 bench: setup system-packages model
-	$(PIP) '.[bench]'
+	$(PIP) --editable '.[bench]'
 	$(VENV)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY))
 
 pythons: setup
@@ -180,9 +182,16 @@ gpu-proof:
 	  .venv-gpu/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt onnxruntime-gpu; }
 	.venv-gpu/bin/python -m tests.gpu_proof --model $(MODEL)
 
+# The documents lie in dist/documents as in the repository, so that links between them hold; mkdocs.yml says the rest.
+docs: setup
+	@$(VENV)/bin/python -c 'import material' 2>/dev/null || $(PIP) --editable '.[docs]'
+	rm -rf dist/documents && mkdir -p dist/documents
+	cp -R --parents $(DOCUMENTS) dist/documents
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
 # The default install alone, in an environment of its own, looked at from outside.
 sbom: setup
-	$(PIP) '.[sbom]'
+	$(PIP) --editable '.[sbom]'
 	$(PYTHON) -m venv --clear --without-pip dist/environment
 	$(PIP_INTO_SBOM) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
 	$(PIP_INTO_SBOM) '.[cpu]'
@@ -205,5 +214,5 @@ container-test: setup
 	TORCH_INDEX='$(TORCH_INDEX)' PYTHON=$(VENV)/bin/python sh tests/container.sh
 
 clean:
-	rm -rf $(VENV) .venv-gpu gpu-proof demo-out dist $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu gpu-proof demo-out dist site $(PHANTOM)/onnx $(PHANTOM)/parity.json .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from node import __version__
+from tests.test_references import markdown
 
 REPOSITORY = Path(__file__).parents[1]
 FORGE = REPOSITORY / ".github"
@@ -24,6 +26,24 @@ def parsed(path: str | Path) -> Parsed:
     content = yaml.safe_load((REPOSITORY / path).read_text(encoding="utf-8"))
     assert isinstance(content, dict)
     return content
+
+
+class SiteLoader(yaml.SafeLoader):
+    """Reads mkdocs.yml, which names a function of a library; it is left alone here."""
+
+
+SiteLoader.add_multi_constructor("tag:yaml.org,2002:python/object/apply:", lambda *_: None)
+
+
+def leaves(entries: object) -> Iterator[str]:
+    """Give every document that a navigation leads to."""
+    if isinstance(entries, str):
+        yield entries
+    elif isinstance(entries, list):
+        for entry in entries:
+            yield from leaves(entry)
+    elif isinstance(entries, dict):
+        yield from leaves(list(entries.values()))
 
 
 def steps(job: Parsed) -> list[str]:
@@ -95,6 +115,13 @@ def test_the_hooks_before_a_commit_are_what_make_runs() -> None:
     assert {hook["id"] for hook in hooks} == {"ruff", "ruff-format", "mypy"}
     assert [hook["entry"] for hook in hooks if hook["entry"] not in commands] == []
     assert {hook["language"] for hook in hooks} == {"system"}
+
+
+def test_the_site_has_every_document_once() -> None:
+    written = {name for name in markdown() if not name.startswith((".github/", "node/"))}
+    named = list(leaves(yaml.load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), SiteLoader)["nav"]))
+
+    assert sorted(named) == sorted(written)
 
 
 def test_the_security_page_names_no_address_that_may_not_exist() -> None:
