@@ -26,14 +26,22 @@ OTHER_HOST = "127.0.0.2"
 
 @pytest.mark.parametrize(
     "said",
-    [b"", b"GET /re", b"GET /ready HTTP/1.1\r\nHost: node\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"],
-    ids=["nothing", "half a line", "half a header", "TLS"],
+    [b"", b"GET /re", b"GET /ready HTTP/1.1\r\nHost: node\r\n"],
+    ids=["nothing", "half a line", "half a header"],
 )
 def test_a_connection_without_a_complete_header_is_closed(said: bytes) -> None:
     with serving(limits=QUICK) as served, served.connect(said) as connection:
         served.wait_for_close("silent")
 
         assert read_to_end(connection) == b""
+
+
+def test_who_speaks_tls_where_none_is_spoken_is_refused_at_once() -> None:
+    with serving() as served:
+        answer = served.ask(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+
+        served.wait_for_close("protocol")
+    assert answer.startswith(b"HTTP/1.1 400")
 
 
 def test_a_header_that_comes_byte_by_byte_has_no_more_time() -> None:

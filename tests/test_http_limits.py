@@ -101,7 +101,7 @@ def test_a_connection_that_is_being_answered_is_closed_last(port: Port) -> None:
 
 def test_an_answer_makes_a_connection_the_least_idle(port: Port) -> None:
     first, second, *_ = [port.accept("a") for _ in range(4)]
-    port.table.replace(first, first)
+    port.table.touch(first)
 
     port.accept("a")
 
@@ -109,20 +109,11 @@ def test_an_answer_makes_a_connection_the_least_idle(port: Port) -> None:
     assert not first.is_closed
 
 
-def test_a_successor_takes_the_place_of_a_connection(port: Port) -> None:
-    pending, successor = port.accept("a"), FakeConnection("a", 1.0)
-
-    port.table.replace(pending, successor)
-    port.table.remove(pending)
-
-    assert port.table.count == 1
-
-
 def test_a_connection_that_was_removed_does_not_come_back(port: Port) -> None:
     connection = port.accept("a")
     port.table.remove(connection)
 
-    port.table.replace(connection, connection)
+    port.table.touch(connection)
 
     assert port.table.count == 0
 
@@ -148,16 +139,14 @@ def test_a_descriptor_is_freed_if_a_connection_has_one(port: Port) -> None:
     assert port.closed == [("descriptors", "a")]
 
 
-def test_a_server_that_stops_closes_idle_connections_first(port: Port) -> None:
+def test_a_server_that_stops_closes_all_and_counts_none(port: Port) -> None:
     answering, idle = port.accept("a", is_answering=True), port.accept("b")
-
-    port.table.close_idle()
-
-    assert (answering.is_closed, idle.is_closed) == (False, True)
+    port.table.is_stopping = True
+    port.table.note_malformed(idle)
 
     port.table.close_all()
 
-    assert answering.is_closed
+    assert (answering.is_closed, idle.is_closed) == (True, True)
     assert port.closed == []
     assert port.table.count == 0
 

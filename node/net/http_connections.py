@@ -1,48 +1,45 @@
-"""Accepting HTTP connections for uvicorn, which waits without limit for the rest of a header.
+"""uvicorn with limits on connections, which it waits for without end and of which it refuses the newest.
 
-A new connection is a `PendingConnection`, a socket and what it received, until its first header is complete. Only then
-it becomes a `Connection` of uvicorn. So a connection that never completes a header costs little, and one whose request
-is already there, as a probe's is, is recognized when it is accepted, however many others are accepted with it.
+uvicorn makes a `Connection` of each accepted one, which passes on what comes to uvicorn's own protocol for HTTP/1.1.
+All that it looks at are the calls of asyncio and of ASGI: `docs/develop/decisions/http-server.md` says why.
 
-With TLS a new connection is a `Handshake` until the handshake is done, and becomes a `Connection` then. The time for
-the first header includes the handshake. TLS connections need several turns, so a flood may close a probe's.
+The time for the first header includes the TLS handshake. That needs several turns, so a flood may close a probe's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import re
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias, cast
 
 import h11
 import uvicorn
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from node.net.http_limits import CloseReason, ConnectionTable, Limits
 
 LISTEN_BACKLOG: Final = 4096
 
-_HEADER_END: Final = re.compile(rb"\n\r?\n")
 _LONGEST_HEADER: Final = 16 * 1024
 _KEEP_ALIVE_SECONDS: Final = 75  # longer than the usual intervals between two requests of Prometheus
 _LAST_SECONDS: Final = 1
-_PAUSE_SECONDS: Final = 0.2
+_STOP_SECONDS: Final = 0.1
+_CROWD: Final = 30  # new connections in a second
 _SWITCH_SECONDS: Final = 0.0005
-_CALM_SECONDS: Final = 2.0
-_LEFT: Final = "has_left"
-_TWO_LENGTHS: Final = {b"transfer-encoding", b"content-length"}
+_CONNECTION: Final = "connection"
+_BODY_FIELDS: Final = {b"transfer-encoding", b"content-length"}
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
+_Fields: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-class LimitedServer(uvicorn.Server):
+
+class LimitedServer:
     """uvicorn with limits. It logs no requests, reads no environment variables and stops within two seconds.
 
     listening: an open socket, which is closed when the server stops
@@ -59,18 +56,22 @@ class LimitedServer(uvicorn.Server):
         on_second: Callable[[], None],
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        self._switching = _ThreadSwitching()
+        self._listening, self._table, self._on_second = listening, table, on_second
+        self._freed_at, self._added, self._switch_seconds = 0.0, 0, sys.getswitchinterval()
 
-        async def look_after() -> None:
-            table.close_overdue(time.monotonic())
-            self._switching.relax(time.monotonic())
-            on_second()
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            connection: Connection = scope["state"][_CONNECTION]
+            await _Answer(connection, scope, receive, send).write(application)
 
-        super().__init__(
+        def accept(*, app_state: dict[str, object], **given: object) -> Connection:
+            make: Callable[..., asyncio.Protocol] = H11Protocol
+            return Connection(table, tls, lambda own: make(app_state={**app_state, _CONNECTION: own}, **given))
+
+        self._server = uvicorn.Server(
             uvicorn.Config(
-                application,
+                answer,
                 loop="asyncio",
-                http="h11",
+                http=cast(type[asyncio.Protocol], accept),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -83,303 +84,155 @@ class LimitedServer(uvicorn.Server):
                 h11_max_incomplete_event_size=_LONGEST_HEADER,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=2 * _LAST_SECONDS,
-                callback_notify=look_after,
+                callback_notify=self._look_after,
                 timeout_notify=0,
+                # Accepted in one turn of the loop: so few that each is read before it may be closed for others.
+                backlog=max(table.limits.by_host // 4, 1),
             )
         )
-        self._listening, self._table, self._tls = listening, table, tls
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections."""
-        await super().startup(sockets=[])
-        self._acceptor = _Acceptor(
-            self._listening, self._table, self._connection, switching=self._switching, tls=self._tls
-        )
+    def run(self) -> None:
+        """Serve until `close` is called."""
+        asyncio.run(self._serve())
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close idle connections at once, and the others when they are answered or after a second."""
-        self._acceptor.close()
-        self._switching.reset()
-        self._table.close_idle()
-        await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(_LAST_SECONDS, self._table.close_all)
-        await super().shutdown(sockets)
+    def close(self) -> None:
+        """Begin to stop: close idle connections, and the others when they are answered or after a second."""
+        self._table.is_stopping = True
+        self._server.should_exit = True
 
-    def _connection(self, pending: PendingConnection | Handshake) -> Connection:
-        return Connection(self.config, self.server_state, self._table, pending)
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._on_error)
+        serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
+        while not (self._table.is_stopping or serving.done()):
+            await asyncio.sleep(_STOP_SECONDS)
+        sys.setswitchinterval(self._switch_seconds)
+        await asyncio.wait([serving], timeout=_LAST_SECONDS)
+        self._table.close_all()
+        await serving
 
+    async def _look_after(self) -> None:
+        """Do what is due each second.
 
-class _ThreadSwitching:
-    """Makes threads take turns more often while many connections arrive.
+        A thread that computes in Python gives the interpreter back after 5 ms, and takes it whenever this thread makes
+        a system call, of which each new connection needs several. So threads take turns more often in a crowd.
+        """
+        self._listening.listen(LISTEN_BACKLOG)  # uvicorn lets no more wait than are accepted in one turn
+        is_crowded = self._table.added - self._added > _CROWD
+        sys.setswitchinterval(_SWITCH_SECONDS if is_crowded else self._switch_seconds)
+        self._added = self._table.added
+        self._table.close_overdue(time.monotonic())
+        self._on_second()
 
-    A thread that computes in Python gives the interpreter back after 5 ms, and takes it whenever this thread makes a
-    system call, of which each new connection needs several. Beside one such thread 31 connections a second were
-    accepted, and with 0.5 ms 1,300. At other times the short interval would cost processor time, a few percent.
-    """
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """Close a connection when none can be accepted because the process has no descriptor left.
 
-    def __init__(self) -> None:
-        self._usual = sys.getswitchinterval()
-        self._calm_from = 0.0
-
-    def hasten(self) -> None:
-        """Use the short interval for at least two seconds."""
-        if not self._calm_from:
-            sys.setswitchinterval(_SWITCH_SECONDS)
-        self._calm_from = time.monotonic() + _CALM_SECONDS
-
-    def relax(self, now: float) -> None:
-        """Use the usual interval again if no call of `hasten` was recent."""
-        if self._calm_from and now > self._calm_from:
-            self.reset()
-
-    def reset(self) -> None:
-        """Use the usual interval."""
-        self._calm_from = 0.0
-        sys.setswitchinterval(self._usual)
+        asyncio, which tries again after a second, may report the same lack many times at once.
+        """
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._freed_at > _LAST_SECONDS / 2:
+            self._freed_at = loop.time()
+            self._table.close_longest_idle("descriptors")
 
 
-class _Acceptor:
-    """Accepts connections, and reads their first header or starts their TLS handshake."""
+class Connection(asyncio.Protocol):
+    """A connection: passes on what comes to uvicorn's protocol, and knows how long its client takes for it."""
+
+    transport: asyncio.Transport
 
     def __init__(
         self,
-        listening: socket.socket,
         table: ConnectionTable,
-        connection: Callable[[PendingConnection | Handshake], Connection],
-        *,
-        switching: _ThreadSwitching,
         tls: Callable[[], ssl.SSLContext] | None,
+        make_http: Callable[[Connection], asyncio.Protocol],
     ) -> None:
-        self._listening, self._table, self._connection = listening, table, connection
-        self._switching, self._tls = switching, tls
-        self._loop = asyncio.get_running_loop()
-        # Accepted in one turn of the loop: few enough that each is read in the next turn before it may be closed.
-        self._batch = max(table.limits.by_host // 2, 1)
-        self._promotions: set[asyncio.Task[None]] = set()
-        self._resume()
+        self.table, self._tls, self._make_http = table, tls, make_http
+        self.host, now = "", time.monotonic()
+        self.is_answering = self.has_left = False
+        self.awaits_body = self.is_taking_body = False
+        self.incomplete_since: float | None = now  # when the client began what is not complete
+        self._http: asyncio.Protocol | None = None  # from the end of the handshake until the connection is lost
+        self._early = bytearray()  # what came before the end of the handshake was noticed
+        self._handshake: asyncio.Task[None] | None = None
+        self._unsent, self._sent_at = 0, now
+        self._received, self._received_at = 0, now
 
-    def close(self) -> None:
-        """Stop accepting."""
-        self._loop.remove_reader(self._listening)
-        self._listening.close()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with HTTP, or with the TLS handshake before it."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.host = str(transport.get_extra_info("peername")[0])
+        self.table.add(self)
+        if self._tls is None:
+            self._open()
+        else:
+            self.transport.pause_reading()
+            self._handshake = asyncio.create_task(self._shake_hands(self.transport, self._tls()))
 
-    def _resume(self) -> None:
-        if self._listening.fileno() >= 0:
-            self._loop.add_reader(self._listening, self._accept)
-
-    def _accept(self) -> None:
-        for number in range(self._batch):
-            try:
-                connection, address = self._listening.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno not in _OUT_OF_DESCRIPTORS:
-                    continue  # this connection failed before it was accepted
-                if number == 0:  # later there may be no connection: accept(2) takes a descriptor before it looks
-                    self._free_a_descriptor()
-                return
-            connection.setblocking(False)
-            if self._tls is None:
-                self._begin(connection, str(address[0]))
-            else:
-                self._begin_tls(connection, str(address[0]), self._tls())
-        self._switching.hasten()  # more connections may be waiting than one turn accepts
-
-    def _begin(self, connection: socket.socket, host: str) -> None:
-        pending = PendingConnection(connection, host=host, loop=self._loop)
-        self._table.add(pending)
-        self._read(pending)
-        if not pending.is_answering and not pending.is_closed:
-            self._loop.add_reader(connection.fileno(), self._read, pending)
-
-    def _begin_tls(self, connection: socket.socket, host: str, context: ssl.SSLContext) -> None:
-        handshake = Handshake(host=host)
-        self._table.add(handshake)
-        handshake.task = self._loop.create_task(self._shake_hands(handshake, connection, context))
-        # A callback, because a task that is canceled before its first step runs no line of its own.
-        handshake.task.add_done_callback(lambda _: None if handshake.is_done else connection.close())
-
-    def _free_a_descriptor(self) -> None:
-        """Close a connection because the process has no descriptor left, and pause so that others can use it."""
-        self._table.close_longest_idle("descriptors")
-        self._loop.remove_reader(self._listening)
-        self._loop.call_later(_PAUSE_SECONDS, self._resume)
-
-    def _read(self, pending: PendingConnection) -> None:
-        """Read what has come of a header. When it is complete, or too long, uvicorn gets the connection."""
+    async def _shake_hands(self, plain: asyncio.Transport, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            content = pending.socket.recv(_LONGEST_HEADER)
-        except BlockingIOError:
-            return
-        except OSError:
-            content = b""
-        if not content:  # the client has closed the connection
-            self._table.remove(pending)
-            pending.close()
-            return
-        pending.received += content
-        if _HEADER_END.search(pending.received) or len(pending.received) > _LONGEST_HEADER:
-            self._loop.remove_reader(pending.socket.fileno())
-            pending.is_answering = True
-            promotion = self._loop.create_task(self._promote(pending))
-            self._promotions.add(promotion)
-            promotion.add_done_callback(self._promotions.discard)
-
-    async def _promote(self, pending: PendingConnection) -> None:
-        try:
-            await self._loop.connect_accepted_socket(lambda: self._connection(pending), pending.socket)
-        except OSError:  # the client has closed the connection
-            self._table.remove(pending)
-            pending.socket.close()
-
-    async def _shake_hands(self, handshake: Handshake, connection: socket.socket, context: ssl.SSLContext) -> None:
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: self._connection(handshake), connection, ssl=context, ssl_shutdown_timeout=_LAST_SECONDS
-            )
+            secured = await loop.start_tls(plain, self, context, server_side=True, ssl_shutdown_timeout=_LAST_SECONDS)
         except OSError:  # of TLS, or the client has closed the connection
-            self._table.remove(handshake)
+            secured = None
+        if secured is None or plain.is_closing():
+            self.table.remove(self)
+            plain.abort()
+            return
+        self.transport = secured
+        self._open()
 
-
-class PendingConnection:
-    """A connection whose first header is not complete.
-
-    `is_answering` becomes true when the header is complete, shortly before a `Connection` takes over the socket.
-    """
-
-    def __init__(self, connection: socket.socket, *, host: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.socket, self.host, self._loop = connection, host, loop
-        self.received = bytearray()
-        self.idle_since = time.monotonic()
-        self.is_answering = self.is_closed = False
-
-    def overdue(self, now: float, limits: Limits) -> CloseReason | None:
-        """Return `silent` if the header took too long."""
-        is_late = not self.is_answering and now - self.idle_since > limits.header_seconds
-        return "silent" if is_late else None
-
-    def close(self) -> None:
-        """Close the socket, or leave it to the `Connection` that is about to take it over."""
-        self.is_closed = True
-        if not self.is_answering:
-            self._loop.remove_reader(self.socket.fileno())
-            self.socket.close()
-
-
-class Handshake:
-    """A connection whose TLS handshake is not done. `task` is the handshake; `is_done` becomes true at its end."""
-
-    is_answering = False
-
-    def __init__(self, *, host: str) -> None:
-        self.host, self.idle_since, self.received = host, time.monotonic(), b""
-        self.is_done = self.is_closed = False
-        self.task: asyncio.Task[None] | None = None
-
-    def overdue(self, now: float, limits: Limits) -> CloseReason | None:
-        """Return `silent` if the handshake took too long."""
-        return "silent" if now - self.idle_since > limits.header_seconds else None
-
-    def close(self) -> None:
-        """End the handshake, which closes the socket."""
-        self.is_closed = True
-        if self.task is not None:
-            self.task.cancel()
-
-
-def has_left(scope: Scope) -> bool:
-    """Say whether the client of a request has closed the connection, or its sending direction; for any thread."""
-    return _LEFT in scope.get("state", {})
-
-
-class _Requests(h11.Connection):
-    """Takes no request whose end two programs may see in different places (RFC 9112 6.1)."""
-
-    is_refused = False
-
-    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return what the client has sent. Raises h11.RemoteProtocolError."""
-        event = super().next_event()
-        if isinstance(event, h11.Request) and {name for name, _ in event.headers} >= _TWO_LENGTHS:
-            self.is_refused = True
-            raise h11.RemoteProtocolError("Transfer-Encoding and Content-Length")
-        return event
-
-
-class Connection(H11Protocol):
-    """A connection on which at least one complete header has come, or with TLS the handshake is done."""
-
-    def __init__(
-        self, config: uvicorn.Config, state: ServerState, table: ConnectionTable, pending: PendingConnection | Handshake
-    ) -> None:
-        super().__init__(config, state, app_state={})
-        self.conn = self._requests = _Requests(h11.SERVER, _LONGEST_HEADER)
-        self._table, self._pending = table, pending
-        self.host, self.idle_since = pending.host, pending.idle_since
-        self._incomplete_since: float | None = None  # when the client began a header or body that is not complete
-        self._unsent, self._sent_at = 0, time.monotonic()
-        self._received, self._received_at = 0, time.monotonic()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Take over from the `PendingConnection` or the `Handshake`."""
-        super().connection_made(transport)
-        self._table.replace(self._pending, self)
-        if isinstance(self._pending, Handshake):
-            self._pending.is_done = True
-            self._incomplete_since = self._pending.idle_since
-        if self._pending.is_closed:
-            transport.abort()
-        elif self._pending.received:
-            self.data_received(bytes(self._pending.received))
+    def _open(self) -> None:
+        self._http = self._make_http(self)
+        self._http.connection_made(self.transport)
+        if self._early:
+            self._pass_on(self._http, bytes(self._early))
 
     def data_received(self, data: bytes) -> None:
-        """Count what the client sends."""
+        """Note when something began that is not complete, and pass it on."""
         self._received += len(data)
-        super().data_received(data)
+        if self.incomplete_since is None and not self.awaits_body:
+            self.incomplete_since = time.monotonic()
+        if self._http is None:
+            self._early += data
+        else:
+            self._pass_on(self._http, data)
+
+    def _pass_on(self, http: asyncio.Protocol, data: bytes) -> None:
+        try:
+            http.data_received(data)
+        except h11.LocalProtocolError:  # uvicorn would answer 400 within another answer
+            self.transport.abort()
+        if self.transport.is_closing():  # uvicorn has answered 400, and must not answer in another way as well
+            self.table.note_malformed(self)
+            self._lose()
+
+    def eof_received(self) -> bool:
+        """Still answer a client that has closed its sending direction after the request, which TLS does not allow."""
+        self.has_left = True
+        return self.is_answering and self._tls is None
+
+    def pause_writing(self) -> None:
+        """Pass it on."""
+        if self._http is not None:
+            self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass it on."""
+        if self._http is not None:
+            self._http.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the table, and stop the keep-alive timer, which uvicorn leaves running after a reset."""
-        super().connection_lost(exc)
-        self._note_left()
-        self._unset_keepalive_if_required()
-        self._table.remove(self)
+        """Leave the table."""
+        self.has_left = True
+        self.table.remove(self)
+        self._lose()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always closes
-        """Still answer a client that has closed its sending direction after the request, which TLS does not allow."""
-        self._note_left()
-        if self.is_answering:
-            self.cycle.keep_alive = False
-        return self.is_answering and not isinstance(self._pending, Handshake)
-
-    def handle_events(self) -> None:
-        """Act on what the client has sent."""
-        super().handle_events()
-        self._note_progress()
-
-    def _note_left(self) -> None:
-        if self.scope is not None:  # a request has come
-            self.scope["state"][_LEFT] = True
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer 400 where no answer has begun; otherwise close the connection, where uvicorn would raise."""
-        self._table.note_malformed(self)
-        if self.conn.our_state is h11.IDLE or self._requests.is_refused:
-            super().send_400_response(msg)
-        else:
-            self.transport.abort()
-
-    def on_response_complete(self) -> None:
-        """Become idle until the next request."""
-        super().on_response_complete()
-        self.idle_since = time.monotonic()
-        self._table.replace(self, self)
-        self._note_progress()
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether a complete header has come and its answer is not written yet."""
-        return self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
+    def _lose(self) -> None:
+        """Tell uvicorn, of no error, because after one its keep-alive timer would run on."""
+        if self._http is not None:
+            self._http.connection_lost(None)
+            self._http = None
 
     def overdue(self, now: float, limits: Limits) -> CloseReason | None:
         """Return `silent` if the client takes too long to send, `stalled` if it takes none of its answer."""
@@ -389,13 +242,13 @@ class Connection(H11Protocol):
         self._unsent = unsent
         if now - self._sent_at > limits.stalled_seconds:
             return "stalled"
-        is_late = self._incomplete_since is not None and now - self._incomplete_since > limits.header_seconds
+        since = None if self.is_answering else self.incomplete_since
+        is_late = since is not None and now - since > limits.header_seconds
         return "silent" if is_late or self._is_body_late(now, limits) else None
 
     def _is_body_late(self, now: float, limits: Limits) -> bool:
         """Whether a body that the answer needs comes too slowly. It does not while the program takes none of it."""
-        is_sending = self.is_answering and self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
-        if not is_sending or self._received >= limits.body_bytes:
+        if not self.is_taking_body or self._received >= limits.body_bytes:
             self._received, self._received_at = 0, now
         return now - self._received_at > limits.stalled_seconds
 
@@ -403,9 +256,75 @@ class Connection(H11Protocol):
         """Close the connection now, without an answer."""
         self.transport.abort()
 
-    def _note_progress(self) -> None:
-        is_between_requests = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
-        if self.is_answering or is_between_requests or self.transport.is_closing():
-            self._incomplete_since = None
-        elif self._incomplete_since is None:
-            self._incomplete_since = time.monotonic()
+
+class _Answer:
+    """One request and its answer, between the application and uvicorn."""
+
+    def __init__(self, connection: Connection, scope: Scope, receive: Receive, send: Send) -> None:
+        self._connection, self._scope, self._receive, self._send = connection, scope, receive, send
+        self._is_last = scope["http_version"] != "1.1" or _says_close(scope["headers"])
+        self._is_complete = False
+
+    async def write(self, application: ASGIApp) -> None:
+        """Let the application answer, but no request whose end two programs may see in different places.
+
+        RFC 9112 6.1 is about requests that have both Content-Length and Transfer-Encoding.
+        """
+        fields = dict(self._scope["headers"])
+        connection = self._connection
+        connection.is_answering, connection.incomplete_since = True, None
+        connection.awaits_body = b"transfer-encoding" in fields or fields.get(b"content-length", b"0") != b"0"
+        try:
+            if fields.keys() >= _BODY_FIELDS:
+                connection.table.note_malformed(connection)
+                await self._refuse()
+            else:
+                await application(self._scope, self._take, self._give)
+        finally:
+            if not self._is_complete:  # uvicorn answers 500, or closes the connection within an answer
+                self._complete()
+
+    async def _refuse(self) -> None:
+        fields = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+        await self._give({"type": "http.response.start", "status": 400, "headers": fields})
+        await self._give({"type": "http.response.body", "body": b"Transfer-Encoding and Content-Length"})
+
+    async def _take(self) -> Message:
+        self._connection.is_taking_body = self._connection.awaits_body
+        try:
+            message = await self._receive()
+        finally:
+            self._connection.is_taking_body = False
+        if message["type"] == "http.request" and not message.get("more_body"):
+            self._connection.awaits_body = False
+        return message
+
+    async def _give(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._is_last |= _says_close(message.get("headers", ()))
+        await self._send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self._complete()
+            if self._connection.transport.is_closing() and not self._is_last:  # what came behind is no request
+                self._connection.table.note_malformed(self._connection)
+            elif self._connection.has_left:
+                self._connection.transport.close()
+
+    def _complete(self) -> None:
+        """Make the connection idle; the client has time for the rest of what it has begun."""
+        self._is_complete = True
+        connection, now = self._connection, time.monotonic()
+        connection.is_answering = False
+        connection.table.touch(connection)
+        if connection.awaits_body or connection.incomplete_since is not None:
+            connection.incomplete_since = now
+
+
+def has_left(scope: Scope) -> bool:
+    """Say whether the client of a request has closed the connection, or its sending direction; for any thread."""
+    connection: Connection | None = scope.get("state", {}).get(_CONNECTION)
+    return connection is not None and connection.has_left
+
+
+def _says_close(fields: _Fields) -> bool:
+    return any(name.lower() == b"connection" and b"close" in value.lower() for name, value in fields)

@@ -8,7 +8,8 @@ even if they come from the probe's own address. A reverse proxy loses idle conne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
@@ -33,19 +34,14 @@ class Limits:
 
 
 class OpenConnection(Protocol):
-    """What the table knows about a connection. Times are by `time.monotonic`."""
+    """What the table knows about a connection.
 
-    @property
-    def host(self) -> str:
-        """The address of the client."""
+    host: the address of the client
+    is_answering: whether a complete header has come and its answer is not written yet
+    """
 
-    @property
-    def idle_since(self) -> float:
-        """When the connection was accepted or last answered."""
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether a complete header has come and its answer is not written yet."""
+    host: str
+    is_answering: bool
 
     def overdue(self, now: float, limits: Limits) -> CloseReason | None:
         """Return why the connection must be closed if its client took too long. Called once a second."""
@@ -55,88 +51,76 @@ class OpenConnection(Protocol):
 
 
 class ConnectionTable:
-    """The open connections by address. Only the thread of the server calls it.
+    """The open connections. Only the thread of the server calls it.
 
     on_closed: is called with the reason and the address for each connection that these limits close
+    added: how many connections there were; is_stopping: whether the server closes connections, so nothing is malformed
     """
 
     def __init__(self, limits: Limits, on_closed: Callable[[CloseReason, str], None]) -> None:
         self.limits, self._on_closed = limits, on_closed
-        self._by_host: dict[str, dict[OpenConnection, None]] = {}  # of each address, the longest idle comes first
+        self._open: dict[OpenConnection, None] = {}  # the longest idle comes first
+        self._by_host: Counter[str] = Counter()
+        self.added, self.is_stopping = 0, False
 
     @property
     def count(self) -> int:
         """How many connections are open."""
-        return sum(map(len, self._by_host.values()))
+        return len(self._open)
 
     def add(self, connection: OpenConnection) -> None:
         """Add a new connection; at a limit, close another."""
-        of_host = self._by_host.get(connection.host, {})
-        if len(of_host) >= self.limits.by_host:
-            self._close_longest_idle([of_host], "host")
+        if self._by_host[connection.host] >= self.limits.by_host:
+            self._close_longest_idle({connection.host}, "host")
         elif self.count >= self.limits.connections:
             self.close_longest_idle("limit")
-        self._by_host.setdefault(connection.host, {})[connection] = None
+        self._open[connection] = None
+        self._by_host[connection.host] += 1
+        self.added += 1
 
     def remove(self, connection: OpenConnection) -> None:
         """Remove a connection, if it is there."""
-        of_host = self._by_host.get(connection.host, {})
-        of_host.pop(connection, None)
-        if not of_host:
-            self._by_host.pop(connection.host, None)
+        if connection in self._open:
+            del self._open[connection]
+            self._by_host[connection.host] -= 1
+            if not self._by_host[connection.host]:
+                del self._by_host[connection.host]
 
-    def replace(self, connection: OpenConnection, successor: OpenConnection) -> None:
-        """Put a successor from the same address in the place of a connection, if that is there.
-
-        The successor, which may be the connection itself, counts as the least idle of its address.
-        """
-        of_host = self._by_host.get(connection.host, {})
-        if connection in of_host:
-            del of_host[connection]
-            of_host[successor] = None
+    def touch(self, connection: OpenConnection) -> None:
+        """Make a connection the least idle, because it was answered, if it is there."""
+        if connection in self._open:
+            del self._open[connection]
+            self._open[connection] = None
 
     def close_longest_idle(self, reason: CloseReason) -> None:
         """Close one connection of the address that has most, if any is open."""
-        if self._by_host:
-            most = max(map(len, self._by_host.values()))
-            self._close_longest_idle([of_host for of_host in self._by_host.values() if len(of_host) == most], reason)
+        if self._open:
+            most = max(self._by_host.values())
+            self._close_longest_idle({host for host, count in self._by_host.items() if count == most}, reason)
 
     def close_overdue(self, now: float) -> None:
         """Close every connection whose client took too long."""
-        for connection in self._all():
+        for connection in list(self._open):
             if (reason := connection.overdue(now, self.limits)) is not None:
                 self._close(connection, reason)
 
     def note_malformed(self, connection: OpenConnection) -> None:
         """Report a connection that closes itself because its client sent what is no request."""
-        self._on_closed("protocol", connection.host)
-
-    def close_idle(self) -> None:
-        """Close every connection that has no request to be answered, because the server stops."""
-        for connection in self._all():
-            if not connection.is_answering:
-                self.remove(connection)
-                connection.close()
+        if not self.is_stopping:
+            self._on_closed("protocol", connection.host)
 
     def close_all(self) -> None:
         """Close every connection, because the server stops."""
-        for connection in self._all():
+        for connection in list(self._open):
             self.remove(connection)
             connection.close()
 
-    def _all(self) -> list[OpenConnection]:
-        return [connection for of_host in self._by_host.values() for connection in of_host]
-
-    def _close_longest_idle(self, groups: Iterable[dict[OpenConnection, None]], reason: CloseReason) -> None:
-        longest = [_longest_idle(of_host) for of_host in groups]
-        self._close(min(longest, key=lambda connection: (connection.is_answering, connection.idle_since)), reason)
+    def _close_longest_idle(self, hosts: set[str], reason: CloseReason) -> None:
+        idle = (one for one in self._open if one.host in hosts and not one.is_answering)
+        oldest = (one for one in self._open if one.host in hosts)
+        self._close(next(idle, None) or next(oldest), reason)
 
     def _close(self, connection: OpenConnection, reason: CloseReason) -> None:
         self._on_closed(reason, connection.host)
         self.remove(connection)
         connection.close()
-
-
-def _longest_idle(of_host: dict[OpenConnection, None]) -> OpenConnection:
-    """Return the first that is not being answered, or just the first."""
-    return next((connection for connection in of_host if not connection.is_answering), next(iter(of_host)))

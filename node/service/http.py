@@ -40,7 +40,7 @@ Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 _MOST_CONNECTIONS: Final = 256
 _FEWEST_CONNECTIONS: Final = 32
 _DESCRIPTORS_OF_AN_ASSOCIATION: Final = 3  # its socket, the film that is written, the folder that is synced
-_OTHER_DESCRIPTORS: Final = 250  # databases, connections before their association, orders, deliveries, the model
+_OTHER_DESCRIPTORS: Final = 250  # databases, connections before association or request, orders, deliveries, the model
 
 _READY_SECONDS: Final = 3.0  # a probe waits 4 s or more
 _METRICS_SECONDS: Final = 8.0  # Prometheus waits 10 s
@@ -118,7 +118,7 @@ class HttpServer:
 
     def close(self) -> None:
         """Stop serving. Requests that have begun may take one more second."""
-        self._server.should_exit = True
+        self._server.close()
         self._thread.join(timeout=5)
         self._ready.close()
         self._metrics.close()
