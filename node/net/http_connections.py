@@ -105,9 +105,9 @@ class LimitedServer:
         serving = asyncio.create_task(self._server.serve(sockets=[self._listening]))
         while not (self._table.is_stopping or serving.done()):
             await asyncio.sleep(_STOP_SECONDS)
-        sys.setswitchinterval(self._switch_seconds)
         await asyncio.wait([serving], timeout=_LAST_SECONDS)
         self._table.close_all()
+        sys.setswitchinterval(self._switch_seconds)
         await serving
 
     async def _look_after(self) -> None:
