@@ -23,7 +23,7 @@ LAYERS = (
     {"store"},
     {"config", "log"},
     {"settings"},
-    {"dicom", "hl7", "prompt_set"},
+    {"codec", "dicom", "hl7", "prompt_set"},
     {"character_sets", "domain", "periodic", "turns"},
     {"errors", "measurement", "trace"},
 )
@@ -74,6 +74,7 @@ HOMES = {
         "node/net/pynetdicom_adapter.py",
     ),
     "pycocotools": ("models/lab/evaluation/detection.py",),
+    "pydantic": ("node/codec.py", "node/web/"),
     "requests": ("node/trace.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),

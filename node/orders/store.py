@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import cast
 
-from node.domain import Json, JsonObject
+from node.codec import decode
+from node.domain import Json
 from node.hl7.order import Order, Priority
-from node.hl7.patient import HashedNumber, Patient
+from node.hl7.patient import Patient
 from node.store import files
 from node.store.place import PlainFolder, SafePlace
 
@@ -176,27 +176,10 @@ def _orders_to_json(orders: Iterable[Order]) -> dict[str, object]:
 
 def _order(content: Json) -> Order | None:
     """Read an order; None if it is missing or damaged."""
-    if not isinstance(content, dict) or not content:
-        return None
     try:
-        return Order(
-            accession=str(content["accession"]),
-            study_uid=str(content["study_uid"]),
-            placer_number=_texts(content["placer_number"]),
-            filler_number=_texts(content["filler_number"]),
-            priority=Priority(str(content["priority"])),
-            patient=tuple(map(_number, cast("list[JsonObject]", content.get("patient", [])))),
-        )
-    except (KeyError, TypeError, ValueError):
+        return decode(Order, content, later=("patient",))
+    except ValueError:
         return None
-
-
-def _number(content: JsonObject) -> HashedNumber:
-    return HashedNumber(sha256=str(content["sha256"]), issuers=_texts(content["issuers"]))
-
-
-def _texts(value: Json) -> tuple[str, ...]:
-    return tuple(str(item) for item in cast(list[object], value))
 
 
 def _is_number_of(order: Order, accession: str, *, is_only: bool) -> bool:

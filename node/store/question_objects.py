@@ -6,11 +6,10 @@ answered once: it is known by its SOP Instance UID.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 
-from node.domain import JsonObject
+from node.codec import decode, encode
 from node.store.received import sop_instance_uid_of
 from node.store.spool import Spool
 
@@ -42,8 +41,7 @@ class ObjectMark:
 
 def keep(spool: Spool, study_uid: str, mark: ObjectMark) -> None:
     """Store what is known of an object, synced. Raises FileNotFoundError if its study was removed."""
-    content = {**asdict(mark), "received_at": mark.received_at.isoformat()}
-    spool.keep_document(study_uid, "objects", mark.sop_instance_uid, cast(JsonObject, content))
+    spool.keep_document(study_uid, "objects", mark.sop_instance_uid, encode(mark))
 
 
 def find(spool: Spool, study_uid: str, sop_instance_uid: str) -> ObjectMark | None:
@@ -53,16 +51,5 @@ def find(spool: Spool, study_uid: str, sop_instance_uid: str) -> ObjectMark | No
 
 def all_of(spool: Spool, study_uid: str) -> list[ObjectMark]:
     """Return what is known of the objects of a study, in order of arrival."""
-    found = map(_mark, spool.documents(study_uid, "objects"))
+    found = (decode(ObjectMark, content, later=("corrections",)) for content in spool.documents(study_uid, "objects"))
     return sorted(found, key=lambda mark: (mark.received_at, mark.file))
-
-
-def _mark(content: JsonObject) -> ObjectMark:
-    return ObjectMark(
-        file=str(content["file"]),
-        received_at=datetime.fromisoformat(str(content["received_at"])),
-        is_open=bool(content["is_open"]),
-        questions=tuple(cast(list[str], content["questions"])),
-        corrections=tuple(cast(list[str], content.get("corrections", []))),
-        reasons=tuple(cast(list[str], content["reasons"])),
-    )

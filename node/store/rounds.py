@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
+from node.codec import decode, encode
 from node.domain import JsonObject, OutputObject
 from node.errors import is_of_file
 from node.store import files
@@ -92,20 +93,12 @@ def _content_of(path: Path) -> bytes:
 
 
 def _content(mark: RoundMark) -> bytes:
-    return files.to_json({**asdict(mark), "created_at": mark.created_at.isoformat()})
+    return files.to_json(encode(mark))
 
 
 def _mark(content: JsonObject) -> RoundMark | None:
     """Return the mark in a file; None if the file is none, so that its films are read again."""
     try:
-        return RoundMark(
-            number=int(str(content["number"])),
-            created_at=datetime.fromisoformat(str(content["created_at"])),
-            files=tuple(cast(list[str], content["files"])),
-            outputs=tuple(OutputObject(**output) for output in cast(list[dict[str, Any]], content["outputs"])),
-            parked=cast(dict[str, str], content.get("parked", {})),
-            corrections=tuple(cast(list[str], content.get("corrections", []))),
-            parts=tuple(map(tuple, cast(list[list[str]], content.get("parts", [])))),
-        )
-    except (KeyError, TypeError, ValueError):
+        return decode(RoundMark, content, later=("parked", "corrections", "parts"))
+    except ValueError:
         return None

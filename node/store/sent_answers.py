@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
+from node.codec import decode, encode
 from node.domain import JsonObject, OutputObject
 from node.errors import InputError
 from node.store import files
@@ -73,9 +74,8 @@ def study_of(spool: Spool, question_id: str) -> str:
 
 def keep(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
     """Store what is known of a sent answer, synced; replaces what was known. Its question exists."""
-    content = {**asdict(answer), "requested_at": answer.requested_at.isoformat()}
     path = _folder(spool, study_uid) / f"{_checked(answer.question)}{_ENDING}"
-    spool.place.patiently(lambda: spool.place.write(path, files.to_json(content)))
+    spool.place.patiently(lambda: spool.place.write(path, files.to_json(encode(answer))))
 
 
 def find(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
@@ -124,13 +124,5 @@ def _read(path: Path) -> SentAnswer | None:
     content = files.read_json(path)
     if content is None:
         return None
-    outputs = tuple(OutputObject(**output) for output in cast(list[dict[str, Any]], content["outputs"]))
-    updates = cast("list[str] | None", content.get("updates"))
-    return SentAnswer(
-        question=str(content["question"]),
-        requested_at=datetime.fromisoformat(str(content["requested_at"])),
-        outputs=outputs,
-        updates=None if updates is None else tuple(updates),
-        is_released=bool(content.get("is_released", outputs)),  # an earlier version stored outputs once, and sent them
-        reason=str(content["reason"]),
-    )
+    was_released = bool(content.get("outputs"))  # an earlier version stored outputs once, and sent them
+    return decode(SentAnswer, {"is_released": was_released, **content}, later=("updates",))

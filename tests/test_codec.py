@@ -1,0 +1,91 @@
+"""JSON values become values of the program, or are refused without repeating them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from node.codec import decode, encode, spelled_out
+from node.domain import Box, Code, Film, JsonObject, Note, OutputObject, ReaderMark, Reason
+from node.store.rounds import RoundMark
+
+OUTPUT = OutputObject(
+    kind="sr", study_uid="1.2", sop_class_uid="1.3", sop_instance_uid="1.4", series_instance_uid="1.5", part=2
+)
+MARK = RoundMark(
+    number=3,
+    created_at=datetime(2026, 11, 27, 11, 0, 0, 5, tzinfo=UTC),
+    files=("a", "b"),
+    outputs=(OUTPUT,),
+    parked={"b": "damaged"},
+    parts=(("1",), ("2",)),
+)
+SCORED: JsonObject = {"box": [1, 2, 3, 4.5], "score": 0.5}
+
+
+def test_what_was_encoded_is_decoded_to_the_same_value() -> None:
+    assert decode(RoundMark, json.loads(json.dumps(encode(MARK)))) == MARK
+
+
+def test_a_time_is_written_as_before() -> None:
+    assert encode(MARK)["created_at"] == "2026-11-27T11:00:00.000005+00:00"
+
+
+def test_a_field_that_came_later_takes_its_default() -> None:
+    earlier = {key: value for key, value in encode(MARK).items() if key not in ("parked", "parts")}
+
+    found = decode(RoundMark, {**earlier, "unknown": 1}, later=("parked", "parts"))
+
+    assert (found.parked, found.parts, found.files) == ({}, (), MARK.files)
+
+
+def test_any_other_field_must_be_there_despite_its_default() -> None:
+    earlier = {key: value for key, value in encode(MARK).items() if key != "corrections"}
+
+    with pytest.raises(ValueError, match="no RoundMark; it lacks corrections"):
+        decode(RoundMark, earlier, later=("parked",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Code, {"value": "DOE^JANE", "scheme": 7, "meaning": "DOE^JANE"}),
+        (Code, ["DOE^JANE", "SCT", "heart"]),
+        (Reason, "DOE^JANE"),
+        (tuple[OutputObject, ...], [{**encode(OUTPUT), "number": "DOE^JANE"}]),
+        (ReaderMark, {"what": "accepted", "by": "anna", "at": "DOE^JANE"}),
+        (tuple[Note, ...], "DOE^JANE"),
+        (Film, "DOE^JANE"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_not_repeated(kind: type[object], value: object) -> None:
+    with pytest.raises(ValueError, match="no ") as caught:
+        decode(kind, value)
+
+    assert "JANE" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_a_value_that_refuses_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="no Box"):
+        decode(Box, {"left": 3, "top": 0, "right": 3, "bottom": 1})
+
+
+def test_boxes_codes_and_names_are_spelled_out_at_any_depth() -> None:
+    finding: JsonObject = {"laterality": "left", "code": ["1", "SCT", "heart"], "boxes": [SCORED]}
+
+    found = spelled_out({"study": "1.2", "findings": [finding]})
+
+    code = {"value": "1", "scheme": "SCT", "meaning": "heart"}
+    box = {"left": 1, "top": 2, "right": 3, "bottom": 4.5}
+    assert found == {
+        "study_uid": "1.2",
+        "findings": [{"side": "left", "code": code, "boxes": [{"box": box, "score": 0.5}]}],
+    }
+
+
+def test_a_box_of_three_edges_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        spelled_out({"boxes": [{"box": [1, 2, 3]}]})
