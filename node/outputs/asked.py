@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 
 from node.character_sets import visible
-from node.domain import Box, FindingState, Json, JsonObject, Note, ObjectReference, ScoredBox
+from node.codec import decode, encode, spelled_out
+from node.domain import Json, JsonObject, ObjectReference
 from node.metrics import QUESTION_SOURCES
-from node.read.model import FilmAnswer, FilmQuestion
+from node.read.model import FilmAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,61 +101,14 @@ def to_json(asked: AskedQuestion) -> JsonObject:
         "left_out": answer.left_out,
         "never_learned": list(answer.never_learned),
         "notes": list(answer.notes),
-        "origin": None if asked.origin is None else cast(JsonObject, asdict(asked.origin)),
+        "origin": None if asked.origin is None else encode(asked.origin),
     }
 
 
 def from_json(document: Mapping[str, Json]) -> AskedQuestion:
-    """Return the question that `to_json` wrote. Raises KeyError, TypeError or ValueError for any other document."""
-    box, score, state = document["box"], document["score"], document["state"]
-    prompt, contradiction = document["prompt"], document["contradiction"]
-    boxes = cast(list[JsonObject], document["boxes"])
-    return AskedQuestion(
-        id=str(document["id"]),
-        study_uid=str(document["study"]),
-        film=str(document["film"]),
-        asked_at=datetime.fromisoformat(str(document["asked_at"])),
-        asked_by=str(document["asked_by"]),
-        source=str(document["source"]),
-        model=str(document["model"]),
-        weights_sha256=str(document["weights_sha256"]),
-        engine=str(document.get("engine", "")),
-        prompts=str(document.get("prompts", "")),
-        answer=FilmAnswer(
-            question=FilmQuestion(prompt=None if prompt is None else visible(str(prompt)), box=_box(box)),
-            sentence=str(document["sentence"]),
-            score=None if score is None else float(cast(float, score)),
-            state=None if state is None else FindingState(str(state)),
-            boxes=tuple(
-                ScoredBox(box=cast(Box, _box(scored["box"])), score=float(cast(float, scored["score"])))
-                for scored in boxes
-            ),
-            by=str(document["by"]),
-            contradiction=None if contradiction is None else str(contradiction),
-            left_out=document.get("left_out") is True,  # an older version stored none
-            never_learned=tuple(str(word) for word in cast(list[str], document["never_learned"])),
-            notes=tuple(Note(note) for note in cast(list[str], document.get("notes", []))),  # an older version: none
-        ),
-        origin=_origin(document.get("origin")),  # an older version stored none
-    )
-
-
-def _origin(value: Json) -> Origin | None:
-    if value is None:
-        return None
-    content = cast(JsonObject, value)
-    named, uid = cast(list[str], content["tracking"])
-    return Origin(
-        reference=ObjectReference(**cast(dict[str, str], content["reference"])),
-        number=int(cast(int, content["number"])),
-        instance_number=int(cast(int, content["instance_number"])),
-        is_report=bool(content["is_report"]),
-        tracking=(str(named), str(uid)),
-    )
-
-
-def _box(value: Json) -> Box | None:
-    if value is None:
-        return None
-    left, top, right, bottom = (float(edge) for edge in cast(list[float], value))
-    return Box(left=left, top=top, right=right, bottom=bottom)
+    """Return the question that `to_json` wrote. Raises ValueError for any other document."""
+    content = spelled_out(document)
+    prompt = content.get("prompt")
+    question = {"prompt": visible(prompt) if isinstance(prompt, str) else prompt, "box": content.get("box")}
+    answer = decode(FilmAnswer, {**content, "question": question}, later=("left_out", "notes"))
+    return decode(AskedQuestion, {**content, "answer": answer}, later=("engine", "prompts", "origin"))

@@ -6,12 +6,12 @@ A correction is never changed or removed once it is stored: another one takes it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import cast
 
 from node.character_sets import visible
+from node.codec import decode, spelled_out
 from node.domain import Box, Json, JsonObject
 
 
@@ -111,22 +111,6 @@ def to_json(correction: Correction) -> JsonObject:
 
 
 def from_json(document: Mapping[str, Json]) -> Correction:
-    """Return the correction that `to_json` wrote. Raises KeyError, TypeError or ValueError for any other document."""
-    box = None
-    if document["box"] is not None:
-        left, top, right, bottom = (float(edge) for edge in cast(list[float], document["box"]))
-        box = Box(left=left, top=top, right=right, bottom=bottom)
-    return Correction(
-        id=str(document["id"]),
-        study_uid=str(document["study"]),
-        film=str(document["film"]),
-        kind=CorrectionKind(str(document["kind"])),
-        at=datetime.fromisoformat(str(document["at"])),
-        by=str(document["by"]),
-        source=str(document["source"]),
-        prompt=str(document["prompt"]),
-        tracking_uid=str(document["tracking_uid"]),
-        box=box,
-        text=visible(str(document["text"])),  # an earlier version stored what was typed
-        withdraws=str(document["withdraws"]),
-    )
+    """Return the correction that `to_json` wrote. Raises ValueError for any other document."""
+    correction = decode(Correction, spelled_out(document))
+    return replace(correction, text=visible(correction.text))  # an earlier version stored what was typed

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import cast
 
+from node.codec import decode
 from node.domain import Film, FindingState, Json, JsonObject, Note
-from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
+from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine
 
 NAME = "Cardiothoracic ratio"
 _JSON_NAME = "cardiothoracic_ratio"
@@ -114,29 +114,13 @@ def to_json(film: Film) -> Json:
 
 
 def from_json(value: Json) -> CardiothoracicRatio | None:
-    """Return what `to_json` wrote. Raises KeyError, TypeError or ValueError for any other value."""
-    measurements = cast("list[JsonObject]", value)
-    if not measurements:
-        return None
-    [document] = measurements
-    view, objection = document["view"], document["objection"]
-    error = cast("JsonObject | None", document["error"])
-    return CardiothoracicRatio(
-        heart=_line_from_json(document["heart"]),
-        thorax=_line_from_json(document["thorax"]),
-        view=None if view is None else View(str(view)),
-        objection=None if objection is None else Incomparable(str(objection)),
-        mm_per_pixel=cast("float | None", document["mm_per_pixel"]),
-        error=None
-        if error is None
-        else MeasuredError(
-            measured_on=str(error["measured_on"]),
-            films=cast(int, error["films"]),
-            mean_absolute=cast(float, error["mean_absolute"]),
-            lower=cast(float, error["lower"]),
-            upper=cast(float, error["upper"]),
-        ),
-    )
+    """Return what `to_json` wrote. Raises ValueError for any other value."""
+    match value:
+        case []:
+            return None
+        case [{"heart": {"line": [*heart]}, "thorax": {"line": [*thorax]}, **others}]:
+            return decode(CardiothoracicRatio, {**others, "heart": _ends(heart), "thorax": _ends(thorax)})
+    raise ValueError("no measurement of a film")
 
 
 def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> str:
@@ -166,6 +150,5 @@ def _line_to_json(ratio: CardiothoracicRatio, line: MeasuredLine) -> JsonObject:
     return {"line": [*line.start, *line.end], "pixels": line.length, "mm": ratio.millimeters(line)}
 
 
-def _line_from_json(value: Json) -> MeasuredLine:
-    left, top, right, bottom = cast("list[float]", cast(JsonObject, value)["line"])
-    return MeasuredLine(start=(left, top), end=(right, bottom))
+def _ends(line: list[Json]) -> JsonObject:
+    return {"start": line[:2], "end": line[2:]}

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
+from node.codec import decode, encode
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import JsonObject, OutputObject, Report
 from node.errors import Undecodable, is_of_file
@@ -53,24 +54,12 @@ class StoredUpdate:
 
 def to_json(update: StoredUpdate) -> JsonObject:
     """Return an update as it is stored."""
-    changes, files = cast(JsonObject, dict(update.changes)), sorted(update.files)
-    at = update.at.isoformat()
-    return {"id": update.id, "event": update.event, "at": at, "files": [*files], "changes": changes}
+    return {**encode(update), "files": [*sorted(update.files)]}
 
 
 def from_json(documents: Iterable[JsonObject], *, ids: Collection[str] | None = None) -> list[StoredUpdate]:
     """Return the stored updates of a study in the order of arrival; ids: only these."""
-    stored = (
-        StoredUpdate(
-            id=str(content["id"]),
-            event=str(content["event"]),
-            at=datetime.fromisoformat(str(content["at"])),
-            files=frozenset(cast(list[str], content["files"])),
-            changes=cast(dict[str, str], content["changes"]),
-        )
-        for content in documents
-        if ids is None or content["id"] in ids
-    )
+    stored = (decode(StoredUpdate, content) for content in documents if ids is None or content["id"] in ids)
     return sorted(stored, key=lambda update: update.id)
 
 

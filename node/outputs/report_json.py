@@ -7,31 +7,28 @@ equal the film that was written, while the keys of `report.json` are a contract.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from typing import Final
 
+from node.codec import decode, spelled_out
 from node.domain import (
-    Box,
     Code,
     Evidence,
     Film,
     FilmView,
     Finding,
     FindingBox,
-    FindingState,
     GroundedSentence,
     Json,
     JsonObject,
-    Note,
     ReaderMark,
-    Reason,
     Report,
-    ScoredBox,
-    Side,
-    WithheldSentence,
 )
 from node.outputs import impression, measured, wording
 
 VERSION = 1
+
+_LATER: Final = ("evidence", "contradiction", "left_out", "reader")
+"""What an earlier version did not store of a finding; nor did one store whether its probability was near."""
 
 
 def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterable[Film] = ()) -> JsonObject:
@@ -68,26 +65,16 @@ def film_to_json(film: Film) -> JsonObject:
 
 
 def film_from_json(document: Mapping[str, Json]) -> Film:
-    """Return the film that `film_to_json` wrote. Raises KeyError, TypeError or ValueError for any other document."""
-    reason, analyzed = document["reason"], document["analyzed"]
-    return Film(
-        source=_text(document["source"]),
-        reason=None if reason is None else Reason(_text(reason)),
-        view=_view_from_json(document.get("view")),  # an earlier version stored none
-        notes=tuple(Note(_text(note)) for note in _list(document["notes"])),
-        columns=_optional_int(document["columns"]),
-        rows=_optional_int(document["rows"]),
-        analyzed=None if analyzed is None else _box_from_json(analyzed),
-        sentences=tuple(_sentence_from_json(sentence) for sentence in _objects(document["sentences"])),
-        withheld=tuple(
-            WithheldSentence(
-                text=_text(withheld["text"]), prompt=_text(withheld["prompt"]), reason=_text(withheld["reason"])
-            )
-            for withheld in _objects(document["withheld"])
-        ),
-        findings=tuple(_finding_from_json(finding) for finding in _objects(document["findings"])),
-        ratio=measured.from_json(document.get("measurements", [])),  # an earlier version stored none
-    )
+    """Return the film that `film_to_json` wrote. Raises ValueError for any other document."""
+    content = spelled_out(document)
+    found = decode(list[dict[str, object]], content.get("findings"))
+    view = content.get("view")  # an earlier version stored none, and no measurements
+    made = {
+        "view": None if view is None else decode(FilmView, view),
+        "findings": [decode(Finding, {"near": None, **finding}, later=_LATER) for finding in found],
+        "ratio": measured.from_json(document.get("measurements", [])),
+    }
+    return decode(Film, {**content, **made})
 
 
 def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) -> JsonObject:
@@ -113,20 +100,6 @@ def _view_to_json(view: FilmView | None) -> Json:
     return None if view is None else {"tag": view.tag, "seen": view.seen, "certainty": view.certainty}
 
 
-def _view_from_json(value: Json) -> FilmView | None:
-    if value is None:
-        return None
-    document = cast(JsonObject, _of(dict, value))
-    if document.keys() != {"tag", "seen", "certainty"}:
-        raise ValueError(f"a view has other keys: {', '.join(document)}")
-    certainty = document["certainty"]
-    return FilmView(
-        tag=_optional_text(document["tag"]),
-        seen=_optional_text(document["seen"]),
-        certainty=None if certainty is None else _number(certainty),
-    )
-
-
 def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
     return {
         "text": sentence.text,
@@ -136,19 +109,6 @@ def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
         "score": sentence.score,
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in sentence.boxes],
     }
-
-
-def _sentence_from_json(document: Mapping[str, Json]) -> GroundedSentence:
-    return GroundedSentence(
-        text=_text(document["text"]),
-        prompt=_text(document["prompt"]),
-        by=_text(document["by"]),
-        score=_number(document["score"]),
-        boxes=tuple(
-            ScoredBox(box=_box_from_json(scored["box"]), score=_number(scored["score"]))
-            for scored in _objects(document["boxes"])
-        ),
-    )
 
 
 def _finding_to_json(finding: Finding) -> JsonObject:
@@ -185,19 +145,6 @@ def _whole_evidence_to_json(evidence: Evidence | None) -> Json:
     return {"zone": evidence.zone, "extent": evidence.extent, "site": site, "laterality": evidence.side}
 
 
-def _evidence_from_json(value: Json) -> Evidence | None:
-    if value is None:
-        return None
-    document = cast(JsonObject, _of(dict, value))
-    zone, site = document["zone"], document.get("site")  # an earlier version stored neither site nor laterality
-    return Evidence(
-        zone=None if zone is None else _text(zone),
-        extent=_number(document["extent"]),
-        site=None if site is None else _code_from_json(site),
-        side=_side_from_json(document.get("laterality")),
-    )
-
-
 def _whole_finding_to_json(finding: Finding) -> JsonObject:
     """Return a finding with what report.json does not have: contradiction, codes, side and evidence of each box.
 
@@ -222,77 +169,5 @@ def _box_to_json(found: FindingBox) -> JsonObject:
     return content | _reader_to_json(found.reader)
 
 
-def _finding_from_json(document: Mapping[str, Json]) -> Finding:
-    site = document["site"]
-    return Finding(
-        prompt=_text(document["prompt"]),
-        code=_code_from_json(document["code"]),
-        site=None if site is None else _code_from_json(site),
-        side=_side_from_json(document["laterality"]),
-        probability=_number(document["probability"]),
-        state=FindingState(_text(document["state"])),
-        boxes=tuple(
-            FindingBox(
-                box=_box_from_json(box["box"]),
-                score=_number(box["score"]),
-                tracking_uid=_text(box["tracking_uid"]),
-                side=_side_from_json(box["laterality"]),
-                evidence=_evidence_from_json(box.get("evidence")),
-            )
-            for box in _objects(document["boxes"])
-        ),
-        sentence=_optional_int(document["sentence"]),
-        # An earlier version stored none of these.
-        evidence=_evidence_from_json(document.get("evidence")),
-        contradiction=_optional_text(document.get("contradiction")),
-        left_out=document.get("left_out") is True,
-        near=cast("bool | None", document.get("near")),
-    )
-
-
 def _code_to_json(code: Code) -> Json:
     return [code.value, code.scheme, code.meaning]
-
-
-def _code_from_json(value: Json) -> Code:
-    code, scheme, meaning = (_text(part) for part in _list(value))
-    return Code(value=code, scheme=scheme, meaning=meaning)
-
-
-def _box_from_json(value: Json) -> Box:
-    left, top, right, bottom = (_number(edge) for edge in _list(value))
-    return Box(left=left, top=top, right=right, bottom=bottom)
-
-
-def _side_from_json(value: Json) -> Side | None:
-    return None if value is None else Side(_text(value))
-
-
-def _objects(value: Json) -> Iterable[JsonObject]:
-    return (cast(JsonObject, _of(dict, item)) for item in _list(value))
-
-
-def _list(value: Json) -> list[Json]:
-    return cast("list[Json]", _of(list, value))
-
-
-def _text(value: Json) -> str:
-    return cast(str, _of(str, value))
-
-
-def _number(value: Json) -> float:
-    return cast(float, _of((int, float), value))
-
-
-def _optional_int(value: Json) -> int | None:
-    return cast("int | None", _of((int, type(None)), value))
-
-
-def _optional_text(value: Json) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _of(kind: type | tuple[type, ...], value: Json) -> object:
-    if not isinstance(value, kind):
-        raise TypeError(f"expected {kind}, got {type(value).__name__}")
-    return value
