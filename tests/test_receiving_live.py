@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from node.commands.operate import render, status
 from node.config import ServerTlsSettings
@@ -36,7 +35,7 @@ def test_a_conflict_is_reported_and_both_ports_are_served(tmp_path: Path) -> Non
 
             assert service.wait_for("instance.conflict")["sop_instance_uid"] == film.SOPInstanceUID
             said = status(settings)
-            (conflict,) = cast(list[dict[str, str]], said["conflicts"])
+            (conflict,) = said["conflicts"]
             assert conflict["study"] == film.StudyInstanceUID
             assert Path(conflict["file"]).is_file()
             assert f"conflict {film.StudyInstanceUID}: {film.SOPInstanceUID}" in render(said)

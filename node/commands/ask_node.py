@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Final
 from urllib.parse import urlsplit
 
 from node.domain import Box, Json, JsonObject, is_uid
@@ -80,10 +80,10 @@ def ask(
         for question in questions
     ]
     answered = _post(node, f"films/{uid}/questions", {"questions": asked}, login=login, ca=ca)
-    try:
-        return cast(list[JsonObject], answered["questions"])
-    except KeyError as error:
-        raise _no_node(node, error) from error
+    match answered.get("questions"):
+        case [*entries]:
+            return [entry for entry in entries if isinstance(entry, dict)]
+    raise _no_node(node, KeyError())
 
 
 def ask_in_words(
@@ -132,7 +132,7 @@ def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca
         raise _no_node(node, error) from error
     if not isinstance(answered, dict):
         raise _no_node(node, TypeError())
-    return cast(JsonObject, answered)
+    return answered
 
 
 def _no_node(node: str, error: Exception) -> NodeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import cast
+from typing import TypedDict
 
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
@@ -17,7 +17,23 @@ from node.store import database
 from node.store.spool import Spool
 
 
-def status(settings: Settings) -> dict[str, object]:
+class Status(TypedDict):
+    """The state of a node (design §8)."""
+
+    ready: bool
+    processes: dict[str, bool | None]
+    studies: dict[str, int]
+    not_delivered: int
+    deliveries: dict[str, dict[str, int]]
+    abandoned: dict[str, int]
+    orders: dict[str, int]
+    conflicts: list[dict[str, str]]
+    refused_callers: list[dict[str, object]]
+    damaged_databases: list[str]
+    parked: list[dict[str, str]]
+
+
+def status(settings: Settings) -> Status:
     """Return the state of a node (design §8)."""
     with open_ledger(settings) as ledger:
         running = processes.states(settings.storage, settings.http)
@@ -73,30 +89,30 @@ def _conflicts(spool: Spool) -> list[dict[str, str]]:
     ]
 
 
-def render(content: dict[str, object]) -> str:
+def render(content: Status) -> str:
     """Render the state as plain lines."""
     lines = [f"ready: {'yes' if content['ready'] else 'no'}"]
-    lines += [f"studies {state}: {count}" for state, count in _table(content["studies"])]
+    lines += [f"studies {state}: {count}" for state, count in content["studies"].items()]
     if content["not_delivered"]:
         lines.append(f"studies of these that are finished, and nothing of them delivered: {content['not_delivered']}")
-    for name, is_ready in _table(content["processes"]):
+    for name, is_ready in content["processes"].items():
         answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else "not ready"
         lines.append(f"process {name}: {answer}")
-    for name, counts in _table(content["deliveries"]):
-        lines.append(f"destination {name}: " + ", ".join(f"{state} {count}" for state, count in _table(counts)))
-    lines += [f"destination {name}: abandoned {count}" for name, count in _table(content["abandoned"])]
-    lines += [f"orders {priority}: {count}" for priority, count in _table(content["orders"])]
-    for conflict in cast(list[dict[str, str]], content["conflicts"]):
+    for name, counts in content["deliveries"].items():
+        lines.append(f"destination {name}: " + ", ".join(f"{state} {count}" for state, count in counts.items()))
+    lines += [f"destination {name}: abandoned {count}" for name, count in content["abandoned"].items()]
+    lines += [f"orders {priority}: {count}" for priority, count in content["orders"].items()]
+    for conflict in content["conflicts"]:
         lines.append(
             f"conflict {conflict['study']}: {conflict['sop_instance_uid']} came with other pixels, {conflict['file']}"
         )
-    for caller in cast(list[dict[str, object]], content["refused_callers"]):
+    for caller in content["refused_callers"]:
         lines += _refused(caller)
     lines += [
         f"damaged database: {path}, a new one was built; remove the file after you have examined it"
-        for path in cast(list[str], content["damaged_databases"])
+        for path in content["damaged_databases"]
     ]
-    for work in cast(list[dict[str, str]], content["parked"]):
+    for work in content["parked"]:
         lines.append(f"parked {work['study']} at {work['stage']}: {work['reason']}")
     return "\n".join(lines)
 
@@ -109,7 +125,3 @@ def _refused(caller: dict[str, object]) -> Iterator[str]:
     if caller["settings"]:
         yield "  these lines of node.toml would admit it:"
         yield from (f"    {line}" for line in str(caller["settings"]).splitlines())
-
-
-def _table(value: object) -> list[tuple[str, object]]:
-    return list(cast(dict[str, object], value).items())

@@ -14,7 +14,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree
 
 from pydicom.dataset import Dataset
@@ -242,9 +242,10 @@ def _token(destination: DicomwebDestination) -> Mapping[str, str]:
 
 def _parsed(body: bytes) -> Json:
     try:
-        return cast(Json, json.loads(body))
+        content: Json = json.loads(body)
     except (ValueError, RecursionError):
         return None
+    return content
 
 
 def _values(item: Json, tag: str) -> list[Json]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from node.dicom.identity import VERSION
 from node.domain import Json, JsonObject
@@ -102,4 +102,4 @@ def _entries(content: JsonObject) -> Iterator[tuple[str, _Known]]:
     for study, entry in content.items():
         match entry:
             case [str(version), int(films), int(updates), *hashes] if version == _FORMAT:
-                yield study, (films, updates, frozenset(cast(list[str], hashes)))
+                yield study, (films, updates, frozenset(map(str, hashes)))

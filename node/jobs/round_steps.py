@@ -10,10 +10,10 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from node import log, trace
+from node.codec import decode, encode
 from node.deliver.delivery import StepResult
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, is_of_disk, reason_of
@@ -95,7 +95,7 @@ class Steps:
             self.ledger.set_study(study_uid, "reading")
             log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
             self._trace_wait(planned)
-            return {**asdict(planned), "created_at": planned.created_at.isoformat()}
+            return {**encode(planned)}
 
         return self._guarded("plan", study_uid, work, otherwise=None)
 
@@ -197,17 +197,16 @@ class Steps:
         planned = _round(plan)
 
         def work() -> bool:
-            outputs = [OutputObject(**output) for output in cast(list[dict[str, Any]], written["outputs"])]
-            parked = {file: Reason(reason) for file, reason in cast(dict[str, str], written.get("parked", {})).items()}
+            outputs = decode(list[OutputObject], written["outputs"])
+            parked = decode(dict[str, Reason], written.get("parked", {}))
             for file, outcome in zip(planned.files, outcomes, strict=True):
                 if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # found in `write`
                     self._tell_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
                 pipeline = self._pipeline(planned.study_uid)
-                parts = tuple(map(tuple, cast(list[list[str]], written.get("parts", []))))
+                parts = decode(tuple[tuple[str, ...], ...], written.get("parts", []))
                 pipeline.finish(planned, outputs, parked=parked, parts=parts)
-            rows = cast(list[dict[str, Any]], written.get("reviews", []))
-            self.ledger.reviews.replace(planned.study_uid, [ReviewRow(**row) for row in rows])
+            self.ledger.reviews.replace(planned.study_uid, decode(list[ReviewRow], written.get("reviews", [])))
             identity = pipeline.reader.identity
             log.get().info(
                 "study.finished",
@@ -357,13 +356,7 @@ def _why_parked(film: str, reason: Reason) -> str:
 
 
 def _round(plan: StepResult) -> Round:
-    return Round(
-        study_uid=str(plan["study_uid"]),
-        number=int(str(plan["number"])),
-        files=tuple(str(file) for file in cast(list[object], plan["files"])),
-        created_at=datetime.fromisoformat(str(plan["created_at"])),
-        corrections=tuple(str(item) for item in cast(list[object], plan.get("corrections", []))),
-    )
+    return decode(Round, plan, later=("corrections",))
 
 
 def delivery_of(destination: str, output: OutputObject) -> Delivery:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 _FILE: Final = Path(__file__).with_name("header_words.toml")
 _PA, _AP = "POSTEROANTERIOR", "ANTEROPOSTERIOR"
@@ -54,7 +54,7 @@ class HeaderWords:
 @cache
 def vocabulary() -> HeaderWords:
     """Return the words of `header_words.toml`."""
-    tables = cast("dict[str, dict[str, str]]", tomllib.loads(_FILE.read_text(encoding="utf-8")))
+    tables: dict[str, dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     sets = {name: frozenset(fold(" ".join(lines.values())).split()) for name, lines in tables.items()}
     meaningless = ("fillers", "unspaced", "posteroanterior", "anteroposterior")
     return HeaderWords(

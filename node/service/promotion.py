@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import cast
 
 from node import command_for, log
+from node.codec import decode
 from node.config import Settings
 from node.domain import JsonObject, ModelIdentity
 from node.errors import InputError
@@ -56,7 +56,7 @@ def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
     tune = f"run `{command_for('models.evaluate')} --tune`, compare it again, {accept}"
     if not compared.get("measured"):
         return f"{name}: no threshold of this model was measured; {tune}"
-    if lost := cast(list[str], compared.get("unmeasured", [])):
+    if lost := decode(list[str], compared.get("unmeasured", [])):
         return f"{name}: the model in use has a measured threshold for {', '.join(lost)}, this one has none; {tune}"
     films, wanted = (int(str(compared.get(key, default))) for key, default in (("films", 0), ("wanted", LEAST_FILMS)))
     if films < wanted:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, TypedDict, cast
+from typing import Final
 
+from node.codec import decode
 from node.domain import Code
 
 _FILE: Final = Path(__file__).with_name("glossary.toml")
@@ -32,17 +33,19 @@ class Explanation:
     caution: str
 
 
-class _Term(TypedDict):
-    code: list[str]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Term:
+    code: tuple[str, str]
     name: str
     text: str
     source: str
     link: str
 
 
-class _Glossary(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Glossary:
     caution: str
-    terms: list[_Term]
+    terms: tuple[_Term, ...]
 
 
 def explain(code: Code) -> Explanation | None:
@@ -53,11 +56,8 @@ def explain(code: Code) -> Explanation | None:
 @cache
 def explanations() -> Mapping[tuple[str, str], Explanation]:
     """Return the whole glossary, by value and scheme of the code."""
-    file = cast("_Glossary", tomllib.loads(_FILE.read_text(encoding="utf-8")))
-    found = {}
-    for term in file["terms"]:
-        value, scheme = term["code"]
-        found[value, scheme] = Explanation(
-            name=term["name"], text=term["text"], source=term["source"], link=term["link"], caution=file["caution"]
-        )
-    return found
+    file = decode(_Glossary, tomllib.loads(_FILE.read_text(encoding="utf-8")))
+    return {
+        term.code: Explanation(name=term.name, text=term.text, source=term.source, link=term.link, caution=file.caution)
+        for term in file.terms
+    }

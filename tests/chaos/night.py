@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from models.progress import ProgressReport
 from node.commands import operate
@@ -126,7 +126,7 @@ def retry_interrupted(settings: Settings, *, patience_seconds: float) -> tuple[b
     patience_seconds: as for `wait_until_idle`
     """
     _wait_for(settings, _is_nothing_on_its_way, patience_seconds=patience_seconds)
-    parked = cast(list[dict[str, str]], operate.status(settings)["parked"])
+    parked = operate.status(settings)["parked"]
     retried = {work["study"] for work in parked if work["reason"].startswith("interrupted")}
     if retried:  # an operator says that they may be read
         retry(settings, sorted(retried))
@@ -142,7 +142,7 @@ def wait_until_idle(settings: Settings, *, patience_seconds: float) -> bool:
     return _wait_for(settings, _is_idle, patience_seconds=patience_seconds)
 
 
-def _wait_for(settings: Settings, is_reached: Callable[[dict[str, object]], bool], *, patience_seconds: float) -> bool:
+def _wait_for(settings: Settings, is_reached: Callable[[operate.Status], bool], *, patience_seconds: float) -> bool:
     last, changed_at, times = operate.status(settings), time.monotonic(), 0
     while times < _TIMES_SAID and time.monotonic() - changed_at < patience_seconds:
         time.sleep(_BETWEEN_LOOKS_SECONDS)
@@ -153,13 +153,13 @@ def _wait_for(settings: Settings, is_reached: Callable[[dict[str, object]], bool
     return times == _TIMES_SAID
 
 
-def _is_idle(said: dict[str, object]) -> bool:
+def _is_idle(said: operate.Status) -> bool:
     return _is_nothing_on_its_way(said) and not said["parked"]
 
 
-def _is_nothing_on_its_way(said: dict[str, object]) -> bool:
-    studies = cast(dict[str, int], said["studies"])
-    deliveries = cast(dict[str, dict[str, int]], said["deliveries"]).values()
+def _is_nothing_on_its_way(said: operate.Status) -> bool:
+    studies = said["studies"]
+    deliveries = said["deliveries"].values()
     return not (
         studies["receiving"]
         or studies["reading"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from models.progress import ProgressReport
 from node.commands import operate
@@ -88,7 +88,7 @@ def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]
 
 def unread(settings: Settings) -> int:
     """How many studies a node has not finished."""
-    studies = cast(dict[str, int], operate.status(settings)["studies"])
+    studies = operate.status(settings)["studies"]
     return studies["receiving"] + studies["reading"]
 
 
