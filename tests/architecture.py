@@ -74,7 +74,7 @@ HOMES = {
         "node/net/pynetdicom_adapter.py",
     ),
     "pycocotools": ("models/lab/evaluation/detection.py",),
-    "pydantic": ("node/codec.py", "node/web/"),
+    "pydantic": ("models/tables.py", "node/codec.py", "node/web/"),
     "requests": ("node/trace.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),

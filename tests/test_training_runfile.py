@@ -218,7 +218,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
         ("processes = 1", "processes = 3", "batch of contrast must be a multiple of machine.processes"),
         ("phantoms = 12", "phantoms = 1000001", "later seeds are reserved for tests"),
         ('name = "contrast"', 'name = "contrast"\nclip = -1', "clip must be above 0"),
-        ("area = [0.6, 1.0]", "area = [0.6]", "area must have 2 values"),
+        ("area = [0.6, 1.0]", "area = [0.6]", "area[1] is missing; add it"),
         ("[model]", "model = 3\n[other]", "model must be a table"),
     ],
 )
