@@ -33,7 +33,7 @@ def decode(kind: type[_T], value: object, *, later: Collection[str] = ()) -> _T:
     later: fields of a dataclass that files of earlier versions lack; no other may be missing, default or not
     Raises ValueError that says where they do not fit, and repeats none of them: they may be a patient's.
     """
-    from pydantic import ValidationError  # takes as long as all other imports of a short command
+    from pydantic import ValidationError  # 70 ms, which a command that decodes nothing need not wait
 
     if is_dataclass(kind) and isinstance(value, Mapping):
         lost = {item.name for item in fields(kind)} - value.keys() - set(later)

@@ -185,7 +185,7 @@ def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp
     damaged = stored.with_name(f"{'f' * 32}.json")
     damaged.write_bytes(files.to_json({"film": "no correction"}))
 
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="no Correction; it lacks"):
         export(read.settings, out)
     assert not [path for path in tmp_path.iterdir() if "corrected" in path.name or files.TEMPORARY in path.name]
     damaged.unlink()

@@ -66,7 +66,7 @@ def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQues
     content = sent_answers.question(spool, study_uid, question_id)
     try:
         return asked.from_json(content)
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise InputError("the stored question is damaged; ask again") from error
 
 
