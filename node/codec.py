@@ -6,7 +6,7 @@ program may have written them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
 from functools import cache
@@ -27,18 +27,15 @@ _FIELDS: Final[Mapping[str, str]] = {"study": "study_uid", "laterality": "side"}
 """The fields that have another name in JSON."""
 
 
-def decode(kind: type[_T], value: object, *, later: Collection[str] = ()) -> _T:
-    """Make a value of a type from JSON values.
+def decode(kind: type[_T], value: object) -> _T:
+    """Make a value of a type from JSON values; of a dataclass no field may be missing, default or not.
 
-    later: fields of a dataclass that files of earlier versions lack; no other may be missing, default or not
     Raises ValueError that says where they do not fit, and repeats none of them: they may be a patient's.
     """
     from pydantic import ValidationError  # 70 ms, which a command that decodes nothing need not wait
 
-    if is_dataclass(kind) and isinstance(value, Mapping):
-        lost = {item.name for item in fields(kind)} - value.keys() - set(later)
-        if lost:
-            raise ValueError(f"no {kind.__name__}; it lacks {', '.join(sorted(lost))}")
+    if isinstance(value, Mapping) and (lost := _field_names(kind) - value.keys()):
+        raise ValueError(f"no {kind.__name__}; it lacks {', '.join(sorted(lost))}")
     try:
         made: _T = _adapter(kind).validate_python(value)  # type: ignore[arg-type]  # every type can be hashed
     except ValidationError as error:
@@ -55,6 +52,10 @@ def encode(value: DataclassInstance) -> JsonObject:
 def spelled_out(document: Mapping[str, Json]) -> JsonObject:
     """Return what outputs have in short with the names of fields: boxes, codes, sides and studies."""
     return {_FIELDS.get(key, key): _spelled_out(key, value) for key, value in document.items()}
+
+
+def _field_names(kind: type[_T]) -> set[str]:
+    return {item.name for item in fields(kind)} if is_dataclass(kind) else set()
 
 
 def _spelled_out(key: str, value: Json) -> Json:

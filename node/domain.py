@@ -231,7 +231,7 @@ class Finding:
 
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
-    boxes, evidence: none if it is absent; a film that an earlier version read may have boxes and no evidence
+    boxes, evidence: none if it is absent
     contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
     reader: what a person said about it; None if nobody did. The probability stays the network's
     left_out: whether the model leaves it out on such films, whatever its probability
@@ -404,11 +404,10 @@ class OutputObject:
     """An output: a DICOM object, or an HL7 message without SOP class and series. One UID never carries two contents.
 
     film: SOP Instance UID of the film that a structured report, presentation state or secondary capture is about, with
-        "ratio " before it if the report is on its cardiothoracic ratio; "" for a report on the study, for other kinds,
-        and for what earlier versions wrote
+        "ratio " before it if the report is on its cardiothoracic ratio; "" for a report on the study, and other kinds
     priority: `critical` if a film of the round has a critical finding, else `routine`
-    template: root template of a structured report (PS3.16), as 1500; "" for other kinds and what earlier versions wrote
-    number: Instance Number; 0 for a message and for what earlier versions wrote
+    template: root template of a structured report (PS3.16), as 1500; "" for other kinds
+    number: Instance Number; 0 for a message
     part: index of the part of the study that it is about, in `RoundMark.parts`; `NO_PART` if it is about none
     """
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
@@ -88,11 +87,11 @@ class Bench:
         """Read what is new: the outcomes in order of arrival, and what is to be delivered."""
         plan = self.steps.plan(STUDY)
         assert plan is not None
-        outcomes = [self.steps.read(STUDY, file) for file in cast(list[str], plan["files"])]
+        outcomes = [self.steps.read(STUDY, file) for file in plan["files"]]
         written = self.steps.write(plan)
         assert written is not None
         assert self.steps.finish(plan, [str(outcome) for outcome in outcomes], written) is False
-        by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
+        by_destination = written["deliveries"]
         return outcomes, [Delivery(**delivery) for several in by_destination.values() for delivery in several]
 
     def output(self, kind: str) -> Path:

@@ -157,8 +157,8 @@ def _repeat(drawn: random.Random, content: bytearray) -> None:
     content[start:start] = content[start : start + drawn.randrange(1, 4096)] * drawn.choice((1, 2, 50))
 
 
-def run(service: Service, *, cases: int, seed: int, first: int = 0, say: Callable[[str], None]) -> Tally:
-    """Show a node so many mutants."""
+def run(service: Service, *, numbers: range, seed: int, say: Callable[[str], None]) -> Tally:
+    """Show a node the mutants of some numbers."""
     tally, lock = Tally(), threading.Lock()
 
     def show(number: int) -> None:
@@ -176,7 +176,7 @@ def run(service: Service, *, cases: int, seed: int, first: int = 0, say: Callabl
 
     _looked_at(service.http_port, file_of(RLELossless, whole(RLELossless)[1]))  # the first film waits for imports
     with _watched(service, tally), ThreadPoolExecutor(IN_HAND) as pool:
-        for outcome in [pool.submit(show, number) for number in range(first, first + cases)]:
+        for outcome in [pool.submit(show, number) for number in numbers]:
             outcome.result()
     tally.is_alive = Path(f"/proc/{service.pid}").exists() and not service.logged("page.failed")
     return tally
@@ -256,7 +256,8 @@ def main() -> int:
     arguments = parser.parse_args()
     _say(f"seed {arguments.seed}, from {arguments.first}")
     with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as service:
-        tally = run(service, cases=arguments.cases, seed=arguments.seed, first=arguments.first, say=_say)
+        numbers = range(arguments.first, arguments.first + arguments.cases)
+        tally = run(service, numbers=numbers, seed=arguments.seed, say=_say)
     _say(json.dumps({"seed": arguments.seed, "first": arguments.first, "cases": arguments.cases, **tally.figures}))
     return 0 if tally.passed else 1
 

@@ -59,10 +59,11 @@ def question(question_id: str = QUESTION, *, weights_sha256: str = "0" * 64) -> 
 
 def store(settings: Settings, stored: AskedQuestion) -> Spool:
     """Store a question beside its film."""
-    folder = settings.storage.directory / "studies" / stored.study_uid / "questions"
+    spool = Spool(settings.storage.directory)
+    folder = spool.directory / "studies" / stored.study_uid / "questions"
     files.make_folder(folder)
     files.write(folder / f"{stored.id}.json", files.to_json(asked.to_json(stored)))
-    return Spool(settings.storage.directory)
+    return spool
 
 
 def send(settings: Settings, stored: AskedQuestion) -> SentAnswer:

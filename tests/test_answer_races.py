@@ -14,7 +14,7 @@ from node.hl7.text import read
 from node.jobs.patient_updates import PatientUpdates
 from node.metrics import Metrics
 from node.orders.patients import read_updates
-from node.store import files, sent_answers
+from node.store import sent_answers
 from node.store.place import PlainFolder
 from tests.films import thumbnail
 from tests.test_patient_updates import OLD, merge
@@ -164,21 +164,3 @@ def test_a_lost_object_of_an_answer_is_written_again_as_it_was(tmp_path: Path) -
 
     assert [race.reading.spool.output(delivery) for delivery in sent] == contents
     assert None not in contents
-
-
-def test_an_answer_of_an_earlier_version_counts_as_sent(tmp_path: Path) -> None:
-    race = Race(tmp_path, (RECORDED, "before"))
-    sent = race.answer(lambda: None)
-    path = tmp_path / "studies" / STUDY / "questions" / f"{QUESTION}.sent"
-    content = files.read_json(path)
-    assert content is not None
-    del content["updates"], content["is_released"]
-    files.write(path, files.to_json(content))
-
-    race.merge()
-
-    [answer] = sent_answers.all_of(race.reading.spool, STUDY)
-    assert not answer.is_open
-    assert (answer.follows("", at=answer.requested_at), answer.updates) == (True, None)
-    assert uids(sent) <= race.rejected
-    assert uids(race.reading.write_answer(QUESTION)) == uids(sent)

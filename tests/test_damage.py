@@ -206,11 +206,13 @@ def test_a_damaged_reading_is_made_again(bench: Bench) -> None:
     assert reading.read_bytes() == before
 
 
-def test_small_files_of_an_older_version_are_read_without_a_hash(tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_bytes(b'{"number": 1}')
-    (tmp_path / "new.json").write_bytes(files.to_json({"number": 1}))
+def test_a_small_file_without_its_hash_counts_as_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "mark.json"
+    path.write_bytes(files.to_json({"number": 1}))
+    assert files.read_json(path) == {"number": 1}
 
-    assert files.read_json(tmp_path / "old.json") == files.read_json(tmp_path / "new.json") == {"number": 1}
+    path.write_text('{"number": 1}', encoding="utf-8")
+    assert files.read_json(path) is None
 
 
 def test_a_received_film_of_an_older_version_is_read(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from pydicom.uid import UID
 
 from node.read import decoding
 from tests.decoder_fuzz import KINDS, MOST_MIB, file_of, mutant, run, running, whole
+from tests.service import Service
 
-CASES = 300 * len(KINDS)
-"""They take two minutes beside the other tests."""
+CASES = 300
+"""Of each kind."""
 
 LIVE_SECONDS = 3.0
 """Other tests keep the cores busy meanwhile; a decoder that holds the interpreter does so for 13 s."""
@@ -30,9 +32,17 @@ def test_a_mutant_comes_again_by_its_number() -> None:
     assert mutant(3, 17) != mutant(4, 17)
 
 
-def test_damaged_films_hurt_no_other(tmp_path: Path) -> None:
-    with running(tmp_path) as service:
-        tally = run(service, cases=CASES, seed=38, say=lambda _line: None)
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("node")) as service:
+        yield service
+
+
+@pytest.mark.parametrize("kind", range(len(KINDS)), ids=lambda kind: KINDS[kind].keyword)
+def test_damaged_films_hurt_no_other(service: Service, kind: int) -> None:
+    numbers = range(kind, CASES * len(KINDS), len(KINDS))
+
+    tally = run(service, numbers=numbers, seed=38, say=lambda _line: None)
 
     assert (tally.faults, tally.is_alive) == ({}, True)
     assert tally.more_mib <= MOST_MIB

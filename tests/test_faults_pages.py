@@ -165,7 +165,7 @@ COMMANDS = {
     "doctor": ["node", "doctor", "SETTINGS"],
     "check": ["node", "check", "SETTINGS"],
     "an error": ["node", "status", "nowhere.toml"],
-    "phantoms": ["models.lab.phantoms", "--help"],
+    "phantoms": ["models.phantoms", "--help"],
 }
 
 
@@ -293,6 +293,18 @@ def test_a_folder_gets_the_number_of_its_format(settings: Settings, is_old: bool
 
         assert (folder / "format").read_bytes() == b"1\n"
         assert list(spool.studies()) == ([STUDY] if is_old else [])
+
+
+def test_a_folder_with_studies_and_no_number_is_refused(settings: Settings) -> None:
+    folder = settings.storage.directory
+    folder.mkdir()
+    films.keep(Spool(folder), films.thumbnail(), study_uid=STUDY)
+    (folder / "format").unlink()
+    before = sorted(folder.rglob("*"))
+
+    with pytest.raises(InputError, match=r"before version 1\.0\.0 wrote it.*choose another place.*upgrade\.md"):
+        remote.open_spool(settings.storage, None, character_set="")
+    assert sorted(folder.rglob("*")) == before
 
 
 @pytest.mark.parametrize("content", ["2\n", "17", "", "one", "1.1", "\x00", "1 2"])

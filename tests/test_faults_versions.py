@@ -178,21 +178,6 @@ def test_the_description_of_a_state_stays_within_its_length() -> None:
     assert len(f"{words}, version 9999") <= 64
 
 
-def test_what_an_earlier_program_wrote_counts_as_numbered() -> None:
-    """Its marks of rounds have no number; its reports had 1, its captures 1 and 2, its states that of their film."""
-    (old,) = written_in_turn((surer(1),), numbers={1: 5})
-    marked = [replace(output, number=0) for output, _ in old]
-    again = replace(report(surer(2)), earlier=(tuple(marked),))
-    header = cr(1)
-    header.InstanceNumber = 5
-
-    for kind, dataset in write_objects(again, received(header), zone=BERLIN, kinds=KINDS):
-        before = max(int(item.InstanceNumber) for output, item in old if output.kind == kind)
-        is_same = any(output.sop_instance_uid == dataset.SOPInstanceUID for output, _ in old)
-        numbered(kind, dataset, marked)
-        assert is_same or dataset.InstanceNumber > before, kind
-
-
 FILM = film("first")
 KEY = "atelectasis"
 TURNS: tuple[tuple[CorrectionKind, int], ...] = (

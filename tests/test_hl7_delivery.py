@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.deliver import destinations, hl7
-from node.deliver.delivery import StepResult
+from node.deliver.results import Sent
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
@@ -241,7 +241,7 @@ class Bench:
         (output,) = self.pipeline.write(self.plan).outputs
         return output, self.pipeline.spool.output(output) or b""
 
-    def send(self, output: OutputObject) -> StepResult:
+    def send(self, output: OutputObject) -> Sent:
         return self.sending.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
 
 

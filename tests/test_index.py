@@ -1,8 +1,7 @@
-"""The index of UIDs: as fast with many studies as with few, and right after a crash, a removal and an older version."""
+"""The index of UIDs: as fast with many studies as with few, and right after a crash and a removal."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import InputError
-from node.store import sent_answers
+from node.store import files, sent_answers
 from node.store.films import find_film
 from node.store.index import Index
 from node.store.instances import Instance
@@ -25,7 +24,7 @@ MOST_TIMES_SLOWER = 20
 
 
 def filled(folder: Path, count: int) -> Spool:
-    """A spool with studies of one film each, written as an older version did, without an index."""
+    """A spool with studies of one film each, written without an index, as by a restored copy."""
     spool = Spool(folder)
     for number in range(1, count + 1):
         study = folder / "studies" / f"1.2.{number}"
@@ -34,7 +33,7 @@ def filled(folder: Path, count: int) -> Spool:
         file = f"1.3.{number}~0001~{'0' * 64}.dcm"
         (study / "received" / file).touch()
         mark = {"number": 1, "files": [file], "outputs": [{"sop_instance_uid": f"1.4.{number}"}]}
-        (study / "rounds" / "000001.json").write_text(json.dumps(mark), encoding="utf-8")
+        (study / "rounds" / "000001.json").write_bytes(files.to_json(mark))
     return spool
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-import tarfile
-from contextlib import closing
 from pathlib import Path
 
 from pydicom import Dataset
@@ -16,7 +13,6 @@ from node.settings.destinations import DicomDestination
 from tests import films, peers
 from tests.committing import Answer, Committing, report
 from tests.service import Service, settings_for
-from tests.test_upgrade import FIRST, FIXTURES
 
 # ready, place, plan, read, write, queue, finish, send, send
 SENT = 9
@@ -128,28 +124,3 @@ def test_deliveries_to_a_removed_destination_are_parked(tmp_path: Path) -> None:
         assert second.stop() == 0
 
     assert deliveries_of(settings)["parked"] == 2
-
-
-def test_a_delivery_that_version_1_left_waiting_goes_on(tmp_path: Path) -> None:
-    with tarfile.open(FIXTURES / FIRST.archive) as archived:
-        archived.extractall(tmp_path, filter="data")
-    recorded = (("send", '{"outcome":"delayed","wait":1.0,"down":true}'), ("DBOS.sleep", "1795324600.5"))
-    with closing(sqlite3.connect(tmp_path / "node" / "engine.sqlite")) as engine, engine:
-        (workflow,) = engine.execute(
-            "SELECT workflow_uuid FROM workflow_status WHERE name = 'deliver' AND status = 'ENQUEUED'"
-        ).fetchone()
-        engine.execute("UPDATE workflow_status SET status = 'PENDING' WHERE workflow_uuid = ?", (workflow,))
-        for number, (name, output) in enumerate(recorded, 1):
-            engine.execute(
-                "INSERT INTO operation_outputs (workflow_uuid, function_id, function_name, output, serialization)"
-                " VALUES (?, ?, ?, ?, 'portable_json')",
-                (workflow, number, name, output),
-            )
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as node:
-            archive.wait_until(
-                lambda: sum(received.dataset.StudyInstanceUID == FIRST.waiting for received in archive.kept) == 2,
-                limit_seconds=60.0,
-            )
-            assert node.logged("executor.broken") == []

@@ -85,9 +85,10 @@ def test_a_new_folder_gets_everything_back_with_its_times(bench: Bench) -> None:
     spool.mark_round(STUDY, mark(kept.path.name))
     keep(spool, film="1.2.3.5")
 
+    second = bench.spool("second")
+
     levelled = bench.mirror("second").level()
 
-    second = Spool(bench.folder / "second")
     assert levelled == Levelled(fetched=5, sent=0, damaged=0)
     assert contents(bench.folder / "second") == contents(bench.folder / "first")
     assert [item.sop_instance_uid for item in second.unread(STUDY)] == ["1.2.3.5"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -306,17 +305,3 @@ def test_an_order_names_its_patient_by_a_hash_alone(store: OrderStore, tmp_path:
         store.keep(order)
 
     assert not [path for path in tmp_path.rglob("*.json") if b"PID-7788" in path.read_bytes()]
-
-
-def test_an_order_of_an_older_version_matches_nobody(store: OrderStore, tmp_path: Path) -> None:
-    store.keep(ordered(accession="A-17"))
-    [path] = tmp_path.rglob("*.json")
-    [stored] = json.loads(path.read_bytes())["orders"]
-    del stored["patient"]
-    path.write_text(json.dumps(stored))
-
-    assert find(store, study_uid="1.9", accession="A-17") is None
-    assert store.is_known(study_uid="1.9", accession="A-17")
-    assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
-    store.keep(ordered(accession="A-17"))
-    assert find(store, study_uid="1.9", accession="A-17") == ordered(accession="A-17")

@@ -298,13 +298,6 @@ def test_the_report_for_programs_has_a_number_of_unknown_error() -> None:
     assert [film["measurements"] and film["measurements"][0]["error"] for film in document["films"]] == [None, []]
 
 
-def test_a_film_that_was_stored_without_a_ratio_is_read_back() -> None:
-    stored = report_json.film_to_json(several())
-    del stored["measurements"]
-
-    assert report_json.film_from_json(stored) == several()
-
-
 def test_codes_of_a_ratio_differ_from_those_of_findings() -> None:
     names = {concept.value for concept in (sr_ratio.RATIO, sr_ratio.BAND, sr_ratio.HEART_WIDTH, sr_ratio.THORAX_WIDTH)}
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast, get_args
+from typing import get_args
 
 import pytest
 
@@ -169,7 +169,7 @@ def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
     bench.keep(FILM)
     plan = bench.steps.plan(STUDY)
     assert plan is not None
-    outcomes = [str(bench.steps.read(STUDY, file)) for file in cast(list[str], plan["files"])]
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan["files"]]
     written = bench.steps.write(plan)
     assert written is not None
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 from dbos import DBOSClient
@@ -197,7 +196,7 @@ class Bench:
         written = AnswerSteps(
             pipeline=lambda: steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
         ).write(STUDY, question_id)
-        by_destination = cast(dict[str, list[dict[str, str]]], written["deliveries"])
+        by_destination = written["deliveries"]
         return [Delivery(**fields) for several in by_destination.values() for fields in several]
 
     def objects(self, deliveries: list[Delivery], kind: str) -> list[Dataset]:

@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from node.deliver.commitment import MOST_FAILURES
-from node.deliver.delivery import DeliveryJson, Sending
+from node.deliver.delivery import Sending
+from node.deliver.results import DeliveryJson
 from node.domain import Delivery, DeliveryState
 from node.settings.destinations import DicomDestination
 from node.store.database import connect

@@ -89,7 +89,7 @@ def replaced(dataset: Dataset) -> list[str]:
 @pytest.mark.parametrize(
     ("films", "before", "expected"),
     [
-        ((several(),), ("1.9",), [["1.9"]]),  # of an earlier version, or not processed
+        ((several(),), ("1.9",), [["1.9"]]),  # not processed
         ((several(), film(3)), ("1.9",), [[], [], ["1.9"]]),
         ((several(),), ("1.9", 1), [["1.9", "1.1"]]),
         ((several(), film(3)), ("1.9", 1, 3), [["1.1"], ["1.3"], ["1.9"]]),

@@ -69,7 +69,7 @@ def test_the_version_is_had_without_the_node() -> None:
 
 
 def test_every_command_is_known_here() -> None:
-    assert {"node", "models.checkpoint", "models.train", "models.lab.phantoms", "export.build"} <= set(runnable())
+    assert {"node", "models.checkpoint", "models.train", "models.phantoms", "export.build"} <= set(runnable())
     assert {"serve", "read", "status"} <= set(node_commands())
 
 

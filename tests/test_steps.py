@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node.deliver.delivery import StepResult
 from node.errors import GpuLost
-from node.jobs.round_steps import Steps
+from node.jobs.round_steps import PlanJson, Steps, WrittenJson
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline
@@ -78,7 +76,7 @@ class Bench:
             stat_seconds=900.0,
         )
 
-    def written(self, steps: Steps) -> tuple[StepResult, StepResult]:
+    def written(self, steps: Steps) -> tuple[PlanJson, WrittenJson]:
         """Plan, read and write; the plan and what was written."""
         plan = steps.plan(STUDY)
         assert plan is not None
@@ -92,7 +90,7 @@ class Bench:
         """Plan, read, write and finish; the outcome of each film by its SOP Instance UID."""
         plan = steps.plan(STUDY)
         assert plan is not None
-        files = cast(list[str], plan["files"])
+        files = plan["files"]
         outcomes = {sop_instance_uid_of(file): steps.read(STUDY, file) for file in files}
         written = steps.write(plan)
         assert written is not None
@@ -121,8 +119,8 @@ def test_a_round_covers_no_object_that_was_not_taken(bench: Bench) -> None:
     planned = replace(bench.steps(), take_objects=take).plan(STUDY)
 
     assert planned is not None
-    assert list(cast(list[str], planned["files"])) == [bench.first.path.name]
-    assert set(cast(list[str], planned["files"])) <= set(seen)
+    assert planned["files"] == [bench.first.path.name]
+    assert set(planned["files"]) <= set(seen)
 
 
 def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:

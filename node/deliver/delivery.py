@@ -18,6 +18,7 @@ from node.deliver import destinations, dicom, dicomweb
 from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments, Next, decide
 from node.deliver.outages import Pauses
+from node.deliver.results import Asked, DeliveryJson, Sent
 from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, RetryLater, where
 from node.metrics import Metrics
@@ -37,8 +38,6 @@ _HOUR_SECONDS: Final = 3600.0
 _REMOVED: Final = "the destination is no longer in the settings; add it again and retry, or abandon it"
 
 _Committing: TypeAlias = DicomDestination | DicomwebDestination
-DeliveryJson = dict[str, str]
-StepResult = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +59,11 @@ class Sending:
     pauses: Pauses = field(default_factory=Pauses)
     report_seconds: float = 2.0
 
-    def send(self, delivered: DeliveryJson, attempt: int, started: float, may_give_way: bool = False) -> StepResult:
+    def send(self, delivered: DeliveryJson, attempt: int, started: float, may_give_way: bool = False) -> Sent:
         """Try once to deliver one output. If the ledger says it was sent, it is not sent again.
 
         started: when the output was written, in seconds since the epoch
         may_give_way: do not send a routine output while a critical one waits or is sent to the same destination
-        Returns the outcome (sent, delayed, parked, abandoned, gave_way, or down when the destination accepts nothing),
-        the seconds to wait, and the time of sending if the destination is to commit to the output.
         """
         delivery = Delivery(**delivered)
         settings = self.destinations.get(delivery.destination)
@@ -111,7 +108,7 @@ class Sending:
         *,
         settings: DestinationSettings,
         started: float,
-    ) -> StepResult:
+    ) -> Sent:
         """Have a missing or damaged output written again and send it later; if that failed before, it stays parked."""
         if record is not None and record.state is DeliveryState.PARKED:
             return {"outcome": "parked"}
@@ -147,13 +144,11 @@ class Sending:
             return True
         return is_back or time.time() >= end
 
-    def commit(self, delivered: list[DeliveryJson], attempt: int, started: float) -> StepResult:
+    def commit(self, delivered: list[DeliveryJson], attempt: int, started: float) -> Asked:
         """Ask a destination for storage commitment of the deliveries of a study that still await it.
 
         Skips destinations that no longer use storage commitment. Re-sends outputs that a destination reported as lost.
         started: when the outputs were sent, in seconds since the epoch
-        Returns the deliveries to send again, those to ask for again, whether the destination is down, the seconds to
-        wait before asking, and the current time.
         """
         deliveries = [Delivery(**values) for values in delivered]
         settings = self.destinations.get(deliveries[0].destination)
@@ -274,16 +269,14 @@ class Sending:
         last = max((at.timestamp() for at in arrivals if at.timestamp() <= started), default=started)
         self.metrics.turnaround_seconds.observe(time.time() - last)
 
-    def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater, *, seconds: float) -> StepResult:
+    def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater, *, seconds: float) -> Sent:
         is_down = isinstance(error, DestinationDown)
         self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=str(error), is_down=is_down)
         self.metrics.failures.labels("deliver", "down" if is_down else "busy").inc()
         self._count(delivery, "delayed", attempt, reason=str(error), seconds=seconds)
         return {"outcome": "down" if is_down else "delayed", "wait": seconds}
 
-    def _parked(
-        self, delivery: Delivery, attempt: int, failure: str, *, reason: str, stage: str = "deliver"
-    ) -> StepResult:
+    def _parked(self, delivery: Delivery, attempt: int, failure: str, *, reason: str, stage: str = "deliver") -> Sent:
         self.metrics.failures.labels(stage, failure).inc()
         self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=attempt, reason=reason)
         self._count(delivery, "parked", attempt, reason=reason)
@@ -342,11 +335,11 @@ def _gave_up(reason: RetryLater | str, settings: DestinationSettings) -> str:
     return f"{reason}; gave up after {settings.give_up_hours:g} hours, retry when the cause is fixed"
 
 
-def _sent(*, is_asked: bool) -> StepResult:
+def _sent(*, is_asked: bool) -> Sent:
     return {"outcome": "sent", "commit": time.time()} if is_asked else {"outcome": "sent"}
 
 
-def _asked(again: Sequence[Delivery], open_: Sequence[Delivery], *, is_down: bool, seconds: float) -> StepResult:
+def _asked(again: Sequence[Delivery], open_: Sequence[Delivery], *, is_down: bool, seconds: float) -> Asked:
     return {
         "again": [asdict(delivery) for delivery in again],
         "open": [asdict(delivery) for delivery in open_],

@@ -21,7 +21,7 @@ class Priority(StrEnum):
 class Order:
     """What the information system announced about a study. Never a patient's name or number.
 
-    patient: hashes of the identifiers of the patient; none if an earlier version stored the order
+    patient: hashes of the identifiers of the patient
     placer_number, filler_number: the components of an HL7 entity identifier (EI); empty when unknown
     """
 

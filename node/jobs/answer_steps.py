@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from node import log
-from node.deliver.delivery import StepResult
+from node.deliver.results import Queued
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import GpuLost, InputError, is_of_disk, reason_of
 from node.jobs.answers import objects_of, stored_question, updates_of
@@ -36,11 +36,8 @@ class AnswerSteps:
     metrics: Metrics
     destinations: Mapping[str, DestinationSettings]
 
-    def write(self, study_uid: str, question_id: str) -> StepResult:
-        """Write the objects of an answer, and record a delivery per destination; no delivery if it cannot be sent.
-
-        Returns the deliveries by destination, and when they were written, in seconds since the epoch.
-        """
+    def write(self, study_uid: str, question_id: str) -> Queued:
+        """Write the objects of an answer, and record a delivery per destination; no delivery if it cannot be sent."""
         try:
             outputs = self._written(study_uid, question_id)
         except (KeyboardInterrupt, SystemExit):

@@ -160,13 +160,13 @@ def _moment(day: str, time: str) -> datetime:
 
 
 def _read_film(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> ReadFilm:
-    """Return a film with what read it; an older version of the program did not store that, so no two such are alike."""
-    stored = {name: str(film.stored.get(name, film.instance.path.name)) for name in _ORIGIN}
+    """Return a film with what read it."""
+    stored = {name: str(film.stored[name]) for name in _ORIGIN}
     model = ModelIdentity(
-        name=str(film.stored.get("model", "")),
+        name=str(film.stored["model"]),
         version="",
         weights_sha256=stored["weights_sha256"],
-        engine=str(film.stored.get("engine", "")),
+        engine=str(film.stored["engine"]),
         manifest_sha256=stored["manifest_sha256"],
         trusted=stored["trusted"],
     )

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NotRequired, TypedDict
 
 from node import log
 from node.config import QuestionsSettings
-from node.deliver.delivery import StepResult
 from node.dicom import question_object
 from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
@@ -33,6 +32,18 @@ from node.store.instances import Instance
 from node.store.ledger import is_away
 from node.store.question_objects import ObjectMark
 from node.store.spool import Spool
+
+
+class Looked(TypedDict):
+    """What one look at an object leaves to do.
+
+    questions: ids of those whose answers are to be sent
+    wait: the seconds until the next look, if its film is not here yet
+    """
+
+    questions: list[str]
+    wait: NotRequired[float]
+
 
 _CHANGED: Final = "it came again with other bytes; the first was looked at, so save a changed question as a new object"
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0
@@ -75,11 +86,8 @@ class ObjectSteps:
     settings: QuestionsSettings
     destinations: Mapping[str, DestinationSettings]
 
-    def look(self, study_uid: str, sop_instance_uid: str) -> StepResult:
-        """Answer what an object asks.
-
-        Returns the ids of the questions whose answers are to be sent, or in how many seconds to look again.
-        """
+    def look(self, study_uid: str, sop_instance_uid: str) -> Looked:
+        """Answer what an object asks."""
         mark = question_objects.find(self.spool, study_uid, sop_instance_uid)
         if mark is None or not mark.is_open:
             return {"questions": [] if mark is None else list(mark.questions)}
@@ -88,7 +96,7 @@ class ObjectSteps:
         except RetryLater as error:
             age_seconds = (datetime.now(UTC) - mark.received_at).total_seconds()
             if age_seconds < 60 * self.settings.wait_minutes:
-                return {"wait": min(max(age_seconds / 4, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)}
+                return {"questions": [], "wait": min(max(age_seconds / 4, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)}
             closed = self._refused(study_uid, mark, f"{error}; nobody waits any longer")
         except (KeyboardInterrupt, SystemExit):
             raise

@@ -10,11 +10,11 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypedDict, TypeVar
 
 from node import log, trace
-from node.codec import decode, encode
-from node.deliver.delivery import StepResult
+from node.codec import decode
+from node.deliver.results import Queued
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, is_of_disk, reason_of
 from node.jobs import answers, held_updates
@@ -42,6 +42,25 @@ _ANSWER_IS_LOST: Final = (
     "film have changed since; ask the question again and send that answer"
 )
 _T = TypeVar("_T")
+
+
+class PlanJson(TypedDict):
+    """A `Round`, as the executor records it."""
+
+    study_uid: str
+    number: int
+    files: list[str]
+    created_at: str
+    corrections: list[str]
+
+
+class WrittenJson(Queued):
+    """What a round wrote: its outputs, and as in `pipeline.Written`; reviews: rows of the list of films to review."""
+
+    outputs: list[dict[str, object]]
+    parked: dict[str, str]
+    parts: list[list[str]]
+    reviews: list[dict[str, object]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,10 +98,10 @@ class Steps:
             holder = self.ledger.claim(study_uid, holder=workflow, instead_of=holder)
         return holder == workflow
 
-    def plan(self, study_uid: str) -> StepResult | None:
+    def plan(self, study_uid: str) -> PlanJson | None:
         """Choose the files of a round; None if there is nothing new or the study was parked."""
 
-        def work() -> StepResult | None:
+        def work() -> PlanJson | None:
             pipeline = self._begun[study_uid] = self.pipeline
             self._rewrite(study_uid)
             with self.metrics.timed("plan"):
@@ -95,7 +114,13 @@ class Steps:
             self.ledger.set_study(study_uid, "reading")
             log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
             self._trace_wait(planned)
-            return {**encode(planned)}
+            return PlanJson(
+                study_uid=planned.study_uid,
+                number=planned.number,
+                files=list(planned.files),
+                created_at=planned.created_at.isoformat(),
+                corrections=list(planned.corrections),
+            )
 
         return self._guarded("plan", study_uid, work, otherwise=None)
 
@@ -119,11 +144,11 @@ class Steps:
 
         return self._guarded("read", study_uid, work, otherwise=None)
 
-    def write(self, plan: StepResult) -> StepResult | None:
+    def write(self, plan: PlanJson) -> WrittenJson | None:
         """Write the outputs of a round and record a delivery per destination; None if the study was parked."""
         planned = _round(plan)
 
-        def work() -> StepResult:
+        def work() -> WrittenJson:
             with self.metrics.timed("write"):
                 written = self._pipeline(planned.study_uid).write(planned)
             spool = self.pipeline.spool
@@ -183,9 +208,9 @@ class Steps:
 
     def finish(
         self,
-        plan: StepResult,
+        plan: PlanJson,
         outcomes: list[str],
-        written: StepResult,
+        written: WrittenJson,
         *,
         is_awaited: Callable[[str], bool] = lambda _study: False,
     ) -> bool:
@@ -198,15 +223,15 @@ class Steps:
 
         def work() -> bool:
             outputs = decode(list[OutputObject], written["outputs"])
-            parked = decode(dict[str, Reason], written.get("parked", {}))
+            parked = decode(dict[str, Reason], written["parked"])
             for file, outcome in zip(planned.files, outcomes, strict=True):
                 if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # found in `write`
                     self._tell_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
                 pipeline = self._pipeline(planned.study_uid)
-                parts = decode(tuple[tuple[str, ...], ...], written.get("parts", []))
+                parts = decode(tuple[tuple[str, ...], ...], written["parts"])
                 pipeline.finish(planned, outputs, parked=parked, parts=parts)
-            self.ledger.reviews.replace(planned.study_uid, decode(list[ReviewRow], written.get("reviews", [])))
+            self.ledger.reviews.replace(planned.study_uid, decode(list[ReviewRow], written["reviews"]))
             identity = pipeline.reader.identity
             log.get().info(
                 "study.finished",
@@ -355,8 +380,8 @@ def _why_parked(film: str, reason: Reason) -> str:
     )
 
 
-def _round(plan: StepResult) -> Round:
-    return decode(Round, plan, later=("corrections",))
+def _round(plan: PlanJson) -> Round:
+    return decode(Round, plan)
 
 
 def delivery_of(destination: str, output: OutputObject) -> Delivery:

@@ -19,18 +19,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Literal, Protocol, TypeVar
 
 from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
 from node import trace
-from node.deliver.delivery import DeliveryJson, Sending, StepResult
-from node.domain import ROUTINE, is_uid
+from node.codec import decode
+from node.deliver.delivery import Sending
+from node.deliver.results import Asked, DeliveryJson, Queued, Sent
+from node.domain import is_uid
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.gate import Gate
 from node.jobs.lost import Park
 from node.jobs.object_questions import ObjectSteps
-from node.jobs.round_steps import Steps
+from node.jobs.round_steps import PlanJson, Steps, WrittenJson
 from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings, Hl7Destination
 
@@ -110,10 +112,18 @@ def enqueue_delivery(
     has_given_way: they just gave way to a critical output; they wait for a moment, and do not give way again
     """
     first = deliveries[0]
-    place = delivery_place(started, first.get("priority", ROUTINE))  # version 1 recorded no priority
+    place = delivery_place(started, first["priority"])
     delay_seconds = _GIVE_WAY_SECONDS if has_given_way else wait_seconds
     arguments = (deliveries, attempt, started, has_given_way)
     _enqueue(queue_of(first["destination"]), deliver, *arguments, place=place, delay_seconds=delay_seconds)
+
+
+def _enqueue_all(deliver: DeliverWorkflow, queued: Queued, of: str, *, on_step: Callable[[str], None]) -> None:
+    """Queue what a step left to be sent, for each destination once; of: what the outputs were written for."""
+    for destination, deliveries in queued["deliveries"].items():
+        with SetWorkflowID(f"deliver:{destination}:{of}"):
+            enqueue_delivery(deliver, deliveries, started=queued["started"])
+        on_step("queue")
 
 
 def _enqueue(
@@ -165,8 +175,8 @@ def register(
 
 
 def _park_deliveries(sending: Sending, arguments: Sequence[object], reason: str) -> None:
-    deliveries, attempt = cast(list[DeliveryJson], arguments[0]), cast(int, arguments[1])
-    sending.park_lost(deliveries, attempt, reason=reason)
+    deliveries = decode(list[DeliveryJson], arguments[0])
+    sending.park_lost(deliveries, decode(int, arguments[1]), reason=reason)
 
 
 def _park_study(steps: Steps, arguments: Sequence[object], reason: str) -> None:
@@ -191,12 +201,12 @@ def _register_reading(
 ) -> None:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
-    def plan_alone(study_uid: str, workflow: str) -> StepResult | None:
+    def plan_alone(study_uid: str, workflow: str) -> PlanJson | Literal["busy"] | None:
         if not steps.claim(study_uid, workflow, is_over=_is_over):
-            return {"busy": True}
+            return "busy"
         return steps.plan(study_uid)
 
-    def finish(plan: StepResult, outcomes: list[str], written: StepResult, workflow: str) -> bool:
+    def finish(plan: PlanJson, outcomes: list[str], written: WrittenJson, workflow: str) -> bool:
         return steps.finish(plan, outcomes, written, is_awaited=lambda study_uid: _is_awaited(study_uid, workflow))
 
     @DBOS.workflow(name=STUDY, max_recovery_attempts=_RECOVERIES)
@@ -205,12 +215,12 @@ def _register_reading(
         plan = step("plan", plan_alone, study_uid, DBOS.workflow_id)
         if plan is None:
             return
-        if plan.get("busy"):  # does not wait in a slot, which another study can use
+        if plan == "busy":  # does not wait in a slot, which another study can use
             delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
             _enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
             return
         outcomes = []
-        for file in cast(list[str], plan["files"]):
+        for file in plan["files"]:
             outcome = step("read", steps.read, study_uid, file)
             if outcome is None:
                 return
@@ -218,10 +228,7 @@ def _register_reading(
         written = step("write", steps.write, plan)
         if written is None:
             return
-        for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
-            with SetWorkflowID(f"deliver:{destination}:{study_uid}:{plan['number']}:{plan['created_at']}"):
-                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
-            on_step("queue")
+        _enqueue_all(deliver, written, f"{study_uid}:{plan['number']}:{plan['created_at']}", on_step=on_step)
         workflow = DBOS.workflow_id
         if step("finish", finish, plan, outcomes, written, workflow):
             _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
@@ -229,11 +236,9 @@ def _register_reading(
     @DBOS.workflow(name=QUIET, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
     def quiet(study_uid: str, times_busy: int = 0) -> None:
-        place = None
-        if DBOS.patch("place"):  # version 1 queued studies in the order in which their quiet time ended
-            place = step("place", steps.place, study_uid)
-            if place is None:
-                return
+        place = step("place", steps.place, study_uid)
+        if place is None:
+            return
         _enqueue(STUDIES, study, study_uid, times_busy, place=place)
         on_step("ready")
 
@@ -247,10 +252,7 @@ def _register_answers(
     @gate.guarded
     def answer(study_uid: str, question_id: str) -> None:
         written = step("answer", steps.write, study_uid, question_id)
-        for destination, deliveries in cast(dict[str, list[DeliveryJson]], written["deliveries"]).items():
-            with SetWorkflowID(f"deliver:{destination}:answer:{question_id}"):
-                enqueue_delivery(deliver, deliveries, started=cast(float, written["started"]))
-            on_step("queue")
+        _enqueue_all(deliver, written, f"answer:{question_id}", on_step=on_step)
 
     return answer
 
@@ -265,9 +267,9 @@ def _register_questions(
     def question(study_uid: str, sop_instance_uid: str) -> None:
         found = step("look", steps.look, study_uid, sop_instance_uid)
         if "wait" in found:
-            _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=cast(float, found["wait"]))
+            _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=found["wait"])
             return
-        for question_id in cast(list[str], found["questions"]):
+        for question_id in found["questions"]:
             with SetWorkflowID(answer_workflow(question_id)):
                 _enqueue(QUIET, answer, study_uid, question_id)
             on_step("queue")
@@ -280,24 +282,22 @@ class _Attempts:
     sending: Sending
     step: _Step
 
-    def send(self, delivery: DeliveryJson, attempt: int, started: float, *, may_give_way: bool) -> StepResult:
+    def send(self, delivery: DeliveryJson, attempt: int, started: float, *, may_give_way: bool) -> Sent:
         """Send one object. While its destination is down, wait in the slot, so that few objects are sent in vain.
 
         If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
         """
         send = self.sending.send
-        while (result := self.step("send", send, delivery, attempt, started, may_give_way)).get("down"):
-            DBOS.sleep(cast(float, result["wait"]))  # recorded by version 1, which slept here and then sent again
-            attempt += 1
+        result = self.step("send", send, delivery, attempt, started, may_give_way)
         if result["outcome"] == "down":
             self._wait_for(delivery["destination"], started)
             result = self.step("send", send, delivery, attempt + 1, started, may_give_way)
         return result
 
-    def ask(self, deliveries: list[DeliveryJson], attempt: int, started: float) -> StepResult:
+    def ask(self, deliveries: list[DeliveryJson], attempt: int, started: float) -> Asked:
         """Ask for storage commitment. While the destination is down, wait in the slot: few requests fail in vain."""
         asked = self.step("commit", self.sending.commit, deliveries, attempt, started)
-        if not asked.get("down"):
+        if not asked["down"]:
             return asked
         self._wait_for(deliveries[0]["destination"], started)
         return self.step("commit", self.sending.commit, deliveries, attempt + 1, started)
@@ -323,10 +323,10 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
                 break
             if result["outcome"] in ("delayed", "down"):
                 later.append(delivery)
-                wait = cast(float, result["wait"])
+                wait = result["wait"]
             elif "commit" in result:
                 sent.append(delivery)
-                sent_at = cast(float, result["commit"])
+                sent_at = result["commit"]
         if later:  # leaves its slot: an object that is rejected for now delays no other
             enqueue_delivery(deliver, later, attempt=attempt + 1, started=started, wait_seconds=wait)
         if sent:
@@ -336,11 +336,10 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
     @gate.guarded
     def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
         asked = attempts.ask(deliveries, attempt, started)
-        again, left = (cast(list[DeliveryJson], asked[name]) for name in ("again", "open"))
-        now, wait = (cast(float, asked[name]) for name in ("now", "wait"))
-        if again:
-            enqueue_delivery(deliver, again, started=now, wait_seconds=wait)
-        if left:  # does not wait in a slot
+        wait = asked["wait"]
+        if again := asked["again"]:
+            enqueue_delivery(deliver, again, started=asked["now"], wait_seconds=wait)
+        if left := asked["open"]:  # does not wait in a slot
             queue = commit_queue_of(left[0]["destination"])
             _enqueue(queue, commit, left, attempt + 1, started, delay_seconds=wait)
 

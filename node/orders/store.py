@@ -164,9 +164,8 @@ class OrderStore:
         files.sync_folder(self._orders)
 
     def _stored(self, key: str) -> list[Order]:
-        """Return the readable orders of a file; an earlier version stored one, without its patient."""
-        content = files.read_json(self._orders / f"{key}.json") or {}
-        stored = content.get("orders", [content])
+        """Return the readable orders of a file."""
+        stored = (files.read_json(self._orders / f"{key}.json") or {}).get("orders")
         return list(filter(None, map(_order, stored if isinstance(stored, list) else [])))
 
 
@@ -177,7 +176,7 @@ def _orders_to_json(orders: Iterable[Order]) -> dict[str, object]:
 def _order(content: Json) -> Order | None:
     """Read an order; None if it is missing or damaged."""
     try:
-        return decode(Order, content, later=("patient",))
+        return decode(Order, content)
     except ValueError:
         return None
 

@@ -54,7 +54,7 @@ class AskedQuestion:
     asked_by: the user's name on this node; "" if the node does not ask for one
     source: one of `metrics.QUESTION_SOURCES`
     model, weights_sha256, engine: of the network that answered, and its runtime
-    prompts: name and version of the prompt set; like engine "" if an older version of the program stored the question
+    prompts: name and version of the prompt set
     origin: the object that asked it; None for a question over the page, the interface for programs or a command
     """
 
@@ -110,5 +110,5 @@ def from_json(document: Mapping[str, Json]) -> AskedQuestion:
     content = spelled_out(document)
     prompt = content.get("prompt")
     question = {"prompt": visible(prompt) if isinstance(prompt, str) else prompt, "box": content.get("box")}
-    answer = decode(FilmAnswer, {**content, "question": question}, later=("left_out", "notes"))
-    return decode(AskedQuestion, {**content, "answer": answer}, later=("engine", "prompts", "origin"))
+    answer = decode(FilmAnswer, {**content, "question": question})
+    return decode(AskedQuestion, {**content, "answer": answer})

@@ -6,11 +6,10 @@ A correction is never changed or removed once it is stored: another one takes it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from node.character_sets import visible
 from node.codec import decode, spelled_out
 from node.domain import Box, Json, JsonObject
 
@@ -44,7 +43,7 @@ class Correction:
     text: of REWORD
     withdraws: id of the correction that WITHDRAW takes back
     at: aware UTC; by: the reader's name on this node, "" if the node does not ask for one
-    source: page or api; dicom in a folder of an earlier version
+    source: page or api
     """
 
     id: str
@@ -112,5 +111,4 @@ def to_json(correction: Correction) -> JsonObject:
 
 def from_json(document: Mapping[str, Json]) -> Correction:
     """Return the correction that `to_json` wrote. Raises ValueError for any other document."""
-    correction = decode(Correction, spelled_out(document))
-    return replace(correction, text=visible(correction.text))  # an earlier version stored what was typed
+    return decode(Correction, spelled_out(document))

@@ -7,7 +7,6 @@ equal the film that was written, while the keys of `report.json` are a contract.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 from node.codec import decode, spelled_out
 from node.domain import (
@@ -26,9 +25,6 @@ from node.domain import (
 from node.outputs import impression, measured, wording
 
 VERSION = 1
-
-_LATER: Final = ("evidence", "contradiction", "left_out", "reader")
-"""What an earlier version did not store of a finding; nor did one store whether its probability was near."""
 
 
 def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterable[Film] = ()) -> JsonObject:
@@ -67,12 +63,11 @@ def film_to_json(film: Film) -> JsonObject:
 def film_from_json(document: Mapping[str, Json]) -> Film:
     """Return the film that `film_to_json` wrote. Raises ValueError for any other document."""
     content = spelled_out(document)
-    found = decode(list[dict[str, object]], content.get("findings"))
-    view = content.get("view")  # an earlier version stored none, and no measurements
+    view, found = content.get("view"), decode(list[dict[str, object]], content.get("findings"))
     made = {
         "view": None if view is None else decode(FilmView, view),
-        "findings": [decode(Finding, {"near": None, **finding}, later=_LATER) for finding in found],
-        "ratio": measured.from_json(document.get("measurements", [])),
+        "findings": [decode(Finding, {"reader": None, **finding}) for finding in found],  # written if there is one
+        "ratio": measured.from_json(document.get("measurements")),
     }
     return decode(Film, {**content, **made})
 

@@ -55,9 +55,6 @@ OUTPUTS: Final[Mapping[str, Output]] = {
 }
 """Every kind of DICOM object that `destinations.outputs` may name."""
 
-_UNKNOWN: Final = 2
-"""What counts as the Instance Number of an object that an earlier version wrote: the highest that it gave a report."""
-
 
 def make_report(
     study_uid: str,
@@ -184,10 +181,10 @@ def numbered(kind: str, dataset: Dataset, known: Collection[OutputObject]) -> Ou
     own = int(dataset.InstanceNumber)
     same = next((output for output in known if output.sop_instance_uid == dataset.SOPInstanceUID), None)
     if same is not None:
-        dataset.InstanceNumber = same.number or own
+        dataset.InstanceNumber = same.number
         return output_of(kind, dataset)
     in_series = [output for output in known if output.series_instance_uid == dataset.SeriesInstanceUID]
-    dataset.InstanceNumber = max([own, *(1 + (output.number or max(own, _UNKNOWN)) for output in in_series)])
+    dataset.InstanceNumber = max([own, *(1 + output.number for output in in_series)])
     return output_of(kind, dataset)
 
 

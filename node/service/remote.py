@@ -62,6 +62,8 @@ class Remote:
         bucket = self.mirror.bucket
         known = bucket.get(spool_format.NAME)
         if known is None:
+            if next(iter(bucket.list(f"{spool_format.STUDIES}/")), None) is not None:
+                raise InputError(spool_format.unnumbered(bucket.place))
             bucket.put(spool_format.NAME, spool_format.CONTENT, modified_ns=time.time_ns())
         else:
             spool_format.require_known_content(known.content, bucket.place)
@@ -101,7 +103,6 @@ def open_spool(storage: StorageSettings, remote: Remote | None, *, character_set
     require_honest(storage.directory, is_shared=bool(storage.database_url))
     place = None if remote is None else remote.mirror
     spool = Spool(storage.directory, min_free_mib=storage.min_free_mib, place=place, character_set=character_set)
-    spool_format.mark(storage.directory)
     swept = spool.sweep(is_shared=bool(storage.database_url))
     if swept:
         log.get().info("spool.swept", files=swept)

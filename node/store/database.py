@@ -2,7 +2,7 @@
 
 SQLite is set so that a commit survives a power cut (WAL, synchronous FULL) and writers wait in line. On PostgreSQL our
 tables are in the schema `chex`, those of the durable executor in `dbos`. Several processes may create the tables at the
-same time. A table that an older version made gets its missing columns.
+same time. Missing columns are added.
 """
 
 from __future__ import annotations

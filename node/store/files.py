@@ -228,8 +228,8 @@ def read_json(path: Path) -> JsonObject | None:
         raise
     if not isinstance(content, dict):
         return None
-    expected = content.pop(_HASH, None)  # an older version wrote none
-    return content if expected in (None, hashlib.sha256(_json(content)).hexdigest()) else None
+    expected = content.pop(_HASH, None)
+    return content if expected == hashlib.sha256(_json(content)).hexdigest() else None
 
 
 def _json(content: Mapping[str, object]) -> bytes:

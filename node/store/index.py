@@ -4,7 +4,7 @@
 
 An entry is made before the file that it stands for, by whichever process writes that, and stays as long as the marks of
 rounds do: a killed process leaves at most an entry without a file. Entries are not synced. The first look-up of each
-process adds what a power cut, a restored copy or an older version of the program left without an entry.
+process adds what a power cut or a restored copy left without an entry.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _studies_in(shard: Path, name: str) -> list[str]:
 
 
 def _name_of(file: str) -> str | None:
-    """Return the UID or id that a file is named for; an older version wrote a UID before an ending of letters."""
+    """Return the UID or id that a file is named for."""
     if file.endswith(".json"):
         return file.removesuffix(".json")
     found = _UID.match(file)

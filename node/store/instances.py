@@ -45,11 +45,6 @@ def newest_reading(
 ) -> tuple[datetime, JsonObject] | None:
     """Return the newest reading of this version of an object, with its time; None if nothing has read it.
 
-    readings: of its study, oldest first; an older version of the program stored only the object's UID
+    readings: of its study, oldest first
     """
-    for at, content in reversed(readings):
-        if content.get("file") == instance.path.name:
-            return at, content
-        if "file" not in content and content.get("source") == instance.sop_instance_uid:
-            return at, content
-    return None
+    return next((found for found in reversed(readings) if found[1].get("file") == instance.path.name), None)

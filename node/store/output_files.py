@@ -1,9 +1,7 @@
 """The outputs of one study as files: written once, and read only while their bytes match their hash.
 
-    <UID>~<SHA-256 of the file>.<kind>.dcm      a DICOM object
-    <UID>~<SHA-256 of the file>.hl7             a message
-
-An older version wrote names without a hash; such a file is read without this check.
+<UID>~<SHA-256 of the file>.<kind>.dcm      a DICOM object
+<UID>~<SHA-256 of the file>.hl7             a message
 """
 
 from __future__ import annotations
@@ -49,15 +47,11 @@ def _intact_content(path: Path) -> bytes | None:
         if is_of_file(error):
             return None
         raise
-    _, separator, rest = path.name.partition("~")
-    is_intact = not separator or rest.startswith(hashlib.sha256(content).hexdigest())
-    return content if is_intact else None
+    return content if path.name.partition("~")[2].startswith(hashlib.sha256(content).hexdigest()) else None
 
 
 def _find(folder: Path, output: OutputObject | Delivery) -> Path | None:
-    named = iter(files.listed(folder, f"{output.sop_instance_uid}~*.{_ending(output)}"))
-    unnamed = folder / f"{output.sop_instance_uid}.{_ending(output)}"
-    return next(named, unnamed if unnamed.exists() else None)
+    return next(iter(files.listed(folder, f"{output.sop_instance_uid}~*.{_ending(output)}")), None)
 
 
 def _ending(output: OutputObject | Delivery) -> str:

@@ -22,7 +22,6 @@ class ObjectMark:
     received_at: aware UTC
     is_open: whether it is still to be looked at
     questions: ids of its questions whose answers are sent
-    corrections: ids of the corrections that an earlier version made of it
     reasons: why it, or a part of it, has no effect
     """
 
@@ -30,7 +29,6 @@ class ObjectMark:
     received_at: datetime
     is_open: bool = True
     questions: tuple[str, ...] = ()
-    corrections: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
     @property
@@ -51,5 +49,5 @@ def find(spool: Spool, study_uid: str, sop_instance_uid: str) -> ObjectMark | No
 
 def all_of(spool: Spool, study_uid: str) -> list[ObjectMark]:
     """Return what is known of the objects of a study, in order of arrival."""
-    found = (decode(ObjectMark, content, later=("corrections",)) for content in spool.documents(study_uid, "objects"))
+    found = (decode(ObjectMark, content) for content in spool.documents(study_uid, "objects"))
     return sorted(found, key=lambda mark: (mark.received_at, mark.file))

@@ -99,6 +99,6 @@ def _content(mark: RoundMark) -> bytes:
 def _mark(content: JsonObject) -> RoundMark | None:
     """Return the mark in a file; None if the file is none, so that its films are read again."""
     try:
-        return decode(RoundMark, content, later=("parked", "corrections", "parts"))
+        return decode(RoundMark, content)
     except ValueError:
         return None

@@ -32,8 +32,8 @@ class SentAnswer:
 
     question: its id
     outputs: what was written for it; empty until then
-    updates: ids of the updates of patients that these follow; None if an earlier version wrote them, which followed
-        those that came before it was sent
+    updates: ids of the updates of patients that these follow; None while there are none, which follow those that came
+        before the answer was sent
     is_released: whether its outputs may be sent: after they were stored here, nothing was found to speak against them.
         None of them has been sent before
     reason: why it cannot be sent; "" if it can
@@ -124,5 +124,4 @@ def _read(path: Path) -> SentAnswer | None:
     content = files.read_json(path)
     if content is None:
         return None
-    was_released = bool(content.get("outputs"))  # an earlier version stored outputs once, and sent them
-    return decode(SentAnswer, {"is_released": was_released, **content}, later=("updates",))
+    return decode(SentAnswer, content)

@@ -71,6 +71,8 @@ class Spool:
         self.index = Index(directory / "index", self._studies)
         self.work = BegunWork()
         spool_format.require_known(directory)
+        files.make_folder(directory)
+        spool_format.mark(directory)  # before its studies: a folder that has studies and no number is refused
         for folder in (self._studies, self._keeping):
             files.make_folder(folder)
 

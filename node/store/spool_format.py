@@ -1,7 +1,7 @@
 """The number of the form in which a node's files lie, in the file `format` of its folder and of its bucket.
 
-It is raised when a program could no longer read, or would harm, what a later one has written. A folder without a number
-was written before there was one, in the first form.
+It is raised when a program could no longer read, or would harm, what a later one has written. A folder that has studies
+and no number was written before the first release; no program reads it any more.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from node.errors import InputError, takes_nothing
 from node.store import files
 
 NAME: Final = "format"
+STUDIES: Final = "studies"
+"""The folder of the studies, which a node makes with the number, or before it."""
 FORMAT: Final = 1
 CONTENT: Final = f"{FORMAT}\n".encode()
 _LONGEST: Final = 100
@@ -25,11 +27,25 @@ def require_known(directory: Path) -> None:
         with path.open("rb") as file:
             require_known_content(file.read(_LONGEST), str(directory))
     except (FileNotFoundError, NotADirectoryError):
-        return
+        _require_empty(directory)
     except OSError as error:
         if takes_nothing(error):
             raise
         raise InputError(f"{path}: cannot be read ({error.strerror}); it says in which form the files lie") from error
+
+
+def _require_empty(directory: Path) -> None:
+    """Raise InputError if a folder without a number has studies."""
+    if any(files.listed(directory / STUDIES, "*")):
+        raise InputError(unnumbered(str(directory)))
+
+
+def unnumbered(place: str) -> str:
+    """Return what to say of a place that has studies and no number."""
+    return (
+        f"{place}: it has studies and no file {NAME!r}: a program before version 1.0.0 wrote it, and this one cannot "
+        "read it; choose another place (docs/operate/upgrade.md says what becomes of what it has)"
+    )
 
 
 def require_known_content(content: bytes, place: str) -> None:

@@ -29,10 +29,7 @@ from node.store.spool import Spool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBy:
-    """Which model read a film, on which runtime, with which prompt set, and when.
-
-    Texts are empty if an older version of the program did not store them.
-    """
+    """Which model read a film, on which runtime, with which prompt set, and when."""
 
     model: str
     engine: str
@@ -208,8 +205,6 @@ def _asked(mark: ObjectMark | None) -> str | None:
     if mark.is_open:
         return "its questions are not answered yet, or wait for their film"
     said = [f"answers {', '.join(mark.questions)} are sent"] if mark.questions else []
-    if mark.corrections:
-        said.append(f"made the corrections {', '.join(mark.corrections)}")
     if mark.reasons:
         said.append(f"not answered: {'; '.join(mark.reasons)}")
     return ", ".join(said)
