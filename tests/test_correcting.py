@@ -133,7 +133,7 @@ def test_a_damaged_film_is_not_corrected(read: Read, damaged: str) -> None:
         read.film.path.write_bytes(b"lost")
     else:
         (reading,) = (read.film.path.parent.parent / "readings").glob("*.json")
-        reading.write_bytes(json.dumps({"file": read.film.path.name}).encode())
+        reading.write_bytes(files.to_json({"file": read.film.path.name}))
 
     status, detail = read.correct()
 

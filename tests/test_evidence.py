@@ -184,16 +184,6 @@ def test_the_report_says_that_evidence_was_not_measured() -> None:
     ]
 
 
-def test_a_film_that_was_stored_without_evidence_is_read_back() -> None:
-    stored = json.loads(json.dumps(report_json.film_to_json(film(findings=(samples.finding(),)))))
-    for finding in stored["findings"]:
-        del finding["evidence"]
-        for box in finding["boxes"]:
-            del box["evidence"]
-
-    assert report_json.film_from_json(stored).findings[0].evidence is None
-
-
 @pytest.mark.parametrize(
     ("prompt", "zone"),
     [
