@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -117,7 +118,7 @@ def test_a_caller_that_has_left_is_not_served(node: Node) -> None:
     with connect(node.listener.port) as caller:
         caller.sendall(request()[:-1])
         time.sleep(0.1)
-        caller.sendall(request()[-1:])
+        caller.send(request()[-1:], socket.MSG_MORE)  # goes out together with the end of the connection
     node.wait_for_refusal("protocol")
 
     assert node.count("cxr_associations_accepted_total") == 0

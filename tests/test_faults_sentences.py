@@ -325,16 +325,6 @@ def test_nothing_came_near_is_said_only_where_it_is_true(findings: tuple[Finding
         assert ("No prompted finding is reported" in text or "No prompted finding reported" in text) is is_near, name
 
 
-def test_a_film_that_was_stored_before_claims_nothing_near() -> None:
-    stored = report_json.film_to_json(samples.film(findings=(absent(),)))
-    [entry] = json.loads(json.dumps(stored))["findings"]
-    del entry["near"]
-
-    film = report_json.film_from_json({**stored, "findings": [entry]})
-
-    assert impression.of_film(film)[0].startswith("No prompted finding is reported. This")
-
-
 def everything_said(film: Film) -> dict[str, str]:
     """All texts about a film, by what says them."""
     made, header = report(film), cr()

@@ -6,10 +6,11 @@ A correction is never changed or removed once it is stored: another one takes it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from node.character_sets import visible
 from node.codec import decode, spelled_out
 from node.domain import Box, Json, JsonObject
 
@@ -111,4 +112,5 @@ def to_json(correction: Correction) -> JsonObject:
 
 def from_json(document: Mapping[str, Json]) -> Correction:
     """Return the correction that `to_json` wrote. Raises ValueError for any other document."""
-    return decode(Correction, spelled_out(document))
+    correction = decode(Correction, spelled_out(document))
+    return replace(correction, text=visible(correction.text))  # as a stored question, whatever wrote the file
