@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import re
 import resource
 import socket
 import sys
+import threading
 import time
 from contextlib import ExitStack, suppress
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from node.net.http_connections import has_left
 from node.net.http_limits import Limits
 from tests.peers import wait_until
 from tests.serving import LIVE, LIVE_AND_CLOSE, read_answer, read_to_end, serving
@@ -109,6 +113,27 @@ def test_a_client_that_has_closed_its_own_direction_is_answered() -> None:
         connection.shutdown(socket.SHUT_WR)
 
         assert read_to_end(connection).startswith(ANSWERED)
+
+
+def test_a_client_that_leaves_an_endless_answer_is_no_fault() -> None:
+    ended = threading.Event()
+
+    async def stream(scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        while not has_left(scope):
+            await asyncio.sleep(0.01)
+            await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        ended.set()
+
+    with serving(application=stream) as served:
+        with served.connect(b"GET /events HTTP/1.1\r\nHost: node\r\n\r\n") as connection:
+            assert connection.recv(65536).startswith(ANSWERED)
+        assert ended.wait(30)
+        time.sleep(0.2)
+
+        assert served.closed("protocol") == 0
 
 
 def test_a_header_that_comes_in_pieces_is_answered() -> None:

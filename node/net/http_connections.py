@@ -305,10 +305,10 @@ class _Answer:
         await self._send(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):
             self._complete()
-            if self._connection.transport.is_closing() and not self._is_last:  # what came behind is no request
-                self._connection.table.note_malformed(self._connection)
-            elif self._connection.has_left:
+            if self._connection.has_left:
                 self._connection.transport.close()
+            elif self._connection.transport.is_closing() and not self._is_last:  # what came behind is no request
+                self._connection.table.note_malformed(self._connection)
 
     def _complete(self) -> None:
         """Make the connection idle; the client has time for the rest of what it has begun."""
