@@ -269,6 +269,37 @@ def test_a_rejection_is_asked_for_and_can_be_taken_back(node: Node, seen: Browse
     node.archive.wait_until(lambda: len(node.newer_reports(film)) >= 2)
 
 
+def test_a_page_from_before_a_correction_is_not_shown_after_it(node: Node, seen: Browsed) -> None:
+    film = node.read("overtaken")
+    page = opened(seen, film)
+    count = page.locator(".finding").count()
+    page.evaluate(
+        """() => { const fetched = window.fetch;
+        let isFirst = true;
+        window.fetch = async (place, ...rest) => {
+          const answer = await fetched(place, ...rest);
+          if (place !== location.href || !isFirst) return answer;
+          isFirst = false;
+          const text = await answer.text();
+          await new Promise((done) => { window.release = done; });
+          return new Response(text);
+        };
+        document.dispatchEvent(new Event("visibilitychange")); }"""  # opens the stream of events anew, so one comes
+    )
+    peers.wait_until(lambda: bool(page.evaluate("Boolean(window.release)")), what="a page has come and is held back")
+
+    page.locator('.correct [data-correct="reject"]').last.focus()
+    page.keyboard.press("Enter")
+    corrected(page, "Enter")
+    taking = page.get_by_role("button", name="Take back: Rejected")
+    expect(taking).to_be_focused()
+    page.evaluate("window.release()")
+    page.wait_for_timeout(500)
+
+    expect(page.locator(".finding")).to_have_count(count - 1)
+    expect(taking).to_be_focused()
+
+
 def test_a_box_is_moved_and_resized_by_mouse(node: Node, seen: Browsed) -> None:
     film = node.read("dragged")
     page = opened(seen, film)

@@ -128,7 +128,7 @@ export class Correcting {
     close();
     this.after = { id, prompt };
     this.answered = byId("results").dataset.films;
-    await this.refresh();
+    await this.refresh(true);
   }
 
   // Puts in place what a fresh page says of the film; returns false if the reader has to ask for it.

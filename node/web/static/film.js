@@ -29,6 +29,7 @@ const drawn = new Drawn(byId("drawn"), viewport, (box) => {
 });
 const editing = new BoxEditing(frame, drawn, setTool);
 const asking = new Asking(path, boxes, drawn, Boolean(byId("results")));
+let [asked, oldest] = [0, 0]; // fetches of this page, and the oldest one that may still be shown
 const correcting = new Correcting(path, { boxes, editing, refresh });
 const gray = new GrayWindow(path, byId("picture"), byId("gray"), {
   said: (center, width) => (byId("reading").textContent = `C ${Math.round(center)}  W ${Math.round(width)}`),
@@ -146,10 +147,14 @@ document.addEventListener("keyup", (event) => {
 
 // What became of the results is put in place, what others asked, and what follows a correction; any other new answer to a film waits for
 // the reader, who may be looking.
-async function refresh() {
+// isChanged: this page has just changed something, which no page knows that was asked for before.
+async function refresh(isChanged = false) {
+  const number = ++asked;
+  if (isChanged) oldest = number;
   const document = await page().catch(() => null);
   const fresh = document?.getElementById("results");
-  if (!fresh) return;
+  if (!fresh || number < oldest) return; // pages may come in another order than they were asked for
+  oldest = number;
   const results = byId("results");
   if (fresh.dataset.asked !== results.dataset.asked && (await asking.update())) results.dataset.asked = fresh.dataset.asked;
   if (correcting.follow(document)) results.dataset.films = fresh.dataset.films;
@@ -169,7 +174,7 @@ byId("changed")?.querySelector("a").addEventListener("click", (event) => {
   location.reload();
 });
 retries(byId("main"), alert);
-if (byId("results")) watch(refresh, { study: byId("results").dataset.study });
+if (byId("results")) watch(() => refresh(), { study: byId("results").dataset.study });
 
 viewport.setSize(Number(frame.dataset.columns), Number(frame.dataset.rows));
 gray.load();
