@@ -128,7 +128,7 @@ run-tests: model
 durations: viewers model
 	$(PYTEST) -n 5 --no-loadscope-reorder --record-durations
 
-# The files that took less than two seconds.
+# The files that took less than five seconds.
 quick: lint
 	$(PYTEST) -n 2 --quick
 

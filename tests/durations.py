@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-QUICK_SECONDS: Final = 2
+QUICK_SECONDS: Final = 5
 _FILE: Final = Path(__file__).with_suffix(".json")
 _SECONDS: Final[dict[str, int]] = json.loads(_FILE.read_text(encoding="utf-8"))
 

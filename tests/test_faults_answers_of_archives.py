@@ -22,6 +22,10 @@ LARGE = 12_000_000
 """Bytes of pixels that do not fit into what a connection holds between two programs."""
 
 
+RESET = 0
+"""How an association ends that the node does not release: with the type of its last PDU, or with none."""
+
+
 class Archive:
     """Serves each association by the next script, and by `keep` when none is left."""
 
@@ -67,10 +71,14 @@ class Archive:
                     self._peer.sendall(accepted(pdus.read_pdu(self._peer)))
                     self._command = pdus.data(b"")
                     self.associations += 1
-                    with suppress(OSError, EOFError):
+                    try:
                         if self._scripts:
                             self._scripts.pop(0)(self)
                         keep(self)
+                    except EOFError:
+                        pass
+                    except OSError:
+                        self.ends.append(RESET)
 
 
 def keep(archive: Archive) -> None:
@@ -167,7 +175,9 @@ def test_an_answer_out_of_turn_is_no_answer(script: Callable[[Archive], None]) -
     with archive(script) as pacs:
         with pytest.raises(DestinationDown):
             dicom.send(content, pacs.destination, calling_aet="CHEX")
-        wait_until(lambda: pacs.ends == [pdus.ABORT], what="the association is aborted", limit_seconds=8.0)
+        # A connection that is closed with answers unread is reset, and who sent them may then not see the abort.
+        ends = {pdus.ABORT, RESET} if script is before_the_request else {pdus.ABORT}
+        wait_until(lambda: ends.issuperset(pacs.ends) and len(pacs.ends) == 1, what="the association is aborted")
         dicom.send(content, pacs.destination, calling_aet="CHEX")
 
     assert (pacs.associations, pacs.kept) == (2, 1)
