@@ -133,6 +133,8 @@ FIELDS: Final = frozenset(
 )
 
 
+MUTED: Final = ("pydicom", "pynetdicom", "python_multipart")
+"""Libraries that quote objects and peers."""
 _TOLD_EVERY_SECONDS: Final = 60.0
 _MOST_PLACES: Final = 100
 
@@ -205,7 +207,7 @@ def adopt(library: str) -> None:
 def mute() -> None:
     """Silence libraries that quote objects and peers: pydicom, its warnings included, pynetdicom, and multipart."""
     warnings.simplefilter("ignore")
-    for library in ("pydicom", "pynetdicom", "python_multipart"):
+    for library in MUTED:
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
 
 

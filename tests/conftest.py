@@ -20,6 +20,7 @@ import structlog
 from hypothesis import settings
 from pydicom.data import get_testdata_file
 
+from node import log
 from node.commands import demo
 from node.store import files
 from tests import durations
@@ -122,13 +123,13 @@ def _log_of_a_test() -> Iterator[None]:
 @contextmanager
 def _log_left_as_found() -> Iterator[None]:
     """Undo `log.configure`: it names the standard output of its caller, where no later test would look."""
-    root, names = logging.getLogger(), ("pydicom", "pynetdicom", "python_multipart")
-    handlers, level, levels = list(root.handlers), root.level, [logging.getLogger(name).level for name in names]
+    root = logging.getLogger()
+    handlers, level, levels = list(root.handlers), root.level, [logging.getLogger(name).level for name in log.MUTED]
     hook, config = threading.excepthook, structlog.get_config() if structlog.is_configured() else None
     yield
     root.handlers[:], threading.excepthook = handlers, hook
     root.setLevel(level)
-    for name, before in zip(names, levels, strict=True):
+    for name, before in zip(log.MUTED, levels, strict=True):
         logging.getLogger(name).setLevel(before)
     structlog.reset_defaults()
     if config is not None:

@@ -116,9 +116,9 @@ class ConnectionTable:
             connection.close()
 
     def _close_longest_idle(self, hosts: set[str], reason: CloseReason) -> None:
-        of_hosts = [connection for connection in self._open if connection.host in hosts]
-        idle = (connection for connection in of_hosts if not connection.is_answering)
-        self._close(next(idle, of_hosts[0]), reason)
+        oldest = (connection for connection in self._open if connection.host in hosts)
+        idle = (connection for connection in self._open if connection.host in hosts and not connection.is_answering)
+        self._close(next(idle, None) or next(oldest), reason)
 
     def _close(self, connection: OpenConnection, reason: CloseReason) -> None:
         self._on_closed(reason, connection.host)

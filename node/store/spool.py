@@ -64,7 +64,7 @@ class Spool:
         self, directory: Path, *, min_free_mib: int = 0, place: SafePlace | None = None, character_set: str = ""
     ) -> None:
         self.directory, self.place, self.character_set = directory, place or PlainFolder(), character_set
-        self._studies, self._windows = directory / "studies", directory / "windows"
+        self._studies, self._windows = directory / spool_format.STUDIES, directory / "windows"
         self._min_free_bytes = min_free_mib * _MIB
         self._keeping = directory / "keeping"
         self._folders = Folders(directory, locks=self._keeping)
