@@ -33,6 +33,7 @@ MADE = {
 }
 
 _URL = re.compile(r"[a-z]+://\S+")
+_VARIABLE = re.compile(r"\$[({]\w+[)}]/")  # a folder that a Makefile or a shell names by a variable
 _DOCUMENT = re.compile(r"[\w./-]*[\w-]\.md\b")
 _LINK = re.compile(r"\]\(([^()\s]+)\)|(?:href|src)=\"([^\"]+)\"")
 _HEADING = re.compile(r"^(#+) +(.+?) *#*$")
@@ -145,7 +146,7 @@ def test_every_document_that_a_file_names_is_in_the_repository() -> None:
         f"{name}: {document}"
         for name, content in texts().items()
         if name != name_of(Path(__file__))
-        for document in _DOCUMENT.findall(_URL.sub("", content))
+        for document in _DOCUMENT.findall(_VARIABLE.sub("", _URL.sub("", content)))
         if document not in MADE and not exists(document, named_in=name)
     }
 
