@@ -3,6 +3,7 @@
 #   make demo     real chest films through the node, results in demo-out/
 #   make test     sets everything up, Debian packages included, and runs what `make check` runs
 #   make check    format, lint, types, tests
+#   make test-node, make test-lab   the tests of the node alone; of training, evaluation, phantoms and golden data alone
 #   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
 #   make coverage all tests, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
@@ -29,7 +30,7 @@
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
 #
-# ONLY         parts of make bench, such as report,question; python -m tests.bench --help names them
+# ONLY         parts of make bench, such as report,question; python -m tests.drills.bench --help names them
 # AUDIT        options of pip-audit, such as "-s osv", for make audit
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
@@ -61,7 +62,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 # Where this is set, every process of the tests would compile all of the program again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup system-packages viewers model demo test check quick durations coverage lint types collect run-tests float16 train full-size
+.PHONY: setup system-packages viewers model demo test test-node test-lab check quick durations coverage lint types collect run-tests float16 train full-size
 .PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
@@ -85,8 +86,8 @@ system-packages:
 # The viewers that the tests use and that no Debian package holds, each at one version with a checked hash, into .venv.
 # And an S3 server, moto, in a folder of its own: its packages do not go with those of .venv.
 viewers: setup system-packages
-	$(VENV)/bin/python -m tests.conformance.packages
-	$(VENV)/bin/python -m tests.s3
+	$(VENV)/bin/python -m tests.drills.conformance.packages
+	$(VENV)/bin/python -m tests.support.s3
 
 # The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
 $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \
@@ -124,6 +125,13 @@ collect: setup
 run-tests: model
 	$(PYTEST) -n 5 --no-loadscope-reorder --durations=15
 
+# The tests of a change to the node alone, and of a change to training, evaluation, phantoms and golden data alone.
+test-node: viewers model
+	$(PYTEST) -n 5 --no-loadscope-reorder tests/node
+
+test-lab: model
+	$(PYTEST) -n 5 --no-loadscope-reorder tests/lab tests/language
+
 # All tests, and how long each file takes, into tests/durations.json.
 durations: viewers model
 	$(PYTEST) -n 5 --no-loadscope-reorder --record-durations
@@ -146,31 +154,31 @@ train: setup
 	$(VENV)/bin/python -m models.train models/lab/training/runs/phantom.toml
 
 full-size: setup
-	$(VENV)/bin/python -m pytest -q -s -m full_size tests/test_full_size.py
+	$(VENV)/bin/python -m pytest -q -s -m full_size tests/drills/test_full_size.py
 
 # `make test` has short forms of chaos (kills, a full disk), soak, day, flood, fuzz and conformance. Each ends with one JSON object; see --help for what can be chosen.
 chaos soak day flood fuzz: setup system-packages
-	$(VENV)/bin/python -m tests.$@
+	$(VENV)/bin/python -m tests.drills.$@
 
 conformance: viewers
-	$(VENV)/bin/python -m tests.conformance
+	$(VENV)/bin/python -m tests.drills.conformance
 
 sweep: setup model
-	$(VENV)/bin/python -m tests.sweep --corrections $(if $(FILMS),--films $(FILMS))
+	$(VENV)/bin/python -m tests.drills.sweep --corrections $(if $(FILMS),--films $(FILMS))
 
 pictures: setup viewers model
-	$(VENV)/bin/python -m tests.web_journey --out docs/pictures
+	$(VENV)/bin/python -m tests.support.web_journey --out docs/pictures
 
 # Fetches 400 packages of npm, which nothing else needs.
 dashboards: setup system-packages
-	$(VENV)/bin/python -m tests.dashboards_drawn --out docs/pictures
+	$(VENV)/bin/python -m tests.deploy.dashboards_drawn --out docs/pictures
 
 bench: setup system-packages model
 	$(PIP) --editable '.[bench]'
-	$(VENV)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY))
+	$(VENV)/bin/python -m tests.drills.bench $(if $(ONLY),--only $(ONLY))
 
 pythons: setup
-	$(VENV)/bin/python -m tests.pythons
+	$(VENV)/bin/python -m tests.repository.pythons
 
 # In an environment of its own, because .venv may hold the ONNX Runtime for a CPU. Without TensorRT, which comes from an
 # index of NVIDIA, the other two are proven.
@@ -180,7 +188,7 @@ gpu-proof:
 	@$(MAKE) --no-print-directory VENV=.venv-gpu EXTRAS=gpu,test setup || { \
 	  $(MAKE) --no-print-directory VENV=.venv-gpu EXTRAS=test setup && \
 	  .venv-gpu/bin/python -m pip --disable-pip-version-check install --constraint constraints.txt onnxruntime-gpu; }
-	.venv-gpu/bin/python -m tests.gpu_proof --model $(MODEL)
+	.venv-gpu/bin/python -m tests.drills.gpu_proof --model $(MODEL)
 
 # The documents lie in dist/documents as in the repository, so that links between them hold; mkdocs.yml says the rest.
 docs: setup

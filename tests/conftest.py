@@ -24,18 +24,18 @@ from node import log
 from node.commands import demo
 from node.store import files
 from tests import durations
-from tests.certificates import Authority
-from tests.material import summary_of
-from tests.postgres import Postgres
-from tests.reports import FirstInternalError, make_sendable
+from tests.paths import REPOSITORY
+from tests.support.certificates import Authority
+from tests.support.material import summary_of
+from tests.support.postgres import Postgres
+from tests.support.reports import FirstInternalError, make_sendable
 
 if TYPE_CHECKING:  # not every environment of the tests has a browser
     from playwright.sync_api import Browser
 
-    from tests.browsed import Browsed
-    from tests.service import Service
+    from tests.support.browsed import Browsed
+    from tests.support.service import Service
 
-REPOSITORY = Path(__file__).parents[1]
 
 # No deadline: the first example often pays for an import. No database: a run depends on nothing an earlier one left.
 # In CI the examples are always the same: there a failure must speak of the change, not of luck. At home they are drawn.
@@ -157,7 +157,7 @@ def chest_film_jpeg2000() -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium."""
-    from tests.conformance.browser import chromium  # needs Playwright
+    from tests.drills.conformance.browser import chromium  # needs Playwright
 
     with chromium() as started:
         yield started
@@ -166,7 +166,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def seen(node: Served, browser: Browser) -> Iterator[Browsed]:
     """A window on the pages of a module's node."""
-    from tests.browsed import browsed
+    from tests.support.browsed import browsed
 
     with browsed(browser, node.service.http_port) as page:
         yield page
@@ -213,7 +213,7 @@ def imported_model(once: Once) -> Path:
 
     They have learned nothing either, and they are what the published network's numbers were recorded with.
     """
-    from tests.imported import import_recorded  # needs PyTorch
+    from tests.support.imported import import_recorded  # needs PyTorch
 
     return once("imported", import_recorded) / "model"
 

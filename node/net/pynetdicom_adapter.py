@@ -4,7 +4,8 @@
 and two kinds of PDU on the acceptor's side. A `PduSource` decides about time and the length of PDUs, a
 `MessageReceiver` about the length of messages and where datasets go.
 interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
-tests/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has changed.
+tests/node/net/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has
+changed.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ LEAST_FILMS: Final = 50
 
 # A bin that is empty on one side only would make the index infinite. Adding half a film of the current window to every
 # bin keeps it finite, and prevents an alert from single films in rare bins: with 1e-4 instead, random variation causes
-# one in 1 to 3 of 100 windows if most films fall into one bin (tests/test_drift.py).
+# one in 1 to 3 of 100 windows if most films fall into one bin (tests/node/service/test_drift.py).
 _FLOOR: Final = 0.5 / CURRENT_FILMS
 
 

@@ -1,0 +1,1 @@
+"""Tests of dashboards, alerts, the chart and the image."""

@@ -1,0 +1,103 @@
+"""The chart in helm/, rendered by Helm's own library, for the tests of what it makes."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import cast
+
+import pytest
+import yaml
+
+from node import config
+from node.config import Settings
+from tests.paths import REPOSITORY
+
+CHART = REPOSITORY / "helm"
+EXAMPLES = ("cpu", "gpu", "split")
+ROLES = ("listener", "worker", "sender")
+
+Object = dict[str, typing.Any]
+
+try:
+    import helm_python as helm_python  # for the tests as well
+except ImportError:
+    if os.environ.get("CI") == "true":
+        raise
+    pytest.skip("Helm's library has no wheel for this machine", allow_module_level=True)
+
+
+def example(name: str) -> Object:
+    """One of the chart's example files."""
+    return cast(Object, yaml.safe_load((CHART / "examples" / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+@cache
+def made_of(name: str) -> list[Object]:
+    """Every object that the chart makes of an example; not to be changed."""
+    return rendered(example(name))
+
+
+def rendered(values: Object) -> list[Object]:
+    """Every object that the chart makes of values."""
+    texts = helm_python.Chart.load(CHART).render(values, name="cxr", namespace="radiology", is_install=True)
+    written = [text for path, text in texts.items() if not path.endswith("NOTES.txt")]
+    return [manifest for text in written for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    """Those of one kind."""
+    return [manifest for manifest in objects if manifest["kind"] == kind]
+
+
+def the_only(objects: list[Object], kind: str) -> Object:
+    """The one of its kind."""
+    (found,) = of_kind(objects, kind)
+    return found
+
+
+def settings_text(objects: list[Object]) -> str:
+    """The node.toml that is mounted."""
+    (found,) = (
+        config_map["data"]["node.toml"]
+        for config_map in of_kind(objects, "ConfigMap")
+        if "node.toml" in config_map["data"]
+    )
+    return str(found)
+
+
+def settings_of(objects: list[Object]) -> Settings:
+    """What the node reads in it."""
+    return config.parse(tomllib.loads(settings_text(objects)))
+
+
+def workloads(objects: list[Object]) -> dict[str, Object]:
+    """What makes pods, by the part of the work that they do."""
+    found = [*of_kind(objects, "StatefulSet"), *of_kind(objects, "Deployment")]
+    return {
+        workload["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: workload
+        for workload in found
+    }
+
+
+def pod_of(workload: Object) -> Object:
+    """The pod of a workload."""
+    return cast(Object, workload["spec"]["template"]["spec"])
+
+
+def container_of(workload: Object) -> Object:
+    """The one container of its pod."""
+    (container,) = pod_of(workload)["containers"]
+    return cast(Object, container)
+
+
+def merged(values: Object, changes: Mapping[str, object]) -> Object:
+    """The values with changes put over them, as `helm install --set` does."""
+    result = dict(values)
+    for key, value in changes.items():
+        inner = result.get(key)
+        result[key] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    return result

@@ -1,0 +1,292 @@
+"""The chart in helm/, rendered by Helm's own library: objects of Kubernetes and its operators, settings of the node.
+
+Kubernetes' own objects are held against its schemas, those of KEDA and of the Prometheus operator against models that a
+package made of their definitions (KEDA 2.16, operator 0.80).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import shutil
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from node import __version__, config
+from node.__main__ import main
+from node.config import Caller, Settings
+from node.net.tls import ca_of
+from node.settings.destinations import DicomDestination, DicomwebDestination, Hl7Destination
+from tests.deploy.chart import (
+    CHART,
+    EXAMPLES,
+    ROLES,
+    Object,
+    container_of,
+    example,
+    helm_python,
+    made_of,
+    merged,
+    of_kind,
+    pod_of,
+    rendered,
+    settings_of,
+    settings_text,
+    the_only,
+    workloads,
+)
+from tests.paths import REPOSITORY
+from tests.support import mllp
+
+KUBERNETES = "1.34"
+
+# What the chart sets by itself, so that Service, probes and volumes fit.
+OWN = {"listener.host", "listener.port", "http.host", "http.port", "orders.host", "orders.port"}
+OWN |= {"storage.directory", "storage.database_url", "model.directory"}
+
+# Where the models of an operator's objects are.
+OPERATORS = {
+    "monitoring.coreos.com/v1": "cloudcoil.models.prometheus_operator.v1",
+    "keda.sh/v1alpha1": "cloudcoil.models.keda.v1alpha1",
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_object_is_one_of_kubernetes(name: str) -> None:
+    own = [manifest for manifest in made_of(name) if manifest["apiVersion"] not in OPERATORS]
+
+    assert len(own) >= 6
+    for manifest in own:
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+
+
+def test_the_objects_of_operators_are_theirs_whole() -> None:
+    found = [manifest for manifest in made_of("split") if manifest["apiVersion"] in OPERATORS]
+
+    assert {manifest["kind"] for manifest in found} == {
+        "ServiceMonitor",
+        "PrometheusRule",
+        "ScaledObject",
+        "TriggerAuthentication",
+    }
+    for manifest in found:
+        model = getattr(importlib.import_module(OPERATORS[manifest["apiVersion"]]), manifest["kind"])
+        kept = model.model_validate(manifest).model_dump(by_alias=True, exclude_unset=True, mode="json")
+        assert kept == manifest, "a key that the model does not know is lost in it"
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    for name in EXAMPLES:
+        report = helm_python.lint(CHART, example(name), strict=True)
+
+        assert report["errors"] == []
+        assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_node_accepts_the_settings_and_they_fit_the_chart(name: str) -> None:
+    objects = made_of(name)
+    settings = settings_of(objects)
+
+    listening = {"dicom": settings.listener.port, "http": settings.http.port}
+    if settings.listener.tls is not None:
+        listening["dicom-tls"] = settings.listener.tls.port
+    if settings.orders is not None:
+        listening["orders"] = settings.orders.port
+    for role, workload in workloads(objects).items():
+        ports = {port["name"]: port["containerPort"] for port in container_of(workload)["ports"]}
+        mounts = {mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
+        assert ports == (listening if role in ("node", "listener") else {"http": settings.http.port})
+        assert str(settings.storage.directory) in mounts
+        assert ("/models" in mounts) is (
+            role in ("node", "worker") and "existingClaim" in example(name).get("model", {})
+        )
+        if settings.http.password_file is not None:
+            assert str(settings.http.password_file.parent) in mounts
+        for _, tls in config.tls_tables(settings):
+            assert {str(path.parent) for path in (ca_of(tls), tls.certificate, tls.key) if path} <= mounts
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_check_accepts_the_settings_once_the_files_exist(
+    name: str, tmp_path: Path, phantom_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = settings_text(made_of(name))
+    for secret in example(name).get("tls", {}).get("secrets", ()):
+        folder = tmp_path / secret
+        folder.mkdir()
+        certificate, key = mllp.certificate(tmp_path, secret)
+        shutil.copy(certificate, folder / "ca.crt")
+        shutil.move(certificate, folder / "tls.crt")
+        shutil.move(key, folder / "tls.key")
+        (folder / "users").touch()
+    text = text.replace("/etc/chex-tls", str(tmp_path)).replace("/models/chex", str(phantom_model))
+    path = tmp_path / "node.toml"
+    path.write_text(text, encoding="utf-8")
+
+    assert main(["check", str(path)]) == 0
+    assert "[[destinations]]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "role"), [("gpu", "node"), *[("split", role) for role in ROLES]])
+def test_a_pod_has_no_rights_and_writes_only_to_its_volumes(name: str, role: str) -> None:
+    workload = workloads(made_of(name))[role]
+
+    pod, container = pod_of(workload), container_of(workload)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert f"USER {pod['securityContext']['runAsUser']}:" in (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+    assert all(container[f"{kind}Probe"]["httpGet"]["port"] == "http" for kind in ("startup", "liveness", "readiness"))
+
+
+@pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "worker")])
+def test_only_pods_that_read_films_take_a_gpu_and_own_engines(name: str, role: str) -> None:
+    found = workloads(made_of(name))
+
+    for other, workload in found.items():
+        container = container_of(workload)
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert container["resources"]["limits"].get("nvidia.com/gpu") == (1 if other == role else None)
+        assert container["image"].endswith("-gpu" if other == role else "-cpu")
+        assert pod_of(workload).get("runtimeClassName") == ("nvidia" if other == role else None)
+        assert mounts.get("engines") == ("/var/lib/chex-node/engines" if other == role else None)
+    (claim,) = found[role]["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == "engines"
+
+
+def test_one_machine_has_one_pod_and_no_database_server() -> None:
+    objects = made_of("cpu")
+
+    ((role, workload),) = workloads(objects).items()
+    assert (role, workload["spec"]["replicas"]) == ("node", 1)
+    assert "args" not in container_of(workload)
+    assert settings_of(objects).storage.database_url == ""
+    assert the_only(objects, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOnce"]
+
+
+@pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "listener")])
+def test_only_known_callers_reach_the_listener_by_own_address(name: str, role: str) -> None:
+    objects = made_of(name)
+    settings = settings_of(objects)
+
+    policies = [manifest["spec"] for manifest in of_kind(objects, "NetworkPolicy")]
+    (policy,) = (spec for spec in policies if spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == role)
+    dicom = next(rule for rule in policy["ingress"] if {"port": "dicom"} in rule["ports"])
+    blocks = [peer["ipBlock"]["cidr"] for peer in dicom["from"] if "ipBlock" in peer]
+    allowed = {block.split("/")[0] for block in blocks}
+    (entrance,) = (manifest for manifest in of_kind(objects, "Service") if manifest["spec"]["type"] == "LoadBalancer")
+    assert allowed == {host for caller in settings.listener.callers for host in caller.hosts}
+    assert len(blocks) == len(dicom["from"]) - 1  # the pod of `helm test`
+    assert all(block.endswith("/128" if ":" in block else "/32") for block in blocks)
+    assert entrance["spec"]["externalTrafficPolicy"] == "Local"
+    assert entrance["spec"]["selector"]["app.kubernetes.io/component"] == role
+    outward = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+    if role == "node":
+        assert outward == {53} | {destination.port for destination in settings.destinations}
+
+
+def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
+    objects = made_of("gpu")
+    packed = helm_python.Chart.load(helm_python.package(CHART, destination=tmp_path))
+
+    sources = [REPOSITORY / "deploy" / "prometheus" / name for name in ("recording.yml", "alerts.yml")]
+    groups = [group for path in sources for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    assert the_only(objects, "PrometheusRule")["spec"]["groups"] == groups
+    dashboards = {
+        path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "deploy/grafana").glob("*.json")
+    }
+    found = [
+        manifest for manifest in of_kind(objects, "ConfigMap") if "grafana_dashboard" in manifest["metadata"]["labels"]
+    ]
+    assert dashboards
+    assert {name: json.loads(text) for manifest in found for name, text in manifest["data"].items()} == {
+        name: json.loads(text) for name, text in dashboards.items()
+    }
+    assert {Path(file["name"]).name for file in packed.files} >= {*dashboards, "recording.yml", "alerts.yml"}
+    assert all(len(json.dumps(manifest)) < 1_000_000 for manifest in found), "a ConfigMap holds 1 MiB"
+
+
+def test_the_operator_makes_the_job_that_the_alerts_ask_for() -> None:
+    objects = made_of("gpu")
+
+    monitor = the_only(objects, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    (service,) = (
+        manifest for manifest in of_kind(objects, "Service") if wanted.items() <= manifest["metadata"]["labels"].items()
+    )
+    job = service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
+    assert f'up{{job="{job}"}}' in json.dumps(the_only(objects, "PrometheusRule")).replace('\\"', '"')
+    assert [port["name"] for port in service["spec"]["ports"]] == [monitor["spec"]["endpoints"][0]["port"]]
+
+
+def test_the_schema_knows_exactly_the_settings_of_the_node() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    tables = cast(Object, schema["properties"]["settings"]["properties"])
+    destinations = {"dicom": DicomDestination, "hl7": Hl7Destination, "dicomweb": DicomwebDestination}
+
+    known = {f"{table}.{key}" for table, about in tables.items() for key in about.get("properties", ())}
+    assert known == set(setting_names()) - OWN
+    for name, kind in destinations.items():
+        assert set(schema["$defs"][name]["properties"]) == {item.name for item in dataclasses.fields(kind)}
+    caller = cast(Object, tables["listener"]["properties"]["callers"]["items"])
+    assert set(caller["properties"]) == {item.name for item in dataclasses.fields(Caller)}
+
+
+def setting_names() -> Iterator[str]:
+    """Every `table.key` of node.toml, destinations aside."""
+    hints = typing.get_type_hints(Settings)
+    for item in dataclasses.fields(Settings):
+        kinds = [kind for kind in (hints[item.name], *typing.get_args(hints[item.name])) if isinstance(kind, type)]
+        for kind in kinds:
+            if dataclasses.is_dataclass(kind) and item.name != "destinations":
+                yield from (f"{item.name}.{inner.name}" for inner in dataclasses.fields(kind))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"unknown": 1},
+        {"settings": {"listener": {"callers": []}}},
+        {"settings": {"listener": {"port": 104}}},
+        {"settings": {"destinations": [{"name": "p", "ae_title": "P", "host": "h"}]}},
+        {"service": {"type": "ExternalName"}},
+        {"gpu": {"count": 0}},
+        {"storage": {"size": "much"}},
+        {"mode": "split"},
+        {"mode": "split", "database": {"host": "postgres"}},
+        {"mode": "split", "database": {"host": "postgres", "secret": "s", "user": "chex:password"}},
+    ],
+)
+def test_wrong_values_are_refused(wrong: Mapping[str, object]) -> None:
+    chart = helm_python.Chart.load(CHART)
+    values = merged(example("cpu"), wrong)
+
+    chart.validate_schema(example("cpu"))
+    with pytest.raises(helm_python.HelmValuesError):
+        chart.validate_schema(values)
+
+
+def test_a_node_without_destinations_is_accepted() -> None:
+    without = merged(example("cpu"), {"settings": {"destinations": []}})
+
+    helm_python.Chart.load(CHART).validate_schema(without)
+
+    assert "[[destinations]]" not in json.dumps(rendered(without))
+
+
+def test_chart_and_program_have_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+
+    assert chart["appVersion"] == chart["version"] == __version__

@@ -1,0 +1,423 @@
+"""What a platform team sets beside the node's own settings: where pods run, who they are, who reaches them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+
+from node.config import ListenerSettings
+from node.settings.audit import Collector
+from node.settings.destinations import DicomwebDestination
+from node.settings.tls import TlsSettings
+from tests.deploy.chart import (
+    CHART,
+    EXAMPLES,
+    ROLES,
+    Object,
+    container_of,
+    example,
+    helm_python,
+    made_of,
+    merged,
+    of_kind,
+    pod_of,
+    rendered,
+    settings_of,
+    the_only,
+    workloads,
+)
+from tests.support import peers
+from tests.support.peers import LOOPBACK
+from tests.support.service import Service, settings_for
+
+KUBERNETES = "1.34"
+ARCHIVE = {"podSelector": {"matchLabels": {"app": "archive"}}}
+DNS = ("any", 53)
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+ZONES = [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}]
+DISK = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+    {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}}
+]}}  # fmt: skip
+PLACED: Mapping[str, object] = {
+    "image": {"digest": DIGEST},
+    "affinity": DISK,
+    "topologySpreadConstraints": ZONES,
+    "podAnnotations": {"example.org/team": "radiology"},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "priorityClassName": "clinical",
+    "serviceAccount": {"create": True, "annotations": {"example.org/role": "reader"}},
+}
+
+
+def made(name: str, changes: Mapping[str, object]) -> list[Object]:
+    """Every object of an example with changes, each of which Kubernetes or its operators accept."""
+    values = merged(example(name), changes)
+    helm_python.Chart.load(CHART).validate_schema(values)
+    objects = rendered(values)
+    for manifest in objects:
+        if "coreos" not in manifest["apiVersion"] and "keda" not in manifest["apiVersion"]:
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+    return objects
+
+
+def test_a_pod_is_placed_and_named_as_the_values_say() -> None:
+    objects = made("cpu", PLACED)
+    (workload,) = workloads(objects).values()
+    pod = pod_of(workload)
+
+    assert container_of(workload)["image"] == f"registry.example.org/chex-node@{DIGEST}"
+    assert (pod["affinity"], pod["topologySpreadConstraints"]) == (DISK, ZONES)
+    assert pod["nodeSelector"] == {"kubernetes.io/hostname": "radiology-1"}
+    assert (pod["priorityClassName"], pod["serviceAccountName"]) == ("clinical", "cxr")
+    assert workload["spec"]["template"]["metadata"]["annotations"]["example.org/team"] == "radiology"
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container_of(workload)["env"]
+    assert the_only(objects, "ServiceAccount")["metadata"]["annotations"] == {"example.org/role": "reader"}
+    assert not of_kind(made_of("cpu"), "ServiceAccount")
+
+
+def test_each_part_may_be_placed_on_machines_of_its_own() -> None:
+    edge, batch = {"pool": "edge"}, {"pool": "batch"}
+    objects = made("split", {"listener": {"nodeSelector": edge}, "sender": {"nodeSelector": batch, "affinity": DISK}})
+    pods = {role: pod_of(workload) for role, workload in workloads(objects).items()}
+
+    assert {role: pod.get("nodeSelector") for role, pod in pods.items()} == {
+        "listener": edge, "worker": None, "sender": batch,
+    }  # fmt: skip
+    assert {role for role, pod in pods.items() if "tolerations" in pod} == {"worker"}
+    assert all(pod["topologySpreadConstraints"] for pod in pods.values())
+
+
+def test_a_pod_that_listens_drains_before_it_gets_sigterm() -> None:
+    found = workloads(made("split", {"listener": {"drainSeconds": 12}}))
+
+    command = container_of(found["listener"])["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["sleep", "12"]
+    assert {role: pod_of(workload)["terminationGracePeriodSeconds"] for role, workload in found.items()} == {
+        "listener": 52, "worker": 40, "sender": 40,
+    }  # fmt: skip
+    assert all("lifecycle" not in container_of(found[role]) for role in ("worker", "sender"))
+    assert "lifecycle" not in container_of(workloads(made("cpu", {"listener": {"drainSeconds": 0}}))["node"])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_a_pod_writes_to_tmp_has_a_limit(name: str) -> None:
+    for objects, size in ((made_of(name), "2Gi"), (made(name, {"tmpSize": "500Mi"}), "500Mi")):
+        for workload in workloads(objects).values():
+            (tmp,) = (volume for volume in pod_of(workload)["volumes"] if volume["name"] == "tmp")
+            assert tmp["emptyDir"] == {"sizeLimit": size}
+
+
+NODES_OWN = ListenerSettings().max_object_mib
+
+
+@pytest.mark.parametrize(
+    ("most_mib", "limit", "fits"),
+    [
+        (None, f"{2 * NODES_OWN}Mi", True),
+        (None, f"{2 * NODES_OWN - 1}Mi", False),
+        (None, None, True),
+        (2048, "4Gi", True),
+        (2049, "4Gi", False),
+        (2048, "4G", False),
+        (2048, "4294967296", True),
+        (2048, 4294967296, True),
+        (2048, 4294967295, False),
+        (2048, "4194304Ki", True),
+        (2048, "4194303Ki", False),
+        (2048, "4294967k", False),
+        (2048, "4294967296000m", True),
+        (512, "0.5Gi", False),
+        (512, "1.5Gi", True),
+        (10**6, "1Ti", False),
+        (512, "1", False),
+    ],
+)
+def test_two_of_the_largest_objects_fit_a_pods_memory(
+    most_mib: int | None, limit: str | int | None, fits: bool
+) -> None:
+    listener = {} if most_mib is None else {"max_object_mib": most_mib}
+    values = merged(example("cpu"), {"settings": {"listener": listener}, "resources": {"limits": {"memory": limit}}})
+
+    helm_python.Chart.load(CHART).validate_schema(values)
+    if fits:
+        assert workloads(rendered(values))
+        return
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered(values)
+    assert f"settings.listener.max_object_mib: two objects of {most_mib or NODES_OWN} MiB do not fit" in str(
+        refused.value
+    )
+    assert "resources.limits.memory" in str(refused.value)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_part_shows_films_and_needs_memory_for_two(role: str) -> None:
+    values = merged(example("split"), {role: {"resources": {"limits": {"memory": "4095Mi"}}}})
+
+    with pytest.raises(helm_python.HelmError, match=rf"do not fit into {role}\.resources\.limits\.memory \(4095Mi\)"):
+        rendered(values)
+
+
+def test_workers_may_scale_to_zero_and_back() -> None:
+    scaled = the_only(made("split", {"worker": {"replicas": 0}}), "ScaledObject")["spec"]
+    by_hand = made("split", {"worker": {"replicas": 0}, "keda": {"enabled": False}})
+
+    assert scaled["minReplicaCount"] == 0
+    assert "'quiet'" in scaled["triggers"][0]["metadata"]["query"], "without a worker no study gets further"
+    assert workloads(by_hand)["worker"]["spec"]["replicas"] == 0
+
+
+def test_networks_and_named_callers_are_let_in() -> None:
+    callers = [
+        {"ae_title": "CR", "hosts": ["10.30.0.0/16", "fd00::/64"]},
+        {"ae_title": "PACS", "hosts": ["pacs.example.org"]},
+    ]
+    hospital = {"ipBlock": {"cidr": "10.0.0.0/8"}}
+    changes = {"settings": {"listener": {"callers": callers}}, "networkPolicy": {"callersFrom": [hospital]}}
+    objects = made("cpu", changes)
+
+    (dicom,) = (
+        rule for rule in the_only(objects, "NetworkPolicy")["spec"]["ingress"] if {"port": "dicom"} in rule["ports"]
+    )
+    blocks = [peer["ipBlock"]["cidr"] for peer in dicom["from"] if "ipBlock" in peer]
+    assert blocks == ["10.30.0.0/16", "fd00::/64", "10.0.0.0/8"]
+    assert settings_of(objects).listener.callers[1].hosts == ("pacs.example.org",)
+    with pytest.raises(helm_python.HelmError, match=r"networkPolicy\.callersFrom"):
+        rendered(merged(example("cpu"), {"settings": {"listener": {"callers": callers}}}))
+
+
+def test_a_policy_opens_the_ports_of_pods_behind_a_service() -> None:
+    objects = made("split", {"networkPolicy": {"egressPorts": [11112, 5433], "egressTo": [ARCHIVE]}})
+
+    for way in ways_out(objects).values():
+        assert {("pods", 11112), ("pods", 5433)} <= way
+    with pytest.raises(helm_python.HelmError, match=r"egressPorts: say in networkPolicy\.egressTo"):
+        rendered(merged(example("cpu"), {"networkPolicy": {"egressPorts": [11112], "egressTo": []}}))
+
+
+PEERS: Mapping[str, object] = {
+    "destinations": [
+        {"name": "pacs", "ae_title": "PACS", "host": "10.20.0.5", "port": 104},
+        {"name": "ris", "type": "hl7", "host": "fd00::9", "port": 2576},
+        {"name": "web", "type": "dicomweb", "url": "https://10.20.0.7/dicom-web"},
+        {"name": "web6", "type": "dicomweb", "url": "http://[fd00::5]:8042/dicom-web"},
+    ],
+    "audit": {"host": "10.20.0.8", "tls": {"ca": "/etc/chex-tls/audit/ca.pem"}},
+    "trace": {"endpoint": "http://10.20.0.9:4318/v1/traces"},
+}
+
+
+def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
+    watched = {("10.20.0.8/32", 6514), ("10.20.0.9/32", 4318)}
+    sent = {("10.20.0.5/32", 104), ("fd00::9/128", 2576), ("10.20.0.7/32", 443), ("fd00::5/128", 8042)}
+
+    split = made("split", {"settings": PEERS, "database": {"host": "10.20.0.6"}, "networkPolicy": {"egressTo": []}})
+    single = made("cpu", {"settings": PEERS, "networkPolicy": {"egressTo": []}})
+
+    common = {DNS, ("10.20.0.6/32", 5432)} | watched
+    assert ways_out(split) == {"listener": common, "worker": common, "sender": common | sent}
+    assert ways_out(single) == {"node": {DNS} | watched | sent}
+
+
+S3 = {"endpoint": "https://s3.example", "bucket": "b", "access_key_file": "/a", "secret_key_file": "/b"}
+AUDIT = {"host": "logs", "tls": {"ca": "/etc/chex-tls/a/ca.pem"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("cpu", {"destinations": [{"name": "p", "ae_title": "P", "host": "pacs", "port": 4}]}, "destinations: pacs"),
+        ("cpu", {"destinations": [{"name": "r", "type": "hl7", "host": "ris", "port": 1}]}, "destinations: ris"),
+        ("cpu", {"destinations": [{"name": "w", "type": "dicomweb", "url": "http://web:1/x"}]}, "destinations: web"),
+        ("cpu", {"audit": AUDIT}, "settings.audit: logs"),
+        ("cpu", {"trace": {"endpoint": "https://traces/v1"}}, "settings.trace: traces"),
+        ("cpu", {"storage": {"s3": S3}}, "settings.storage.s3: s3.example"),
+        ("split", {}, "database: postgres.example.org"),
+    ],
+)
+def test_a_peer_that_is_a_name_needs_a_word_where_it_is(name: str, changes: Object, said: str) -> None:
+    numbered = {"destinations": [], **changes}
+    values = merged(example(name), {"settings": numbered, "networkPolicy": {"egressTo": []}})
+
+    helm_python.Chart.load(CHART).validate_schema(values)
+    with pytest.raises(helm_python.HelmError) as refused:
+        rendered(values)
+
+    assert f"{said} is a name, which a NetworkPolicy cannot know" in str(refused.value)
+    assert "networkPolicy.egressTo" in str(refused.value)
+    assert rendered(merged(values, {"networkPolicy": {"egressTo": [ARCHIVE]}}))
+    assert not of_kind(rendered(merged(values, {"networkPolicy": {"enabled": False}})), "NetworkPolicy")
+
+
+def test_without_a_peer_only_names_are_looked_up() -> None:
+    objects = made("cpu", {"settings": {"destinations": []}})
+
+    assert ways_out(objects) == {"node": {DNS}}
+
+
+def test_names_are_asked_where_the_values_say() -> None:
+    resolver = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+
+    policy = the_only(made("cpu", {"networkPolicy": {"dnsTo": [resolver]}}), "NetworkPolicy")
+
+    (names,) = (rule for rule in policy["spec"]["egress"] if {"port": 53, "protocol": "UDP"} in rule["ports"])
+    assert names["to"] == [resolver]
+
+
+def ways_out(objects: list[Object]) -> dict[str, set[tuple[str, int]]]:
+    """Where each part may go: network and port, `pods` for peers by their labels, `any` for everywhere."""
+    found: dict[str, set[tuple[str, int]]] = {}
+    for policy in of_kind(objects, "NetworkPolicy"):
+        role = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        found[role] = {
+            (peer["ipBlock"]["cidr"] if "ipBlock" in peer else "pods" if peer else "any", port["port"])
+            for rule in policy["spec"]["egress"]
+            for peer in rule.get("to") or [{}]
+            for port in rule.get("ports") or [{"port": 0}]
+        }
+    return found
+
+
+def test_an_audit_trail_may_reach_its_collector() -> None:
+    ca = "/etc/chex-tls/audit/ca.pem"
+
+    objects = made("split", {"settings": {"audit": {"host": "audit.example.org", "tls": {"ca": ca}}}})
+
+    audit = settings_of(objects).audit
+    assert audit is not None
+    assert audit.collector == Collector(host="audit.example.org", port=6514, tls=TlsSettings(ca=Path(ca)))
+    for policy in of_kind(objects, "NetworkPolicy"):
+        assert 6514 in {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"settings": {"audit": {"host": "audit.example.org"}}},
+        {"settings": {"audit": {"file": "/tmp/audit.log"}}},
+        {"settings": {"audit": {"max_waiting_mib": 1}}},
+        {"monitoring": {"serviceMonitor": True}},
+        {"image": {"digest": "latest"}},
+        {"worker": {"replicas": -1}},
+        {"extraEnv": [{"value": "nameless"}]},
+        {"networkPolicy": {"egressPorts": [0]}},
+        {"settings": {"listener": {"callers": [{"ae_title": "A", "hosts": ["http://a/b"]}]}}},
+    ],
+)
+def test_values_that_cannot_work_are_refused(wrong: Mapping[str, object]) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        helm_python.Chart.load(CHART).validate_schema(merged(example("cpu"), wrong))
+
+
+def test_a_monitor_without_a_policy_needs_no_peers() -> None:
+    objects = made("cpu", {"monitoring": {"serviceMonitor": True}, "networkPolicy": {"enabled": False}})
+
+    assert of_kind(objects, "ServiceMonitor")
+    assert not of_kind(objects, "NetworkPolicy")
+
+
+def test_the_notes_say_who_may_call_and_what_to_do_next() -> None:
+    texts = helm_python.Chart.load(CHART).render(example("cpu"), name="cxr", namespace="radiology", is_install=True)
+    (notes,) = (text for path, text in texts.items() if path.endswith("NOTES.txt"))
+
+    assert "PACS may call from 10.20.0.5, 10.20.0.6" in notes
+    assert "helm test cxr --namespace radiology" in notes
+    assert "Results go to: pacs" in notes
+    assert "names no users" in notes
+
+
+def test_the_pod_of_helm_test_is_let_in_and_found_by_no_service() -> None:
+    objects = made("gpu", {})
+    pod = the_only(objects, "Pod")
+
+    labels = pod["metadata"]["labels"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    for service in of_kind(objects, "Service"):
+        assert not service["spec"]["selector"].items() <= labels.items()
+    for port in ("dicom", "http"):
+        (rule,) = (r for r in the_only(objects, "NetworkPolicy")["spec"]["ingress"] if {"port": port} in r["ports"])
+        assert {"podSelector": {"matchLabels": labels}} in rule["from"]
+    script, http, host, number, called, calling = pod["spec"]["containers"][0]["args"]
+    assert script == (CHART / "files" / "connection.py").read_text(encoding="utf-8")
+    assert (http, host, number, called, calling) == ("https://cxr-http:8080", "cxr", "11112", "CHEX", "HELM-TEST")
+
+
+def test_the_script_of_helm_test_runs_against_a_node(tmp_path: Path) -> None:
+    command = the_only(made_of("cpu"), "Pod")["spec"]["containers"][0]
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), callers=("HELM-TEST",))
+
+    def tested(http_port: int, dicom_port: int, *titles: str) -> subprocess.CompletedProcess[str]:
+        arguments = [f"http://{LOOPBACK}:{http_port}", LOOPBACK, str(dicom_port), *titles]
+        python = [sys.executable, *command["command"][1:], command["args"][0]]
+        return subprocess.run([*python, *arguments], capture_output=True, text=True, timeout=60)
+
+    with Service(settings) as node:
+        good = tested(node.http_port, node.dicom_port, "CHEX", "HELM-TEST")
+        stranger = tested(node.http_port, node.dicom_port, "CHEX", "STRANGER")
+        wrong = tested(node.http_port, node.dicom_port, "OTHER", "HELM-TEST")
+        assert node.stop() == 0
+    gone = tested(node.http_port, node.dicom_port, "CHEX", "HELM-TEST")
+
+    assert (good.returncode, good.stdout) == (0, "ready: good\ndicom: good\n"), good.stderr
+    assert (stranger.returncode, "STRANGER is no caller" in stranger.stdout) == (0, True)
+    assert (wrong.returncode, "dicom: refused (1, 7)" in wrong.stdout) == (1, True)
+    assert (gone.returncode, "dicom: no association" in gone.stdout) == (1, True)
+
+
+def test_a_bucket_is_named_and_its_port_is_let_out() -> None:
+    keys = {"access_key_file": "/etc/chex-tls/s3/access", "secret_key_file": "/etc/chex-tls/s3/secret"}
+    table = {"endpoint": "https://s3.example.org:9000", "bucket": "films", **keys}
+
+    objects = made("cpu", {"settings": {"storage": {"s3": table}}})
+
+    s3 = settings_of(objects).storage.s3
+    assert s3 is not None and (s3.endpoint, str(s3.secret_key_file)) == (table["endpoint"], table["secret_key_file"])
+    assert {"port": 9000, "protocol": "TCP"} in [
+        port
+        for policy in of_kind(objects, "NetworkPolicy")
+        for rule in policy["spec"]["egress"]
+        for port in rule["ports"]
+    ]
+    without_port = made("cpu", {"settings": {"storage": {"s3": {**table, "endpoint": "https://s3.example.org"}}}})
+    assert {443} <= let_out(without_port)
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("https://pacs.example.org/dicom-web", 443),
+        ("http://pacs.example.org/dicom-web", 80),
+        ("https://pacs.example.org:8443/dicom-web", 8443),
+        ("http://[fd00::5]:8042/dicom-web", 8042),
+    ],
+)
+def test_the_port_of_an_archive_by_dicomweb_is_let_out(url: str, port: int) -> None:
+    web = {"name": "web", "type": "dicomweb", "url": url}
+
+    objects = made("cpu", {"settings": {"destinations": [web]}})
+
+    (destination,) = settings_of(objects).destinations
+    assert destination == DicomwebDestination(name="web", url=url)
+    assert let_out(objects) == {53, port}
+
+
+@pytest.mark.parametrize("name", ["cpu", "split"])
+def test_every_part_may_reach_the_collector_of_traces(name: str) -> None:
+    endpoint = "http://traces.example.org:4318/v1/traces"
+
+    objects = made(name, {"settings": {"trace": {"endpoint": endpoint}}})
+
+    assert settings_of(objects).trace.endpoint == endpoint
+    for policy in of_kind(objects, "NetworkPolicy"):
+        assert 4318 in let_out([policy])
+
+
+def let_out(objects: list[Object]) -> set[object]:
+    """The ports that the policies of all parts let out."""
+    policies = of_kind(objects, "NetworkPolicy")
+    return {port["port"] for policy in policies for rule in policy["spec"]["egress"] for port in rule["ports"]}

@@ -1,0 +1,264 @@
+"""Dockerfiles, compose.yaml and the systemd unit, read by the programs whose files they are; nothing is started.
+
+`make container-test` builds the image and runs it. Here hadolint lints, `docker-compose config` resolves, and what the
+files say of each other must be true: ports, addresses, paths, users, settings.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import typing
+from pathlib import Path
+from typing import cast
+
+import pytest
+import yaml
+
+from node import __version__, config
+from node.config import Settings
+from node.settings.destinations import DicomDestination
+from tests.paths import REPOSITORY
+from tests.support.peers import missing, require
+
+DEPLOY = REPOSITORY / "deploy"
+COMPOSE = DEPLOY / "compose"
+DOCKERFILE = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
+
+IMAGES = ("BASE_IMAGE", "DEBIAN_IMAGE", "PROMETHEUS_TAG", "GRAFANA_TAG")
+
+Object = dict[str, typing.Any]
+
+
+def tool(name: str) -> str:
+    """Find a program that came with a Python package of the extra `test`."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent))
+    return found or missing(f"{name} is not installed (make setup), or has no package for this machine")
+
+
+@pytest.fixture(scope="module")
+def services() -> Object:
+    """The services of compose.yaml as Docker Compose understands them, every short form written out."""
+    return resolved()
+
+
+def resolved(*options: str, **variables: str) -> Object:
+    """The services with options of `docker-compose` and variables of the environment."""
+    command = [tool("docker-compose"), *options, "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
+    plain = {name: value for name, value in os.environ.items() if name not in IMAGES}
+    done = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return cast(Object, json.loads(done.stdout)["services"])
+
+
+def images_of(services: Object) -> dict[str, str | None]:
+    """What each argument of `IMAGES` gives: a base image of a build, or the image of a service."""
+    return {
+        "BASE_IMAGE": services["node"]["build"].get("args", {}).get("BASE_IMAGE"),
+        "DEBIAN_IMAGE": services["orthanc"]["build"].get("args", {}).get("DEBIAN_IMAGE"),
+        "PROMETHEUS_TAG": services["prometheus"]["image"],
+        "GRAFANA_TAG": services["grafana"]["image"],
+    }
+
+
+def test_every_image_is_an_argument_with_a_default(services: Object) -> None:
+    chosen = resolved(
+        BASE_IMAGE="mirror/python:1", DEBIAN_IMAGE="mirror/debian:2", PROMETHEUS_TAG="v9", GRAFANA_TAG="99"
+    )
+
+    assert images_of(services) == {
+        "BASE_IMAGE": None,  # the default of the Dockerfile
+        "DEBIAN_IMAGE": None,
+        "PROMETHEUS_TAG": "prom/prometheus:v3.5.0",
+        "GRAFANA_TAG": "grafana/grafana:11.6.0",
+    }
+    assert images_of(chosen) == {
+        "BASE_IMAGE": "mirror/python:1",
+        "DEBIAN_IMAGE": "mirror/debian:2",
+        "PROMETHEUS_TAG": "prom/prometheus:v9",
+        "GRAFANA_TAG": "grafana/grafana:99",
+    }
+
+
+def test_no_service_may_fill_the_memory_through_tmp(services: Object) -> None:
+    assert [service["tmpfs"] for service in services.values()] == [["/tmp:size=1g"]] * len(services)
+
+
+@pytest.fixture(scope="module")
+def node() -> Settings:
+    return config.load(COMPOSE / "node.toml")
+
+
+def address_of(service: Object) -> str:
+    return str(service["networks"]["reading-room"]["ipv4_address"])
+
+
+@pytest.mark.parametrize("path", ["Dockerfile", "deploy/compose/orthanc.Dockerfile"])
+def test_hadolint_finds_nothing(path: str) -> None:
+    done = subprocess.run([tool("hadolint"), path], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_runtime_stages_are_not_root_and_copy_only_the_program() -> None:
+    stages = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]
+    final = {stage.partition("\n")[0].partition(" AS ")[2]: stage for stage in stages}
+
+    assert "\nUSER 10001:10001\n" in final["runtime"]
+    assert 'CMD ["serve", "/etc/chex-node/node.toml"]' in final["runtime"]
+    for target in ("cpu", "gpu"):
+        copies = re.findall(r"^COPY (.*)$", final[target], re.MULTILINE)
+        assert copies == [f"--from=program-{target} {path} {path}" for path in ("/opt/venv", "/opt/chex-node")]
+        assert final[target].startswith("runtime AS ")
+        assert "RUN" not in final[target]
+
+
+def test_image_and_program_have_one_version() -> None:
+    assert f"ARG VERSION={__version__}\n" in DOCKERFILE
+
+
+def test_the_image_installs_by_the_script_alone() -> None:
+    """What the script lets pip take is the matter of tests/repository/test_supply.py."""
+    installs = re.findall(r"^RUN .*install.*$", DOCKERFILE.partition(" AS runtime\n")[0], re.MULTILINE)
+
+    assert installs == [f"RUN sh deploy/image/install.sh {extra} /opt/venv" for extra in ("cpu", "gpu")]
+
+
+def test_everything_that_the_image_copies_is_let_through() -> None:
+    ignored = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    needed = (
+        "LICENSE",
+        "constraints.txt",
+        "pyproject.toml",
+        "export",
+        "language",
+        "models",
+        "node",
+        "deploy/backup.py",
+        "deploy/image",
+        "deploy/wheel",
+    )
+
+    let_through = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert set(let_through) == {*needed, "models/weights/phantom"}
+    assert [path for path in let_through if not (REPOSITORY / path).exists()] == []
+
+
+def test_every_service_is_locked_down(services: Object) -> None:
+    assert set(services) == {"node", "orthanc", "prometheus", "grafana"}
+    for service in services.values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert [port["host_ip"] for port in service.get("ports", ()) if port["host_ip"] != "127.0.0.1"] == []
+
+
+def test_everything_that_is_mounted_exists_and_cannot_be_written(services: Object) -> None:
+    bound = [mount for service in services.values() for mount in service["volumes"] if mount["type"] == "bind"]
+
+    assert len(bound) >= 9
+    assert [mount["source"] for mount in bound if not Path(mount["source"]).exists()] == []
+    assert [mount["source"] for mount in bound if not mount.get("read_only")] == []
+
+
+def test_nobody_starts_before_what_it_needs_is_healthy(services: Object) -> None:
+    needs = {
+        name: {other: about["condition"] for other, about in service.get("depends_on", {}).items()}
+        for name, service in services.items()
+    }
+
+    assert needs == {
+        "node": {"orthanc": "service_healthy"},
+        "orthanc": {},
+        "prometheus": {"node": "service_healthy"},
+        "grafana": {"prometheus": "service_healthy"},
+    }
+    checked = {name for name, service in services.items() if "healthcheck" in service} | {"node"}
+    assert checked == set(services)
+    assert "\nHEALTHCHECK " in DOCKERFILE
+
+
+def test_node_and_archive_find_and_know_each_other(services: Object, node: Settings) -> None:
+    archive = json.loads((COMPOSE / "orthanc.json").read_text(encoding="utf-8"))
+
+    (destination,), (caller,) = node.destinations, node.listener.callers
+    assert isinstance(destination, DicomDestination)
+    assert archive["DicomModalities"] == {"CHEX": [node.listener.ae_title, "node", node.listener.port]}
+    assert (destination.ae_title, destination.port) == (archive["DicomAet"], archive["DicomPort"])
+    assert destination.host in services
+    assert caller.ae_title == archive["DicomAet"]
+    assert caller.hosts == (address_of(services["orthanc"]),)
+    assert ipaddress.ip_address(address_of(services["node"])) in ipaddress.ip_network("172.30.0.0/25")
+
+
+def test_the_settings_use_the_ports_and_the_folder_of_the_image(services: Object, node: Settings) -> None:
+    exposed = re.findall(r"^EXPOSE (\d+) (\d+)$", DOCKERFILE, re.MULTILINE)
+    mounted = {mount["target"] for mount in services["node"]["volumes"]}
+
+    assert exposed == [(str(node.listener.port), str(node.http.port))]
+    assert f"http://127.0.0.1:{node.http.port}/ready" in DOCKERFILE
+    assert (node.listener.host, node.http.host) == ("0.0.0.0", "0.0.0.0")
+    assert mounted == {str(node.storage.directory), "/etc/chex-node/node.toml"}
+    assert f"-o chex -g chex {node.storage.directory}\n" in DOCKERFILE
+
+
+def test_the_archive_of_compose_is_that_of_the_orthanc_example() -> None:
+    ours, example = (
+        json.loads((DEPLOY / folder / "orthanc.json").read_text(encoding="utf-8")) for folder in ("compose", "orthanc")
+    )
+
+    places = {"StorageDirectory", "IndexDirectory", "RemoteAccessAllowed", "DicomModalities"}
+    assert {key for key in {*ours, *example} if ours.get(key) != example.get(key)} == places
+
+
+@pytest.mark.parametrize(
+    ("ours", "original", "address"),
+    [
+        ("prometheus.yml", "prometheus/prometheus.yml", ("127.0.0.1:8080", "node:8080")),
+        (
+            "datasource.yaml",
+            "grafana/provisioning/datasources/prometheus.yaml",
+            ("http://127.0.0.1:9090", "http://prometheus:9090"),
+        ),
+    ],
+)
+def test_what_watches_in_compose_differs_in_the_address_only(
+    ours: str, original: str, address: tuple[str, str]
+) -> None:
+    text = (DEPLOY / original).read_text(encoding="utf-8")
+
+    assert text.count(address[0]) == 1
+    assert yaml.safe_load((COMPOSE / ours).read_text(encoding="utf-8")) == yaml.safe_load(text.replace(*address))
+
+
+def test_grafana_finds_its_dashboards_and_prometheus_its_rules(services: Object) -> None:
+    targets = {name: {mount["target"] for mount in services[name]["volumes"]} for name in ("grafana", "prometheus")}
+    provider = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/chex-node.yaml").read_text(encoding="utf-8"))
+    rules = yaml.safe_load((COMPOSE / "prometheus.yml").read_text(encoding="utf-8"))["rule_files"]
+
+    assert provider["providers"][0]["options"]["path"] in targets["grafana"]
+    assert {f"/etc/prometheus/{name}" for name in rules} <= targets["prometheus"]
+
+
+def test_systemd_accepts_the_unit_and_finds_it_locked_down(tmp_path: Path) -> None:
+    program = require("systemd-analyze")
+    unit = (DEPLOY / "systemd" / "chex-node.service").read_text(encoding="utf-8")
+    here = unit.replace("/opt/chex-node/.venv/bin/python", sys.executable).replace("/opt/chex-node", str(REPOSITORY))
+    path = tmp_path / "chex-node.service"
+    path.write_text(here, encoding="utf-8")
+
+    verified = subprocess.run([program, "verify", "--man=no", str(path)], capture_output=True, text=True, timeout=60)
+    security = subprocess.run(
+        [program, "security", "--offline=true", "--threshold=20", "--no-pager", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (verified.returncode, verified.stderr) == (0, "")
+    assert security.returncode == 0, security.stdout[-600:]

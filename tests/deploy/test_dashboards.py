@@ -1,0 +1,126 @@
+"""The dashboards in deploy/grafana: what their code makes, whole in Grafana's own terms, and about real metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import cast
+
+import pytest
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from deploy.dashboards.files import render_all
+from tests.deploy.expressions import DEPLOY, Json, dashboards, event_queries, panel_queries, panels, rule_queries, rules
+from tests.support.exported import exported_families
+
+PANELS = DEPLOY.parent / "tests" / "deploy" / "panels"
+NAMES = ("chex-model.json", "chex-network.json", "chex-overview.json", "chex-pipeline.json")
+
+
+def test_the_committed_files_are_what_the_code_makes() -> None:
+    made = render_all()
+    committed = {path.name: path.read_text(encoding="utf-8") for path in (DEPLOY / "grafana").glob("*.json")}
+
+    assert sorted(made) == list(NAMES)
+    assert made == committed, "run: python -m deploy.dashboards"
+
+
+def test_every_dashboard_has_a_picture() -> None:
+    pictures = {path.name: path.stat().st_size for path in (DEPLOY.parent / "docs/pictures").glob("dashboard-*.jpg")}
+
+    assert {f"chex-{name.removeprefix('dashboard-').removesuffix('.jpg')}.json" for name in pictures} == set(NAMES)
+    assert max(pictures.values()) < 300_000
+
+
+def test_what_draws_the_pictures_has_one_version() -> None:
+    wanted = json.loads((PANELS / "package.json").read_bytes())["dependencies"]
+    locked = json.loads((PANELS / "package-lock.json").read_bytes())["packages"]
+
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+    assert [name for name, package in locked.items() if name and "integrity" not in package] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grafanas_own_types_hold_a_dashboard_whole(name: str) -> None:
+    register_default_plugins()
+    content = dashboards()[name]
+
+    again = json.loads(JSONEncoder().encode(Dashboard.from_json(content)))
+
+    assert again == content
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_panel_explains_itself(name: str) -> None:
+    for panel in panels(dashboards()[name]):
+        defaults = cast(Json, cast(Json, panel["fieldConfig"])["defaults"])
+        assert len(str(panel["description"])) > 20, panel["title"]
+        assert defaults["unit"], panel["title"]
+        assert cast(Json, defaults["thresholds"])["steps"], panel["title"]
+        assert all(target["legendFormat"] for target in cast(list[Json], panel["targets"])), panel["title"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_panel_covers_another(name: str) -> None:
+    covered: Counter[tuple[int, int]] = Counter()
+    for panel in cast(list[Json], dashboards()[name]["panels"]):
+        place = cast(dict[str, int], panel["gridPos"])
+        assert place["x"] + place["w"] <= 24
+        covered.update(
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        )
+
+    assert [place for place, times in covered.items() if times > 1] == []
+
+
+def test_every_metric_of_a_panel_or_rule_is_exported_or_recorded() -> None:
+    known = set().union(*exported_families().values()) | {rule["record"] for rule in rules("recording.yml")}
+
+    queries = [*panel_queries(), *event_queries(), *rule_queries()]
+    unknown = {query.place: query.names - known for query in queries}
+
+    assert {place: names for place, names in unknown.items() if names} == {}
+
+
+def test_every_metric_is_watched() -> None:
+    """A metric that stands in no panel and no rule is one that nobody looks at."""
+    named = {name for query in [*panel_queries(), *rule_queries()] for name in query.names}
+
+    unseen = {family for family, samples in exported_families().items() if not samples & named}
+    assert unseen == set()
+
+
+def test_a_dead_node_shows_down() -> None:
+    (ready,) = (panel for panel in panels(dashboards()["chex-overview.json"]) if panel["title"] == "Ready")
+    defaults = cast(dict[str, list[dict[str, Json]]], cast(Json, ready["fieldConfig"])["defaults"])
+
+    assert defaults["mappings"][0]["options"]["-1"] == {
+        "text": "down"
+    }  # the value for it: tests/deploy/test_alerts_live.py
+
+
+def test_details_are_on_a_dashboard_that_exists() -> None:
+    names = {name.removesuffix(".json") for name in NAMES}
+    links = [
+        re.match(r"/d/([\w-]+)\?", link["url"])
+        for panel in panels(dashboards()["chex-overview.json"])
+        for link in cast(list[dict[str, str]], panel.get("links", []))
+    ]
+
+    assert links
+    assert {link and link[1] for link in links} <= names
+
+
+def test_grafana_knows_its_dashboards_and_their_data_source() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    source = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text(encoding="utf-8"))
+    provider = yaml.safe_load((provisioning / "dashboards" / "chex-node.yaml").read_text(encoding="utf-8"))
+
+    assert source["datasources"][0]["type"] == "prometheus"
+    assert provider["providers"][0]["options"]["path"]

@@ -1,0 +1,35 @@
+"""Opening a model and reading films in a process of its own: seconds and memory, by size and precision."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.drills.bench.networks import precisions
+from tests.drills.bench.results import Found
+
+_LIMIT_SECONDS = 600
+
+
+def measure(published: Path, shipped: Path, *, engine: str, threads: int) -> Found:
+    """Open the shipped model and that of the published size; the files are in memory, for they were just read."""
+    options = ("--engine", engine, "--threads", str(threads))
+    figures: dict[str, object] = {"shipped, float32": opened(shipped, options)}
+    held = dict[str, float]()
+    for precision in precisions():
+        row = opened(published, (*options, "--precision", precision))
+        figures[f"published size, {precision}"] = row
+        held |= {f"opening_{precision}_seconds": row["open_seconds"], f"peak_gib_{precision}": row["peak_gib"]}
+    return Found(figures=figures, held=held)
+
+
+def opened(model: Path, options: Sequence[str]) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.drills.opened_alone", str(model), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS)
+    if done.returncode:
+        raise RuntimeError(f"{model.name} was not opened: {done.stderr.strip().splitlines()[-1]}")
+    opened: dict[str, float] = json.loads(done.stdout)
+    return opened

@@ -1,0 +1,114 @@
+"""The node around the network: receiving beside dcmtk, writing, films through a node, questions meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, cast
+from zoneinfo import ZoneInfo
+
+from models.progress import ProgressReport
+from node.domain import Film, Finding
+from node.outputs import document, writers
+from node.outputs.source import Source
+from node.read import decoding, prompts
+from node.read.film import answer_film
+from tests.drills import ask_bench, node_bench, receive_bench
+from tests.drills.bench.results import Found
+from tests.drills.bench.turns import spread
+from tests.support import films
+from tests.support.fakes import ScriptedReader
+
+WRITES: Final = 21
+WAITING: Final = 10_000
+"""Studies that wait behind the films of part `node`."""
+_ASKED_FILMS: Final = 60
+
+
+def receive(folder: Path) -> Found:
+    """Receive films and small objects, beside dcmtk."""
+    figures = receive_bench.measure(folder, count=8, rounds=3)
+    ratios = {name: _number(cast("Mapping[str, object]", figures[name])["ratio"]) for name in ("films", "small")}
+    return Found(figures=figures, held={f"receive_{name}_ratio": ratio for name, ratio in ratios.items()})
+
+
+def writing(folder: Path) -> Found:
+    """Write report and presentation state of a film with two and with ten boxes, to bytes: seconds of a core.
+
+    The film is decoded before, because that takes longer for some transfer syntaxes than for others.
+    """
+    path, prompt_set, reader = folder / "film.dcm", prompts.load("chexpert14"), ScriptedReader()
+    path.write_bytes(films.file_bytes(films.rg1()))
+    answered = answer_film(path, reader, prompt_set)
+    film, header = answered.film, answered.dataset
+    if film is None:
+        raise RuntimeError("the film was not read")
+    picture = decoding.picture_of(path)
+    sources = {film.source: Source(header=header, picture=lambda: picture)}
+    figures = dict[str, object]()
+    for count in (2, 10):
+        report = writers.make_report(
+            header.StudyInstanceUID,
+            [_with_boxes(film, count)],
+            model=reader.identity,
+            prompts=prompt_set,
+            created_at=datetime.now(UTC),
+        )
+        for kind in ("sr", "gsps"):
+            seconds = []
+            for _ in range(WRITES):
+                began = time.process_time()
+                for _, dataset in writers.write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=(kind,)):
+                    document.save_bytes(dataset)
+                seconds.append(time.process_time() - began)
+            figures[f"{kind}, {count} boxes"] = spread(seconds, "core_seconds")
+    return Found(figures=figures, held={})
+
+
+def _with_boxes(film: Film, count: int) -> Film:
+    """Return a film with its first findings that have that many boxes together, and those that have none."""
+    kept, left = list[Finding](), count
+    for finding in film.findings:
+        if len(finding.boxes) <= left:
+            kept.append(finding)
+            left -= len(finding.boxes)
+    return replace(film, findings=tuple(kept))
+
+
+def node(folder: Path, *, sent: int, say: ProgressReport) -> Found:
+    """Send films to a node whose network takes no time, while no other study waits and while many do."""
+    figures = node_bench.measure(folder, sent, rounds=3, scripted=True, say=say)
+    behind = node_bench.measure_waiting(folder / "waiting", sent, waiting=WAITING, rounds=3, say=say)
+    return Found(
+        figures=figures | {"with_studies_waiting": behind},
+        held={
+            "node_core_seconds_a_film": _number(figures["core_seconds_a_film"]),
+            "node_films_a_second": _number(figures["answered_per_second"]),
+            "node_turnaround_without_quiet_seconds_p95": _number(figures["turnaround_without_quiet_seconds_p95"]),
+            "node_cost_with_studies_waiting_ratio": _number(behind["ratio"]),
+        },
+    )
+
+
+def asking(folder: Path) -> Found:
+    """Ask a node about a film while it reads others with the shipped model."""
+    figures = ask_bench.measure(folder, _ASKED_FILMS, rounds=10)
+    asked = len(cast("list[float]", figures["seconds_of_each_answer"]))
+    held = {
+        "asking_longest_seconds": _number(figures["longest"]),
+        "asking_films_read_a_question": _number(figures["films_read_meanwhile"]) / asked,
+    }
+    return Found(figures=figures, held=held)
+
+
+def shipped(folder: Path, *, sent: int, say: ProgressReport) -> Found:
+    """Send films to a node with the shipped model."""
+    figures = node_bench.measure(folder, sent, scripted=False, say=say)
+    return Found(figures=figures, held={"shipped_films_a_second": _number(figures["answered_per_second"])})
+
+
+def _number(figure: object) -> float:
+    return float(cast(float, figure))

@@ -1,0 +1,116 @@
+"""The plain way to read films: eager PyTorch, GPT-2 of `transformers`, and every text padded to the full context.
+
+Films that are read at once have their sentences generated in one batch, which all of them wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Condition
+from typing import Final, Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from models.checkpoint.weights import load_network
+from models.engines import FloatArray, IntArray
+from models.engines.devices import Cpu
+from models.engines.torch_engine import TorchEngine, use_threads, write_sentences
+from models.engines.turns import Turns
+from models.network.post_decoder import PostDecoder
+
+PlainWay = Literal["transformers", "eager"]
+MOST_FILMS: Final = 4
+"""The sentences of so many films are one batch: keys and values of more would fill the memory."""
+
+
+class _Generator(Protocol):
+    def write(self, features: Tensor, *, max_length: int) -> Tensor: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    features: FloatArray
+    ids: IntArray | None = None
+    error: BaseException | None = None
+
+
+class Batches:
+    """Generates the sentences of films that are read at once in one batch."""
+
+    def __init__(self, write: Callable[[FloatArray], IntArray]) -> None:
+        self._write = write
+        self._changed = Condition()
+        self._films = 0
+        self._waiting: list[_Waiting] = []
+
+    @contextmanager
+    def film(self) -> Iterator[None]:
+        """Read a film in the block: others wait for its sentences."""
+        with self._changed:
+            self._films += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._films -= 1
+                self._write_if_all_are_here()
+
+    def write(self, features: FloatArray) -> IntArray:
+        """Generate sentences with those of the other films."""
+        waiting = _Waiting(features)
+        with self._changed:
+            self._waiting.append(waiting)
+            self._write_if_all_are_here()
+            self._changed.wait_for(lambda: waiting.ids is not None or waiting.error is not None)
+        if waiting.ids is None:
+            raise RuntimeError("the batch failed") from waiting.error
+        return waiting.ids
+
+    def _write_if_all_are_here(self) -> None:
+        if not self._waiting or len(self._waiting) < min(self._films, MOST_FILMS):
+            return
+        batch, self._waiting = self._waiting, []
+        try:
+            ids = self._write(np.concatenate([waiting.features for waiting in batch]))
+            ends = np.cumsum([len(waiting.features) for waiting in batch])[:-1]
+            for waiting, part in zip(batch, np.split(ids, ends), strict=True):
+                waiting.ids = part
+        except BaseException as error:
+            for waiting in batch:
+                waiting.error = error
+        self._changed.notify_all()
+
+
+def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEngine, Batches]:
+    """Open a model directory the plain way; eager: the network's own generator, where `transformers` is not installed.
+
+    Raises ImportError if it is asked for and not installed.
+    """
+    network = load_network(directory)
+    network.post_decoder.of_aggregated = partial(_of_aggregated, network.post_decoder)  # type: ignore[method-assign]
+    use_threads(threads, network)
+    max_length = network.sizes.generator.max_length
+    generator: _Generator = network.generator
+    if way == "transformers":
+        from tests.drills.bench.plain_generator import PlainGenerator  # needs the extra `bench`
+
+        generator = PlainGenerator(network.generator)
+    turns = Turns()
+
+    def write(features: FloatArray) -> IntArray:
+        return turns.call(
+            lambda: write_sentences(lambda given: generator.write(given, max_length=max_length), features)
+        )
+
+    batches = Batches(write)
+    return TorchEngine("plain", network, device=Cpu(), write=batches.write, calls=turns), batches
+
+
+def _of_aggregated(post_decoder: PostDecoder, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:
+    """Compute all tokens of every layer, as the published code does, and take the aggregated ones."""
+    return post_decoder.of_prompts(aggregated, boxes, memory)[:, :, 0]

@@ -1,0 +1,99 @@
+"""A question about a film that was seen: its answer, alone and while films are read, and its wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import cycle
+from threading import Event
+from typing import Final
+
+import numpy as np
+
+from models.engines.turns import for_person
+from models.reading.answers import Look, Question
+from tests.drills.bench.networks import Network, Networks, drawn_film, precisions, scheduler_of
+from tests.drills.bench.results import Found
+from tests.drills.bench.turns import PLAIN, spread, timed
+
+FILMS: Final = 4
+"""Films that are read at the same time, one after another in each of so many threads."""
+WAITS: Final = 5
+"""Of a round."""
+_BOX: Final = (0.4, 0.5, 0.2, 0.3)
+QUESTIONS: Final = (
+    Question(prompt="opacity in the left lower zone"),
+    Question(box=_BOX),
+    Question(prompt="opacity in the left lower zone", box=_BOX),
+    Question(prompt="Cardiomegaly"),
+)
+"""A phrase, a box, both together, and a judged prompt of the set."""
+
+
+def measure(networks: Networks, *, rounds: int) -> Found:
+    """Ask every question in every round, alone and while films are read; the plain way answers alone."""
+    figures, held = dict[str, object](), dict[str, float]()
+    for precision in precisions():
+        networks.say(f"questions: {precision}")
+        network = networks.network(precision)
+        look = network.look(drawn_film(0))
+        alone = _answers(networks, network, look, rounds=rounds)
+        with _read_without_end(networks, network):
+            waits = list(_waits(network, count=WAITS * rounds))
+            company = _answers(networks, network, look, rounds=rounds)
+        for name, seconds in (("seconds_alone", alone), ("seconds_beside_films", company), ("wait_seconds", waits)):
+            held[f"question_{precision}_{name}"] = max(seconds)
+        figures[precision] = {
+            "alone": spread(alone, "seconds"),
+            "beside_films": spread(company, "seconds"),
+            "wait": spread(waits, "seconds"),
+        }
+    plain = networks.network(PLAIN)
+    figures[PLAIN] = {"alone": spread(_answers(networks, plain, plain.look(drawn_film(0)), rounds=rounds), "seconds")}
+    return Found(figures=figures, held=held)
+
+
+def _answers(networks: Networks, network: Network, look: Look, *, rounds: int) -> list[float]:
+    """Ask each question by itself: the seconds of each answer, those of a first round left out."""
+
+    def ask(question: Question) -> float:
+        with for_person():
+            return timed(lambda: network.reader.ask(look, [question], reference=networks.prompts)).seconds
+
+    return [ask(question) for _ in range(rounds + 1) for question in QUESTIONS][len(QUESTIONS) :]
+
+
+def _waits(network: Network, *, count: int) -> Iterator[float]:
+    """Ask for nothing at drawn moments: the seconds until it is done, and so behind running work."""
+    scheduler = scheduler_of(network.engine.engine)
+    for pause in np.random.default_rng(7).uniform(0.05, 0.4, count):
+        time.sleep(pause)
+        with for_person():
+            began = time.perf_counter()
+            yield scheduler.call(time.perf_counter) - began
+
+
+@contextmanager
+def _read_without_end(networks: Networks, network: Network) -> Iterator[None]:
+    """Read films in the background as long as the block runs, from the time when one was read."""
+    is_over, has_read = Event(), Event()
+
+    def read(number: int) -> None:
+        for film in cycle((drawn_film(number), drawn_film(number + FILMS))):
+            network.report(film, networks.prompts)
+            has_read.set()
+            if is_over.is_set():
+                return
+
+    with ThreadPoolExecutor(FILMS) as pool:
+        reading = [pool.submit(read, number) for number in range(FILMS)]
+        try:
+            while not has_read.wait(timeout=1.0) and not any(film.done() for film in reading):
+                pass
+            yield
+        finally:
+            is_over.set()
+        for film in reading:
+            film.result()

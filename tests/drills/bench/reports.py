@@ -1,0 +1,173 @@
+"""Sentences, and whole reports with their stages, of some films at once, beside the plain way and the products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import median
+from typing import Final
+
+import numpy as np
+import torch
+
+from models.engines import FloatArray, IntArray
+from models.engines.torch_engine import TorchEngine
+from models.reading.answers import FilmReading
+from models.reading.tokenizers import SENTENCE_END
+from tests.drills.bench.networks import Network, Networks, at_once, drawn_film, precisions, writer_of
+from tests.drills.bench.results import Found
+from tests.drills.bench.turns import PLAIN, Round, Taken, apart, beside, beside_plain, in_turns, spread
+from tests.drills.bench.watched import STAGES, Call, operations_of, seconds_of
+
+SENTENCES: Final = 29
+"""The prompts of the published report: as many sentences are generated for a film."""
+_MACHINE: Final = "machine"
+
+
+def generator(networks: Networks, *, films: Sequence[int], rounds: int, limit_seconds: float) -> Found:
+    """Generate the sentences of drawn features, those of all films at once; and their prefixes alone."""
+    figures: dict[str, object] = {"prefix of 1 film": _prefix(networks, rounds=rounds, limit_seconds=limit_seconds)}
+    same = list[float]()
+    for count in films:
+        networks.say(f"sentences, films at once: {count}")
+        features = [_drawn(SENTENCES, networks.sizes.dim, seed=seed) for seed in range(count)]
+        runs = {name: partial(apart, partial(_write, network, features)) for name, network in networks.all.items()}
+        taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
+        for precision in precisions():
+            share = shared(taken[0][PLAIN].result, taken[0][precision].result)
+            same += [share] if precision == "float32" else []
+            row = beside_plain(taken, precision) | {"same_tokens": round(share, 4)}
+            figures[f"{precision}, {_films(count)}"] = row
+    choice = writer_of(networks.network("float32").engine.engine).choice
+    figures["weights"] = {"form": choice.form, "reason": choice.reason}
+    return Found(figures=figures, held={"generator_float32_same_tokens": min(same)})
+
+
+def report(networks: Networks, *, films: Sequence[int], rounds: int, limit_seconds: float) -> Found:
+    """Read whole films, from gray values to sentences."""
+    figures, held = dict[str, object](), dict[str, float]()
+    machine = networks.machine
+    for count in films:
+        networks.say(f"reports, films at once: {count}")
+        runs: dict[str, Callable[[], Reports]] = {
+            name: partial(apart, partial(_read, networks, network, count)) for name, network in networks.all.items()
+        }
+        runs[_MACHINE] = lambda: Reports(readings=(), calls=(), rate=apart(machine.best_float32))
+        taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
+        for precision in precisions():
+            figures[f"{precision}, {_films(count)}"] = _compared(taken, precision, count)
+            if (precision, count) in {("float32", 1), ("float32", 4), ("int8", 1)}:
+                held[f"report_{precision}_ratio_{_films(count).replace(' ', '_')}"] = beside_plain(taken, precision)[
+                    "ratio"
+                ]
+        limit = _limit(networks, taken, count)
+        figures[f"products, {_films(count)}"] = limit
+        if count == 4:
+            held["report_float32_product_limits_4_films"] = limit["float32_by_limit"]
+        if count == 1:
+            figures["stages of 1 film"] = {precision: _stages(taken, precision) for precision in precisions()}
+    return Found(figures=figures, held=held)
+
+
+class Reports:
+    """The reports of films that were read at once, what the engine was called for, or else the machine's rate."""
+
+    def __init__(self, *, readings: Sequence[FilmReading], calls: Sequence[Call], rate: float = 0.0) -> None:
+        self.readings, self.calls, self.rate = readings, calls, rate
+
+
+def shared(expected: IntArray, found: IntArray) -> float:
+    """Return the share of the expected tokens [S, T] that stand at the same place of the same sentence."""
+    return float((expected == found).mean())
+
+
+def _prefix(networks: Networks, *, rounds: int, limit_seconds: float) -> dict[str, float]:
+    """Measure the keys and values of the prefixes of a film's sentences, in float32."""
+    ours, plain = (networks.network(name).engine.engine for name in ("float32", PLAIN))
+    assert isinstance(plain, TorchEngine)
+    eager, writer = plain._network.generator, writer_of(ours)
+    features = torch.from_numpy(_drawn(SENTENCES, networks.sizes.dim, seed=0))
+
+    def computed(compute: Callable[[torch.Tensor], object]) -> None:
+        with torch.inference_mode():
+            compute(features)
+
+    ways = {PLAIN: eager.prefix_key_values, "ours": writer.prefix_key_values}
+    runs = {name: partial(apart, partial(computed, way)) for name, way in ways.items()}
+    in_turns(runs, rounds=1, limit_seconds=limit_seconds)
+    return beside_plain(in_turns(runs, rounds=rounds, limit_seconds=limit_seconds), "ours")
+
+
+def _write(network: Network, features: Sequence[FloatArray]) -> IntArray:
+    """Generate the sentences of films at once, each film's by a caller of its own."""
+
+    def write(number: int) -> IntArray:
+        with network.film():
+            return network.engine.write(features[number])
+
+    parts, length = at_once(write, len(features)), network.reader.manifest.sizes.generator.max_length
+    return np.concatenate([_padded(part, length) for part in parts])
+
+
+def _padded(ids: IntArray, length: int) -> IntArray:
+    """Pad ids [S, T] to a length: a batch ends with its longest sentence, which is another where films are apart."""
+    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=SENTENCE_END)
+
+
+def _read(networks: Networks, network: Network, count: int) -> Reports:
+    network.engine.take()
+    readings = at_once(lambda number: network.report(drawn_film(number), networks.prompts), count)
+    return Reports(readings=readings, calls=network.engine.take())
+
+
+def _compared(taken: Sequence[Round[Reports]], precision: str, count: int) -> dict[str, float]:
+    """Compare seconds a film in all rounds, and sentences in the first one."""
+    ours, plain = taken[0][precision].result.readings, taken[0][PLAIN].result.readings
+    said = [(_said(own), _said(theirs)) for own, theirs in zip(ours, plain, strict=True)]
+    sentences = sum(len(theirs) for _, theirs in said)
+    same = sum(own.get(key) == text for own, theirs in said for key, text in theirs.items())
+    row = beside_plain(taken, precision, count=count)
+    return row | {"sentences_a_film": sentences / count, "same_sentences": round(same / max(sentences, 1), 4)}
+
+
+def _said(reading: FilmReading) -> dict[str, str]:
+    return {prompt.key: prompt.generated for prompt in reading.prompts if prompt.generated}
+
+
+def _limit(networks: Networks, taken: Sequence[Round[Reports]], count: int) -> dict[str, float]:
+    """Compare float32 with the time that its products alone take at the machine's best rate, in each round."""
+    operations = operations_of(taken[0]["float32"].result.calls, networks.sizes)
+    rates = [each[_MACHINE].result.rate for each in taken]
+    limits = [operations / rate / count for rate in rates]
+    times = [each["float32"].seconds / count / limit for each, limit in zip(taken, limits, strict=True)]
+    return {
+        "operations_a_film": float(f"{operations / count:.4g}"),
+        **spread([rate / 1e9 for rate in rates], "giga_operations_a_second"),
+        **spread(limits, "limit_seconds_a_film"),
+        **spread(times, "float32_by_limit"),
+    }
+
+
+def _stages(taken: Sequence[Round[Reports]], precision: str) -> Mapping[str, Mapping[str, float]]:
+    """Compare the stages of one film; the rest is what the reader does around the engine."""
+    stages = [{name: _parts(each[name]) for name in (precision, PLAIN)} for each in taken]
+    return {
+        stage: beside([(each[precision][stage], each[PLAIN][stage]) for each in stages])
+        for stage in (*STAGES, "rest")
+        if median(each[PLAIN][stage] for each in stages)
+    }
+
+
+def _parts(taken: Taken[Reports]) -> dict[str, float]:
+    seconds = seconds_of(taken.result.calls)
+    return seconds | {"rest": taken.seconds - sum(seconds.values())}
+
+
+def _films(count: int) -> str:
+    return "1 film" if count == 1 else f"{count} films"
+
+
+def _drawn(count: int, dim: int, *, seed: int) -> FloatArray:
+    """Draw features [S, dim] of the size that the network's have."""
+    drawn: FloatArray = torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)).numpy()
+    return drawn

@@ -1,0 +1,185 @@
+"""The limits of the benchmark, and what a run found: as one JSON document, and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from tests.drills import ask_bench, node_bench, receive_bench
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A bound of a figure.
+
+    is_most: whether the figure may be at most `bound`; else it must be at least that
+    films: the limit counts only if so many films at once are measured; 0: always
+    int8: the limit counts only on a processor that computes in int8
+    """
+
+    part: str
+    name: str
+    bound: float
+    is_most: bool = True
+    films: int = 0
+    int8: bool = False
+
+    def allows(self, figure: float | None) -> bool:
+        """Say whether a figure keeps the limit; one that was not measured does not."""
+        if figure is None or not math.isfinite(figure):
+            return False
+        return figure <= self.bound if self.is_most else figure >= self.bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a part found; held: the figures that have limits, by the limit's name."""
+
+    figures: Mapping[str, object]
+    held: Mapping[str, float] = field(default_factory=dict)
+
+    def table(self) -> str:
+        """Show every figure, those of a row in a line."""
+        return "\n".join(f"  {line}" for line in _lines(self.figures))
+
+
+def _least(part: str, name: str, bound: float, *, films: int = 0, int8: bool = False) -> Limit:
+    return Limit(part=part, name=name, bound=bound, is_most=False, films=films, int8=int8)
+
+
+LIMITS: Final = (
+    Limit(part="opening", name="opening_float32_seconds", bound=10.0),
+    Limit(part="opening", name="opening_int8_seconds", bound=10.0, int8=True),
+    Limit(part="opening", name="peak_gib_float32", bound=5.0),
+    Limit(part="opening", name="peak_gib_int8", bound=2.2, int8=True),
+    _least("generator", "generator_float32_same_tokens", 1.0),
+    _least("report", "report_float32_ratio_1_film", 2.0, films=1),
+    _least("report", "report_float32_ratio_4_films", 2.5, films=4),
+    Limit(part="report", name="report_float32_product_limits_4_films", bound=1.5, films=4),
+    _least("report", "report_int8_ratio_1_film", 3.5, films=1, int8=True),
+    *(
+        Limit(
+            part="question",
+            name=f"question_{precision}_seconds_{company}",
+            bound=bound,
+            int8=precision == "int8",
+        )
+        for precision, bound in (("float32", 2.0), ("int8", 0.8))
+        for company in ("alone", "beside_films")
+    ),
+    *(
+        Limit(part="question", name=f"question_{precision}_wait_seconds", bound=0.3, int8=precision == "int8")
+        for precision in ("float32", "int8")
+    ),
+    *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
+    _least("receive", "receive_films_ratio", receive_bench.LEAST_FILM_RATIO),
+    _least("receive", "receive_small_ratio", receive_bench.LEAST_SMALL_RATIO),
+    _least("node", "node_films_a_second", 6.0),
+    Limit(part="node", name="node_turnaround_without_quiet_seconds_p95", bound=node_bench.MOST_TURNAROUND_SECONDS),
+    Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=node_bench.MOST_DEARER),
+    Limit(part="asking", name="asking_longest_seconds", bound=ask_bench.MOST_SECONDS),
+    _least("asking", "asking_films_read_a_question", 0.5),
+    _least("shipped", "shipped_films_a_second", 4.0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A limit, and the figure that is held against it; None if its part failed."""
+
+    part: str
+    name: str
+    figure: float | None
+    is_most: bool
+    bound: float
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What a run found, by the names of its parts.
+
+    conditions: the machine, its load, and what was measured
+    errors: why a part has no figures
+    int8_fault: why this machine does not compute in int8, whose limits then do not count; empty if it does
+    """
+
+    conditions: Mapping[str, object]
+    chosen: Sequence[str]
+    found: Mapping[str, Found]
+    errors: Mapping[str, str]
+    films: Sequence[int]
+    int8_fault: str = ""
+
+    @property
+    def limits(self) -> tuple[Held, ...]:
+        """The limits of the parts that were chosen."""
+        held = {name: round(figure, 4) for found in self.found.values() for name, figure in found.held.items()}
+        return tuple(
+            Held(
+                part=limit.part,
+                name=limit.name,
+                figure=(figure := held.get(limit.name)),
+                is_most=limit.is_most,
+                bound=limit.bound,
+                is_kept=limit.allows(figure),
+            )
+            for limit in LIMITS
+            if limit.part in self.chosen
+            and (not limit.films or limit.films in self.films)
+            and not (limit.int8 and self.int8_fault)
+        )
+
+    @property
+    def passed(self) -> bool:
+        """Whether every part that was chosen has figures, and they keep all limits."""
+        return not self.errors and all(held.is_kept for held in self.limits)
+
+    def document(self) -> dict[str, object]:
+        """Return all as JSON has it."""
+        limits = {held.name: asdict(held) for held in self.limits}
+        for entry in limits.values():
+            entry["is"] = "at most" if entry.pop("is_most") else "at least"
+            del entry["name"]
+        return {
+            "passed": self.passed,
+            "conditions": dict(self.conditions),
+            "chosen": list(self.chosen),
+            "limits": limits,
+            "errors": dict(self.errors),
+            "int8_not_measured": self.int8_fault,
+            **{name: dict(found.figures) for name, found in self.found.items()},
+        }
+
+    def table(self) -> str:
+        """Show every limit in a line, and which parts failed."""
+        lines = [f"{name} FAILED: {error}" for name, error in self.errors.items()]
+        lines += [f"int8 was not measured: {self.int8_fault}"] if self.int8_fault else []
+        lines += ["", f"{'limit':48}{'figure':>10}{'bound':>16}"]
+        for held in self.limits:
+            figure = "none" if held.figure is None else f"{held.figure:.3f}"
+            bound = f"{'at most' if held.is_most else 'at least'} {held.bound:g}"
+            lines.append(f"{held.name:48}{figure:>10}{bound:>16}   {'kept' if held.is_kept else 'MISSED'}")
+        return "\n".join(lines)
+
+
+def _lines(figures: Row, prefix: str = "") -> Iterator[str]:
+    """Show each row of figures in one line; a row of rows begins with its name."""
+    if shown := ", ".join(_shown(figures)):
+        yield f"{prefix:44} {shown}"
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _lines(value, f"{prefix}, {name}" if prefix else name)
+
+
+def _shown(figures: Row) -> Iterator[str]:
+    """Show each figure of a row, its spread behind it."""
+    for name, value in figures.items():
+        if f"least_{name}" in figures:
+            yield f"{name} {value} ({figures[f'least_{name}']} to {figures[f'greatest_{name}']})"
+        elif not isinstance(value, Mapping) and not name.startswith(("least_", "greatest_")):
+            yield f"{name} {value}"

@@ -1,0 +1,100 @@
+"""The processes of a node under a small supervisor: whatever ends is started again at once, as systemd does."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from tests.support.service import Service
+
+_LONGEST_LIFE_SECONDS = 86400.0
+
+
+class Supervised:
+    """One process of the node, in a thread that starts it again until closed."""
+
+    def __init__(self, name: str, start: Callable[[], Service]) -> None:
+        self.name, self._start = name, start
+        self.exit_codes: list[int] = []
+        self._changed = threading.Condition()
+        self._service: Service | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def run(self) -> None:
+        """Start it for the first time."""
+        self._thread.start()
+
+    def wait_until_ready(self, *, limit_seconds: float = 60.0) -> None:
+        """Wait until the process of this moment is ready; one that is ending meanwhile is not waited for."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._service is not None, limit_seconds)
+            service = self._service
+        if service is not None:
+            service.wait_for("service.ready", limit_seconds=limit_seconds)
+
+    def kill(self) -> None:
+        """Cut the power, wherever it is, its own start included."""
+        with self._changed:
+            service = self._service
+        if service is not None:
+            service.kill()
+
+    def close(self) -> None:
+        """Kill it and start it no more."""
+        self._closing.set()
+        self.kill()
+        self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            with self._changed:
+                service = self._service = self._start()
+                self._changed.notify_all()
+            if self._closing.is_set():  # closed while it was being started
+                service.kill()
+            self.exit_codes.append(service.wait_until_dead(limit_seconds=_LONGEST_LIFE_SECONDS))
+            service.kill()
+
+
+class Cluster:
+    """All processes of a node; they run while the block does."""
+
+    def __init__(self, members: Sequence[Supervised]) -> None:
+        self.members = members
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            for member in self.members:
+                starting.callback(member.close)
+                member.run()
+            for member in self.members:
+                member.wait_until_ready()
+            self._running = starting.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+    def kill_one(self, draw: random.Random) -> str:
+        """Cut the power of one process drawn; its name."""
+        member = draw.choice(self.members)
+        member.kill()
+        return member.name
+
+    @property
+    def ends(self) -> int:
+        """How often a process ended, by a kill or by itself."""
+        return sum(len(member.exit_codes) for member in self.members)
+
+    @property
+    def crashes(self) -> list[str]:
+        """The ends that no kill brought: name and exit code."""
+        return [f"{member.name}: {code}" for member in self.members for code in member.exit_codes if code != -9]

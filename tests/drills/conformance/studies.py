@@ -1,0 +1,235 @@
+"""Reads a case with a scripted network and writes its objects as the node does, of every kind there is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from pydicom.dataset import Dataset
+
+from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
+from node.outputs import report_json, wording
+from node.outputs.corrected_film import correct
+from node.outputs.correction import Correction, CorrectionKind
+from node.outputs.source import Source, from_files
+from node.outputs.writers import OUTPUTS, kind_of, make_report, numbered, output_of, write_objects
+from node.prompt_set import PromptKind, PromptSet
+from node.read import prompts as prompt_sets
+from node.read.decoding import Radiograph
+from node.read.film import answer_film
+from node.read.model import PathologyAnswer, Reading
+from tests.drills.conformance import cases
+from tests.drills.conformance.cases import Case, Exposure, Said, Unit
+from tests.support import films, samples
+from tests.support.fakes import ScriptedReader
+from tests.support.samples import BERLIN
+
+CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
+_BY_READER: Final = {
+    "accepted": "confirmed by reader",
+    "moved": "box drawn by reader",
+    "added": "added by reader",
+}
+MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedBox:
+    """A box of report.json that outputs show: name and state of its finding, its place on the film.
+
+    sure: the percentage, or what a reader said of it, as the report names it
+    """
+
+    name: str
+    state: str
+    sure: str
+    box: Box
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmResult:
+    """What report.json says of a film."""
+
+    is_read: bool
+    impression: tuple[str, ...]
+    boxes: tuple[ReportedBox, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A case with its outputs: the films as sent, the report, and the objects of each kind."""
+
+    case: Case
+    films: tuple[Dataset, ...]
+    report: Report
+    objects: Mapping[str, tuple[Dataset, ...]]
+
+    @property
+    def results(self) -> list[FilmResult]:
+        """What report.json says of each film, in the order of the case."""
+        content = json.loads(json.dumps(report_json.report_to_json(self.report, [])))
+        results = {film["source"]: _result(film) for film in content["films"]}
+        return [results[str(film.SOPInstanceUID)] for film in self.films]
+
+    @property
+    def uid(self) -> str:
+        """The Study Instance UID."""
+        return self.report.study_uid
+
+
+def _result(film: Mapping[str, Any]) -> FilmResult:
+    return FilmResult(
+        is_read=film["status"] == "read",
+        impression=tuple(film["impression"]),
+        boxes=tuple(
+            ReportedBox(
+                name=finding["code"][2],
+                state=finding["state"],
+                sure=_sure(finding, box),
+                box=Box(**dict(zip(("left", "top", "right", "bottom"), box["box"], strict=True))),
+            )
+            for finding in film["findings"]
+            if finding["state"] != "absent"
+            for box in finding["boxes"]
+        ),
+    )
+
+
+def _sure(finding: Mapping[str, Any], box: Mapping[str, Any]) -> str:
+    said = box.get("reader") or finding.get("reader")
+    return str(wording.whole_percent(finding["probability"])) if said is None else _BY_READER[said["what"]]
+
+
+class CaseReader(ScriptedReader):
+    """Says of a film what its case says: one sentence for each answer, nothing of other prompts."""
+
+    def __init__(self, exposure: Exposure) -> None:
+        super().__init__()
+        self.identity = MODEL
+        self._answers = {answer.prompt: answer for answer in exposure.answers}
+        self._has_ratio = exposure.ratio
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        sentences: list[GroundedSentence] = []
+        pathologies: list[PathologyAnswer] = []
+        for prompt in prompts.prompts:
+            if prompt.kind is not PromptKind.PATHOLOGY:
+                continue
+            answer = self._answers.get(prompt.key)
+            if answer is None:
+                pathologies.append(
+                    PathologyAnswer(
+                        prompt=prompt.key, probability=0.07, state=FindingState.ABSENT, boxes=(), sentence=None
+                    )
+                )
+                continue
+            boxes = tuple(ScoredBox(box=image.framing.to_image(unit), score=0.8) for unit in answer.boxes)
+            pathologies.append(
+                PathologyAnswer(
+                    prompt=prompt.key,
+                    probability=answer.probability,
+                    state=answer.state,
+                    boxes=boxes,
+                    sentence=len(sentences),
+                )
+            )
+            sentences.append(
+                GroundedSentence(text=f"{prompt.phrases[0]} is seen here.", prompt=prompt.key, score=0.7, boxes=boxes)
+            )
+        return Reading(
+            sentences=tuple(sentences),
+            pathologies=tuple(pathologies),
+            ratio=samples.ratio_on(image.framing) if self._has_ratio else None,
+        )
+
+
+def versions(name: str, folder: Path, *, kind: str) -> list[Study]:
+    """Write the versions of a study one after the other, in one kind of output."""
+    written: list[Study] = []
+    for case in cases.versions(name):
+        written.append(write(case, folder, kinds=(kind,), earlier=written))
+    return written
+
+
+def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(OUTPUTS), earlier: Sequence[Study] = ()) -> Study:
+    """Read the films of a case from files, and write every kind of output; earlier: what was written of it before."""
+    prompts = prompt_sets.load("chexpert14")
+    answered, paths = [], []
+    for number, exposure in enumerate(case.exposures, 1):
+        path = folder / f"{case.name}-{number}.dcm"
+        path.write_bytes(films.file_bytes(exposure.film))
+        paths.append(path)
+        answered.append(answer_film(path, CaseReader(exposure), prompts))
+    read = [answer.film for answer in answered if answer.film is not None]
+    report = make_report(
+        str(case.exposures[0].film.StudyInstanceUID),
+        [_corrected(film, exposure.said, prompts) for film, exposure in zip(read, case.exposures, strict=True)],
+        model=MODEL,
+        prompts=prompts,
+        created_at=CREATED_AT,
+    )
+    headers = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    sources = from_files(headers, dict(zip(headers, paths, strict=True)))
+    return Study(
+        case=case,
+        films=tuple(exposure.film for exposure in case.exposures),
+        report=report,
+        # Whatever a kind's destination gets is its own, objects that it shares with another kind too.
+        objects={
+            kind: _objects(report, sources, kind=kind, before=[study.objects[kind] for study in earlier])
+            for kind in kinds
+        },
+    )
+
+
+def _corrected(film: Film, said: Sequence[Said], prompts: PromptSet) -> Film:
+    """Return the answer to a film after what a reader said."""
+    made: list[Correction] = []
+    for number, item in enumerate(said):
+        finding = next(found for found in film.findings if found.prompt == item.prompt)
+        is_moved = item.kind is CorrectionKind.MOVE
+        made.append(
+            Correction(
+                id=f"{number:032x}",
+                study_uid="1.2",
+                film=film.source,
+                kind=item.kind,
+                at=CREATED_AT,
+                by="Doe",
+                source="page",
+                prompt=item.prompt,
+                box=None if item.box is None else _placed(item.box, wording.analyzed(film)),
+                tracking_uid=finding.boxes[0].tracking_uid if is_moved else "",
+            )
+        )
+    return correct(film, made, prompts=prompts, side_of=lambda _box: None)
+
+
+def _placed(unit: Unit, square: Box) -> Box:
+    """Return a box of an upright square in pixels of the film."""
+    x, y, width, height = unit
+    columns, rows = square.right - square.left, square.bottom - square.top
+    return Box(
+        left=square.left + (x - width / 2) * columns,
+        top=square.top + (y - height / 2) * rows,
+        right=square.left + (x + width / 2) * columns,
+        bottom=square.top + (y + height / 2) * rows,
+    )
+
+
+def _objects(
+    report: Report, sources: Mapping[str, Source], *, kind: str, before: Sequence[Sequence[Dataset]]
+) -> tuple[Dataset, ...]:
+    """Write the objects of a kind; before: those of each earlier round."""
+    earlier = tuple(tuple(output_of(kind_of(dataset), dataset) for dataset in objects) for objects in before)
+    known = list(chain.from_iterable(earlier))
+    written = []
+    for of_kind, dataset in write_objects(replace(report, earlier=earlier), sources, zone=BERLIN, kinds=[kind]):
+        known.append(numbered(of_kind, dataset, known))
+        written.append(dataset)
+    return tuple(written)

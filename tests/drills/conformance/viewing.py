@@ -1,0 +1,282 @@
+"""Shows studies in viewers and says what is wrong: boxes off their place, reports that cannot be reached, crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Browser
+from pydicom.dataset import Dataset
+
+from node.domain import Box
+from node.outputs import document
+from tests.drills.conformance import cases, dicomscope, dwv, pictures
+from tests.drills.conformance.ohif import Ohif, ShownReport, Viewer
+from tests.drills.conformance.pictures import Mask, Picture, Placing
+from tests.drills.conformance.studies import FilmResult, ReportedBox, Study
+
+MOST_DEVIATION: Final = 0.02
+"""How far an edge may lie from its place, in parts of the film's width."""
+LEAST_CONTRAST: Final = 1.5
+"""Of a label with the film below it, as WCAG 2 measures it: white on a gray of 209 of 255, still seen at a glance."""
+LEAST_SOLID: Final = 0.9
+"""The share of a line that is drawn if it is no line of dashes."""
+_DITHERED: Final = 240
+"""Gray from which an overlay plane counts as white: DICOMscope 3.6 dithers what it shrinks, down to 247."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of one study in one viewer; faults: none if all is as it should be."""
+
+    faults: list[str] = field(default_factory=list)
+    deviations: list[float] = field(default_factory=list)
+    contrasts: list[float] = field(default_factory=list)
+    labels_cut: int = 0
+    reopened: int = 0
+
+    def figures(self) -> dict[str, object]:
+        """The counts, with the largest deviation in percent of the film's width."""
+        largest = max(self.deviations, default=None)
+        return {
+            "boxes": len(self.deviations),
+            "largest_deviation_percent": None if largest is None else round(100 * largest, 2),
+            "least_contrast": round(min(self.contrasts), 2) if self.contrasts else None,
+            "labels_cut": self.labels_cut,
+            "reopened": self.reopened,
+            "faults": self.faults,
+        }
+
+
+def compare(seen: Seen, mask: Mask, boxes: Iterable[ReportedBox], placing: Placing, *, where: str) -> list[float]:
+    """Find the boxes in a picture and note their deviations. Returns how much of each box's lines is drawn."""
+    covered = []
+    for expected in boxes:
+        outline = pictures.find(mask, placing.to_screen(expected.box), width=placing.width)
+        covered.append(outline.covered)
+        if outline.deviation is None:
+            seen.faults.append(f"{where}: the box of {expected.name} is not where it belongs")
+            continue
+        seen.deviations.append(outline.deviation)
+        if outline.deviation > MOST_DEVIATION:
+            seen.faults.append(f"{where}: the box of {expected.name} is {outline.deviation:.1%} off")
+    return covered
+
+
+def view_in_ohif(viewer: Ohif, study: Study, *, kind: str, folder: Path) -> Seen:
+    """Open every structured report of a kind and compare what is drawn with report.json; pictures go to `folder`.
+
+    The presentation states and whatever else the node writes for an archive lie beside it, as in a real study.
+    """
+    seen, name = Seen(), f"{study.case.name}-{kind}"
+    reports = study.objects[kind]
+    viewer.store(
+        *study.films, *reports, *(dataset for other in ("gsps", "sc") for dataset in study.objects.get(other, ()))
+    )
+    films = study.results
+    placings = {
+        number: viewer.place(film)
+        for number, (film, result) in enumerate(zip(study.films, films, strict=True), 1)
+        if result.boxes
+    }
+    with viewer.show(study.uid, count=len(study.films)) as page:
+        _keep(folder, f"{name}-film", page.screen())
+        shown = []
+        for number, report in enumerate(page.reports(), 1):
+            shown.append(report)
+            _keep(folder, f"{name}-{number}", page.screen())
+            seen.labels_cut += report.cut
+            if report.film in placings:
+                boxes = films[report.film - 1].boxes
+                where = f"OHIF {name}, film {report.film}"
+                compare(seen, pictures.colored(report.picture), boxes, placings[report.film], where=where)
+                seen.faults += _faults_of_labels(report.labels, boxes, where)
+        seen.reopened += page.reopened
+        seen.faults += _faults_of_reach(name, films, reports, shown)
+        seen.faults += _faults_of_page(name, page)
+    return seen
+
+
+def view_versions_in_ohif(viewer: Ohif, versions: Sequence[Study], *, kind: str, folder: Path) -> Seen:
+    """Store all versions of a study, the newest last, and compare what is drawn with the newest alone."""
+    *before, newest = versions
+    viewer.store(*(dataset for study in before for dataset in study.objects[kind]))
+    return view_in_ohif(viewer, newest, kind=kind, folder=folder)
+
+
+def view_in_dwv(browser: Browser, study: Study, folder: Path, *, kind: str) -> Seen:
+    """Show every report with boxes on its film, and compare boxes and labels with report.json."""
+    seen, scratch = Seen(), folder / "dwv"
+    scratch.mkdir(parents=True, exist_ok=True)
+    reports = {document.film_of(dataset): dataset for dataset in study.objects[kind]}
+    for number, (film, content) in enumerate(zip(study.films, study.results, strict=True), 1):
+        boxes, where = content.boxes, f"dwv {study.case.name}-{kind}, film {number}"
+        if not boxes:
+            continue
+        calibrated, _, _ = dwv.show(browser, pictures.calibration(film), None)
+        placing = pictures.locate(pictures.read(calibrated), film)
+        png, labels, wrong = dwv.show(browser, film, reports[str(film.SOPInstanceUID)])
+        _keep(scratch, f"{study.case.name}-{kind}-{number}", png)
+        seen.faults += [f"{where}: {fault}" for fault in wrong]
+        compare(seen, pictures.colored(pictures.read(png)), boxes, placing, where=where)
+        seen.faults += _faults_of_labels(labels, boxes, where)
+    return seen
+
+
+def view_in_dicomscope(studies: Sequence[Study], folder: Path, *, scratch: Path) -> dict[str, Seen]:
+    """Show every presentation state of the studies on its film. Returns what was seen of each study, by its name.
+
+    A label is readable if its contrast with the film is `LEAST_CONTRAST`; a box to be reviewed has broken lines.
+    """
+    states = list(_states(studies))
+    pairs = [
+        pair
+        for drawn in states
+        for pair in (
+            (pictures.calibration(drawn.film), dicomscope.calibrating(drawn.state)),
+            (drawn.film, dicomscope.without_graphics(drawn.state)),
+            (drawn.film, drawn.state),
+        )
+    ]
+    pngs = dicomscope.show(scratch, pairs)
+    seen = {study.case.name: Seen() for study in studies}
+    for place, drawn in enumerate(states):
+        _keep(folder / "dicomscope", f"{drawn.study}-{drawn.number}", pngs[3 * place + 2])
+        _judge_state(seen[drawn.study], drawn, [pictures.read(png) for png in pngs[3 * place : 3 * place + 3]])
+    return seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DrawnState:
+    """A presentation state with its film: the film's number in the study, and what report.json says of it."""
+
+    study: str
+    number: int
+    film: Dataset
+    result: FilmResult
+    state: Dataset
+
+
+def _states(studies: Sequence[Study]) -> Iterator[_DrawnState]:
+    for study in studies:
+        states = {_film_of(state): state for state in study.objects["gsps"]}
+        for number, (film, result) in enumerate(zip(study.films, study.results, strict=True), 1):
+            if state := states.get(str(film.SOPInstanceUID)):
+                yield _DrawnState(study=study.case.name, number=number, film=film, result=result, state=state)
+
+
+def _judge_state(seen: Seen, drawn: _DrawnState, shown: Sequence[Picture]) -> None:
+    """Compare boxes and labels with the film; shown: the calibration film, the film alone, the film with the state."""
+    calibrated, bare, picture = shown
+    placing, where = pictures.locate(calibrated, drawn.film), f"DICOMscope {drawn.study}, film {drawn.number}"
+    boxes = drawn.result.boxes
+    covered = compare(seen, pictures.changed(picture, bare), boxes, placing, where=where)
+    seen.faults += [
+        f"{where}: the box of {box.name} ({box.state}) has {share:.0%} of its lines"
+        for box, share in zip(boxes, covered, strict=True)
+        if (share < LEAST_SOLID) == (box.state == "present")
+    ]
+    seen.faults += _faults_of_marks(drawn, bare, placing, where)
+    for text, place in _texts(drawn.state):
+        value = pictures.contrast(picture, bare, placing.to_screen(place))
+        seen.contrasts.append(value)
+        if value < LEAST_CONTRAST:
+            seen.faults.append(f"{where}: the contrast of {text!r} is {value:.2f}")
+
+
+def _faults_of_marks(drawn: _DrawnState, bare: Picture, placing: Placing, where: str) -> list[str]:
+    """A film with a side marker has it white, and black what its shutter hides; bare: without what the node draws."""
+    if "ShutterShape" not in drawn.film:
+        return []
+    columns, rows, inset = int(drawn.film.Columns), int(drawn.film.Rows), cases.SHUTTER_INSET
+    hidden = (
+        Box(left=0, top=0, right=columns, bottom=inset),
+        Box(left=0, top=rows - inset, right=columns, bottom=rows),
+        Box(left=0, top=0, right=inset, bottom=rows),
+        Box(left=columns - inset, top=0, right=columns, bottom=rows),
+    )
+    wrong = []
+    if _within(bare, placing.to_screen(cases.MARKER)).min() < _DITHERED:
+        wrong.append(f"{where}: the side marker is not white")
+    if any(_within(bare, placing.to_screen(box)).max() > 0 for box in hidden):
+        wrong.append(f"{where}: the shutter hides nothing")
+    return wrong
+
+
+def _within(picture: Picture, box: Box) -> Picture:
+    """Return the part of a picture within a box, without the pixels at its edge."""
+    left, top, right, bottom = (round(edge) for edge in box.edges)
+    return picture[max(top, 0) + 2 : bottom - 2, max(left, 0) + 2 : right - 2]
+
+
+def _film_of(state: Dataset) -> str:
+    return str(state.ReferencedSeriesSequence[0].ReferencedImageSequence[0].ReferencedSOPInstanceUID)
+
+
+def _texts(state: Dataset) -> Iterator[tuple[str, Box]]:
+    """Yield the texts that a presentation state draws, with their places on the film."""
+    for annotation in state.GraphicAnnotationSequence:
+        for text in annotation.get("TextObjectSequence", ()):
+            left, top = text.BoundingBoxTopLeftHandCorner
+            right, bottom = text.BoundingBoxBottomRightHandCorner
+            yield text.UnformattedTextValue, Box(left=left, top=top, right=right, bottom=bottom)
+
+
+def _faults_of_labels(labels: Sequence[str], boxes: Sequence[ReportedBox], where: str) -> list[str]:
+    """Each box has a label that begins with its finding, whatever stands before it, and says how sure it is.
+
+    No label of what a reader said names a percentage.
+    """
+    wrong = []
+    left = list(labels)
+    for expected in boxes:
+        found = next((label for label in left if _says(label, expected)), None)
+        if found is None:
+            wrong.append(f"{where}: no label says {expected.name} {expected.sure}")
+        else:
+            left.remove(found)
+    return [*wrong, *(f"{where}: a label of no box: {label}" for label in left)]
+
+
+def _says(label: str, expected: ReportedBox) -> bool:
+    is_review, says_percent = "review" in label, "%" in label
+    return (
+        expected.name.lower() in label.lower()
+        and expected.sure in label.replace("by a reader", "by reader")
+        and is_review == (expected.state != "present")
+        and says_percent == expected.sure.isdecimal()
+    )
+
+
+def _faults_of_reach(
+    name: str, films: Sequence[FilmResult], reports: Sequence[Dataset], shown: Sequence[ShownReport]
+) -> list[str]:
+    """Every film with a finding has one report with its boxes; every other report is a text that says something."""
+    wrong = []
+    if len(shown) != len(reports):
+        wrong.append(f"OHIF {name}: lists {len(shown)} of {len(reports)} reports")
+    drawn = sorted(report.film for report in shown if report.film is not None)
+    expected = [number for number, film in enumerate(films, 1) if film.boxes and not name.endswith("-text")]
+    if drawn != expected:
+        wrong.append(f"OHIF {name}: draws boxes on the films {drawn}, findings are on {expected}")
+    texts = [report.text for report in shown if report.film is None]
+    wrong += [f"OHIF {name}: a report shows no impression" for text in texts if "Impression" not in text]
+    for film in films:
+        said = " ".join(film.impression[0].split()[:4])
+        if not film.is_read and not any(said in " ".join(text.split()) for text in texts):
+            wrong.append(f"OHIF {name}: no report says why a film was not read")
+    return wrong
+
+
+def _faults_of_page(name: str, page: Viewer) -> list[str]:
+    wrong = [f"OHIF {name}: {fault}" for fault in page.faults]
+    if page.ticks():
+        wrong.append(f"OHIF {name}: {page.ticks()} films are ticked as measured")
+    return wrong
+
+
+def _keep(folder: Path, name: str, png: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.png").write_bytes(png)

@@ -1,0 +1,205 @@
+"""Runnable: a node with thousands of idle HTTP connections, while films come and probes ask `/ready`.
+
+    python -m tests.drills.flood [--connections 2000] [--minutes 5] [--descriptors 1024] [--pause 1.0]
+
+Every film must be taken, every probe and every scrape answered, and the node must stay below its limit on descriptors.
+The last line is one JSON object with `passed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from models import progress
+from models.progress import ProgressReport
+from tests.drills.idle_clients import idle_clients
+from tests.support import films, peers
+from tests.support.service import Service, settings_for
+
+_PATIENCE_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flood:
+    """How many idle connections there are, for how long, and how many descriptors the node may have.
+
+    pause_seconds: how long an idle client waits before it connects again
+    """
+
+    connections: int
+    seconds: float
+    descriptors: int
+    pause_seconds: float = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Probing:
+    """Answers to one kind of question: seconds of each that was good, and what was wrong with the others."""
+
+    seconds: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def figures(self) -> dict[str, object]:
+        """The counts, with the median and the longest time in seconds."""
+        return {
+            "answered": len(self.seconds),
+            "failed": len(self.failures),
+            "failures": sorted(set(self.failures))[:5],
+            "median_seconds": round(statistics.median(self.seconds), 4) if self.seconds else None,
+            "longest_seconds": round(max(self.seconds), 4) if self.seconds else None,
+        }
+
+    @property
+    def is_good(self) -> bool:
+        """Whether something was asked and everything was answered."""
+        return bool(self.seconds) and not self.failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.drills.flood", description=__doc__)
+    parser.add_argument("--connections", type=int, default=2000)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--descriptors", type=int, default=1024, help="soft limit of the node")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds before a client connects again")
+    arguments = parser.parse_args()
+    flood = Flood(
+        connections=arguments.connections,
+        seconds=arguments.minutes * 60.0,
+        descriptors=arguments.descriptors,
+        pause_seconds=arguments.pause,
+    )
+    with tempfile.TemporaryDirectory(prefix="flood-") as folder, progress.on(sys.stdout) as say:
+        figures = run(flood, Path(folder), say=say)
+    sys.stdout.write(json.dumps(figures) + "\n")
+    return 0 if figures["passed"] else 1
+
+
+def run(flood: Flood, folder: Path, *, say: ProgressReport) -> dict[str, object]:
+    """Flood a node; the figures, with `passed`."""
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(folder / "node", archive_port=archive.port)
+        with (
+            Service(settings, descriptors=flood.descriptors) as node,
+            idle_clients(port=node.http_port, count=flood.connections, pause_seconds=flood.pause_seconds) as idle,
+        ):
+            before = _descriptors(node.pid)
+            numbers = iter(range(10**9))
+            kept = http.client.HTTPConnection(peers.LOOPBACK, node.http_port, timeout=_PATIENCE_SECONDS)
+            with (
+                _repeating(lambda: _probe(node.http_port), every_seconds=0.25) as probes,
+                _repeating(lambda: _scrape(kept), every_seconds=2.0) as scrapes,
+                _repeating(lambda: _send(node.dicom_port, next(numbers)), every_seconds=1.0) as sent,
+            ):
+                most = _watch(flood, node.pid, say)
+            kept.close()
+            lines = [str(line["event"]) for line in list(node.lines)]
+            exit_code = node.stop()
+    return {
+        "passed": all(asked.is_good for asked in (probes, scrapes, sent))
+        and most < flood.descriptors
+        and sum(idle["opened"].values()) >= flood.connections
+        and exit_code == 0,
+        "connections": flood.connections,
+        **idle,
+        "ready": probes.figures(),
+        "metrics": scrapes.figures(),
+        "films": sent.figures(),
+        "descriptors": {"limit": flood.descriptors, "before": before, "most": most},
+        "log_lines_about_connections": lines.count("connection.closed"),
+        "exit_code": exit_code,
+    }
+
+
+def _watch(flood: Flood, pid: int, say: ProgressReport) -> int:
+    """Wait as long as the flood lasts; the most descriptors that the node held."""
+    began, most = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < flood.seconds:
+        say("flooded", min(int(passed), int(flood.seconds)), int(flood.seconds))
+        most = max(most, _descriptors(pid))
+        time.sleep(0.1)
+    return most
+
+
+def _descriptors(pid: int) -> int:
+    """Count the files that a process holds open; 0 when it has ended."""
+    with suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    return 0
+
+
+@contextmanager
+def _repeating(ask: Callable[[], None], *, every_seconds: float) -> Iterator[Probing]:
+    """Ask again and again in a thread while the block runs, and note how long each answer took."""
+    probing, closing = Probing(), threading.Event()
+
+    def go_on() -> None:
+        while not closing.wait(every_seconds):
+            began = time.monotonic()
+            try:
+                ask()
+            except (OSError, http.client.HTTPException, AssertionError) as error:
+                probing.failures.append(f"{type(error).__name__}: {error}")
+            else:
+                probing.seconds.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    yield probing
+    closing.set()
+    thread.join(timeout=60)
+
+
+def _probe(port: int) -> None:
+    """Ask as the kubelet does: a connection of its own for each probe, and no second try."""
+    connection = http.client.HTTPConnection(peers.LOOPBACK, port, timeout=_PATIENCE_SECONDS)
+    try:
+        connection.request("GET", "/ready", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200, f"/ready answered {answer.status}"
+    finally:
+        connection.close()
+
+
+def _scrape(connection: http.client.HTTPConnection) -> None:
+    """Ask as Prometheus does: on a kept connection, and once more on a new one where the node has closed that."""
+    try:
+        try:
+            _get_metrics(connection)
+        except ConnectionError:
+            connection.close()
+            _get_metrics(connection)
+    except (OSError, http.client.HTTPException):
+        connection.close()
+        raise
+
+
+def _get_metrics(connection: http.client.HTTPConnection) -> None:
+    connection.request("GET", "/metrics")
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    assert answer.status == 200, f"/metrics answered {answer.status}"
+    assert "cxr_ready" in text, "/metrics is not whole"
+
+
+def _send(port: int, number: int) -> None:
+    film = films.as_another(films.thumbnail(), f"flood {number}", study=f"flood {number}")
+    status = peers.send(film, port=port)
+    assert status == 0, f"C-STORE answered {status}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

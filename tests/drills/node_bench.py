@@ -1,0 +1,271 @@
+"""Runnable: what a film costs the node around the network, and how many films it answers in a second.
+
+    python -m tests.drills.node_bench [--films 40] [--rounds 3] [--waiting 10000]
+
+A node with a scripted reader, which takes no time, gets films of 7.2 MB (explicit little endian), each a study of its
+own, and delivers report and presentation state to one archive. The sender says recorded bytes over one association; it
+and the archive run in this process, and their processor time is printed beside the node's and is no part of it. The
+last line is one JSON object: `passed` says whether of `ALONE` films that come one by one 95 of 100 take less than
+`MOST_TURNAROUND_SECONDS` beside their quiet time and, with `--waiting`, whether studies that wait make a film at most
+`MOST_DEARER` times as dear. What a film costs, and films in a second, are only printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from models import progress
+from models.progress import ProgressReport
+from node.config import ReportSettings, StorageSettings
+from node.domain import derive_uid
+from tests.drills.receive_bench import core_seconds
+from tests.support import films, pdus, peers, waiting_studies
+from tests.support.service import Service, settings_for
+
+STEPS = ("receive", "decode", "read", "write", "finish", "deliver")
+QUIET_SECONDS = 0.5
+MOST_TURNAROUND_SECONDS = 2.0
+MOST_DEARER = 1.1
+ALONE = 20
+"""How many films are sent one after the other, each a random time after the one before it was answered."""
+LONGEST_PAUSE_SECONDS = 2.0
+
+_IDLE_SECONDS = 5.0
+_PLACES = 2  # studies that a node reads at once
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.drills.node_bench", description=__doc__)
+    parser.add_argument("--films", type=int, default=40, help="that are sent at once")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--waiting", type=int, default=0, help="studies that wait behind them")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="node-bench-") as folder, progress.on(sys.stdout) as say:
+        figures = measure(Path(folder), options.films, rounds=options.rounds, scripted=True, say=say)
+        if options.waiting:
+            behind = measure_waiting(
+                Path(folder) / "waiting", options.films, waiting=options.waiting, rounds=options.rounds, say=say
+            )
+            figures |= {"passed": bool(figures["passed"] and behind["passed"]), "with_studies_waiting": behind}
+    sys.stdout.write(json.dumps(figures) + "\n")
+    return 0 if figures["passed"] else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flood:
+    """Films that came at once.
+
+    taken, answered: in a second; node_cost, peers_cost: core seconds a film of the node, of sender and archive
+    """
+
+    taken: float
+    answered: float
+    node_cost: float
+    peers_cost: float
+
+
+class Sender:
+    """Sends the bytes of one recorded film again and again, each time with UIDs of its own."""
+
+    def __init__(self, port: int) -> None:
+        """Record a film that the node listening on a port takes and answers."""
+        self._port, self._count = port, 0
+        self._uids = {name: _uid(name, 0) for name in ("study", "film")}
+        film = films.rg1()
+        film.StudyInstanceUID, film.SOPInstanceUID = self._uids["study"], self._uids["film"]
+        film.file_meta.MediaStorageSOPInstanceUID = film.SOPInstanceUID
+        self._recording = pdus.record(film, port=port)
+        self._store = b"".join(self._recording.store)
+
+    def send(self, count: int) -> None:
+        """Send films over one association. Ends the program when the node does not take one."""
+        with pdus.associate(self._recording, port=self._port) as connection:
+            for store in self._films(count):
+                connection.sendall(store)
+                if pdus.status_of(pdus.read_pdu(connection)) != 0:
+                    sys.exit("failed: the node did not take every film")
+            connection.sendall(self._recording.release)
+            pdus.read_pdu(connection)
+
+    def _films(self, count: int) -> Iterator[bytes]:
+        for _ in range(count):
+            self._count += 1
+            store = self._store
+            for name, uid in self._uids.items():
+                store = store.replace(uid.encode(), _uid(name, self._count).encode())
+            yield store
+
+
+def _uid(name: str, number: int) -> str:
+    """A UID of 44 characters, so that one can take the place of another."""
+    return f"2.25.1{int(derive_uid(name, str(number)).removeprefix('2.25.')) % 10**38:038}"
+
+
+def measure(folder: Path, count: int, *, rounds: int = 1, scripted: bool, say: ProgressReport) -> dict[str, object]:
+    """Send films one by one, then many at once, then let results wait for an archive that is down."""
+    stage = "with the scripted reader" if scripted else "with the shipped model"
+    folder.mkdir(exist_ok=True)
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
+        settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))  # two objects of every film
+        with Service(settings, scripted=scripted, is_fresh=not scripted) as node:
+            sender = Sender(node.dicom_port)
+            archive.wait_for_kept(2, limit_seconds=60.0)
+            say(f"{stage}: one film after the other")
+            alone = []
+            for pause in _pauses(ALONE):
+                time.sleep(pause)
+                alone.append(turnaround(sender, archive) - QUIET_SECONDS)
+            floods = []
+            for number in range(1, rounds + 1):
+                say(f"{stage}: {count} films at once, round {number} of {rounds}")
+                floods.append(flood(sender, count, node, archive))
+            say(f"{stage}: no film")
+            idle = idle_share(node)
+            say(f"{stage}: an archive that was down")
+            delivered = drain(sender, count, node, archive)
+            steps = step_seconds(node)
+    cost = statistics.median(flood.node_cost for flood in floods)
+    p95 = sorted(alone)[math.ceil(0.95 * len(alone)) - 1]
+    return {
+        "passed": p95 < MOST_TURNAROUND_SECONDS or not scripted,
+        "core_seconds_a_film": round(cost, 3),
+        "core_seconds_of_each_round": [round(flood.node_cost, 3) for flood in floods],
+        "core_seconds_of_sender_and_archive": round(statistics.median(flood.peers_cost for flood in floods), 3),
+        "answered_per_second": round(statistics.median(flood.answered for flood in floods), 2),
+        "taken_per_second": round(statistics.median(flood.taken for flood in floods), 2),
+        "deliveries_per_second": round(delivered, 2),
+        "turnaround_without_quiet_seconds": round(statistics.median(alone), 3),
+        "turnaround_without_quiet_seconds_p95": round(p95, 3),
+        "turnaround_without_quiet_seconds_longest": round(max(alone), 3),
+        "turnaround_limit": MOST_TURNAROUND_SECONDS,
+        "films_alone": len(alone),
+        "quiet_seconds": QUIET_SECONDS,
+        "idle_share_of_a_core": round(idle, 4),
+        "film_megabytes": round(films.rg1_path().stat().st_size / 1e6, 1),
+        "step_seconds": {step: round(steps[step], 4) for step in STEPS},
+    }
+
+
+def _pauses(count: int) -> list[float]:
+    """Return pauses in seconds, the same in every run: no film keeps time with what the node does once a second."""
+    generator = random.Random(17)
+    return [generator.uniform(0.0, LONGEST_PAUSE_SECONDS) for _ in range(count)]
+
+
+def measure_waiting(folder: Path, count: int, *, waiting: int, rounds: int, say: ProgressReport) -> dict[str, object]:
+    """Measure what a film costs while no other study waits, and while many wait behind it."""
+    folder.mkdir()
+    costs: dict[int, list[float]] = {0: [], waiting: []}
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
+        settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))
+        with Service(settings, scripted=True) as node:
+            sender = Sender(node.dicom_port)
+            archive.wait_for_kept(2, limit_seconds=60.0)
+            for behind, round_costs in costs.items():
+                for number in range(1, rounds + 1):
+                    say(f"{count} films while {behind} studies wait, round {number} of {rounds}")
+                    round_costs.append(_held_flood(sender, count, node, archive, settings.storage, behind=behind))
+    without, with_them = (statistics.median(found) for found in costs.values())
+    return {
+        "passed": with_them <= MOST_DEARER * without,
+        "waiting": waiting,
+        "core_seconds_a_film_without": round(without, 4),
+        "core_seconds_a_film_with": round(with_them, 4),
+        "ratio": round(with_them / without, 3),
+        "limit": MOST_DEARER,
+        "core_seconds_of_each_round": [[round(cost, 4) for cost in found] for found in costs.values()],
+    }
+
+
+def _held_flood(
+    sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive, storage: StorageSettings, *, behind: int
+) -> float:
+    """Return the core seconds of a film, of films that come while so many studies wait.
+
+    Two films, whose reader waits, take the node's places, so that it begins none of those that wait before all films
+    are in the queue.
+    """
+    kept, hold = len(archive.kept), node.settings_path.with_name("hold")
+    hold.touch()
+    sender.send(_PLACES)
+    studies = storage.directory / "studies"
+    peers.wait_until(lambda: len([*studies.glob("*/readings/*.begun")]) == _PLACES, what="the reader holds two films")
+    lacking = behind - waiting_studies.waiting(storage.directory)  # the node began some in the round before
+    if lacking > 0:
+        waiting_studies.queue(storage, lacking)
+    before = core_seconds(node.pid)
+    sender.send(count)
+    there = behind + count
+    peers.wait_until(lambda: waiting_studies.waiting(storage.directory) >= there, what="all films wait in the queue")
+    hold.unlink()
+    archive.wait_for_kept(kept + 2 * (count + _PLACES), limit_seconds=60.0 + 20.0 * count)
+    return (core_seconds(node.pid) - before) / count
+
+
+def turnaround(sender: Sender, archive: peers.ReceivingArchive) -> float:
+    """Seconds from the first byte of a film to the last of its report and its presentation state."""
+    before, began = len(archive.kept), time.monotonic()
+    sender.send(1)
+    archive.wait_for_kept(before + 2, limit_seconds=60.0)
+    return time.monotonic() - began
+
+
+def flood(sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive) -> Flood:
+    """Send films over one association, and wait for their answers."""
+    kept, finished = len(archive.kept), len(node.logged("study.finished"))
+    node_before, peers_before, began = core_seconds(node.pid), time.process_time(), time.monotonic()
+    sender.send(count)
+    taken = time.monotonic() - began
+    archive.wait_for_kept(kept + 2 * count, limit_seconds=60.0 + 20.0 * count)
+    answered = time.monotonic() - began
+    node.wait_for("study.finished", count=finished + count)
+    return Flood(
+        taken=count / taken,
+        answered=count / answered,
+        node_cost=(core_seconds(node.pid) - node_before) / count,
+        peers_cost=(time.process_time() - peers_before) / count,
+    )
+
+
+def idle_share(node: Service) -> float:
+    """The share of a core that a node takes while no film comes."""
+    before = core_seconds(node.pid)
+    time.sleep(_IDLE_SECONDS)
+    return (core_seconds(node.pid) - before) / _IDLE_SECONDS
+
+
+def drain(sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive) -> float:
+    """How many results reach an archive in a second that all waited for it; counted from the first that arrives."""
+    finished, before = len(node.logged("study.finished")), len(archive.kept)
+    with archive.down():
+        sender.send(count)
+        node.wait_for("study.finished", count=finished + count, limit_seconds=60.0 + 20.0 * count)
+    archive.wait_for_kept(before + 1, limit_seconds=120.0)
+    began = time.monotonic()
+    archive.wait_for_kept(before + 2 * count, limit_seconds=300.0)
+    return (2 * count - 1) / (time.monotonic() - began)
+
+
+def step_seconds(node: Service) -> dict[str, float]:
+    """The mean time of each step, as the node's own metric has it."""
+    text = node.metrics()
+    pattern = r'cxr_step_duration_seconds_{}\{{step="(\w+)"\}} (\S+)'
+    sums, counts = (dict(re.findall(pattern.format(what), text)) for what in ("sum", "count"))
+    return {step: float(sums[step]) / max(float(counts[step]), 1.0) for step in sums}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
+
+    python -m tests.drills.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
+                          [--corrections]
+
+Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
+every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
+their own, deny anything, or say how severe it is. Sentences by rule, impression and evidence name one zone, and a
+finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else. Sentences that
+do not leave are counted by reason. Answers must agree with the report; nothing may be present without a measured
+threshold; unknown words get no box. With `--corrections` findings of each film
+are corrected as a reader would (`corrections`). The last line is one JSON object with `passed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from models import progress
+from models.lab.training.split import read_held_out
+from models.reading.decision import Trusted
+from models.reading.tokenizers import VOCABULARIES
+from node.read import prompts
+from node.read.model import Reader, open_reader
+from tests.drills.sweep.checks import Sweep, Swept, measured_on
+from tests.drills.sweep.films import Films, of_file, of_phantoms
+from tests.drills.sweep.said import lowest_of
+
+FIRST_SEED: Final = 2_000_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.drills.sweep", description=__doc__)
+    parser.add_argument("--phantoms", type=int, default=500, metavar="COUNT")
+    parser.add_argument("--first", type=int, default=FIRST_SEED, metavar="SEED", help="of the phantoms")
+    parser.add_argument(
+        "--films",
+        nargs="*",
+        default=[],
+        metavar="FILE.jsonl[:EVERY]",
+        help="lists of real films; EVERY 10 takes a tenth",
+    )
+    parser.add_argument(
+        "--held-out",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="take only films of patients that one of these files names, a patient a line "
+        "(models/lab/training/validation)",
+    )
+    parser.add_argument("--corrections", action="store_true", help="correct findings of each film, too")
+    parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
+    arguments = parser.parse_args()
+    sources: list[tuple[str, Trusted, Films]] = []
+    if arguments.phantoms:
+        sources.append(("phantoms", "phantoms", of_phantoms(arguments.first, arguments.phantoms)))
+    held_out = [read_held_out(name) for name in arguments.held_out]
+    for name in arguments.films:
+        path, _, every = name.partition(":")
+        sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1), held_out=held_out)))
+    figures: dict[str, dict[str, object]] = {}
+    with progress.on(sys.stderr) as say:
+        for name, by_default, films in sources:
+            for trusted in (by_default, "any"):
+                found = run(
+                    arguments.model, trusted, films, name=name, say=say, corrects=arguments.corrections
+                ).figures()
+                figures[f"{name}, {trusted}"] = found
+                say(json.dumps({f"{name}, {trusted}": found}))
+    passed = bool(figures) and all(each["passed"] for each in figures.values())
+    sys.stdout.write(json.dumps({"passed": passed, **figures}) + "\n")
+    return 0 if passed else 1
+
+
+def run(
+    model: Path, trusted: Trusted, films: Films, *, name: str, say: progress.ProgressReport, corrects: bool = False
+) -> Swept:
+    """Sweep over films; trusted: which thresholds may call a finding present; corrects: correct findings, too."""
+    asked = prompts.load("chexpert14")
+    reader: Reader = open_reader(model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
+    sweep = Sweep(
+        reader=reader,
+        prompts=asked,
+        measured=measured_on(model, trusted, asked),
+        lowest=lowest_of(model, trusted, asked),
+        corrects=corrects,
+    )
+    swept = Swept()
+    for number, (film, image) in enumerate(films.images(reader), 1):
+        known = len(swept.faults)
+        sweep.look(film, image, swept, header=films.header_of(film))
+        for fault in swept.faults[known:]:
+            say(f"{name}, {trusted}: {fault}")
+        say(f"{name}, {trusted}", number, films.count)
+    return swept
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The published size on this machine: a 12 GB checkpoint is imported and a film read, with the memory of a small one.
+
+`make full-size` runs it: minutes, and 25 GB of disk below TMPDIR. What it measured is its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from models.checkpoint.files import verify
+from models.checkpoint.weights import load_weights
+from models.engines.proof import FLOAT16_STAGES, graph_path
+from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
+from models.random_weights import draw, shapes_of
+from tests.drills.full_size import SEED, STEP
+from tests.models.test_tensorrt_rtx import attentions
+from tests.support.material import material
+
+IMPORT_LIMIT, READ_LIMIT, BUILD_LIMIT = 7e9, 7 * 2**30, 4e9
+SOURCE_SIZE = 11.6e9
+
+pytestmark = [pytest.mark.full_size, pytest.mark.timeout(3600)]
+
+Figures = dict[str, float]
+
+
+class Measured(NamedTuple):
+    """What a command printed, how long it took, and its peak of resident memory in bytes."""
+
+    output: str
+    seconds: float
+    peak: int
+
+
+def measured(command: list[str], repository: Path) -> Measured:
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen([sys.executable, *command], cwd=repository, stdout=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0, command
+        output.seek(0)
+        return Measured(output.read(), time.monotonic() - began, usage.ru_maxrss * 1024)
+
+
+@pytest.fixture(scope="module")
+def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
+    found: Figures = {}
+    yield found
+    print("\n" + json.dumps({"passed": not request.session.testsfailed, **found}))
+
+
+@pytest.fixture(scope="module")
+def model(repository: Path, figures: Figures) -> Iterator[Path]:
+    """A model directory, imported from a full-size checkpoint in the published folders."""
+    # Not pytest's own folder, which would keep these gigabytes.
+    with tempfile.TemporaryDirectory(prefix="chex-full-size-") as work:
+        run = Path(work) / "chex_stage3" / "run_2024-01-01_00-00-00"
+        source = run / "checkpoints" / f"checkpoint_{STEP:09d}.pth"
+        layout = material("chex/state_dict_layout.json")
+        measured(["-m", "tests.drills.full_size", str(layout), str(source)], repository)
+        assert source.stat().st_size > SOURCE_SIZE
+        directory = Path(work) / "model"
+
+        command = ["-m", "models.checkpoint", str(run.parent), str(directory), "--no-export", "--json"]
+        done = measured(command, repository)
+
+        answer = json.loads(done.output)
+        assert (answer["name"], answer["step"]) == ("chex_stage3", STEP)
+        figures |= {
+            "source_gb": source.stat().st_size / 1e9,
+            "import_seconds": round(done.seconds, 1),
+            "import_peak_gb": done.peak / 1e9,
+        }
+        source.unlink()
+        yield directory
+
+
+def test_the_published_size_is_imported_in_under_7_gb(model: Path, figures: Figures) -> None:
+    manifest = read_manifest(model)
+    verify(model, manifest)
+
+    assert manifest.sizes == PUBLISHED_SIZES
+    assert figures["import_peak_gb"] * 1e9 < IMPORT_LIMIT
+
+
+def test_every_weight_is_kept_bit_for_bit(model: Path) -> None:
+    weights = load_weights(model / WEIGHTS)
+
+    shapes = shapes_of(PUBLISHED_SIZES)
+    assert weights.keys() == shapes.keys()
+    for name, shape in shapes.items():
+        flat, place = weights[name].flatten(), 0
+        for values in draw(name, shape, seed=SEED):
+            assert torch.equal(flat[place : place + len(values)], torch.from_numpy(values)), name
+            place += len(values)
+        assert place == len(flat)
+
+
+def test_the_parts_have_as_many_parameters_as_published(model: Path) -> None:
+    counts = json.loads(material("chex/param_counts.json").read_text(encoding="utf-8"))
+    weights = load_weights(model / WEIGHTS)
+
+    def count(part: str) -> int:
+        return sum(tensor.numel() for name, tensor in weights.items() if name.startswith(part))
+
+    assert count("") == counts["total"]
+    assert count("image_encoder.") == counts["img_encoder"]
+    assert count("prompt_encoder.") == counts["txt_encoder"]
+    assert count("detector.") == counts["detector"]
+    assert count("post_decoder.") == counts["post_decoder"]
+    assert count("generator.") == counts["txt_decoder"]
+    assert count("generator.prefix.") == counts["txt_decoder.prefix_proj"]
+    assert count("generator.") - count("generator.prefix.") == counts["txt_decoder.language_model"]
+
+
+def test_a_film_is_read_in_under_7_gib(model: Path, repository: Path, chest_film: Path, figures: Figures) -> None:
+    out = model.parent / "out"
+
+    command = ["-m", "node", "read", str(chest_film), "--model", str(model), "--out", str(out), "--engine", "torch"]
+    done = measured([*command, "--json"], repository)
+
+    films = json.loads(done.output)["studies"][0]["films"]
+    assert [film["status"] for film in films] == ["read"]
+    assert films[0]["sentences"]
+    assert len(films[0]["findings"]) == 13
+    figures |= {"read_seconds": round(done.seconds, 1), "read_peak_gb": done.peak / 1e9}
+    assert done.peak < READ_LIMIT
+
+
+def test_nvidias_builder_takes_it_in_under_4_gb(model: Path, repository: Path, figures: Figures) -> None:
+    export = (
+        "from pathlib import Path; from export import float16, to_onnx; "
+        "from models.checkpoint.weights import load_network; "
+        f"d = Path({str(model)!r}); list(to_onnx.export_graphs(load_network(d), d)); list(float16.write_float16(d))"
+    )
+    measured(["-c", export], repository)
+    graphs = [graph_path(model, stage, "float16") for stage in FLOAT16_STAGES]
+
+    done = measured(["-m", "tests.drills.rtx_build", *map(str, graphs)], repository)
+
+    built = json.loads(done.output)
+    figures |= {"build_seconds": round(done.seconds, 1), "build_peak_gb": done.peak / 1e9}
+    figures |= {f"fused_{stage}": built[path.name]["fused"] for stage, path in zip(FLOAT16_STAGES, graphs, strict=True)}
+    # Of `describe` all but the attentions of a box to itself, which are no attention (`test_tensorrt_rtx.py`).
+    removed = {"describe": PUBLISHED_SIZES.post_decoder.layers}
+    assert [built[path.name]["fused"] for path in graphs] == [
+        attentions(path) - removed.get(stage, 0) for stage, path in zip(FLOAT16_STAGES, graphs, strict=True)
+    ]
+    assert done.peak < BUILD_LIMIT

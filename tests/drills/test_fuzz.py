@@ -1,0 +1,118 @@
+"""Bent bytes: whatever a file holds, it is read, answered with a reason, or refused; nothing else is raised."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydicom.datadict import tag_for_keyword
+from pydicom.uid import JPEG2000Lossless
+
+from node.errors import Undecodable
+from node.outputs.source import from_files
+from node.outputs.writers import OUTPUTS, make_report, write_objects
+from node.read import prompts
+from node.read.film import answer_film
+from tests.support import films
+from tests.support.fakes import ScriptedReader
+
+# The commands silence pydicom, which warns of what it finds in objects (`log.mute`).
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+PROMPTS = prompts.load("chexpert14")
+
+
+def share_of_examples(share: float) -> int:
+    """Fewer examples than others, for each is slow; more of them with another profile (`make fuzz`)."""
+    profile = settings.default
+    return round(share * (profile.max_examples if profile is not None else 100))
+
+
+@cache
+def contents() -> tuple[bytes, ...]:
+    """A film uncompressed, in JPEG 2000 and without preamble."""
+    return (
+        films.file_bytes(films.thumbnail()),
+        films.file_bytes(films.compressed(films.thumbnail(), JPEG2000Lossless)),
+        films.headerless_bytes(films.thumbnail()),
+    )
+
+
+def ends_well(content: bytes) -> bool:
+    """Read and answer bytes as a film: refused as undecodable, analyzed with objects, or not analyzed with a reason."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "film.dcm"
+        path.write_bytes(content)
+        try:
+            answered = answer_film(path, ScriptedReader(), PROMPTS)
+        except Undecodable as error:
+            return bool(str(error))
+        if answered.film is not None:
+            report = make_report(
+                "1.2.3",
+                [answered.film],
+                model=ScriptedReader().identity,
+                prompts=PROMPTS,
+                created_at=datetime.now(UTC),
+            )
+            uid = answered.film.source
+            sources = from_files({uid: answered.dataset}, {uid: path})
+            return bool(list(write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=tuple(OUTPUTS))))
+        return answered.reason is not None
+
+
+@settings(max_examples=share_of_examples(0.6))
+@given(st.data())
+def test_a_file_with_some_bytes_changed(data: st.DataObject) -> None:
+    content = bytearray(data.draw(st.sampled_from(contents())))
+    header_ends = content.rindex(b"\xe0\x7f\x10\x00") + 12
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, header_ends - 1))] = data.draw(st.integers(0, 255))
+
+    assert ends_well(bytes(content))
+
+
+@pytest.mark.parametrize("keyword", ["StudyInstanceUID", "SeriesInstanceUID", "Modality", "PatientOrientation", "Rows"])
+def test_a_value_of_no_known_representation_counts_as_absent(keyword: str) -> None:
+    content = films.file_bytes(films.thumbnail())
+    element = struct.pack("<HH", *divmod(tag_for_keyword(keyword) or 0, 1 << 16))
+    place = content.index(element, 132 + 200) + len(element)
+
+    assert ends_well(content[:place] + b"U\0" + content[place + 2 :])
+
+
+def test_a_length_that_leads_astray_is_no_failure_of_the_disk(tmp_path: Path) -> None:
+    content = bytearray(contents()[1])
+    high_bit = content.index(b"\x28\x00\x02\x01US")
+    content[high_bit + 6] = 44
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content)
+
+    with pytest.raises(Undecodable):
+        answer_film(path, ScriptedReader(), PROMPTS)
+
+
+@settings(max_examples=share_of_examples(0.3))
+@given(st.data())
+def test_a_file_that_ends_early(data: st.DataObject) -> None:
+    content = data.draw(st.sampled_from(contents()))
+
+    assert ends_well(content[: data.draw(st.integers(0, len(content)))])
+
+
+@settings(max_examples=share_of_examples(0.3))
+@given(st.data())
+def test_a_codestream_with_some_bytes_changed(data: st.DataObject) -> None:
+    content = bytearray(contents()[1])
+    pixels_start = content.rindex(b"\xe0\x7f\x10\x00")
+    for _ in range(data.draw(st.integers(1, 20))):
+        content[data.draw(st.integers(pixels_start, len(content) - 1))] = data.draw(st.integers(0, 255))
+
+    assert ends_well(bytes(content))

@@ -1,0 +1,73 @@
+"""`make gpu-proof` without a GPU: it says so; and its page, with a stand-in whose memory is that of the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.manifest import read_manifest
+from tests.drills import gpu_proof
+from tests.paths import REPOSITORY
+from tests.support.fake_gpu import FakeGpu
+
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what this test does without")
+
+
+class Wrong(FakeGpu):
+    """A GPU that computes with other numbers than it was given."""
+
+    def put(self, array: NDArray[np.generic]) -> Tensor:
+        return super().put(np.multiply(array, 1.5, dtype=np.float32) if array.dtype == np.float32 else array)
+
+
+@without_gpu
+def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_proof.main(["--out", str(tmp_path / "page")]) == 2
+
+    assert "nothing was proven: PyTorch finds no GPU" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@without_gpu
+def test_make_installs_nothing_without_a_gpu() -> None:
+    done = subprocess.run(["make", "gpu-proof"], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert "no NVIDIA GPU" in done.stderr
+    assert not (REPOSITORY / ".venv-gpu").exists()
+
+
+def test_each_runtime_has_its_figures_or_its_reason(
+    half_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_proof, "ROUNDS", 1)
+
+    found = list(gpu_proof.measure(half_model, FakeGpu(), engines=tmp_path / "engines", films=1))
+    page = "\n".join(gpu_proof.lines(found, read_manifest(half_model), FakeGpu(), films=1))
+
+    names = ["tensorrt", "onnx-cuda, float16 graphs", "onnx-cuda, float32 graphs", "torch-cuda", "onnx on the CPU"]
+    assert [measured.name for measured in found] == names
+    assert all(measured.passed for measured in found)
+    assert found[0].reason == "not_installed" and "**tensorrt was not used** (`not_installed`)" in page
+    assert [bool(measured.stages) for measured in found] == [False, True, True, True, False]
+    assert found[1].stages["find.boxes"].tolerance > found[2].stages["find.boxes"].tolerance
+    for name in names[1:]:
+        assert f"| {name} |" in page
+    assert FakeGpu().name in page and FakeGpu().driver in page and "encode_image, 8" in page
+
+
+def test_a_runtime_that_differs_fails_the_proof(half_model: Path, tmp_path: Path) -> None:
+    first = next(
+        measured
+        for measured in gpu_proof.measure(half_model, Wrong(), engines=tmp_path / "engines", films=1)
+        if measured.name.startswith("onnx-cuda")
+    )
+
+    assert (first.reason, first.passed) == ("not_proven", False)
+    assert "differs" in first.message

@@ -1,0 +1,36 @@
+"""The short form of `make soak`, and proof that it sees what grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.progress import quiet
+from tests.drills.soak import shift
+from tests.drills.soak.shift import Shift, is_flat
+from tests.drills.soak.vitals import Vitals, growth
+
+
+def test_ten_callers_good_and_bad_leave_nothing_behind_in_a_node(tmp_path: Path) -> None:
+    plan = Shift(warm_up_seconds=3.0, seconds=6.0, most_growth=0.1, room=6, seed=6)
+
+    figures = shift.run(plan, tmp_path, say=quiet)
+
+    assert figures["passed"], str(figures)
+
+
+def test_growth_is_of_the_last_third_over_the_second() -> None:
+    samples = [vitals(resident_kib=kib) for kib in (1, 1, 1, 100, 90, 110, 105, 500, 90)]
+
+    assert growth(samples) == pytest.approx(0.05)
+
+
+def test_a_thread_or_a_descriptor_too_many_is_seen() -> None:
+    assert is_flat(vitals(), vitals(threads=26, descriptors=36), room=6)
+    assert not is_flat(vitals(), vitals(threads=27), room=6)
+    assert not is_flat(vitals(), vitals(descriptors=37), room=6)
+
+
+def vitals(*, resident_kib: int = 100, threads: int = 20, descriptors: int = 30) -> Vitals:
+    return Vitals(resident_kib=resident_kib, threads=threads, descriptors=descriptors)

@@ -1,0 +1,1 @@
+"""Tests of training, evaluation, phantoms and golden data."""

@@ -1,0 +1,155 @@
+"""The model that the repository ships: small, calibrated, and on unseen films about what its card says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from models.checkpoint.files import CARD, verify
+from models.lab.evaluation.cases import Phantoms
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.evaluated_model import open_model
+from models.lab.evaluation.prompt_set import read_questions
+from models.lab.evaluation.request import Request, Task
+from models.lab.phantoms import FINDINGS, PhantomSet
+from models.manifest import Manifest, read_manifest
+from models.phantoms import main as phantoms
+from models.progress import quiet
+from models.reading.tokenizers import VOCABULARIES
+from tests.paths import REPOSITORY
+from tests.support.material import material
+
+MODEL = VOCABULARIES.parent
+MIB = 1 << 20
+SPLITS = "models/lab/training/validation"
+
+Figures = Mapping[str, Mapping[str, float]]
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Manifest:
+    return read_manifest(MODEL)
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    """Of phantoms that neither training nor tuning nor the card has seen; few, so bounds are wider than its figures."""
+    return measured("phantoms:2900000:24", "anatomy", "detection", "region_classification", "report")
+
+
+def measured(data: str, *tasks: Task, held_out: str | None = None) -> Figures:
+    request = Request(
+        model=MODEL,
+        data=data,
+        tasks=tasks,
+        engine="torch",
+        held_out=held_out,
+        resamples=2,
+        training_films=3,
+        pictures=0,
+        false_findings=0.095,
+    )
+    return cast("Figures", evaluate(request, quiet)["tasks"])
+
+
+def test_it_is_whole_and_small_enough_for_version_control(manifest: Manifest) -> None:
+    verify(MODEL, manifest)
+
+    assert sum((MODEL / name).stat().st_size for name in manifest.files) < 40 * MIB
+
+
+def test_its_card_says_what_it_is_for_and_what_was_measured(manifest: Manifest) -> None:
+    card = (MODEL / CARD).read_text(encoding="utf-8")
+
+    assert "must never be used for a patient" in card
+    assert "never any clinical use" in manifest.intended_use
+    for heading in ("### `phantoms:", "### `boxes:", "### Ablations", "### Failures"):
+        assert heading in card
+    shown = [line.split("](")[1].rstrip(")") for line in card.splitlines() if line.startswith("![")]
+    assert shown
+    assert all((MODEL / name).is_file() for name in shown)
+
+
+def test_its_decisions_were_tuned(manifest: Manifest) -> None:
+    assert set(FINDINGS) <= manifest.decisions.thresholds.keys()
+    assert "not calibrated" not in (MODEL / CARD).read_text(encoding="utf-8")
+
+
+def test_it_leaves_out_what_it_does_not_recognize(manifest: Manifest) -> None:
+    def left_out(of: Manifest) -> set[str]:
+        return {key for key in of.decisions.thresholds if of.decisions.leaves_out(key)}
+
+    assert left_out(manifest) == {"atelectasis", "fracture", "pneumonia", "support_devices"}
+    assert left_out(manifest.on_phantoms()) == {"pneumonia"}, "no phantom has it"
+
+
+def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> None:
+    assert figures["anatomy"]["lungs_and_heart"] > 0.83
+
+
+def test_large_findings_are_found(figures: Figures) -> None:
+    assert figures["detection"]["large_four"] > 0.6
+    assert figures["region_classification"]["auroc_pooled"] > 0.9
+
+
+def test_reports_find_what_is_there(figures: Figures) -> None:
+    assert figures["report"]["ce_micro_f1"] > 0.6
+    assert figures["report"]["large_four_f1"] > 0.75
+
+
+def test_a_hint_of_a_side_is_followed() -> None:
+    """On more phantoms than `figures` has, of which the first 24 have 84 such questions."""
+    assert measured("phantoms:2900000:96", "hints")["hints"]["accuracy"] > 0.85
+
+
+def test_lungs_of_patients_unseen_in_training_are_found() -> None:
+    anatomy = measured(f"boxes:{material('data/lungs_640.jsonl')}", "anatomy", held_out=f"{SPLITS}/lungs_640.txt")[
+        "anatomy"
+    ]
+
+    assert anatomy["lungs"] > 0.8
+
+
+def test_what_a_radiologist_saw_is_found_on_films_of_people() -> None:
+    """Thresholds are chosen on four fifths of the patients, and scored on the fifth."""
+    films = measured(f"boxes:{material('data/nih_512.jsonl')}", "films", held_out=f"{SPLITS}/nih_512.txt")["films"]
+
+    assert films["macro_auroc"] >= 0.72
+    assert films["opacity_against_normal"] > 0.9
+    assert films["opacity_against_all_others"] > 0.75
+    assert films["opacity_sensitivity"] >= 0.5
+    assert films["false_findings"] <= 0.1
+
+
+def test_lungs_of_films_in_files_are_where_they_are(tmp_path: Path) -> None:
+    assert phantoms(["phantoms:2910000:8", "--out", str(tmp_path), "--truth", "--side", "320"]) == 0
+
+    assert measured(f"boxes:{tmp_path / 'truth.jsonl'}", "anatomy")["anatomy"]["lungs"] > 0.82
+
+
+def test_a_finding_on_both_sides_gets_a_box_on_each() -> None:
+    """In chex-phantom 3.3 the three boxes of a prompt were the same, and of all figures only the mAP showed it."""
+    questions = read_questions(REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml")
+    model = open_model(MODEL, engine="torch", questions=questions, trusted="phantoms", threads=1)
+    films = Phantoms(PhantomSet(first=2_900_000, count=60), model.manifest)
+    found = []
+    for film in map(films.load, range(len(films))):
+        located = model.weigh(film).located
+        for key in ("edema", "pleural_effusion"):
+            if sides_of(film.truth.boxes.get(key, np.zeros((0, 4)))) == {"left", "right"}:
+                place = list(FINDINGS).index(key)
+                likely = located.scores[0, place] >= 0.5
+                found.append(sides_of(located.boxes[0, place][likely].numpy()) == {"left", "right"})
+
+    assert len(found) > 10
+    assert sum(found) >= 0.8 * len(found)
+
+
+def sides_of(boxes: NDArray[np.floating]) -> set[str]:
+    """Return on which sides of the picture boxes [n, 4] have their centers."""
+    return {"left" if x < 0.5 else "right" for x in boxes[:, 0]}

@@ -1,0 +1,303 @@
+"""The network against numbers recorded from the published one (spec §14): the proof that it is ChEX."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models import golden
+from models.engines import open_engine
+from models.lab.golden.comparison import Comparison, compare, difference, same, tolerance_of
+from models.lab.golden.recording import RecordedNetwork, open_network
+from tests.paths import GOLDEN
+
+RECORDED = Path(os.environ.get("CHEX_GOLDEN", GOLDEN))
+
+with np.load(RECORDED / "golden.npz") as recorded:
+    ARRAYS = tuple(recorded.files)
+TEXTS = tuple(json.loads((RECORDED / "golden_text.json").read_text(encoding="utf-8")))
+
+# What our network is fed with and makes nothing of by itself: random draws and random numbers, and what was asked.
+GIVEN = {
+    *(f"rg/{draw}/keep_tokens" for draw in ("drop10", "drop50")),
+    *(f"loss/{name}" for name in ("pred_boxes", "target_boxes", "target_mask", "probs", "z1", "z2", "z_sent", "z_reg")),
+    *(f"loss/patho_{name}" for name in ("features", "pos", "neg", "targets")),
+    *(f"loss/anat_{name}" for name in ("targets", "has")),
+    *(f"txt/{kind}/texts" for kind in ("rg_queries", "rg_neg", "odd")),
+    *(f"rg/prompt_{name}" for name in ("texts", "types")),
+    "sg/sentences",
+    "lm/train_targets",
+}
+
+
+@pytest.fixture(scope="module")
+def ours() -> RecordedNetwork:
+    return open_network(RECORDED)
+
+
+@pytest.fixture(scope="module")
+def comparison(ours: RecordedNetwork) -> Comparison:
+    return compare(ours)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_array_is_as_near_as_it_must_be(comparison: Comparison, name: str) -> None:
+    found = comparison.arrays[name]
+
+    assert found.max_abs <= found.tolerance
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if not name.startswith("stats/")])
+def test_text_is_the_recorded_one(comparison: Comparison, name: str) -> None:
+    assert name in comparison.given or comparison.texts[name]
+
+
+def test_nothing_is_left_out_and_only_inputs_are_taken_over(comparison: Comparison) -> None:
+    assert comparison.missing == ()
+    assert comparison.given <= GIVEN
+    assert comparison.passed
+
+
+@pytest.mark.parametrize("name", ["image_encoder.layers.0.contract.weight", "post_decoder.layers.0.mlp.expand.weight"])
+def test_one_wrong_number_in_a_weight_is_noticed(ours: RecordedNetwork, name: str) -> None:
+    weight = ours.network.get_parameter(name)
+    kept = weight.view(-1)[0].item()
+    weight.view(-1)[0] = kept + 1e-2
+    try:
+        found = compare(ours)
+    finally:
+        weight.view(-1)[0] = kept
+
+    assert not found.passed
+
+
+BENT = {
+    "rg/drop10/keep_tokens": "rg/drop10/box_features_post",
+    "loss/probs": "loss/focal_auto",
+    "loss/target_boxes": "loss/l1_cost",
+    "loss/z1": "loss/global_contrastive",
+    "loss/z_sent": "loss/sentence_mse",
+    "loss/z_reg": "loss/sentence_contrastive",
+    "loss/patho_features": "loss/pathology_contrastive",
+    "loss/anat_targets": "loss/anat_contrastive",
+}
+"""Inputs, and what is computed from each of them."""
+
+
+@pytest.fixture(scope="module")
+def bent(ours: RecordedNetwork) -> Comparison:
+    """The comparison with other inputs than were recorded."""
+    arrays = dict(ours.recording.arrays)
+    for name in BENT:
+        array = np.asarray(arrays[name])
+        arrays[name] = np.logical_not(array) if array.dtype == bool else np.roll(array, 1)
+    return compare(replace(ours, recording=replace(ours.recording, arrays=arrays, taken=set(), absent=set())))
+
+
+@pytest.mark.parametrize("computed", BENT.values())
+def test_another_input_is_noticed_in_what_is_computed_from_it(bent: Comparison, computed: str) -> None:
+    assert not bent.arrays[computed].passed
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        ("image0/x", 1e-4),
+        ("rg/det/roi_pooled", 1e-3),
+        ("region/roi_pooled", 1e-3),
+        ("rg/multiboxes", 1e-5),
+        ("rg/multiboxes_weights", 1e-5),
+        ("rg/boxes_weights", 1e-5),
+        ("od/od_nih8/scaled/pred_boxes1", 1e-5),
+        ("sg/official/pred_boxes0_1", 1e-5),
+        ("rg/multiboxes_features_post", 1e-4),
+        ("rg/box_features_aggregated", 1e-4),
+        ("rg/gen0/first_step_logits", 1e-4),
+        ("rg/sentence_similarity01", 1e-5),
+        ("lm/train_loss", 1e-5),
+    ],
+)
+def test_tolerances_are_those_of_the_recording(name: str, tolerance: float) -> None:
+    assert tolerance_of(name) == tolerance
+
+
+def test_ids_and_masks_must_be_equal_and_shapes_must_fit() -> None:
+    ids = np.array([1, 2], dtype=np.int32)
+
+    assert not difference("rg/gen0/token_ids", np.array([1, 3]), ids).passed
+    assert difference("rg/gen0/token_ids", np.array([1, 2]), ids).passed
+    assert not difference("rg/multiboxes", torch.zeros(3), np.zeros(2, dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.zeros(2, 3, 4), np.zeros((6, 4), dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.zeros(2, 3, 4), np.zeros((2, 4, 3), dtype=np.float32)).passed
+    assert difference("img/patch_features", torch.zeros(2, 9, 4), np.zeros((2, 3, 3, 4), dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.full((2,), float("nan")), np.zeros(2, dtype=np.float32)).passed
+
+
+def test_texts_must_be_equal_and_scores_among_them_near() -> None:
+    assert same({"a": [["x"], 0.5]}, {"a": [["x"], 0.500001]})
+    assert not same({"a": [["x"], 0.5]}, {"a": [["x"], 0.51]})
+    assert not same({"a": ["x "]}, {"a": ["x"]})
+    assert not same(["x"], ["x", "y"])
+
+
+# --- the engine of a model directory ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+def test_an_engine_computes_what_is_recorded(ours: RecordedNetwork, imported_model: Path, engine: str) -> None:
+    found = compare(ours, engine=open_engine(imported_model, engine=engine, threads=1))
+
+    assert {name for name, value in found.arrays.items() if not value.passed} == set()
+    assert found.passed
+    assert {"img/patch_features", "txt/odd/emb", "rg/multiboxes", "rg/box_features_post"} <= found.arrays.keys()
+    assert {"rg/gen0/token_ids", "region/features_nomask0"} <= found.arrays.keys() - found.given
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the recording that may be damaged."""
+    copy = tmp_path / "recording"
+    shutil.copytree(RECORDED, copy)
+    yield copy
+    shutil.rmtree(copy)
+
+
+def test_the_command_says_the_largest_difference_of_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main([str(RECORDED)]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert next(line for line in said if line.startswith("detector ")).endswith(")")
+    assert said[-1].endswith("ids equal, texts equal, passed")
+
+
+def test_the_command_answers_with_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main([str(RECORDED), "--json"]) == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    assert set(answer["arrays"]) == set(ARRAYS)
+    assert {key: answer[key] for key in ("missing", "ids_equal", "texts_equal", "passed")} == {
+        "missing": [],
+        "ids_equal": True,
+        "texts_equal": True,
+        "passed": True,
+    }
+
+
+def test_what_is_recorded_and_unknown_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(folder / "golden.npz") as arrays:
+        more = {**arrays, "rg/another": np.zeros(1)}
+    np.savez(folder / "golden.npz", **more)
+
+    assert golden.main([str(folder), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["missing"], answer["passed"]) == (["rg/another"], False)
+
+
+@pytest.mark.parametrize("name", ["rg/boxes", "rg/det/roi_maps", "rg/gen0/first_step_logits"])
+def test_what_is_no_longer_recorded_is_missing(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(folder / "golden.npz") as arrays:
+        fewer = {kept: arrays[kept] for kept in arrays.files if kept != name}
+    np.savez(folder / "golden.npz", **fewer)
+
+    assert golden.main([str(folder), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["missing"], answer["passed"]) == ([name], False)
+
+
+def test_another_number_of_weights_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with np.load(folder / "state_dict.npz") as state:
+        fewer = {key: state[key] for key in state.files if key != "post_decoder.gate"}
+    np.savez(folder / "state_dict.npz", **fewer)
+
+    assert golden.main([str(folder)]) == 2
+    assert "post_decoder.gate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["golden.npz", "golden_text.json", "config.json", "state_dict.npz"])
+def test_a_damaged_recording_is_wrong_input(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes()[:100])
+
+    assert golden.main([str(folder)]) == 2
+    assert name in capsys.readouterr().err
+
+
+def test_a_folder_without_a_recording_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+ABSENT_INPUTS = ("rg/token_prompts", "region/boxes", "loss/z1")
+ABSENT_TEXTS = ("rg/postprocess/hi", "od/od_vindrcxr/class_names", "sg/sentences")
+
+
+@pytest.fixture(scope="module")
+def without_some(ours: RecordedNetwork) -> Comparison:
+    """The comparison with a recording that lacks some inputs and texts."""
+    arrays = {name: array for name, array in ours.recording.arrays.items() if name not in ABSENT_INPUTS}
+    texts = {name: text for name, text in ours.recording.texts.items() if name not in ABSENT_TEXTS}
+    recording = replace(ours.recording, arrays=arrays, texts=texts, taken=set(), absent=set())
+    return compare(replace(ours, recording=recording))
+
+
+@pytest.mark.parametrize(
+    ("absent", "computed"),
+    [
+        ("rg/token_prompts", "rg/multiboxes"),
+        ("region/boxes", "region/roi_pooled"),
+        ("loss/z1", "loss/global_contrastive"),
+        ("rg/postprocess/hi", "rg/postprocess/lo"),
+        ("od/od_vindrcxr/class_names", "od/od_nih8/multiboxes"),
+        ("sg/sentences", "sg/multiboxes"),
+    ],
+)
+def test_what_is_absent_is_missing_and_the_rest_is_compared(
+    without_some: Comparison, absent: str, computed: str
+) -> None:
+    # Each is an input of a part of its own, and breaks that part alone: one comparison shows all six.
+    assert {absent, computed} <= set(without_some.missing)
+    assert not without_some.passed
+    assert without_some.arrays["img/patch_features"].passed
+    assert without_some.arrays["txt/rg_neg/emb"].passed
+
+
+@pytest.mark.parametrize(
+    ("name", "bend"),
+    [
+        ("region/mask", lambda array: np.logical_not(array)),
+        ("rg/region_mask", lambda array: array[:1]),
+        ("x", lambda array: array.astype(np.float64)),
+        ("loss/z1", lambda array: array[..., :1]),
+    ],
+)
+def test_an_input_of_another_form_breaks_its_part_and_no_other(
+    ours: RecordedNetwork, name: str, bend: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    arrays = {**ours.recording.arrays, name: bend(np.asarray(ours.recording.arrays[name]))}
+
+    found = compare(replace(ours, recording=replace(ours.recording, arrays=arrays, taken=set(), absent=set())))
+
+    assert not found.passed
+    assert found.arrays["txt/rg_neg/emb"].passed
+
+
+@pytest.mark.parametrize(("key", "value"), [("n_head", 3), ("n_head", 4.5), ("n_head", True), ("n_head", 0)])
+def test_a_size_that_cannot_be_is_wrong_input(
+    folder: Path, key: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["chex"][key] = value
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    assert golden.main([str(folder), "--json"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

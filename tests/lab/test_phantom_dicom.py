@@ -1,0 +1,128 @@
+"""Phantoms as DICOM: valid objects, and films that the node reads, or leaves alone, for the right reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import cv2
+import numpy as np
+import pytest
+
+from models.lab.phantoms import OTHER_KINDS
+from models.lab.phantoms.dicom import SIZES, DicomFilm, Format, film, format_of, other
+from models.phantoms import truth_line
+from node.dicom.film_header import parse_header
+from node.domain import Reason
+from node.read import decoding, routing
+from node.read.routing import Action
+from tests.support.validators import dciodvfy
+
+SEED = 2_000_000
+
+
+def stored(
+    modality: Literal["CR", "DX"] = "CR",
+    photometric: Literal["MONOCHROME1", "MONOCHROME2"] = "MONOCHROME2",
+    *,
+    bits: int = 12,
+    columns: int = 240,
+    rows: int = 300,
+) -> Format:
+    return Format(modality=modality, photometric=photometric, bits=bits, columns=columns, rows=rows)
+
+
+def kept(made: DicomFilm, folder: Path) -> Path:
+    path = folder / "film.dcm"
+    made.dataset.save_as(path, enforce_file_format=True)
+    return path
+
+
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_films_are_valid(modality: Literal["CR", "DX"], photometric: Literal["MONOCHROME1", "MONOCHROME2"]) -> None:
+    made = film(SEED, stored(modality, photometric))
+
+    assert dciodvfy(made.dataset) == []
+
+
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+@pytest.mark.parametrize("kind", ["lateral", "hand"])
+def test_other_films_are_valid(modality: Literal["CR", "DX"], kind: Literal["lateral", "hand"]) -> None:
+    assert dciodvfy(other(SEED, kind, stored(modality)).dataset) == []
+
+
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize("bits", [12, 16])
+def test_the_node_reads_a_film_as_the_frontal_that_it_is(
+    modality: Literal["CR", "DX"], photometric: Literal["MONOCHROME1", "MONOCHROME2"], bits: int, tmp_path: Path
+) -> None:
+    made = film(SEED, stored(modality, photometric, bits=bits))
+
+    path = kept(made, tmp_path)
+    decision = routing.choose(parse_header(decoding.read_header(path)), routing.RULES)
+    read = decoding.load(path, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+
+    assert decision.action is Action.READ
+    assert decision.notes == ()
+    assert read.gray.shape == (300, 240)
+    square = read.gray[30:270]
+    shown = made.phantom.pixels.astype(np.float32) / 255
+    assert shown.shape == square.shape
+    assert np.abs(square - shown).max() < 0.02
+    assert decoding.sides_known(parse_header(made.dataset))
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("lateral", Reason.LATERAL), ("hand", Reason.NOT_CHEST)])
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+def test_the_node_leaves_other_films_alone(
+    kind: Literal["lateral", "hand"], reason: Reason, modality: Literal["CR", "DX"], tmp_path: Path
+) -> None:
+    path = kept(other(SEED, kind, stored(modality)), tmp_path)
+
+    assert routing.choose(parse_header(decoding.read_header(path)), routing.RULES).reason is reason
+
+
+def test_a_seed_throws_every_way_to_store_a_film() -> None:
+    formats = [format_of(seed) for seed in range(300)]
+
+    assert {form.modality for form in formats} == {"CR", "DX"}
+    assert {form.photometric for form in formats} == {"MONOCHROME1", "MONOCHROME2"}
+    assert {form.bits for form in formats} == {12, 14, 15, 16}
+    assert {(form.columns, form.rows) for form in formats} == set(SIZES)
+
+
+def test_a_film_is_the_same_object_each_time_and_others_differ() -> None:
+    form = stored(columns=64, rows=64)
+    first, again, another = film(SEED, form).dataset, film(SEED, form).dataset, film(SEED + 1, form).dataset
+
+    assert first == again
+    assert first.SOPInstanceUID != another.SOPInstanceUID
+    assert first.StudyInstanceUID != another.StudyInstanceUID
+    assert (
+        len({other(SEED, kind, form).dataset.SOPInstanceUID for kind in OTHER_KINDS[:2]} | {first.SOPInstanceUID}) == 3
+    )
+
+
+def test_truth_lies_in_pixels_of_the_whole_film() -> None:
+    made = film(SEED, stored(columns=240, rows=480))
+
+    line = truth_line(made.phantom, "film.dcm", columns=made.columns, rows=made.rows)
+    boxes = line["boxes"]
+
+    assert isinstance(boxes, list)
+    for box in boxes:
+        left, top, right, bottom = box["xyxy"]
+        assert 0 <= left < right <= 240
+        assert 120 <= top < bottom <= 360
+
+
+def test_a_large_film_is_large() -> None:
+    made = film(SEED, stored("DX", bits=16, columns=2500, rows=3000))
+
+    pixels = made.dataset.pixel_array
+    assert pixels.shape == (3000, 2500)
+    assert int(pixels.max()) > 2**15
+    small = cv2.resize(pixels[250:2750], (640, 640), interpolation=cv2.INTER_AREA).astype(np.float32) / 65535
+    assert np.abs(small - made.phantom.pixels.astype(np.float32) / 255).mean() < 0.01

@@ -1,0 +1,353 @@
+"""Phantoms: the same film for the same seed everywhere, findings that obey anatomy, and truth that fits the picture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from functools import cache
+
+import cv2
+import numpy as np
+import pytest
+
+from models.boxes import to_corners
+from models.lab.phantoms import (
+    CIG_CLASSES,
+    FINDINGS,
+    OTHER_KINDS,
+    Phantom,
+    hints_of,
+    other_film,
+    parse_set,
+    phantom,
+    split_of,
+)
+from models.lab.phantoms.picture import draw, phantom_of
+from models.lab.phantoms.plan import ODDS, FilmPlan, plan_of
+from models.lab.tasks.prompts import class_prompts, region_prompts
+from models.phantoms import main, truth_line
+from tests.paths import REPOSITORY
+
+SEEDS = range(3_000_000, 3_000_045)
+
+# What a film's pixels and truth must stay: whoever changes how phantoms look changes every trained model's data.
+RECORDED = {
+    0: "de5edfab57a551fb",
+    1_000_003: "a2abec17ade6052e",
+    2_000_041: "e2fb247e32eb2597",
+}
+
+
+@cache
+def films() -> tuple[Phantom, ...]:
+    """Made once for all tests: some of the seeds for tests."""
+    return tuple(phantom(seed) for seed in SEEDS)
+
+
+def fingerprint(film: Phantom) -> str:
+    side = film.pixels.shape[0]
+    truth = json.dumps(truth_line(film, "film", columns=side, rows=side)).encode()
+    return hashlib.sha256(film.pixels.tobytes() + truth).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(("seed", "recorded"), RECORDED.items())
+def test_a_seed_makes_the_recorded_film_and_truth(seed: int, recorded: str) -> None:
+    assert fingerprint(phantom(seed)) == recorded
+
+
+def test_another_process_with_other_hashes_makes_the_same_film() -> None:
+    program = (
+        "import hashlib; from models.lab.phantoms import phantom; film = phantom(7);"
+        "print(hashlib.sha256(film.pixels.tobytes() + film.report.encode()).hexdigest())"
+    )
+    film = phantom(7)
+
+    other = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        env={"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+    assert other.stdout.strip() == hashlib.sha256(film.pixels.tobytes() + film.report.encode()).hexdigest()
+
+
+def test_films_of_different_seeds_differ() -> None:
+    assert len({film.pixels.tobytes() for film in films()}) == len(SEEDS)
+
+
+def test_a_larger_film_of_a_seed_shows_the_same() -> None:
+    small, large = phantom(3_000_007, 224), phantom(3_000_007, 448)
+
+    assert small.findings.keys() == large.findings.keys()
+    assert small.regions.keys() == large.regions.keys()
+    for region, box in small.regions.items():
+        np.testing.assert_allclose(large.regions[region], box, atol=1e-6)
+    # Noise is drawn anew, and contrast is set by what the film shows.
+    reduced = cv2.resize(large.pixels, (224, 224), interpolation=cv2.INTER_AREA)
+    assert np.corrcoef(reduced.ravel(), small.pixels.ravel())[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("seed", range(3_000_100, 3_000_114))
+def test_a_finding_changes_the_film_within_its_box_alone(seed: int) -> None:
+    case = plan_of(seed)
+    whole = draw(case, columns=224, rows=224)
+
+    for instance in case.findings:
+        left_out = draw(case, columns=224, rows=224, without={instance.number})
+        changed = np.abs(whole.scene.attenuation - left_out.scene.attenuation) > 0.35
+        x, y, width, height = cv2.boundingRect((whole.masks[instance.number] > 60).astype(np.uint8))
+        outside = changed.copy()
+        # A pixel of soft edge on each side.
+        outside[max(y - 2, 0) : y + height + 2, max(x - 2, 0) : x + width + 2] = False
+        assert not outside.any(), f"{instance.finding} {instance.kind} changed what lies beside its box"
+        assert bool(changed.any()) == bool(width), f"{instance.finding} {instance.kind} has a box that shows nothing"
+
+
+def test_boxes_lie_in_the_film_and_are_one_to_three() -> None:
+    for film in films():
+        for boxes in film.findings.values():
+            assert 1 <= len(boxes) <= 3
+        for box in [*film.regions.values(), *(instance.box for instance in film.instances)]:
+            corners = to_corners(box.astype(np.float64))
+            assert (corners >= -1e-6).all()
+            assert (corners <= 1 + 1e-6).all()
+            assert box[2] > 0.01
+            assert box[3] > 0.01
+
+
+def test_regions_are_those_of_chest_imagenome_in_order() -> None:
+    names = {region.name for region in region_prompts() if not region.members}
+    seen = {region for film in films() for region in film.regions}
+
+    assert seen == names
+    for film in films():
+        regions = film.regions
+        assert regions["right lung"][0] < regions["left lung"][0]
+        for side in ("right", "left"):
+            heights = [regions[f"{side} {part}"][1] for part in ("mid lung zone", "lower lung zone")]
+            assert heights == sorted(heights)
+            if f"{side} upper lung zone" in regions:
+                assert regions[f"{side} upper lung zone"][1] < heights[0]
+        if "aortic arch" in regions:
+            assert regions["aortic arch"][1] < regions["cardiac silhouette"][1]
+
+
+def test_findings_lie_on_their_side() -> None:
+    for film in films():
+        middle = (film.regions["right lung"][0] + film.regions["left lung"][0]) / 2
+        for instance in film.instances:
+            if instance.side is not None and instance.finding != "support_devices":
+                assert (instance.box[0] < middle) == (instance.side == "right"), f"{film.seed}: {instance}"
+
+
+def test_a_heart_wider_than_half_the_chest_is_enlarged() -> None:
+    for film in films():
+        assert ("cardiomegaly" in film.findings) == (film.cardiothoracic_ratio > 0.5)
+        assert abs(film.cardiothoracic_ratio - 0.5) >= 0.014
+
+
+def test_lesions_are_large_enough_for_the_network() -> None:
+    sizes = [
+        max(instance.box[2:]) for film in films() for instance in film.instances if instance.finding == "lung_lesion"
+    ]
+
+    assert np.quantile(sizes, 0.1) > 20 / 224
+    assert np.median(sizes) > 26 / 224
+
+
+def test_every_finding_is_in_about_thirty_of_a_hundred_films() -> None:
+    count = 2000
+    planned = Counter(key for seed in range(count) for key in {instance.finding for instance in plan_of(seed).findings})
+
+    assert set(planned) == set(FINDINGS) == set(ODDS)
+    assert all(0.26 < planned[key] / count < 0.36 for key in FINDINGS), planned
+    healthy = sum(not plan_of(seed).findings for seed in range(count)) / count
+    assert 0.08 < healthy < 0.16
+
+
+def test_both_sides_often_have_the_same_finding() -> None:
+    hints = [hint for film in films() for hint in hints_of(film)]
+
+    assert len(hints) > len(SEEDS) // 3
+    assert {hint.finding for hint in hints} >= {"edema", "pleural_effusion", "lung_opacity"}
+    for hint in hints:
+        assert hint.side in hint.text
+        assert len(hint.boxes) >= 1
+        assert len(hint.others) >= 1
+
+
+def test_untaught_hints_are_worded_otherwise() -> None:
+    taught = {hint.text for film in films() for hint in hints_of(film)}
+    untaught = {hint.text for film in films() for hint in hints_of(film, untaught=True)}
+
+    assert untaught
+    assert not taught & untaught
+
+
+_WORDS = {
+    "atelectasis": r"atelectasis|collapse",
+    "cardiomegaly": r"heart is|heart size|cardiomegaly|enlargement",
+    "consolidation": r"consolidation",
+    "edema": r"edema",
+    "fracture": r"fracture|bones",
+    "lung_lesion": r"nodule|mass|lesion",
+    "lung_opacity": r"opacit",
+    "pleural_effusion": r"effusion",
+    "pneumothorax": r"pneumothora",
+    "support_devices": r"tube|line|pacemaker|devices",
+}
+
+
+def test_sentences_say_what_is_true_and_speak_of_all_findings() -> None:
+    for film in films():
+        assert {key for sentence in film.sentences for key in sentence.findings} == set(FINDINGS)
+        for sentence in film.sentences:
+            assert not re.search(r"[{}]|  ", sentence.text), sentence.text
+            for key in sentence.findings:
+                assert sentence.positive == (key in film.findings)
+                assert re.search(_WORDS[key], sentence.text.lower()), sentence.text
+            if sentence.positive:
+                assert len(sentence.boxes) >= 1
+                assert set(sentence.regions) <= film.regions.keys()
+                _assert_side_is_true(film, sentence.text, sentence.findings[0])
+            elif sentence.regions:
+                assert all(not film.region_findings[region] for region in sentence.regions)
+
+
+def _assert_side_is_true(film: Phantom, text: str, key: str) -> None:
+    own = [instance for instance in film.instances if instance.finding == key]
+    for side in ("right", "left"):
+        if re.search(rf"\b{side}\b", text.lower()):
+            assert any(instance.side == side for instance in own), text
+    for zone in ("upper", "mid", "lower"):
+        if f"{zone} lung zone" in text.lower():
+            assert any(instance.zone == zone for instance in own), text
+
+
+def test_a_report_has_varied_words() -> None:
+    texts = {sentence.text for film in films() for sentence in film.sentences}
+
+    assert len(texts) > 120
+
+
+def test_regions_hold_the_findings_that_lie_in_them() -> None:
+    for film in films():
+        held = film.region_findings
+        assert held.keys() == film.regions.keys()
+        for instance in film.instances:
+            if instance.finding == "cardiomegaly":
+                assert "cardiomegaly" in held["cardiac silhouette"]
+            if instance.finding in ("pleural_effusion", "pneumothorax", "consolidation", "edema"):
+                assert instance.finding in held[f"{instance.side} lung"], f"{film.seed}: {instance}"
+            for region in instance.regions:
+                own = region.partition(" ")[0]
+                if instance.side is not None and own in ("right", "left") and region != "right atrium":
+                    assert own == instance.side, f"{film.seed}: {instance}"
+
+
+def test_findings_have_classes_of_chest_imagenome() -> None:
+    assert set(CIG_CLASSES.values()) <= {prompt.name for prompt in class_prompts("cig")}
+
+
+def test_severe_forms_are_larger_than_mild_ones() -> None:
+    areas: dict[str, list[float]] = {"mild": [], "severe": []}
+    for film in films():
+        for instance in film.instances:
+            if instance.finding == "pleural_effusion" and instance.severity in areas:
+                areas[instance.severity].append(float(instance.box[3]))
+
+    assert np.mean(areas["severe"]) > 1.8 * np.mean(areas["mild"])
+
+
+def test_gray_values_are_spread_as_widely_as_on_real_films() -> None:
+    means = [film.pixels.mean() / 255 for film in films()]
+    contrasts = [film.pixels.std() / 255 for film in films()]
+
+    assert 0.45 < np.mean(means) < 0.65
+    assert 0.14 < np.mean(contrasts) < 0.24
+    assert min(contrasts) < 0.1
+    assert max(contrasts) > 0.22
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_other_films_are_marked_and_nothing_is_claimed_of_them(kind: str) -> None:
+    film = other_film(5, next(known for known in OTHER_KINDS if known == kind))
+
+    assert film.view not in ("PA", "AP")
+    assert film.is_chest == (kind == "lateral")
+    assert not (film.instances or film.regions or film.sentences or film.findings)
+    assert film.pixels.shape == (224, 224)
+
+
+def test_sets_are_named_and_their_splits_are_disjoint() -> None:
+    train, validate, test = (parse_set(f"phantoms:{seed}:10") for seed in (0, 1_000_000, 2_000_000))
+
+    assert [phantom_set.split for phantom_set in (train, validate, test)] == ["train", "validate", "test"]
+    assert list(test.seeds) == list(range(2_000_000, 2_000_010))
+    assert str(parse_set("phantoms:5:3")) == "phantoms:5:3"
+    assert [split_of(seed) for seed in (999_999, 1_000_000, 1_999_999, 2_000_000)] == [
+        "train",
+        "validate",
+        "validate",
+        "test",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["phantoms:1", "phantom:1:2", "phantoms:-1:2", "phantoms:1:0", "phantoms:999999:2", "phantoms:4294967295:2"]
+)
+def test_what_names_no_set_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match=r"phantoms|split|set"):
+        parse_set(text)
+
+
+def test_without_its_findings_a_film_is_healthy() -> None:
+    case = plan_of(3_000_003)
+
+    film = phantom_of(FilmPlan(seed=case.seed, supine=case.supine, findings=()))
+
+    assert case.findings
+    assert film.findings == {}
+
+
+def test_films_are_made_fast() -> None:
+    start = time.process_time()
+    for seed in range(20):
+        phantom(seed)
+
+    # 20 a second where a core is free; a machine that is busy has less.
+    assert 20 / (time.process_time() - start) > 5
+
+
+def test_the_command_writes_pictures_and_their_truth(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("phantoms")
+
+    status = main(["phantoms:2000000:2", "--out", str(folder), "--truth", "--side", "128"])
+
+    lines = [json.loads(line) for line in (folder / "truth.jsonl").read_text().splitlines()]
+    assert status == 0
+    for line, seed in zip(lines, (2_000_000, 2_000_001), strict=True):
+        picture = cv2.imread(str(folder / line["file"]), cv2.IMREAD_UNCHANGED)
+        film = phantom(seed, 128)
+        assert picture is not None
+        assert np.array_equal(picture, film.pixels)
+        boxes = {box["label"]: box["xyxy"] for box in line["boxes"]}
+        expected = to_corners(film.regions["right lung"].astype(np.float64)) * 128
+        np.testing.assert_allclose(boxes["Right Lung"], expected, atol=0.06)
+        assert line["split"] == "test"
+
+
+def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["phantoms:999999:5", "--out", "anywhere"])
+
+    assert "split" in capsys.readouterr().err

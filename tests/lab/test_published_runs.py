@@ -1,0 +1,89 @@
+"""The run files of the paper's training take a step, with a network of their own shape and small widths."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from models.lab.training.catalog import catalog_of
+from models.lab.training.noise import disturbed
+from models.lab.training.parts import begins_with
+from models.lab.training.process_group import ProcessGroup
+from models.lab.training.runfile import FilmSource, Machine, Run, read_run
+from models.lab.training.stage_trainer import open_trainer, take_step
+from models.lab.training.store import open_library, stock
+from models.lab.training.trained_model import build_model
+from models.manifest import NetworkSizes
+from models.progress import quiet
+from tests.paths import REPOSITORY
+from tests.support.training import cig_film, vindr_film
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
+FILMS = {"mimic_cxr.jsonl": (cig_film(), 6), "vindr_cxr.jsonl": (vindr_film(), 2)}
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The two files that the run files name, with a few films in each."""
+    folder = tmp_path_factory.mktemp("films")
+    cv2.imwrite(str(folder / "film.png"), np.random.default_rng(0).integers(0, 255, (256, 300), dtype=np.uint8))
+    for name, (truth, count) in FILMS.items():
+        (folder / name).write_text((json.dumps({"file": "film.png", "patient": "p", "truth": truth}) + "\n") * count)
+    return folder
+
+
+def small(sizes: NetworkSizes) -> NetworkSizes:
+    """The same layers, boxes and vocabularies, with widths of 16."""
+    return replace(
+        sizes,
+        image_encoder=replace(sizes.image_encoder, width=16, heads=2, output=16),
+        prompt_encoder=replace(sizes.prompt_encoder, width=16, heads=2, output=16),
+        detector=replace(sizes.detector, dim=16, heads=2, feedforward=32),
+        generator=replace(sizes.generator, width=16, heads=2, layers=2, prefix_hidden=16),
+    )
+
+
+def shortened(run: Run, films: Path) -> Run:
+    [stage] = run.stages
+    return replace(
+        run,
+        start="",
+        machine=Machine(),
+        network=small(run.network),
+        data=replace(
+            run.data,
+            store=str(films / "store"),
+            films=tuple(
+                FilmSource(file=str(films / source.file), balanced=source.balanced) for source in run.data.films
+            ),
+        ),
+        stages=(replace(stage, batch=4, accumulation=2, epochs=0, steps=1, warm_up=0),),
+    )
+
+
+@pytest.mark.parametrize("name", ["published_1", "published_2", "published_text", "published_3"])
+def test_a_published_run_takes_a_step_in_which_every_loss_counts(name: str, films: Path) -> None:
+    run = shortened(read_run(RUNS / f"{name}.toml"), films)
+    assert stock(run.data, run.store, renderers=1, report=quiet)
+    catalog = catalog_of(run.data.classes)
+    library = open_library(run.data, run.store, catalog)
+    model = build_model(run, catalog, ())
+    trainer = open_trainer(run, ProcessGroup(rank=0, size=1), number=0, catalog=catalog, library=library, model=model)
+    before = {key: weight.clone() for key, weight in model.network.state_dict().items()}
+
+    with disturbed(model.network.train(), trainer.stage.noise):
+        outcome = take_step(trainer, 0, stop=False)
+
+    assert len(library) == (12 if name == "published_1" else 6)
+    assert outcome.losses.isfinite().all() and (outcome.losses > 0).all()
+    changed = {key for key, weight in model.network.state_dict().items() if not torch.equal(weight, before[key])}
+    assert {key.split(".")[0] for key in changed} == set(trainer.stage.train)
+    assert not any(begins_with(key, trainer.stage.frozen) for key in changed)

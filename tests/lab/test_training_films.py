@@ -1,0 +1,386 @@
+"""Films as training sees them: what is true of them stays true, whatever is done to their pixels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models import boxes as unit_boxes
+from models.errors import ModelError
+from models.lab.phantoms.picture import phantom
+from models.lab.training.augment import augment, draw_map, mirror, move, move_boxes
+from models.lab.training.batch import collate
+from models.lab.training.catalog import catalog_of, exchange_sides
+from models.lab.training.films import TrainingFilm, find_films, patient_of, read_films
+from models.lab.training.labels import FilmLabels, Line, labels_of, line_of
+from models.lab.training.random_streams import film_numbers, stream
+from models.lab.training.runfile import FilmSource
+from models.lab.training.split import HeldOut, read_held_out
+from models.lab.training.stages import Augmentation, Drawing
+from tests.support.material import material
+
+CATALOG = catalog_of(["chexpert"])
+CLASSES = [entry.name for entry in CATALOG.classes]
+RULE = Augmentation(flip=0.5, area=(0.5, 1.0), aspect=1.3, scale=(0.9, 1.1), shift=0.05, rotate=10)
+EFFUSION = CLASSES.index("pleural_effusion")
+
+
+def line(**known: object) -> Line:
+    return {
+        "present": {"pleural_effusion": True, "edema": False, "no_finding": False},
+        "boxes": {"pleural_effusion": [[0.2, 0.8, 0.2, 0.2]]},
+        "located": ["pleural_effusion", "edema"],
+        "regions": {"right lung": [0.25, 0.5, 0.4, 0.8], "aortic arch": [0.6, 0.3, 0.1, 0.1]},
+        "region_present": {"right lung": ["pleural_effusion"]},
+        "region_known": ["pleural_effusion", "edema"],
+        "said": [
+            {
+                "text": "Small right pleural effusion.",
+                "positive": True,
+                "findings": ["pleural_effusion"],
+                "regions": ["right lung"],
+                "boxes": [[0.2, 0.8, 0.2, 0.2]],
+            },
+            {"text": "No edema.", "positive": False, "findings": ["edema"], "regions": [], "boxes": []},
+        ],
+        "sides": [{"finding": "pleural_effusion", "side": "right", "zone": "lower", "box": [0.2, 0.8, 0.2, 0.2]}],
+        **known,  # type: ignore[typeddict-item] # only keys of a line are given
+    }
+
+
+def films_of(path: Path) -> list[TrainingFilm]:
+    return list(read_films(path, find_films(FilmSource(file=str(path))), side=50))
+
+
+def labels() -> FilmLabels:
+    return labels_of(line(), CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("text", "mirrored"),
+    [
+        ("Small right pleural effusion.", "Small left pleural effusion."),
+        ("LEFT base, Right apex, left-sided", "RIGHT base, Left apex, right-sided"),
+        ("A line ends in the right atrium.", "A line ends in the right atrium."),
+        ("Bright upright copyright.", "Bright upright copyright."),
+    ],
+)
+def test_sides_are_exchanged_in_words(text: str, mirrored: str) -> None:
+    assert exchange_sides(text) == mirrored
+    assert exchange_sides(exchange_sides(text)) == text
+
+
+def test_a_mirrored_film_has_its_sides_exchanged() -> None:
+    flipped = mirror(labels(), CATALOG)
+
+    left, right, arch = (CATALOG.regions.index(name) for name in ("left lung", "right lung", "aortic arch"))
+    assert flipped.seen[left] and not flipped.seen[right]
+    assert flipped.region_present[left, EFFUSION] and flipped.region_known[left, EFFUSION]
+    assert [sentence.text for sentence in flipped.said] == ["Small left pleural effusion.", "No edema."]
+    assert flipped.said[0].regions == (left,)
+    assert [side.side for side in flipped.sides] == ["left"]
+    # A heart that points to the right has an arch too, but not where people have it.
+    assert not flipped.seen[arch]
+
+
+def test_flipping_moves_boxes_with_the_pixels() -> None:
+    pixels = np.zeros((100, 100), dtype=np.uint8)
+    pixels[70:90, 10:30] = 255
+    rng = stream(0, "test")
+
+    gray, shown = augment(pixels, labels(), Augmentation(flip=1.0), rng, catalog=CATALOG, size=100)
+
+    rows, columns = np.nonzero(gray > 0.5)
+    assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (70, 90, 70, 90)
+    assert shown.boxes[EFFUSION, 0] == pytest.approx([0.8, 0.8, 0.2, 0.2], abs=1e-6)
+    assert shown.said[0].boxes[0] == pytest.approx([0.8, 0.8, 0.2, 0.2], abs=1e-6)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.floats(0.3, 0.7), st.floats(0.3, 0.7))
+def test_boxes_go_where_the_pixels_go(seed: int, x: float, y: float) -> None:
+    pixels = np.zeros((224, 224), dtype=np.uint8)
+    box = np.array([[x, y, 0.1, 0.1]], dtype=np.float32)
+    left, top, right, bottom = np.rint(unit_boxes.to_corners(box)[0] * 224).astype(int)
+    pixels[top:bottom, left:right] = 255
+    known = replace(labels(), boxes=np.zeros_like(labels().boxes), valid=np.zeros_like(labels().valid))
+    known.boxes[0, 0], known.valid[0, 0] = (
+        unit_boxes.to_center_size(np.array([left, top, right, bottom], dtype=np.float32) / 224),
+        True,
+    )
+
+    gray, shown = augment(pixels, known, RULE, stream(seed, "test"), catalog=CATALOG, size=224)
+
+    rows, columns = np.nonzero(gray > 0.5)
+    corners = unit_boxes.to_corners(shown.boxes[0, 0])
+    # Of a turned box that is cut off, the corner that reached farthest may be gone; its box then is a little too large.
+    if shown.valid[0, 0] and len(rows) and corners.min() > 0 and corners.max() < 1:
+        drawn = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / 224
+        assert corners == pytest.approx(drawn, abs=2 / 224)
+
+
+def test_what_is_cut_off_is_forgotten() -> None:
+    away = np.array([[1.0, 0, -0.5], [0, 1.0, 0]])
+
+    shown = move(labels(), away, visibility=0.1)
+
+    assert not shown.valid[EFFUSION].any() and not shown.located[EFFUSION] and not shown.known[EFFUSION]
+    assert shown.known[CLASSES.index("edema")] and not shown.known[CLASSES.index("no_finding")]
+    assert [sentence.text for sentence in shown.said] == ["No edema."]
+    assert shown.sides == ()
+
+
+@pytest.mark.parametrize(("shift", "in_sight"), [(-0.27, True), (-0.29, False)])
+def test_a_box_needs_a_tenth_in_sight(shift: float, in_sight: bool) -> None:
+    box = np.array([0.2, 0.5, 0.2, 0.2], dtype=np.float32)
+
+    _, seen = move_boxes(box, np.array([[1.0, 0, shift], [0, 1.0, 0]]), visibility=0.1)
+
+    assert bool(seen) is in_sight
+
+
+def test_without_a_rule_a_film_stays_as_it_is() -> None:
+    film = phantom(3, side=64)
+    known = labels_of(line_of(film), CATALOG)
+
+    gray, shown = augment(film.pixels, known, Augmentation(), stream(1, "test"), catalog=CATALOG, size=64)
+
+    assert gray == pytest.approx(film.pixels / 255, abs=1e-6)
+    assert shown.boxes == pytest.approx(known.boxes, abs=1e-6)
+    assert (shown.valid == known.valid).all() and (shown.seen == known.seen).all()
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 1000))
+def test_a_part_of_the_film_is_never_more_than_the_film(seed: int) -> None:
+    place = draw_map(Augmentation(area=(0.5, 0.9), aspect=1.3), stream(seed, "test"), flipped=False)
+
+    corners = np.linalg.inv(np.vstack([place, [0, 0, 1]])) @ np.array([[0, 1], [0, 1], [1, 1]])
+
+    assert corners[:2].min() >= -1e-9 and corners[:2].max() <= 1 + 1e-9
+
+
+def test_a_phantom_is_kept_with_all_that_is_true_of_it() -> None:
+    film = phantom(11, side=64)
+
+    known = labels_of(json.loads(json.dumps(line_of(film))), CATALOG)
+
+    assert {CLASSES[number] for number in np.flatnonzero(known.present)} - {"no_finding"} == set(film.findings)
+    for key, boxes in film.findings.items():
+        assert known.boxes[CLASSES.index(key)][known.valid[CLASSES.index(key)]] == pytest.approx(boxes, abs=1e-5)
+    assert {CATALOG.regions[number] for number in np.flatnonzero(known.seen)} == set(film.regions)
+    for region, found in film.region_findings.items():
+        held = known.region_present[CATALOG.regions.index(region)]
+        assert {CLASSES[number] for number in np.flatnonzero(held)} == set(found)
+    assert [sentence.text for sentence in known.said] == [sentence.text for sentence in film.sentences]
+
+
+def test_questions_about_a_side_have_the_boxes_of_that_side() -> None:
+    both = line(
+        boxes={"pleural_effusion": [[0.2, 0.8, 0.2, 0.2], [0.8, 0.8, 0.2, 0.2]]},
+        sides=[
+            {"finding": "pleural_effusion", "side": "right", "zone": "lower", "box": [0.2, 0.8, 0.2, 0.2]},
+            {"finding": "pleural_effusion", "side": "left", "zone": "lower", "box": [0.8, 0.8, 0.2, 0.2]},
+        ],
+    )
+    films = [(np.zeros((8, 8), dtype=np.float32), labels_of(both, CATALOG))]
+
+    batch = collate(
+        films,
+        catalog=CATALOG,
+        drawing=Drawing(sentences=1, hints=9),
+        rng=stream(0, "test"),
+        mean=0.5,
+        std=0.25,
+    )
+
+    hints = [hint for hint in batch.asked[0] if not hint.is_sentence]
+    found = [hint for hint in hints if len(hint.boxes)]
+    assert len(found) == 2 and len(hints) == 3
+    for hint in found:
+        assert ("right" in hint.text.lower()) == (hint.boxes[0, 0] < 0.5)
+    assert all("{" not in hint.text for hint in hints)
+
+
+def test_every_box_of_a_class_counts_however_many_there_are() -> None:
+    many = [[0.1 * place, 0.5, 0.05, 0.05] for place in range(1, 6)]
+    films = [
+        (np.zeros((8, 8), dtype=np.float32), labels_of(known, CATALOG))
+        for known in (line(), line(boxes={"pleural_effusion": many}))
+    ]
+
+    batch = collate(films, catalog=CATALOG, drawing=Drawing(), rng=stream(0, "test"), mean=0.5, std=0.25)
+
+    assert batch.valid[:, EFFUSION].sum(dim=1).tolist() == [1, 5]
+    assert batch.boxes[1, EFFUSION].numpy() == pytest.approx(np.array(many))
+    assert batch.asked_boxes()[0].shape[2] == 5
+
+
+def test_an_epoch_has_every_film_once() -> None:
+    numbers = film_numbers(7, 0, first=0, count=30, films=10)
+
+    assert [sorted(numbers[start : start + 10]) for start in (0, 10, 20)] == [list(range(10))] * 3
+    assert numbers[:10] != numbers[10:20]
+    # Whoever begins in the middle gets what the others got.
+    assert film_numbers(7, 0, first=13, count=5, films=10) == numbers[13:18]
+
+
+def test_real_films_and_their_boxes_are_cut_to_the_square(tmp_path: Path) -> None:
+    picture = np.zeros((100, 200), dtype=np.uint8)
+    picture[20:60, 60:100] = 255
+    cv2.imwrite(str(tmp_path / "a.png"), picture)
+    film = {"file": "a.png", "patient": "p", "boxes": [{"label": "Right Lung", "xyxy": [60, 20, 100, 60]}]}
+    labeled = {"file": "a.png", "nih_labels": ["Effusion"], "boxes": []}
+    (tmp_path / "films.jsonl").write_text(f"{json.dumps(film)}\n{json.dumps(labeled)}\n")
+
+    first, second = films_of(tmp_path / "films.jsonl")
+
+    assert first.pixels.shape == (50, 50) and first.pixels[12:28, 8:22].min() > 250
+    known = labels_of(first.line, CATALOG)
+    assert known.regions[CATALOG.regions.index("right lung")] == pytest.approx([0.3, 0.4, 0.4, 0.4])
+    assert not known.known.any()
+    told = labels_of(second.line, CATALOG)
+    assert told.present[EFFUSION] and told.known[CLASSES.index("edema")] and not told.located.any()
+
+
+def test_a_box_around_both_lungs_is_of_no_single_region(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 100), dtype=np.uint8))
+    film = {"file": "a.png", "patient": "p", "boxes": [{"label": "Lungs", "xyxy": [10, 10, 90, 90]}]}
+    (tmp_path / "films.jsonl").write_text(f"{json.dumps(film)}\n")
+
+    (only,) = films_of(tmp_path / "films.jsonl")
+
+    assert not labels_of(only.line, CATALOG).seen.any()
+
+
+def test_a_patient_is_on_one_side_of_the_split() -> None:
+    third, half = HeldOut(share=1 / 3), HeldOut(share=0.5)
+    held = {name for name in map(str, range(3000)) if name in third}
+
+    assert 900 < len(held) < 1100
+    assert {name for name in map(str, range(3000)) if name in half} > held
+
+
+def test_patients_may_be_held_out_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "held.txt").write_text("# chosen by hand\n007\n\n  p 1  # and why\n")
+
+    held = read_held_out(str(tmp_path / "held.txt"))
+
+    assert held.named == {"007", "p 1"}
+    assert "007" in held and "008" not in held
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0", "above 0"),
+        ("1.5", "at most 1"),
+        ("nan", "above 0"),
+        ("away.txt", "cannot be read"),
+        ("empty.txt", "names no patient"),
+    ],
+)
+def test_a_split_that_says_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, complaint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").write_text("# nobody\n")
+
+    with pytest.raises(ModelError, match=complaint):
+        read_held_out(text)
+
+
+@pytest.mark.parametrize("source", ["nih_512", "lungs_640"])
+def test_the_validation_patients_are_two_fifths(source: str) -> None:
+    films = [json.loads(line) for line in material(f"data/{source}.jsonl").read_text().splitlines()]
+    patients = {patient_of(film) for film in films}
+
+    held = read_held_out(f"models/lab/training/validation/{source}.txt").named
+
+    assert held < patients
+    assert len(held) / len(patients) == pytest.approx(0.4, abs=0.01)
+
+
+BAD_LABEL = "no catalog has the label 'Efusion'; did you mean 'Effusion'\\?"
+SIDE = {"finding": "edema", "side": "right", "zone": None, "box": [0.5, 0.5, 0.1, 0.1]}
+SENTENCE = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "boxes": []}
+
+
+@pytest.mark.parametrize(
+    ("film", "complaint"),
+    [
+        ({"patient": "p"}, "not a film as expected"),
+        ({"file": 3}, "not a film as expected"),
+        ({"boxes": [{"label": "Edema", "xyxy": [1, 2, 3]}]}, "xyxy must be four numbers"),
+        ({"boxes": [{"label": "Efusion", "xyxy": [1, 2, 3, 4]}]}, BAD_LABEL),
+        ({"nih_labels": ["Efusion"]}, BAD_LABEL),
+        ({"truth": {"present": {"vindrcxr/Cardiomegly": True}}}, "did you mean 'vindrcxr/Cardiomegaly'"),
+        ({"truth": {"boxes": {"Edema": []}}}, "no catalog has the class 'Edema'; did you mean 'edema'"),
+        ({"truth": {"located": ["cig/af/edema"]}}, "no catalog has the class 'cig/af/edema'"),
+        ({"truth": {"region_known": ["edem"]}}, "no catalog has the class 'edem'"),
+        ({"truth": {"region_present": {"right lung": ["edem"]}}}, "no catalog has the class 'edem'"),
+        ({"truth": {"regions": {"right lungs": [0, 0, 1, 1]}}}, "the region 'right lungs'; did you mean 'right lung'"),
+        ({"truth": {"regions": {"lungs": [0, 0, 1, 1]}}}, "name right lung and left lung instead"),
+        ({"truth": {"region_present": {"liver": []}}}, "no catalog has the region 'liver'"),
+        ({"truth": {"said": [SENTENCE | {"findings": ["edem"]}]}}, "no catalog has the class 'edem'"),
+        ({"truth": {"said": [SENTENCE | {"regions": ["liver"]}]}}, "no catalog has the region 'liver'"),
+        ({"truth": {"sides": [SIDE | {"finding": "edem"}]}}, "no catalog has the class 'edem'"),
+        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "not a film as expected"),
+        ({"truth": ["edema"]}, "not a film as expected"),
+    ],
+)
+def test_a_wrong_line_is_named_before_any_picture_is_read(
+    tmp_path: Path, film: dict[str, object], complaint: str
+) -> None:
+    path = tmp_path / "films.jsonl"
+    good: dict[str, object] = {"file": "nowhere.png"}
+    wrong = film if "patient" in film else good | film
+    path.write_text(f"{json.dumps(good)}\n\n{json.dumps(wrong)}\n")
+
+    with pytest.raises(ModelError, match=complaint) as refused:
+        find_films(FilmSource(file=str(path)))
+    assert str(refused.value).startswith(f"{path}, line 3: ")
+
+
+def test_catalog_labels_that_a_run_does_not_use_are_accepted(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 100), dtype=np.uint8))
+    labels = ("Lung Opacity", "Infiltrate", "vindrcxr/Rib fracture", "Lungs")
+    boxes = [{"label": label, "xyxy": [10, 10, 90, 90]} for label in labels]
+    (tmp_path / "films.jsonl").write_text(json.dumps({"file": "a.png", "boxes": boxes, "nih_labels": ["Hernia"]}))
+
+    (film,) = films_of(tmp_path / "films.jsonl")
+
+    assert film.line.get("boxes", {}).keys() == {"lung_opacity", "vindrcxr/Rib fracture"}
+    assert labels_of(film.line, CATALOG).located[CLASSES.index("lung_opacity")]
+    assert labels_of(film.line, catalog_of(["vindr"])).located.sum() == 1
+
+
+def test_a_picture_that_cannot_be_read_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "films.jsonl").write_text('{"file": "nowhere.png"}\n')
+
+    with pytest.raises(ModelError, match=r"films\.jsonl, line 1: .*nowhere\.png cannot be read"):
+        films_of(tmp_path / "films.jsonl")
+
+
+def test_a_file_without_films_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "films.jsonl").write_text("\n")
+
+    with pytest.raises(ModelError, match="holds no film that training may use"):
+        find_films(FilmSource(file=str(tmp_path / "films.jsonl")))
+
+
+def test_a_class_of_two_catalogs_gets_its_label_by_its_own_name() -> None:
+    both = catalog_of(["chexpert", "cig"])
+    names = [phrases.name for phrases in both.classes]
+
+    known = labels_of({"present": {"atelectasis": True, "cig/af/atelectasis": False}}, both)
+
+    assert known.known.sum() == 2
+    assert known.present[names.index("atelectasis")] and not known.present[names.index("cig/af/atelectasis")]

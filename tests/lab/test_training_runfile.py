@@ -1,0 +1,300 @@
+"""Run files: every mistake at once, the published runs as published, and the schedule."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.errors import ModelError
+from models.lab.training.catalog import catalog_of
+from models.lab.training.finish import MODEL
+from models.lab.training.runfile import Machine, read_run
+from models.lab.training.schedule import learning_rate
+from models.lab.training.stages import BoxTokenStart, Noise, Stage
+from models.lab.training.view_run import read_view_run
+from models.manifest import PUBLISHED_SIZES
+from tests.paths import REPOSITORY
+from tests.support.material import material
+from tests.support.training import write_run
+
+RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
+
+# spec §10: batch, accumulation, epochs, learning rate, warm-up, weight decay.
+PUBLISHED = {
+    "published_1": (256, 1, 50, 1e-4, 1000, 1e-5),
+    "published_2": (256, 1, 200, 1e-3, 1000, 1e-5),
+    "published_text": (32, 8, 50, 3e-4, 10000, 1e-5),
+    "published_3": (8, 32, 20, 3e-4, 10000, 1e-3),
+}
+LOSSES = {
+    "published_1": {
+        "patho-detect": 10,
+        "patho-cls": 1,
+        "anat-detect": 0.1,
+        "anat-cls": 0.005,
+        "sent-contr": 0.005,
+        "global-contr": 1,
+    },
+    "published_2": {"anat-cls": 0.01, "anat-mse": 0.04, "sent-mse": 0.02, "sent-contr": 0.005},
+    "published_text": {"text-gen": 1},
+    "published_3": {"anat-mse": 0.04, "sent-mse": 0.02, "anat-gen": 1, "sent-gen": 0.5},
+}
+TRAINED = {
+    "published_1": ("detector", "image_encoder"),
+    "published_2": ("post_decoder",),
+    "published_text": ("generator",),
+    "published_3": ("post_decoder", "generator"),
+}
+CLASSES = {
+    "published_1": ("vindr", "cig"),
+    "published_2": ("cig",),
+    "published_text": ("cig",),
+    "published_3": ("cig",),
+}
+BOX_DROP = {"published_1": 0.0, "published_2": 0.3, "published_text": 0.0, "published_3": 0.1}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_run_is_as_published(name: str) -> None:
+    run = read_run(RUNS / f"{name}.toml")
+
+    [stage] = run.stages
+    told = (stage.batch, stage.accumulation, stage.epochs, stage.learning_rate, stage.warm_up, stage.weight_decay)
+    assert told == PUBLISHED[name]
+    assert stage.losses == LOSSES[name]
+    assert stage.train == TRAINED[name]
+    assert (stage.schedule, stage.clip, run.seed) == ("cosine", 1.0, 42)
+    assert (run.machine.mixed_precision, run.data.words, run.network) == (True, "full", PUBLISHED_SIZES)
+    assert stage.noise == Noise(
+        dropout=0.3,
+        attention=0.1,
+        drop_path=0.2,
+        prefix=0.3,
+        box_drop=BOX_DROP[name],
+        skip=0.25,
+        skip_dropout=0.3,
+    )
+    drawing = stage.drawing
+    assert (drawing.answerer, drawing.together, drawing.padded) == ("first", 1.0, True)
+    assert (drawing.classes, drawing.regions, drawing.sentences, drawing.told) == (10, 20, 64, 32)
+    assert (run.data.classes, run.data.side, run.model.gray, run.model.resize) == (
+        CLASSES[name],
+        256,
+        "mimic_jpg",
+        "via_256",
+    )
+    assert (run.model.mean, run.model.std) == (0.505, 0.248)
+    temperatures = stage.temperatures
+    assert (temperatures.findings, temperatures.anatomy, temperatures.sentences, temperatures.films) == (
+        0.2,
+        0.25,
+        0.25,
+        0.2,
+    )
+
+
+def test_the_first_published_stage_keeps_the_lower_image_encoder() -> None:
+    [stage] = read_run(RUNS / "published_1.toml").stages
+
+    kept = {name.removeprefix("image_encoder.") for name in stage.frozen}
+    assert kept == {
+        "stem",
+        "class_token",
+        "positions",
+        "norm_after",
+        "projection",
+        *(f"layers.{number}" for number in range(8)),
+    }
+
+
+def test_vindr_has_as_large_a_part_of_an_epoch_as_mimic() -> None:
+    mimic, vindr = read_run(RUNS / "published_1.toml").data.films
+
+    assert (mimic.balanced, mimic.repeat, vindr.balanced, vindr.repeat) == (False, 1, True, 1)
+    assert vindr.times(own=15_000, most=237_962) == 16
+    assert all(len(read_run(RUNS / f"{name}.toml").data.films) == 1 for name in CLASSES if name != "published_1")
+
+
+@pytest.mark.parametrize("name", ["published_1", "published_2", "published_3"])
+def test_films_are_changed_as_published(name: str) -> None:
+    [stage] = read_run(RUNS / f"{name}.toml").stages
+
+    rule = stage.augmentation
+    assert (rule.flip, rule.area, rule.scale, rule.shift, rule.rotate) == (0.5, (0.5, 1.0), (0.95, 1.0), 0.02, 10.0)
+    assert (rule.brightness, rule.contrast, rule.blur, rule.blur_sigma, rule.visibility) == (0.4, 0.4, 0.5, 5.0, 0.1)
+    assert rule.aspect == 4 / 3
+
+
+def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
+    published = json.loads(material("chex/prompts.json").read_text(encoding="utf-8"))
+    catalog = catalog_of(("vindr", "cig"))
+
+    names = [*published["class_names/vindrcxr_loc"], *published["class_names/cig_all"]]
+    prompts = {
+        side: published[f"prompts/vindrcxr_{side}"] | published[f"prompts/cigcls_{side}"] for side in ("pos", "neg")
+    }
+    assert [phrases.name for phrases in catalog.classes] == names
+    assert [list(phrases.positive) for phrases in catalog.classes] == [prompts["pos"][name] for name in names]
+    assert [list(phrases.negative) for phrases in catalog.classes] == [prompts["neg"][name] for name in names]
+    synonyms = published["prompts/cig_anat_synonym"]
+    regions = [*published["anatomy_names/cig_default"], *published["anatomy_names/cig_multi"]]
+    assert [list(phrases) for phrases in catalog.region_phrases] == [synonyms[name] for name in regions]
+
+
+def test_the_demonstration_run_can_be_read() -> None:
+    run = read_run(RUNS / "phantom.toml")
+
+    assert (run.network.image_encoder.stem, run.network.detector.pooling) == ("residual", "scaled_sum")
+    assert (run.machine.device, run.machine.processes, run.model.store) == ("cpu", 2, "half")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"), [("phantom.toml", "phantom_gpu.toml"), ("phantom_gpu.toml", "phantom_further.toml")]
+)
+def test_a_run_on_a_gpu_goes_on_from_the_run_before(earlier: str, later: str) -> None:
+    demonstration = read_run(RUNS / "phantom.toml")
+    first, then = read_run(RUNS / earlier), read_run(RUNS / later)
+
+    assert then.start == f"{first.output}/{MODEL}"
+    assert (then.network, then.model, then.data.words) == (first.network, first.model, "start")
+    assert [source.held_out for source in then.data.films] == [source.held_out for source in first.data.films]
+    assert all(stage.train == demonstration.stages[1].train for stage in then.stages)
+    # The phantoms of the view head are others.
+    assert then.data.first_seed + then.data.phantoms <= read_view_run(RUNS / "views.toml").data.first_seed
+
+
+def test_the_view_head_belongs_to_the_last_run() -> None:
+    last = read_run(RUNS / "phantom_further.toml")
+
+    assert read_view_run(RUNS / "views.toml").model == f"{last.output}/{MODEL}"
+    assert last.start_share == 0.3 and "image_encoder" in last.stages[0].train
+
+
+def test_loaders_are_for_one_process() -> None:
+    assert Machine(loaders=4).loaders == 4
+    with pytest.raises(ValueError, match="loaders must be 0 with several processes"):
+        Machine(loaders=4, processes=2)
+
+
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run.toml", store=tmp_path, stages=("contrast",))
+    text = path.read_text()
+    for good, bad in (
+        ("seed = 5\n", "seed = 5\ncolor = 1\n"),
+        ('licence = "Apache-2.0"\n', ""),
+        ("log = 1", 'log = "often"'),
+        ('stem = "conv"', 'stem = "wide"'),
+        ("flip = 0.5", "flip = 5"),
+    ):
+        assert good in text
+        text = text.replace(good, bad)
+    path.write_text(text)
+
+    with pytest.raises(ModelError) as refused:
+        read_run(path)
+
+    told = str(refused.value).splitlines()
+    assert len(told) == 5
+    for key in (
+        "color is unknown",
+        "model.licence is missing",
+        "machine.log is 'often'",
+        "stem is 'wide'",
+        "stages[0].augmentation.flip must lie in 0..1",
+    ):
+        assert any(key in line for line in told), key
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "complaint"),
+    [
+        ("align = 6", "alike = 6", "losses.alike is unknown"),
+        ("steps = 2", "steps = 2\nepochs = 1", "epochs or steps must be above 0, and not both"),
+        ("processes = 1", "processes = 3", "batch of contrast must be a multiple of machine.processes"),
+        ("phantoms = 12", "phantoms = 1000001", "later seeds are reserved for tests"),
+        ('name = "contrast"', 'name = "contrast"\nclip = -1', "clip must be above 0"),
+        ("area = [0.6, 1.0]", "area = [0.6]", "area[1] is missing; add it"),
+        ("[model]", "model = 3\n[other]", "model must be a table"),
+    ],
+)
+def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, complaint: str) -> None:
+    path = write_run(tmp_path / "run.toml", store=tmp_path, stages=("contrast",))
+    text = path.read_text()
+    assert good in text
+
+    path.write_text(text.replace(good, bad, 1))
+
+    with pytest.raises(ModelError) as refused:
+        read_run(path)
+    assert complaint in str(refused.value)
+
+
+def test_a_run_file_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("seed = ")
+
+    with pytest.raises(ModelError, match="is not TOML"):
+        read_run(tmp_path / "run.toml")
+    with pytest.raises(ModelError, match="name a run file"):
+        read_run(tmp_path / "none.toml")
+
+
+def test_runs_are_told_apart_by_what_they_compute(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
+
+    moved = replace(run, output="elsewhere", machine=replace(run.machine, log=7, threads=2))
+    hotter = replace(run, stages=(replace(run.stages[0], learning_rate=0.5), *run.stages[1:]))
+
+    begun = replace(run, start="a model", data=replace(run.data, words="full"))
+
+    assert moved.fingerprint == run.fingerprint
+    assert replace(begun, start_share=0.5).fingerprint == begun.fingerprint, "it changes what is written, no loss"
+    assert hotter.fingerprint != run.fingerprint
+
+
+def test_a_share_of_the_start_needs_one(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
+
+    with pytest.raises(ValueError, match="start_share needs start"):
+        replace(run, start_share=0.3)
+    with pytest.raises(ValueError, match=r"start_share must lie in 0\.\.1"):
+        replace(run, start_share=1.5)
+
+
+def test_a_setting_that_is_left_out_does_not_stop_earlier_runs(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path, stages=("contrast",)))
+    words = BoxTokenStart(words=("on the left", "on the right", ""))
+
+    # As it was before a stage could have `start_box_tokens`.
+    assert run.fingerprint == "dbfa61dbe717a9329ce8c8a5218189904b9658832ae585bfd275af78426a84da"
+    with_words = replace(run, stages=(replace(run.stages[0], start_box_tokens=words),))
+    assert with_words.fingerprint != run.fingerprint
+
+
+def stage(**settings: object) -> Stage:
+    values = {"name": "a", "train": ("detector",), "steps": 1, "batch": 1, "weight_decay": 0.0, "losses": {"box": 1.0}}
+    return Stage(**{**values, "learning_rate": 1e-3, **settings})  # type: ignore[arg-type] # each has its own type
+
+
+def test_the_published_schedule_falls_from_batch_to_batch() -> None:
+    published = stage(warm_up=100)
+
+    rates = [learning_rate(published, batch=batch, batches=1000) for batch in (0, 50, 100, 500, 1000)]
+
+    # timm's cosine: the warm-up is a part of the cycle, so the rate jumps to what the cycle has by then.
+    after = 1e-7 + (1e-3 - 1e-7) * (1 + math.cos(math.pi * 0.1)) / 2
+    assert rates == pytest.approx([0, 0.5e-3, after, 0.5e-3 + 0.5e-7, 1e-7])
+
+
+@given(st.integers(0, 999))
+def test_the_late_schedule_is_constant_and_then_falls(batch: int) -> None:
+    late = stage(schedule="late_decay")
+
+    rate = learning_rate(late, batch=batch, batches=1000)
+
+    assert rate == pytest.approx(1e-3 if batch <= 700 else 1e-3 * (1000 - batch) / 300)

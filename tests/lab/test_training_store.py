@@ -1,0 +1,294 @@
+"""Films made ready for training: in little memory, by several processes, and gone on with after a kill."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from models.errors import ModelError
+from models.lab.training.catalog import catalog_of
+from models.lab.training.runfile import Data, FilmSource
+from models.lab.training.store import open_library, stock
+from models.lab.training.workers import Job, do_all
+from models.progress import quiet
+from tests.support import peers
+
+CATALOG = catalog_of(["chexpert"])
+LIMIT_SECONDS = 120
+SHELVES = 20
+
+
+@pytest.fixture(autouse=True)
+def cv2_threads() -> Iterator[None]:
+    threads = cv2.getNumThreads()
+    yield
+    cv2.setNumThreads(threads)
+
+
+def films_file(folder: Path, *, count: int) -> Path:
+    """A file of films that share one picture; each is known by its sentence."""
+    picture = np.random.default_rng(0).integers(0, 255, (64, 80), dtype=np.uint8)
+    cv2.imwrite(str(folder / "film.png"), picture)
+    said = {"positive": False, "findings": [], "regions": [], "boxes": []}
+    lines = [
+        {"file": "film.png", "patient": f"p{number}", "truth": {"said": [said | {"text": f"Film {number}."}]}}
+        for number in range(count)
+    ]
+    path = folder / "films.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def data_of(path: Path, *, side: int = 64) -> Data:
+    return Data(films=(FilmSource(file=str(path)),), side=side)
+
+
+def make(data: Data, folder: Path) -> list[int]:
+    """Make films in this process; returns how many shelves were to be made, each time one was done."""
+    totals: list[int] = []
+
+    def report(stage: str, done: int = 0, total: int = 0) -> None:
+        if total:
+            totals.append(total)
+
+    assert stock(data, folder, renderers=1, report=report)
+    return totals
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def wait_for(event: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT_SECONDS
+    while not event():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def child(program: str, *arguments: object, repository: Path) -> subprocess.Popen[str]:
+    source = "from pathlib import Path\nimport sys\n" + textwrap.dedent(program)
+    command = [sys.executable, "-c", source, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=repository, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+GROWTH = """
+    from models.progress import quiet
+    from models.lab.training.runfile import Data, FilmSource
+    from models.lab.training.store import stock
+
+    def mebibytes(name):
+        [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
+        return int(line.split()[1]) / 1024
+
+    data = Data(films=(FilmSource(file=sys.argv[1]),), side=1024)
+    # The peak of memory is counted from here on, not from what the process was forked from.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = mebibytes("VmRSS")
+    stock(data, Path(sys.argv[2]), renderers=1, report=quiet)
+    print(mebibytes("VmHWM") - before, "torch" in sys.modules)
+"""
+
+
+def test_films_are_made_in_much_less_memory_than_they_have_bytes(tmp_path: Path, repository: Path) -> None:
+    path = films_file(tmp_path, count=160)
+
+    out, told = child(GROWTH, path, tmp_path / "store", repository=repository).communicate(timeout=LIMIT_SECONDS)
+
+    mebibytes = sum(made.stat().st_size for made in (tmp_path / "store").glob("*.npy")) / 2**20
+    assert mebibytes > 160, told
+    growth, has_torch = out.split()
+    assert float(growth) < mebibytes / 4
+    # Each process that makes films would hold it in memory.
+    assert has_torch == "False"
+
+
+MAKE = """
+    from models.progress import quiet
+    from models.lab.training.runfile import Data, FilmSource
+    from models.lab.training.store import stock
+
+    if __name__ == "__main__":
+        data = Data(films=(FilmSource(file=sys.argv[1]),), side=64)
+        stock(data, Path(sys.argv[2]), renderers=2, report=quiet)
+"""
+
+
+def kill_in_the_middle(path: Path, store: Path, repository: Path) -> list[Path]:
+    """Kill the parent of two workers once some shelves are made; returns these, none where it was over before.
+
+    The workers must leave with it.
+    """
+    script = store.with_suffix(".py")
+    script.write_text("from pathlib import Path\nimport sys\n" + textwrap.dedent(MAKE))
+    command = [sys.executable, str(script), str(path), str(store)]
+    program = subprocess.Popen(
+        command, cwd=repository, env={"PYTHONPATH": str(repository)}, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for(lambda: len(list(store.glob("*.jsonl"))) >= 3 or program.poll() is not None)
+        children = children_of(program.pid)
+    finally:
+        program.kill()
+        _, told = program.communicate()
+    assert program.returncode in (0, -signal.SIGKILL), told
+    wait_for(lambda: not any(peers.is_running(pid) for pid in children))
+    made = sorted(store.glob("*.jsonl"))
+    return made if children and len(made) < SHELVES else []
+
+
+def children_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+
+
+def test_a_killed_run_makes_only_the_shelves_that_are_missing(tmp_path: Path, repository: Path) -> None:
+    path = films_file(tmp_path, count=SHELVES * 200)
+    # A test that is kept waiting may come too late for its kill, and then tries again.
+    store, made = next(
+        (store, made)
+        for store in (tmp_path / name for name in "abc")
+        if (made := kill_in_the_middle(path, store, repository))
+    )
+    times = {shelf: shelf.stat().st_mtime_ns for shelf in made}
+
+    totals = make(data_of(path), store)
+
+    # What had lines is kept; no worker had more than one shelf in hand.
+    assert totals == [SHELVES - len(made)] * (SHELVES - len(made))
+    assert {shelf: shelf.stat().st_mtime_ns for shelf in made} == times
+    # Two workers and a kill leave the same bytes as one worker.
+    make(data_of(path), tmp_path / "whole")
+    assert contents(store) == contents(tmp_path / "whole")
+    assert not list(store.glob("*.part"))
+
+
+def test_films_are_read_back_in_their_order(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=450)
+    make(data_of(path, side=32), tmp_path / "store")
+
+    library = open_library(data_of(path, side=32), tmp_path / "store", CATALOG)
+
+    assert len(library) == 450
+    for number in (0, 199, 200, 449):
+        pixels, truth = library.film(number)
+        assert pixels.shape == (32, 32) and pixels.std() > 10
+        assert truth.said[0].text == f"Film {number}."
+    assert library.texts() == {f"Film {number}." for number in range(450)}
+
+
+def test_a_stop_ends_after_the_shelf_in_hand(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=500)
+    store = tmp_path / "store"
+    finished: list[int] = []
+
+    def report(stage: str, done: int = 0, total: int = 0) -> None:
+        finished.extend([done] if total else [])
+
+    assert not stock(data_of(path), store, renderers=1, report=report, stopped=lambda: bool(finished))
+    assert finished == [1]
+    assert make(data_of(path), store) == [2, 2]
+    assert stock(data_of(path), store, renderers=1, report=quiet)
+
+
+def test_smaller_sources_repeat_to_the_size_of_the_largest(tmp_path: Path) -> None:
+    sizes = {"many": 25, "few": 10}
+    for name, count in sizes.items():
+        (tmp_path / name).mkdir()
+        films_file(tmp_path / name, count=count)
+    films = {
+        name: FilmSource(file=str(tmp_path / name / "films.jsonl"), repeat=3 if name == "few" else 1, balanced=True)
+        for name in sizes
+    }
+    data = Data(films=tuple(films.values()), side=16)
+    make(data, tmp_path / "store")
+
+    library = open_library(data, tmp_path / "store", CATALOG)
+
+    # As the published sampler rounds it: 3 x 25 / 10 is 7.5, and halves go to the even number.
+    assert len(library) == 25 + 8 * 10
+
+
+def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=3)
+    store = tmp_path / "store"
+    make(data_of(path), store)
+    [lines], [pixels] = store.glob("*.jsonl"), store.glob("*.npy")
+
+    text = lines.read_text()
+    lines.write_text(text.partition("\n")[0] + "\n")
+    with pytest.raises(ModelError, match="do not belong together; delete both"):
+        open_library(data_of(path), store, CATALOG)
+    lines.write_text(text)
+    pixels.write_bytes(pixels.read_bytes()[:1000])
+    with pytest.raises(ModelError, match=r"cannot be read .*; delete"):
+        open_library(data_of(path), store, CATALOG)
+
+
+def test_phantoms_of_an_earlier_version_are_opened(tmp_path: Path) -> None:
+    data = Data(phantoms=3, side=32)
+    make(data, tmp_path)
+    [pixels] = tmp_path.glob("*.npy")
+    written = pixels.read_bytes()
+
+    # As they were written then.
+    np.save(pixels, np.stack(list(np.load(pixels))))
+
+    assert pixels.read_bytes() == written
+    assert make(data, tmp_path) == []
+    assert len(open_library(data, tmp_path, CATALOG)) == 3
+
+
+def test_two_runs_do_not_make_the_same_films_at_once(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=3)
+    told: list[str] = []
+
+    def report(stage: str, done: int = 0, total: int = 0) -> None:
+        told.append(stage)
+
+    make(data_of(path), tmp_path / "store")
+    with (tmp_path / "store" / "lock").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        was_done = stock(
+            data_of(path, side=32), tmp_path / "store", renderers=1, report=report, stopped=lambda: bool(told)
+        )
+
+    assert not was_done
+    assert told == [f"waiting for another run that makes films in {tmp_path / 'store'}"]
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "complaint"),
+    [
+        (partial(json.loads, "{"), ValueError, "Expecting property name"),
+        (partial(signal.raise_signal, signal.SIGKILL), ChildProcessError, "usually for lack of memory"),
+    ],
+)
+def test_a_job_that_fails_in_another_process_ends_the_others(job: Job, kind: type[Exception], complaint: str) -> None:
+    with pytest.raises(kind, match=complaint):
+        do_all([job] * 50, workers=2, stopped=lambda: False, finished=lambda done: None)
+
+
+def test_a_stop_begins_no_other_job_in_any_process(tmp_path: Path) -> None:
+    jobs = [partial(Path.touch, tmp_path / str(number)) for number in range(50)]
+    ended: list[int] = []
+
+    assert not do_all(jobs, workers=2, stopped=lambda: bool(ended), finished=ended.append)
+
+    # Of two in hand both end.
+    assert ended == [1, 2] and len(list(tmp_path.iterdir())) == 2
+    assert not do_all(jobs, workers=2, stopped=lambda: True, finished=ended.append)

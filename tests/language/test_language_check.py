@@ -1,0 +1,218 @@
+"""Faults of generated sentences: those that reports have, and none in all that the reports of phantoms say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Literal, cast, get_args
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from language.check import Claim, Fault, State, contradictions, faults, never_said
+from language.labels import NO_FINDING, class_rules
+from models.lab.chexpert import CHEXPERT
+from models.lab.phantoms import Phantom, phantom
+from models.lab.phantoms.truth import FINDINGS, PhantomSentence
+from tests.paths import FIXTURES
+from tests.support import token_windows
+
+SENTENCES = FIXTURES / "sentences"
+DECISIONS = {"+": "present", "-": "absent", "?": "indeterminate"}
+ClaimedSide = Literal["left", "right", "both"]
+NO_CLAIM = Claim(finding=None, state="absent", side=None, region=None, region_has_finding=False)
+
+
+def rows(name: str) -> list[tuple[str, str, str]]:
+    lines = (SENTENCES / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in f"{line} ".split(" | ")] for line in lines if not line.startswith("#")]
+    return [(first, second, third[0].strip(" |") if third else "") for first, second, *third in cells]
+
+
+def side_of(word: str | None) -> ClaimedSide | None:
+    assert word in ("left", "right", "both", "-", None)
+    return None if word in ("-", None) else cast("ClaimedSide", word)
+
+
+def claim_of_finding(words: str) -> Claim:
+    finding, state, side = words.split()
+    assert state in get_args(State)
+    return replace(NO_CLAIM, finding=finding, state=cast("State", state), side=side_of(side))
+
+
+def claim_of_region(words: str) -> Claim:
+    region, side, found = words.split(", ")
+    assert found in ("found", "clear")
+    return replace(NO_CLAIM, side=side_of(side), region=region, region_has_finding=found == "found")
+
+
+def named(found: tuple[Fault, ...]) -> str:
+    return " ".join(fault.value for fault in found)
+
+
+@cache
+def phantoms() -> list[Phantom]:
+    return [phantom(seed, side=48) for seed in range(40_000, 40_060)]
+
+
+def told() -> Iterator[tuple[Phantom, PhantomSentence]]:
+    """Every sentence of the phantoms' reports, each wording once."""
+    texts = set()
+    for film in phantoms():
+        for sentence in film.sentences:
+            if sentence.text not in texts:
+                texts.add(sentence.text)
+                yield film, sentence
+
+
+def claim_of(film: Phantom, sentence: PhantomSentence) -> Claim:
+    """The truth that a sentence of a phantom stands for."""
+    if not sentence.findings:
+        (region,) = sentence.regions
+        return replace(NO_CLAIM, region=region, side=side_of(token_windows.side(region)))
+    (finding,) = sentence.findings
+    if not sentence.positive:
+        return replace(NO_CLAIM, finding=finding)
+    spoken = token_windows.side(sentence.text)
+    sides = {instance.side for instance in film.instances if instance.finding == finding}
+    assert spoken is None or sides >= ({"left", "right"} if spoken == "both" else {spoken}), sentence.text
+    return replace(NO_CLAIM, finding=finding, state="present", side=side_of(spoken))
+
+
+@pytest.mark.parametrize(("words", "sentence", "expected"), rows("findings"))
+def test_a_sentence_of_a_finding_has_these_faults(words: str, sentence: str, expected: str) -> None:
+    assert named(faults(sentence, claim_of_finding(words))) == expected
+
+
+@pytest.mark.parametrize(("words", "sentence", "expected"), rows("regions"))
+def test_a_sentence_of_a_region_has_these_faults(words: str, sentence: str, expected: str) -> None:
+    assert named(faults(sentence, claim_of_region(words))) == expected
+
+
+@pytest.mark.parametrize(("words", "sentence", "expected"), rows("strictly"))
+def test_what_is_not_understood_is_refused(words: str, sentence: str, expected: str) -> None:
+    assert named(faults(sentence, claim_of_finding(words))) == expected
+
+
+@pytest.mark.parametrize(("sentence", "decided", "expected"), rows("contradictions"))
+def test_a_sentence_contradicts_these_decisions(sentence: str, decided: str, expected: str) -> None:
+    decisions = {word[1:]: DECISIONS[word[0]] for word in decided.split()}
+
+    assert set(contradictions(sentence, decisions)) == set(expected.split())
+
+
+@pytest.mark.parametrize(("sentence", "expected", "_"), rows("never"))
+def test_what_no_sentence_may_say_is_found(sentence: str, expected: str, _: str) -> None:
+    assert named(never_said(sentence)) == expected
+
+
+def test_what_the_name_of_a_finding_says_is_no_severity() -> None:
+    assert never_said("There is severe edema.", names=("Severe edema",)) == ()
+    assert never_said("There is massive severe edema.", names=("Severe edema",)) == (Fault.SEVERITY,)
+
+
+def test_the_cases_have_every_fault_and_every_class() -> None:
+    cases = [(words.split()[0], expected) for words, _, expected in rows("findings")]
+    expected = {fault for table in ("findings", "regions") for row in rows(table) for fault in row[2].split()}
+    expected |= {fault for row in rows("never") for fault in row[1].split()}
+
+    assert expected == {fault.value for fault in Fault}
+    assert {finding for finding, _ in cases} == set(CHEXPERT)
+    assert sum(not expected for _, expected in cases) > 100
+    assert sum(bool(expected) for _, expected in cases) > 100
+
+
+def test_what_a_phantoms_report_says_has_no_fault() -> None:
+    wrong = {
+        sentence.text: named(found)
+        for film, sentence in told()
+        if (found := faults(sentence.text, claim_of(film, sentence)))
+    }
+
+    assert wrong == {}
+
+
+def test_what_a_phantoms_report_says_contradicts_nothing() -> None:
+    wrong = {
+        sentence.text: contradicted
+        for film, sentence in told()
+        for decided in [{str(key): "present" if key in film.findings else "absent" for key in FINDINGS}]
+        if (contradicted := contradictions(sentence.text, decided))
+    }
+
+    assert wrong == {}
+
+
+def test_the_opposite_of_a_phantoms_report_is_contradicted() -> None:
+    for film, sentence in told():
+        for finding in sentence.findings:
+            opposite: State = "absent" if sentence.positive else "present"
+            claim = replace(claim_of(film, sentence), state=opposite)
+
+            assert finding in contradictions(sentence.text, {finding: opposite}), sentence.text
+            expected = Fault.ASSERTED if sentence.positive else Fault.DENIED
+            assert expected in faults(sentence.text, claim), sentence.text
+
+
+def test_another_way_of_reading_reads_the_same() -> None:
+    for _, sentence in told():
+        everything_absent = contradictions(sentence.text, dict.fromkeys(class_rules(), "absent"))
+        everything_present = contradictions(sentence.text, dict.fromkeys(class_rules(), "present"))
+        read = token_windows.read(sentence.text)
+
+        assert set(everything_absent) == {key for key, is_there in read.items() if is_there}, sentence.text
+        assert set(everything_present) == {key for key, is_there in read.items() if not is_there}, sentence.text
+
+
+def test_the_sides_of_a_phantoms_report_exchanged_are_wrong() -> None:
+    exchanged = 0
+    for film, sentence in told():
+        claim = claim_of(film, sentence)
+        if claim.side in ("left", "right"):
+            exchanged += 1
+            other = replace(claim, side="left" if claim.side == "right" else "right")
+            assert Fault.WRONG_SIDE in faults(sentence.text, other), sentence.text
+
+    assert exchanged > 100
+
+
+def test_a_finding_of_a_sites_own_is_known_by_its_names() -> None:
+    claim = replace(NO_CLAIM, finding="hiatal_hernia", state="present", names=("Hiatal hernia", "Gastric hernia"))
+
+    assert faults("There is a large hiatal hernia.", claim) == ()
+    assert faults("Two gastric hernias.", claim) == ()
+    assert faults("There is no hiatal hernia.", claim) == (Fault.DENIED,)
+    assert faults("There is a pleural effusion.", claim) == (Fault.NOT_NAMED,)
+    assert faults("There is a hiatal hernia.", replace(claim, state="absent")) == (Fault.ASSERTED,)
+    assert faults("There is a hiatal hernia.", replace(claim, names=())) == ()
+
+
+def test_names_add_to_those_of_a_class() -> None:
+    claim = replace(NO_CLAIM, finding="pleural_other", state="present", names=("Other pleural abnormality",))
+
+    assert faults("There is pleural thickening.", claim) == ()
+    assert faults("There are pleural abnormalities.", claim) == ()
+    assert faults("There are no pleural abnormalities.", claim) == (Fault.DENIED,)
+
+
+def test_a_sentence_of_more_than_sixty_words_is_unreadable() -> None:
+    words = [f"{place}th nodule," for place in range(30)]
+
+    assert faults(" ".join([*words, "."]), replace(NO_CLAIM, region="lung", region_has_finding=True)) == ()
+    assert Fault.UNREADABLE in faults(" ".join([*words, "and one mass."]), NO_CLAIM)
+
+
+@given(st.text(max_size=200))
+@example("")
+@example("?")
+@example(" - ; no, or and with")
+@example("no " * 100 + "effusion")
+def test_any_text_is_judged(text: str) -> None:
+    claim = replace(NO_CLAIM, finding="edema", state="present", side="left")
+
+    found = faults(text, claim)
+
+    assert list(found) == [fault for fault in Fault if fault in found]
+    assert set(contradictions(text, dict.fromkeys(CHEXPERT, "absent"))) <= {*class_rules(), NO_FINDING}

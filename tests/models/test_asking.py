@@ -1,0 +1,206 @@
+"""Questions to the small network itself, on both engines: each answered on its own, the film encoded once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from models.decisions import PHANTOMS
+from models.engines import ENGINES, Engine, IntArray, Patches, Regions, open_engine
+from models.errors import ModelError
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.phantoms import phantom as draw
+from models.manifest import read_manifest
+from models.reading.answers import FloatArray, Look, Question, ReaderPrompt
+from models.reading.decision import Trusted
+from models.reading.reader import ChexReader, open_reader
+from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
+from tests.support.scripted_engine import EDEMA, LEFT, NORMAL
+
+
+def reader_prompts() -> tuple[ReaderPrompt, ...]:
+    """The prompts of the node's own set."""
+    return read_questions(DEFAULT).prompts
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def phantom(request: pytest.FixtureRequest, phantom_model: Path) -> ChexReader:
+    return open_reader(phantom_model, engine=request.param, threads=1)
+
+
+@pytest.fixture(scope="module")
+def look(phantom: ChexReader) -> Look:
+    return phantom.look(np.random.default_rng(0).random((300, 260), dtype=np.float32))
+
+
+def test_an_answer_does_not_depend_on_what_else_is_asked(phantom: ChexReader, look: Look) -> None:
+    box = (0.4, 0.6, 0.3, 0.2)
+    questions = [
+        Question(prompt="Pleural effusion"),
+        Question(box=box),
+        Question(prompt="Pneumothorax"),
+        Question(prompt="Pleural effusion", box=box),
+    ]
+
+    together = phantom.ask(look, questions, reference=[EDEMA, NORMAL])
+
+    for question, answer in zip(questions, together, strict=True):
+        (alone,) = phantom.ask(look, [question], reference=[EDEMA, NORMAL])
+        assert answer.sentence == alone.sentence
+        assert answer.score == pytest.approx(alone.score, abs=1e-5)
+        assert answer.boxes == pytest.approx(alone.boxes, abs=1e-5)
+    assert len({answer.score for answer in together}) == len(questions)
+
+
+@pytest.mark.parametrize("trusted", get_args(Trusted))
+def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Path, trusted: Trusted) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted)
+    asked = reader_prompts()
+    judged = [prompt for prompt in asked if prompt.kind != "region"]
+
+    for seed in range(2000000, 2000003):
+        film = reader.look(draw(seed, side=224).pixels.astype(np.float32) / np.float32(255))
+        reported = {prompt.key: prompt for prompt in reader.report(film, asked).prompts}
+        answers = reader.ask(
+            film, [Question(prompt=f" {prompt.phrases[0].upper()} ") for prompt in judged], reference=asked
+        )
+        for prompt, answer in zip(judged, answers, strict=True):
+            assert answer.state == reported[prompt.key].state
+            assert answer.score == reported[prompt.key].probability
+            assert answer.left_out == reported[prompt.key].left_out
+            np.testing.assert_array_equal(answer.boxes, reported[prompt.key].boxes)
+
+
+def test_only_what_was_measured_on_people_is_present_by_itself(phantom_model: Path) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1)
+    real = {key for key, made in reader.manifest.decisions.measurements.items() if made.measured_on != PHANTOMS}
+
+    for seed in range(2000000, 2000004):
+        film = reader.look(draw(seed, side=224).pixels.astype(np.float32) / np.float32(255))
+        said = reader.report(film, reader_prompts()).prompts
+        assert {prompt.key for prompt in said if prompt.state in ("present", "indeterminate")} <= real
+
+
+@pytest.mark.parametrize("trusted", ["real", "any"])
+def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trusted: Trusted) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, checked=True)
+    film = reader.look(draw(2000000, side=224).pixels.astype(np.float32) / np.float32(255))
+    asked = [
+        Question(prompt="Pneumonia in the left lung"),
+        Question(prompt="Pneumonia", box=(0.5, 0.5, 0.4, 0.4)),
+    ]
+
+    answers = reader.ask(film, asked, reference=reader_prompts())
+
+    assert [(answer.state, answer.sentence, answer.left_out) for answer in answers] == [("absent", "", True)] * 2
+
+
+def test_words_never_learned_are_named_and_get_no_box(phantom: ChexReader, look: Look) -> None:
+    asked = [
+        Question(prompt="Banana in the left lung, or tuberculosis"),
+        Question(prompt="Cat", box=(0.5, 0.5, 0.2, 0.2)),
+        Question(prompt="Edema"),
+    ]
+
+    unknown, boxed, known = phantom.ask(look, asked, reference=[EDEMA])
+
+    assert unknown.never_learned == ("banana", "tuberculosis")
+    assert boxed.never_learned == ("cat",)
+    assert [(answer.sentence, answer.score, answer.state, len(answer.boxes)) for answer in (unknown, boxed)] == [
+        ("", None, None, 0)
+    ] * 2
+    assert known.score is not None
+
+
+def test_a_prompt_set_with_words_never_learned_is_refused(phantom: ChexReader) -> None:
+    strange = ReaderPrompt(key="tb", kind="pathology", phrases=("Tuberculosis",), negatives=("No tuberculosis",))
+
+    with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
+        phantom.check([*reader_prompts(), strange])
+
+
+def test_an_open_vocabulary_knows_every_word(untrained_weights: Path) -> None:
+    reader = open_reader(untrained_weights, engine="torch", threads=1)
+    (answer,) = reader.ask(
+        reader.look(np.zeros((300, 260), dtype=np.float32)), [Question(prompt="Banana")], reference=[EDEMA]
+    )
+
+    assert answer.never_learned == ()
+    assert answer.state in ("uncalibrated", "absent")
+
+
+class CountingEngine:
+    """Keeps the `Engine` protocol: another engine, and how often each of its functions was called."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.name
+        self.parity = engine.parity
+        self.calls: Counter[str] = Counter()
+
+    def encode_image(self, pixels: FloatArray) -> Patches:
+        self.calls["encode_image"] += 1
+        return self._engine.encode_image(pixels)
+
+    def encode_prompts(self, tokens: IntArray) -> FloatArray:
+        return self._engine.encode_prompts(tokens)
+
+    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
+        self.calls["find"] += 1
+        return self._engine.find(patches, prompts)
+
+    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
+        self.calls["describe"] += 1
+        return self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
+
+    def view(self, patches: Patches) -> FloatArray:
+        return self._engine.view(patches)
+
+    def write(self, features: FloatArray) -> IntArray:
+        return self._engine.write(features)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_film_is_encoded_once_and_each_kind_asked_in_one_call(phantom_model: Path, name: str) -> None:
+    engine = CountingEngine(open_engine(phantom_model, engine=name, threads=1))
+    reader = ChexReader(
+        read_manifest(phantom_model),
+        engine,
+        PromptTokenizer(VOCABULARIES),
+        SentenceTokenizer(VOCABULARIES),
+    )
+    # Neither finding is reported on this phantom, so neither is asked a second time.
+    look = reader.look(draw(2000001, side=224).pixels.astype(np.float32) / np.float32(255))
+    box = (0.4, 0.6, 0.3, 0.2)
+
+    for _ in range(2):
+        reader.ask(look, [Question(prompt="Edema"), Question(prompt="Fracture")], reference=[EDEMA])
+        reader.ask(look, [Question(box=box), Question(prompt="Edema", box=box)], reference=[EDEMA])
+
+    assert engine.calls == {
+        "encode_image": 1,
+        "find": 4,  # a prompt of the set is asked among the set, other words by themselves
+        "describe": 2,
+    }
+
+
+def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, look: Look) -> None:
+    (answer,) = phantom.ask(look, [Question(box=(0.4, 0.6, 0.3, 0.2))], reference=[EDEMA])
+
+    assert answer.boxes == pytest.approx(np.array([[0.4, 0.6, 0.3, 0.2]]))
+    assert answer.box_scores == pytest.approx([answer.score])
+    assert answer.state in ("uncalibrated", "absent")  # no threshold is ever measured for a box
+    assert not answer.positive
+
+
+def test_a_box_alone_needs_something_to_be_compared_with(phantom: ChexReader, look: Look) -> None:
+    with pytest.raises(ValueError, match="reference"):
+        phantom.ask(look, [Question(box=(0.5, 0.5, 0.2, 0.2))], reference=[LEFT])
+
+
+def test_no_question_has_no_answer(phantom: ChexReader, look: Look) -> None:
+    assert phantom.ask(look, []) == []

@@ -1,0 +1,258 @@
+"""What the network itself says against a finding: each rule with an engine that answers from a script."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from models.engines import IntArray, Patches, Regions
+from models.reading.answers import Contradiction, FloatArray, PromptReading, Question, ReaderPrompt
+from models.reading.contradictions import Side, found_on_other_side
+from models.reading.decision import Trusted
+from models.reading.reader import ChexReader
+from node.outputs import report_json, report_txt, wording
+from node.outputs.sr.findings import measurements
+from tests.support import samples
+from tests.support.scripted_engine import EDEMA, FRACTURE, LEFT, NORMAL, PROMPTS, SENTENCES, ScriptedEngine, reader_of
+
+DEVICES = ReaderPrompt(
+    key="support_devices", kind="pathology", phrases=("Support devices",), negatives=("No support devices",)
+)
+RIGHT_BASE = (0.25, 0.75, 0.2, 0.2)
+LEFT_BASE = (0.75, 0.75, 0.2, 0.2)
+
+
+def side_of(x: float, _width: float) -> Side:
+    return "right" if x < 0.5 else "left"
+
+
+def look(reader: ChexReader, *prompts: ReaderPrompt, knows_sides: bool = False) -> tuple[PromptReading, ...]:
+    """Read a film; all that stands in the reading must stand in the answer to each prompt too."""
+    film = reader.look(np.zeros((300, 300), dtype=np.float32))
+    sides = side_of if knows_sides else None
+    readings = reader.report(film, prompts, side_of=sides).prompts
+    answers = reader.ask(film, [Question(prompt=p.phrases[0]) for p in prompts], reference=prompts, side_of=sides)
+    assert [(a.state, a.contradiction) for a in answers] == [(r.state, r.contradiction) for r in readings]
+    return readings
+
+
+def test_a_film_called_normal_contradicts_a_finding() -> None:
+    engine = ScriptedEngine([0.8] * 3, ["Edema.", "Devices.", ""], likeness={"No support devices": 1})
+
+    edema, devices, _ = look(reader_of(engine), EDEMA, DEVICES, NORMAL)
+
+    assert (edema.state, edema.contradiction) == ("indeterminate", "film_normal")
+    assert (devices.state, devices.contradiction) == ("present", None)
+
+
+def test_a_film_that_may_be_normal_contradicts_nothing() -> None:
+    edema, normal = look(reader_of(ScriptedEngine([0.8, 0.55], ["Edema.", ""])), EDEMA, NORMAL)
+
+    assert (edema.state, edema.contradiction) == ("present", None)
+    assert normal.state == "indeterminate"
+
+
+@pytest.mark.parametrize(
+    ("in_box", "state", "contradiction"),
+    [
+        (0.49, "indeterminate", "box_denied"),  # the threshold is 0.6, the band below it 0.1
+        (0.51, "present", None),
+    ],
+)
+def test_a_best_box_that_is_denied_contradicts(in_box: float, state: str, contradiction: str | None) -> None:
+    scores = np.array([[0.8, 0.9, 0.1]], dtype=np.float32)
+    engine = ScriptedEngine([0.8], ["Edema."], scores, in_boxes=(in_box,))
+
+    (edema,) = look(reader_of(engine), EDEMA)
+
+    assert (edema.state, edema.contradiction) == (state, contradiction)
+    assert len(edema.boxes) == 2
+    assert [box.tolist() for box in engine.described] == [edema.boxes[1].tolist()] * 2  # by the report, and by `ask`
+
+
+def test_each_box_is_compared_with_the_threshold_of_its_finding() -> None:
+    edema, fracture = look(reader_of(ScriptedEngine([0.8, 0.8], ["", ""], in_boxes=(0.55, 0.55))), EDEMA, FRACTURE)
+
+    assert (edema.state, fracture.state) == ("present", "indeterminate")
+
+
+@pytest.mark.parametrize(("trusted", "state"), [("real", "uncalibrated"), ("any", "indeterminate")])
+def test_what_is_to_be_reviewed_keeps_its_state(trusted: Trusted, state: str) -> None:
+    (edema,) = look(reader_of(ScriptedEngine([0.8], ["Edema."], in_boxes=(0.2,)), trusted=trusted), EDEMA)
+
+    assert (edema.state, edema.contradiction) == (state, "box_denied")
+
+
+def test_what_is_not_reported_is_not_asked_again() -> None:
+    (edema,) = look(reader_of(ScriptedEngine([0.3], ["No edema."], in_boxes=(0.2,))), EDEMA)
+
+    assert (edema.state, edema.contradiction) == ("absent", None)
+
+
+@dataclass
+class SidedEngine(ScriptedEngine):
+    """Finds what it is asked for at the right base, but a question that names a side at a place of its own."""
+
+    sided: tuple[float, float, float, float] = RIGHT_BASE
+
+    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
+        films, count = prompts.shape[:2]
+        found = ScriptedEngine.find(self, patches, prompts)
+        place = RIGHT_BASE if count == len(self.probabilities) else self.sided
+        return replace(
+            found,
+            boxes=np.tile(np.array(place, dtype=np.float32), (films, count, 3, 1)),
+            scores=np.repeat(found.scores, films, axis=0),
+        )
+
+
+@pytest.mark.parametrize(
+    ("sided", "knows_sides", "state"),
+    [
+        (LEFT_BASE, True, "indeterminate"),
+        (RIGHT_BASE, True, "present"),
+        (LEFT_BASE, False, "present"),
+    ],
+)
+def test_the_other_side_contradicts_a_box(
+    sided: tuple[float, float, float, float], knows_sides: bool, state: str
+) -> None:
+    engine = SidedEngine([0.8, 0.3], ["Edema.", ""], sided=sided)
+
+    edema, _ = look(reader_of(engine), EDEMA, FRACTURE, knows_sides=knows_sides)
+
+    assert (edema.state, edema.contradiction) == (state, "other_side" if state == "indeterminate" else None)
+
+
+def test_a_finding_whose_name_has_a_side_is_not_asked_on_another() -> None:
+    sided = ReaderPrompt(key="edema", kind="pathology", phrases=("Left edema",), negatives=("No edema",))
+
+    edema, _ = look(reader_of(SidedEngine([0.8, 0.3], ["", ""], sided=LEFT_BASE)), sided, FRACTURE, knows_sides=True)
+
+    assert (edema.state, edema.contradiction) == ("present", None)
+
+
+def test_an_answer_across_the_middle_is_on_no_other_side() -> None:
+    boxes = np.array([LEFT_BASE, (0.5, 0.5, 0.9, 0.2), RIGHT_BASE], dtype=np.float32)
+
+    found = found_on_other_side(
+        [(0, "right"), (1, "right"), (2, "right")],
+        boxes,
+        lambda x, width: None if width > 0.5 else "right" if x < 0.5 else "left",
+    )
+
+    assert found == {0}
+
+
+def test_sides_are_not_asked_for_in_words_never_learned() -> None:
+    reader = reader_of(SidedEngine([0.8, 0.3], ["Edema.", ""], sided=LEFT_BASE))
+    words = ("edema", "no", "fracture")
+    taught = ChexReader(replace(reader.manifest, vocabulary=words), reader._engine, PROMPTS, SENTENCES, trusted="any")
+
+    edema, _ = look(taught, EDEMA, FRACTURE, knows_sides=True)
+
+    assert (edema.state, edema.contradiction) == ("present", None)
+
+
+@dataclass
+class ReconsideringEngine(ScriptedEngine):
+    """Says one thing first, and another when it is asked again."""
+
+    first: str = "No edema."
+
+    def says(self, feature: FloatArray) -> str:
+        return super().says(feature) if self.heard else self.first
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    ("second", "state", "contradiction"),
+    [("No edema.", "indeterminate", "sentence_denies"), ("There is edema.", "present", None)],
+)
+def test_a_sentence_that_denies_twice_contradicts(
+    second: str, state: str, contradiction: str | None, *, checked: bool
+) -> None:
+    reader = reader_of(ReconsideringEngine([0.8], [second]))
+    reader.checked = checked
+
+    reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA])
+
+    (edema,) = reading.prompts
+    assert (edema.state, edema.contradiction) == (state, contradiction)
+    if checked:
+        said = "Edema is possible; please review." if contradiction else second
+        assert [sentence.text for sentence in reading.sentences] == [said]
+
+
+@dataclass
+class CountingEngine(ScriptedEngine):
+    """Counts the sentences that are generated together."""
+
+    batches: list[int] = field(default_factory=list)
+
+    def write(self, features: FloatArray) -> IntArray:
+        self.batches.append(len(features))
+        return super().write(features)
+
+
+@pytest.mark.parametrize(
+    ("checked", "prompts", "batches"),
+    [
+        (True, (EDEMA,), [2]),
+        (False, (EDEMA,), [1]),
+        (True, (EDEMA, FRACTURE, NORMAL, LEFT), [6]),
+        (True, (EDEMA, FRACTURE, NORMAL, LEFT, DEVICES), [5, 3]),
+    ],
+)
+def test_only_few_sentences_are_generated_with_their_second_try(
+    prompts: tuple[ReaderPrompt, ...], batches: list[int], *, checked: bool
+) -> None:
+    engine = CountingEngine([0.8] * len(prompts), ["Words."] * len(prompts))
+    reader = reader_of(engine)
+    reader.checked = checked
+
+    reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), prompts)
+
+    assert engine.batches == batches
+    if batches == [2]:  # the second try is moved further toward the decision
+        first, second = engine.heard
+        assert second[0] > first[0]
+
+
+def test_no_sentence_contradicts_that_a_film_is_normal() -> None:
+    (normal,) = look(reader_of(ScriptedEngine([0.8], ["Abnormal."])), NORMAL)
+
+    assert (normal.state, normal.contradiction) == ("present", None)
+
+
+def test_every_contradiction_has_its_words() -> None:
+    assert set(wording.CONTRADICTIONS) == set(get_args(Contradiction))
+    assert all(text.endswith(".") for text in wording.CONTRADICTIONS.values())
+
+
+@pytest.mark.parametrize("contradiction", wording.CONTRADICTIONS)
+def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: str) -> None:
+    effusion = replace(samples.finding(), contradiction=contradiction)
+    report = samples.report(samples.film(findings=(effusion,)))
+    words = wording.CONTRADICTIONS[contradiction]
+
+    [[group]] = measurements(report, report.films[0], samples.cr(), zone=samples.BERLIN)
+
+    texts = [str(item.TextValue) for item in group.ContentSequence if "TextValue" in item]
+    assert f"Small right pleural effusion. {words}" in texts
+    assert words in report_txt.render(report)
+    assert f'"reason": "{words}"' in json.dumps(report_json.report_to_json(report, []))
+
+
+def test_a_finding_without_a_sentence_still_says_why() -> None:
+    bare = replace(samples.finding(sentence=None), contradiction="film_normal")
+
+    assert (
+        wording.about_box(samples.film(findings=(bare,)), bare, bare.boxes[0]) == wording.CONTRADICTIONS["film_normal"]
+    )
+    silent = samples.finding(sentence=None)
+    assert wording.about_box(samples.film(), silent, silent.boxes[0]) is None

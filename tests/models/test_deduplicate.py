@@ -1,0 +1,103 @@
+"""De-duplication against the published selections, and against its own words in an independent form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from models.manifest import ReportRule
+from models.reading.answers import FloatArray
+from models.reading.deduplicate import deduplicate, similarity_of
+from tests.paths import GOLDEN
+
+
+def _one_by_one(
+    similarity: FloatArray, preference: Sequence[float], rule: ReportRule
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """spec §9.1.6, word by word: an independent form to compare with."""
+    kept = list(range(len(similarity)))
+    follows: dict[int, int] = {}
+    while len(kept) > 1:
+        likeness, first, second = max(
+            ((similarity[a, b], -a, -b) for a in kept for b in kept if a != b), key=lambda pair: pair
+        )
+        first, second = -first, -second
+        if likeness < rule.remove_above and (likeness < rule.soft_remove_above or len(kept) <= rule.max_sentences):
+            break
+        gone = first if preference[first] < preference[second] else second
+        follows[gone] = second if gone == first else first
+        kept.remove(gone)
+
+    def survivor(index: int) -> int:
+        return survivor(follows[index]) if index in follows else index
+
+    return tuple(kept), tuple(survivor(index) for index in range(len(similarity)))
+
+
+@st.composite
+def _sentences(draw: st.DrawFn) -> tuple[FloatArray, list[float], ReportRule]:
+    count = draw(st.integers(0, 7))
+    # Few distinct values, so that ties are common.
+    half = draw(arrays.arrays(np.float32, (count, count), elements=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])))
+    similarity = np.triu(half, 1) + np.triu(half, 1).T
+    preference = draw(st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=count, max_size=count))
+    rule = ReportRule(
+        remove_above=draw(st.sampled_from([0.5, 0.75, 1.0])),
+        soft_remove_above=draw(st.sampled_from([0.25, 0.5])),
+        max_sentences=draw(st.integers(1, 4)),
+    )
+    return similarity, preference, rule
+
+
+@given(_sentences())
+def test_duplicates_go_in_the_published_order_and_break_ties_so(
+    drawn: tuple[FloatArray, list[float], ReportRule],
+) -> None:
+    similarity, preference, rule = drawn
+
+    assert deduplicate(similarity, preference, rule) == _one_by_one(similarity, preference, rule)
+
+
+@given(_sentences())
+def test_every_removed_sentence_names_one_that_stays(drawn: tuple[FloatArray, list[float], ReportRule]) -> None:
+    kept, survivors = deduplicate(*drawn)
+
+    assert set(survivors) == set(kept)
+    assert all(survivors[index] == index for index in kept)
+
+
+@pytest.mark.parametrize("preference, kept", [((0.5, 0.4), (0,)), ((0.4, 0.5), (1,)), ((0.5, 0.5), (0,))])
+def test_the_less_preferred_goes_and_among_equals_the_second(preference: tuple[float, ...], kept: tuple[int]) -> None:
+    similarity = np.array([[0.0, 0.96], [0.96, 0.0]], dtype=np.float32)
+
+    assert deduplicate(similarity, preference, ReportRule())[0] == kept
+
+
+def test_nothing_resembles_itself() -> None:
+    assert similarity_of(np.eye(3, dtype=np.float32)).tolist() == [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
+
+
+@pytest.mark.parametrize("film", [0, 1])
+@pytest.mark.parametrize("case", ["official", "hi", "lo", "soft", "soft_positiveness"])
+def test_deduplication_keeps_what_the_published_code_keeps(case: str, film: int) -> None:
+    golden = np.load(GOLDEN / "golden.npz")
+    recorded = json.loads((GOLDEN / "golden_text.json").read_text(encoding="utf-8"))[f"rg/postprocess/{case}"]
+    config = recorded["config"]
+    rule = ReportRule(
+        remove_above=config.get("synonym_removal_thres", 0.95),
+        soft_remove_above=config.get("synonyme_soft_removal_thres", 0.9),
+        max_sentences=config.get("max_sentences", 10),
+    )
+    count = int(golden["rg/sentence_mask"][film].sum())
+    # BUG-8: the published code looks preferences up with the index of the sentence, not of its prompt.
+    preference = golden["rg/cls_probs" if "positiveness" in case else "rg/boxes_weights"][film][:count]
+
+    kept, _ = deduplicate(similarity_of(golden["rg/sentence_features"][film, :count]), preference, rule)
+
+    assert list(kept) == recorded["kept_indices"][film]

@@ -1,0 +1,123 @@
+"""What only a GPU with TensorRT can show; `pytest -m gpu` runs it there. On any other machine these tests fail."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export import build, parity
+from models.checkpoint.weights import load_network
+from models.engines import open_engine
+from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare, compare_readings
+from models.engines.devices import CudaGpu
+from models.engines.fallback import open_first
+from models.engines.onnx_cuda_engine import open_onnx_cuda
+from models.engines.proof import FLOAT16_STAGES, Precision
+from models.manifest import read_manifest
+from models.network.static_decoding import CHECK_EVERY, StaticWriter
+from tests.support.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def model(phantom_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the shipped model with its float16 graphs."""
+    return Path(shutil.copytree(phantom_model, tmp_path_factory.mktemp("gpu") / "model"))
+
+
+@pytest.fixture(scope="module")
+def engines(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of its engines, built ahead by the command."""
+    folder = tmp_path_factory.mktemp("storage") / "engines"
+    assert build.main(["--model", str(model), "--target", "onnx,tensorrt", "--engines", str(folder)]) == 0
+    return folder
+
+
+def test_every_graph_has_an_engine_and_a_restart_builds_none(model: Path, engines: Path) -> None:
+    written = {path: path.stat().st_mtime_ns for path in engines.glob("*.engine")}
+    assert len(written) == len(FLOAT16_STAGES)
+
+    opened = open_first(model, engine="tensorrt", engines=engines)
+
+    assert (opened.engine.name, opened.fallbacks) == ("tensorrt", ())
+    assert {path: path.stat().st_mtime_ns for path in engines.glob("*.engine")} == written
+
+
+def test_tensorrt_reads_64_films_within_the_float16_tolerance(model: Path, engines: Path) -> None:
+    stages = compare_readings(
+        open_engine(model, engine="torch"),
+        open_engine(model, engine="tensorrt", engines=engines),
+        read_manifest(model).sizes,
+    )
+
+    assert agree(stages), parity.lines(stages)
+
+
+def test_pytorch_on_a_gpu_keeps_the_float32_tolerance(model: Path) -> None:
+    stages = compare(
+        open_engine(model, engine="torch"), open_engine(model, engine="torch-cuda"), read_manifest(model).sizes
+    )
+
+    assert agree(stages), parity.lines(stages)
+
+
+@pytest.mark.parametrize("graphs", ["float16", "float32"])
+def test_onnx_runtime_on_a_gpu_reads_64_films_as_allowed(model: Path, engines: Path, graphs: Precision) -> None:
+    engine = open_onnx_cuda(model, gpu=CudaGpu(), graphs=graphs)  # the fixture `engines` has made float16 graphs
+
+    stages = compare_readings(
+        open_engine(model, engine="torch"),
+        engine,
+        read_manifest(model).sizes,
+        allowed=FLOAT16 if graphs == "float16" else GPU_FLOAT32,
+    )
+
+    assert agree(stages), parity.lines(stages)
+
+
+def test_pytorch_on_a_gpu_writes_the_same_sentences(model: Path) -> None:
+    sizes = read_manifest(model).sizes
+    reference, engine = (open_engine(model, engine=name) for name in ("torch", "torch-cuda"))
+
+    for count in (1, 8, 32):
+        given = features(sizes, count)
+        assert np.array_equal(engine.write(given), reference.write(given))
+
+
+def test_more_films_than_an_engine_takes_are_read_in_parts(model: Path, engines: Path) -> None:
+    engine = open_engine(model, engine="tensorrt", engines=engines)
+
+    assert read_more_films_than_a_part(engine, read_manifest(model).sizes) < 1e-2
+
+
+def test_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> None:
+    engine = open_engine(model, engine="tensorrt", engines=engines, precision="float16")
+
+    ids = write_well_formed_sentences(engine, read_manifest(model).sizes, count=32)
+
+    assert len(ids) == 32
+
+
+def test_no_token_makes_the_host_wait(model: Path) -> None:
+    gpu = CudaGpu()
+    generator = load_network(model).generator.to(gpu.device)
+    writer = StaticWriter(generator, max_length=24, repeatable=gpu.repeatable)
+    with gpu.working():
+        given = gpu.put(features(read_manifest(model).sizes, 8))
+        writer.write(given)
+
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                writer.write(given)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+    assert len(waits) <= 24 / CHECK_EVERY + 2

@@ -1,0 +1,287 @@
+"""`python -m models.checkpoint`: published files in, a whole model directory out, or none at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.checkpoint import importer, published
+from models.checkpoint.__main__ import main
+from models.checkpoint.files import verify
+from models.checkpoint.importer import Wishes, bring
+from models.checkpoint.weights import load_network, load_weights
+from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
+from models.network.chex import Chex
+from tests.support import official
+from tests.support.material import material
+from tests.support.official import HEADS, LM_HEAD, RUN, STEP, State
+
+INNER = f"{RUN}/checkpoints/checkpoint_{STEP:09d}.pth"
+
+
+@pytest.fixture(scope="module")
+def state() -> State:
+    return official.state()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, state: State) -> Path:
+    """A published model folder, unpacked."""
+    root = tmp_path_factory.mktemp("published")
+    official.save(root / INNER, official.checkpoint(state))
+    return root / RUN.split("/")[0]
+
+
+@pytest.fixture(scope="module")
+def archive(folder: Path) -> Path:
+    """The same, as it is published."""
+    return official.packed(folder.parent / "published.zip", (INNER, folder.parent / INNER))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tmp_path / "out" / "model"
+
+
+def run(source: Path, model: Path, *more: str) -> int:
+    return main([str(source), str(model), "--no-export", "--gpt2-heads", str(HEADS), *more])
+
+
+def test_the_imported_network_is_the_published_one_bit_for_bit(archive: Path, model: Path, state: State) -> None:
+    assert run(archive, model) == 0
+
+    manifest = read_manifest(model)
+    verify(model, manifest)
+    network = load_network(model)
+    original = Chex(manifest.sizes).eval().requires_grad_(False)
+    original.load_state_dict(published.rename(state))
+    for key, tensor in original.state_dict().items():
+        assert torch.equal(network.state_dict()[key], tensor), key
+    pixels, tokens = torch.randn(1, 224, 224), torch.randint(0, 49408, (3, 77))
+    answers = [
+        module.find(*module.encode_image(pixels), module.encode_prompts(tokens)[None]) for module in (network, original)
+    ]
+    for got, wanted in zip(*answers, strict=True):
+        assert torch.equal(got, wanted)
+    assert torch.equal(
+        *(module.write(found[3][0], 6) for module, found in zip((network, original), answers, strict=True))
+    )
+
+
+def test_the_tiny_official_zip_is_read_as_it_is(
+    archive: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(material("chex/tiny_official_checkpoint.zip"), model) == 0
+    assert run(archive, tmp_path / "ours") == 0
+
+    assert read_manifest(model).files[WEIGHTS] == read_manifest(tmp_path / "ours").files[WEIGHTS]
+    assert read_manifest(model).name == "chex_tiny"
+    assert "taking tiny_official_checkpoint.zip: chex_tiny/run_2024-01-01_00-00-00/" in capsys.readouterr().err
+
+
+def test_the_manifest_says_what_published_weights_need(archive: Path, model: Path) -> None:
+    assert run(archive, model) == 0
+
+    manifest = read_manifest(model)
+    assert (manifest.name, manifest.version) == ("chex_test", f"step-{STEP}")
+    assert (manifest.gray, manifest.input.resize, manifest.input.mean, manifest.input.std) == (
+        "mimic_jpg",
+        "via_256",
+        0.505,
+        0.248,
+    )
+    assert (manifest.sizes.detector.heads, manifest.sizes.generator.heads) == (4, HEADS)
+    assert manifest.sizes.generator.max_length == 24
+    assert manifest.report.remove_above == 0.95
+    assert manifest.decisions.region_threshold == 0.5
+    assert manifest.origins == {}
+    card = (model / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert f"published.zip: {INNER}" in card
+    assert "not calibrated" in card
+    assert "licence of these weights is that of their publisher" in card
+
+
+def test_the_answer_is_one_json_document(
+    archive: Path, model: Path, state: State, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(archive, model, "--json", "--name", "mine", "--model-version", "2") == 0
+
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["directory"] == str(model)
+    assert (answer["name"], answer["version"], answer["step"]) == ("mine", "2", STEP)
+    assert answer["parameters"] == sum(tensor.numel() for key, tensor in state.items() if key != LM_HEAD)
+    assert answer["source"] == f"published.zip: {INNER}"
+    assert answer["weights_sha256"] == read_manifest(model).files[WEIGHTS]
+    assert answer["exported"] is False
+    assert not (model / "onnx").exists()
+
+
+@pytest.mark.parametrize("source", ["chex_test", RUN, f"{RUN}/checkpoints", INNER])
+def test_every_level_of_the_folder_is_a_source(folder: Path, model: Path, source: str) -> None:
+    assert run(folder.parent / source, model) == 0
+
+    manifest = read_manifest(model)
+    assert (manifest.name, manifest.version) == ("chex_test", f"step-{STEP}")
+
+
+@pytest.mark.parametrize("name", ["chex", "chex.pth", "chex.v1"])
+def test_a_published_zip_is_known_by_what_is_in_it(archive: Path, tmp_path: Path, model: Path, name: str) -> None:
+    assert run(shutil.copyfile(archive, tmp_path / name), model) == 0
+
+    assert f"{name}: {INNER}" in (model / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+def test_a_checkpoint_is_known_by_what_is_in_it(folder: Path, tmp_path: Path, model: Path) -> None:
+    assert run(shutil.copyfile(folder.parent / INNER, tmp_path / "chex.zip"), model) == 0
+
+    assert "- Source: `chex.zip` (ChEX)" in (model / "MODEL_CARD.md").read_text(encoding="utf-8")
+
+
+def test_an_empty_directory_is_filled(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    assert run(archive, tmp_path / "empty") == 0
+
+    verify(tmp_path / "empty", read_manifest(tmp_path / "empty"))
+
+
+def test_weights_saved_by_older_torch_and_numpy_are_read(tmp_path: Path, model: Path, state: State) -> None:
+    weights = {f"_orig_mod.{key}": tensor for key, tensor in state.items()}
+    weights["_orig_mod.txt_decoder.language_model.transformer.h.0.attn.bias"] = torch.ones(1, 1, 4, 4).bool()
+    weights["_orig_mod.txt_decoder.language_model.transformer.h.0.attn.masked_bias"] = torch.tensor(-1e4)
+    new, old = official.save(tmp_path / "new.pth", official.checkpoint(weights)), tmp_path / "old.pth"
+    with zipfile.ZipFile(new) as source, zipfile.ZipFile(old, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(b"numpy._core.", b"numpy.core."))
+
+    assert run(old, model) == 0
+
+    assert "post_decoder.gate" in load_weights(model / WEIGHTS)
+
+
+def test_half_precision_becomes_float32(tmp_path: Path, model: Path, state: State) -> None:
+    halves = {key: tensor.half() for key, tensor in state.items()}
+    source = official.save(tmp_path / "half.pth", official.checkpoint(halves))
+
+    assert run(source, model) == 0
+
+    loaded = load_weights(model / WEIGHTS)["detector.box_tokens"]
+    assert torch.equal(loaded, state["detector.multiregion_tokens"].half().float())
+
+
+def test_an_existing_directory_is_left_alone(archive: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model.mkdir(parents=True)
+    (model / "mine.txt").write_text("mine")
+
+    assert run(archive, model) == 2
+
+    assert "exists already" in capsys.readouterr().err
+    assert [path.name for path in model.iterdir()] == ["mine.txt"]
+    assert [path.name for path in model.parent.iterdir()] == ["model"]
+
+
+def test_an_impossible_target_directory_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "empty", target_is_directory=True)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    before = sorted(tmp_path.rglob("*"))
+
+    for place, said in {
+        "link": "link is a link; name a new directory",
+        "dangling": "dangling is a link; name a new directory",
+        "file": "file exists already; name a new directory",
+        "file/below/model": "file is not a folder; name a new directory elsewhere",
+        "dangling/model": "dangling is not a folder; name a new directory elsewhere",
+    }.items():
+        assert run(tmp_path / "absent.zip", tmp_path / place) == 2
+        assert f"{tmp_path / said}" in capsys.readouterr().err
+
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_mount_point_is_refused_as_nothing_is_renamed_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "absent.zip", Path("/")) == 2
+
+    assert "is a mount point; name a new directory in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--name", "--model-version"])
+@pytest.mark.parametrize("text", ["", "  ", "a\nb", "a\x1b[31m", "a\\b", "\udcff", "n" * 65])
+def test_a_name_that_no_report_can_carry_is_refused_at_once(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
+) -> None:
+    assert run(tmp_path / "absent.zip", model, option, text) == 2
+
+    said = capsys.readouterr().err
+    assert f"{option} is {text!r}, expected 1 to 64 printable characters without a backslash" in said
+    assert not model.parent.exists()
+
+
+def test_a_folder_name_that_no_report_can_carry_is_refused(
+    folder: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = shutil.copytree(folder, tmp_path / "chex\\test")
+
+    assert run(source, model) == 2
+    assert "--name is" in capsys.readouterr().err
+    assert run(source, model, "--name", "chex") == 0
+
+
+def test_a_manifest_that_cannot_be_read_again_is_never_left(
+    archive: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(directory: Path, _: Manifest) -> None:
+        (directory / MANIFEST).write_text("beta = NaN")
+
+    monkeypatch.setattr(importer, "write_manifest", write)
+
+    assert run(archive, model) == 2
+    assert "is not TOML" in capsys.readouterr().err
+    assert not model.parent.exists()
+
+
+@pytest.mark.parametrize("stopped_at", ["unpack", "check", "write"])
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError])
+def test_whatever_stops_it_leaves_nothing_behind(
+    archive: Path, model: Path, stopped_at: str, failure: type[BaseException]
+) -> None:
+    def stop(stage: str, done: int = 0, total: int = 0) -> None:
+        if stage == stopped_at and done:
+            raise failure
+
+    with pytest.raises(failure):
+        bring(archive, model, Wishes(gpt2_heads=HEADS), report=stop)
+
+    assert not model.parent.exists()
+
+
+def test_a_full_disk_is_exit_1_and_leaves_nothing_behind(folder: Path, model: Path, repository: Path) -> None:
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, 1 << 24)); "
+        "from models.checkpoint.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, str(folder), str(model), "--gpt2-heads", str(HEADS)]
+
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert "failed: [Errno 27] File too large" in done.stderr
+    assert not model.parent.exists()
+
+
+def test_the_heads_of_gpt2_are_never_guessed(archive: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(archive), str(model)]) == 2
+    assert "--gpt2-heads" in capsys.readouterr().err
+
+    assert main([str(archive), str(model), "--gpt2-heads", "7"]) == 2
+    assert "width (64) must be a multiple of heads (7)" in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""What a model directory lacks is said before a port opens and before torch is imported."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.directory import check_files
+from models.engines.proof import STAGES, graph_path
+from models.errors import ModelError
+from node import config
+from node.config import ModelSettings
+from tests.paths import REPOSITORY
+from tests.support import films, peers
+from tests.support.service import Service, on_database, run_command, settings_for
+
+MISSING = {
+    "manifest.toml": "name a model directory",
+    "weights.safetensors": "restore the model directory",
+    "vocab/gpt2_vocab.bpe": "restore the model directory",
+    "onnx/find.onnx": "run python -m export.build --model",
+    "onnx/find.onnx.data": "run python -m export.build --model",
+    "parity.json": "run python -m export.build --model",
+}
+
+
+@pytest.fixture
+def model(phantom_model: Path, tmp_path: Path) -> Path:
+    """A copy of the shipped model that a test may damage."""
+    return Path(shutil.copytree(phantom_model, tmp_path / "model", copy_function=shutil.copyfile))
+
+
+def written(folder: Path, model: Path, *, engine: str = "onnx") -> Path:
+    """The settings file of a node with this model."""
+    settings = settings_for(folder / "node", archive_port=104, model=ModelSettings(directory=model, engine=engine))
+    path = folder / "node.toml"
+    path.write_text(config.render(settings), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_model_file_is_named_with_its_remedy_at_once(
+    tmp_path: Path, model: Path, name: str, command: str
+) -> None:
+    (model / name).unlink()
+    path = written(tmp_path, model)
+
+    done = run_command(command, path)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert Path(name).stem in line and MISSING[name] in line and str(model) in line
+    assert "service.listening" not in done.stdout
+    assert not (tmp_path / "node").exists()
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "onnx/find.onnx", "onnx/find.onnx.data"])
+def test_the_model_files_are_looked_for_without_torch(tmp_path: Path, model: Path, name: str) -> None:
+    (model / name).unlink()
+    program = "import sys; sys.modules.update(torch=None, onnxruntime=None); from node.__main__ import main; "
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program} sys.exit(main(['check', {str(written(tmp_path, model))!r}]))"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2, done.stderr
+    assert name.split(".")[0].split("/")[-1] in done.stderr
+
+
+def test_each_engine_asks_for_what_it_needs(model: Path) -> None:
+    for graph in model.glob("onnx/*"):
+        graph.unlink()
+
+    check_files(model, engine="torch")
+    with pytest.raises(ModelError, match="no exported float32 graph"):
+        check_files(model, engine="onnx")
+    with pytest.raises(ModelError, match="no exported float32 graph"):  # which runs where TensorRT does not
+        check_files(model, engine="tensorrt")
+
+
+def test_float16_graphs_alone_are_enough_for_tensorrt(model: Path) -> None:
+    for stage in STAGES:
+        graph_path(model, stage).rename(graph_path(model, stage, "float16"))
+
+    check_files(model, engine="tensorrt")
+    with pytest.raises(ModelError, match="no exported float32 graph"):
+        check_files(model, engine="onnx")
+
+
+def test_a_process_that_does_not_read_needs_no_model(tmp_path: Path) -> None:
+    model = ModelSettings(directory=tmp_path / "nowhere")
+    settings = settings_for(tmp_path / "node", archive_port=104, model=model)
+    away = on_database(settings, f"postgresql://node@{peers.LOOPBACK}:1/chex")
+
+    with Service(away, scripted=False, only="listener") as listener:
+        assert peers.send(films.thumbnail(), port=listener.dicom_port) == 0

@@ -1,0 +1,304 @@
+"""Decoding with prepacked weights generates what the other decoding generates, with less work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models.checkpoint.weights import load_network
+from models.engines import ENGINES
+from models.engines.fallback import open_first
+from models.errors import ModelError
+from models.network import products
+from models.network.packed_decoding import PackedWriter
+from models.network.products import Choice, Form, faster_form, int8_fault, product
+from models.network.sentence_generator import SentenceGenerator
+from models.reading.tokenizers import SENTENCE_END
+from node.read import prompts
+from node.read.model import open_reader
+from tests.models.test_sentence_generator import (
+    generator as generator,  # its fixture: sentences that end at their own times
+)
+
+FORMS: tuple[Form, ...] = ("prepacked", "eager")
+ALL_FORMS: tuple[Form, ...] = (*FORMS, "int8")
+
+
+def test_each_weight_of_the_prefixes_is_given_back_once(generator: SentenceGenerator) -> None:
+    packed: list[Tensor] = []
+    weight = generator.prefix.contract.weight
+    place = weight.untyped_storage().data_ptr()
+
+    PackedWriter(generator, max_length=6, choice=Choice(form="prepacked", reason="of this test"), release=packed.append)
+
+    pieces = [piece for piece in packed if piece.untyped_storage().data_ptr() == place]
+    assert sum(piece.numel() for piece in pieces) == weight.numel()
+    assert len({piece.data_ptr() for piece in pieces}) == len(pieces) == generator.sizes.layers
+
+
+class Rows(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left it without types
+    """Notes the rows of prepacked products, the operations that join tensors, and how much is gathered at once."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.rows: list[int] = []
+        self.joins: list[str] = []
+        self.gathered: list[int] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        name = str(func)
+        if name.startswith("mkldnn._linear_pointwise") and isinstance(args[0], Tensor):
+            self.rows.append(len(args[0]))
+        if name.startswith(("aten.cat", "aten.stack", "aten.constant_pad")):
+            self.joins.append(name)
+        result = func(*args, **(kwargs or {}))
+        if name.startswith("aten.index.") and isinstance(result, Tensor):
+            self.gathered.append(result.numel())
+        return result
+
+
+def drawn(count: int, dim: int = 16, *, seed: int = 11) -> Tensor:
+    return 3 * torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def writer_of(generator: SentenceGenerator, *, form: Form = "prepacked", max_length: int = 30) -> PackedWriter:
+    return PackedWriter(generator, max_length=max_length, choice=Choice(form=form, reason="the test says so"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("count", [1, 2, 9, 33])
+@pytest.mark.parametrize("max_length", [1, 2, 8, 40])
+def test_packed_ids_are_those_of_the_generator(
+    generator: SentenceGenerator, form: Form, count: int, max_length: int
+) -> None:
+    features = drawn(count)
+
+    ids = writer_of(generator, form=form, max_length=max_length).write(features)
+
+    assert torch.equal(ids, generator.write(features, max_length=max_length))
+
+
+@pytest.mark.parametrize("form", ALL_FORMS)
+def test_no_feature_is_no_sentence_in_either_form(generator: SentenceGenerator, form: Form) -> None:
+    assert len(writer_of(generator, form=form).write(drawn(0))) == 0
+
+
+@pytest.mark.parametrize("form", ALL_FORMS)
+def test_a_sentence_alone_and_in_company_is_the_same(generator: SentenceGenerator, form: Form) -> None:
+    features, writer = drawn(32), writer_of(generator, form=form)
+
+    together = writer.write(features)
+
+    lengths = {int((ids != SENTENCE_END).sum()) for ids in together}
+    assert len(lengths) > 1, "the sentences of this test must end at different times"
+    for feature, expected in zip(features, together, strict=True):
+        alone = writer.write(feature.unsqueeze(0))[0]
+        assert alone.tolist() == expected[: len(alone)].tolist()
+        assert (expected[len(alone) :] == SENTENCE_END).all()
+
+
+def test_equal_features_are_computed_once(generator: SentenceGenerator) -> None:
+    features, writer = drawn(3), writer_of(generator)
+    repeated = features[[0, 1, 0, 2, 1, 0]]
+
+    with Rows() as seen:
+        ids = writer.write(repeated)
+
+    assert seen.rows[0] == 3
+    assert torch.equal(ids, writer.write(features)[[0, 1, 0, 2, 1, 0]])
+
+
+def test_a_finished_sentence_leaves_the_batch(generator: SentenceGenerator) -> None:
+    features, writer = drawn(9), writer_of(generator)
+
+    with Rows() as seen:
+        ids = writer.write(features)
+
+    assert seen.rows == sorted(seen.rows, reverse=True) and seen.rows[-1] < 9
+    by_step = [int((ids[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, ids.shape[1])]
+    products_a_step = 4 * generator.sizes.layers + 1
+    assert seen.rows[1 + generator.sizes.layers :: products_a_step] == by_step
+
+
+def test_no_step_joins_or_pads_tensors(generator: SentenceGenerator) -> None:
+    with Rows() as seen:
+        writer_of(generator).write(drawn(9))
+
+    assert seen.rows and not seen.joins
+
+
+def test_the_keys_and_values_of_no_sentence_are_in_memory_twice(generator: SentenceGenerator) -> None:
+    writer = writer_of(generator)
+    of_sentence = writer.bytes_of(writer.start(drawn(1))) // 4
+
+    with Rows() as seen:
+        writer.write(drawn(33))  # of which some end and leave their place to others
+
+    assert 0 < max(seen.gathered) < of_sentence
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_tokens_that_were_read_are_given_back(generator: SentenceGenerator, form: Form) -> None:
+    released: list[Tensor] = []
+    choice = Choice(form=form, reason="the test says so")
+    writer = PackedWriter(generator, max_length=30, choice=choice, release=released.append)
+    released.clear()
+
+    with Rows() as seen:
+        writer.write(drawn(33))
+
+    assert all(weight is generator.tokens.weight for weight in released)
+    looked_up = sum(seen.rows[1 + generator.sizes.layers :: 4 * generator.sizes.layers + 1])
+    # The eager form multiplies by these weights at every token.
+    assert len(released) >= looked_up // 64 > 3 if form == "prepacked" else not released
+
+
+def test_a_token_is_generated_in_as_many_parts_as_layers(generator: SentenceGenerator) -> None:
+    writer = writer_of(generator)
+    writing = writer.start(drawn(4))
+
+    prefix_parts = len(list(writer.join([writing])))
+    token_parts = len(list(writer.step([writing])))
+
+    assert (prefix_parts, token_parts) == (generator.sizes.layers + 1, generator.sizes.layers)
+    assert writing.place == 1
+
+
+def test_a_token_that_was_left_half_way_may_be_begun_anew(generator: SentenceGenerator) -> None:
+    features, writer = drawn(4), writer_of(generator)
+    writing = writer.start(features)
+    list(writer.join([writing]))
+
+    while not writing.is_over:
+        next(writer.step([writing]))
+        list(writer.step([writing]))
+
+    assert torch.equal(writing.ids, writer.write(features))
+
+
+def test_features_of_another_size_are_refused(generator: SentenceGenerator) -> None:
+    with pytest.raises(ValueError, match=r"\[sentence, 16\]"):
+        writer_of(generator).start(drawn(4, dim=8))
+
+
+def test_both_forms_give_the_shipped_model_the_same_ids(phantom_model: Path) -> None:
+    network = load_network(phantom_model)
+    features = drawn(5, network.sizes.dim)
+
+    with torch.no_grad():
+        expected = network.generator.write(features, max_length=24)
+    for form in FORMS:
+        assert torch.equal(writer_of(network.generator, form=form, max_length=24).write(features), expected)
+
+
+def test_large_weights_are_prepacked_and_measured() -> None:
+    choice = faster_form(nn.Linear(256, 256).requires_grad_(False))
+
+    assert "times as fast as eager" in choice.reason
+
+
+def test_a_form_is_not_refused_for_what_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waiting(weight: Tensor, bias: Tensor | None, *, form: Form) -> products.Product:
+        def multiply(rows: Tensor) -> Tensor:
+            if form == "prepacked":
+                time.sleep(0.005)  # as for a core that another thread has
+            else:
+                functional.linear(rows, weight, bias)
+            return functional.linear(rows, weight, bias)
+
+        return multiply
+
+    monkeypatch.setattr(products, "product", waiting)
+    threads = torch.get_num_threads()
+
+    # Large, so that the products take far longer than refilling the caches after a sleep.
+    assert faster_form(nn.Linear(2048, 1024).requires_grad_(False)).form == "prepacked"
+    assert torch.get_num_threads() == threads
+
+
+def test_weights_that_cannot_be_packed_stay_eager_with_a_reason() -> None:
+    choice = faster_form(nn.Linear(8, 8, dtype=torch.float64).requires_grad_(False))
+
+    assert choice.form == "eager"
+    assert choice.reason.startswith("oneDNN cannot")
+
+
+@pytest.mark.parametrize("max_length", [0, 41])
+def test_the_packed_writer_refuses_a_length_without_positions(generator: SentenceGenerator, max_length: int) -> None:
+    with pytest.raises(ValueError, match=r"1\.\.40"):
+        writer_of(generator, max_length=max_length)
+
+
+def test_int8_products_are_close_and_the_same_for_a_row_alone() -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    linear = nn.Linear(256, 64).requires_grad_(False)
+    rows = drawn(29, 256) * torch.logspace(-3, 3, 29).unsqueeze(1)
+    multiply = product(linear.weight, linear.bias, form="int8")
+
+    outputs = multiply(rows)
+
+    error = (outputs - linear(rows)).abs().amax(dim=1)
+    assert (error < 0.02 * rows.abs().amax(dim=1)).all(), "each row must have a scale of its own"
+    assert error.max() > 0
+    for row, expected in zip(rows, outputs, strict=True):
+        assert torch.equal(multiply(row.unsqueeze(0))[0], expected)
+
+
+def test_int8_rounds_rows_to_the_nearest() -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    # The largest value gives a scale of 1.
+    row = torch.tensor([[127.0, 0.6, -0.6, 0.4, -0.4, 1.4, -126.6, 0.0]])
+
+    rounded = product(torch.eye(8), None, form="int8")(row)
+
+    torch.testing.assert_close(rounded, torch.tensor([[127.0, 1, -1, 0, 0, 1, -127, 0]]), rtol=1e-5, atol=1e-5)
+
+
+def test_int8_takes_rows_and_weights_of_zeros() -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+
+    assert not product(torch.zeros(16, 16), None, form="int8")(torch.zeros(2, 16)).any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_says_that_its_sentences_are_int8(phantom_model: Path, engine: str) -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    features = drawn(5, 256)[:, : load_network(phantom_model).sizes.dim].numpy()
+
+    small = open_first(phantom_model, engine=engine, precision="int8").engine
+
+    assert small.name == f"{engine}-int8"
+    assert small.write(features).shape[0] == 5
+    assert open_first(phantom_model, engine=engine).engine.name == engine
+
+
+def test_a_gpu_engine_refuses_int8(phantom_model: Path) -> None:
+    with pytest.raises(ModelError, match="int8 is for a CPU"):
+        open_first(phantom_model, engine="torch-cuda", precision="int8")
+
+
+def test_the_node_says_in_its_identity_that_sentences_are_int8(phantom_model: Path) -> None:
+    if fault := int8_fault():
+        pytest.skip(fault)
+    prompt_set = prompts.load("chexpert14")
+
+    reader = open_reader(phantom_model, prompts=prompt_set, engine="onnx", precision="int8")
+
+    assert reader.identity.engine == "onnx-int8"

@@ -1,0 +1,289 @@
+"""The scheduler: who is next, what a person waits for, who leaves, and what an error or a stop does to others.
+
+Waits are counted in units (calls, layers, tokens), not in seconds: the scripted decoder notes each.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+
+from models.engines import scheduler
+from models.engines.scheduler import Scheduler
+from models.engines.turns import for_person
+from models.errors import Abandoned, ModelError
+from tests.support.fakes import Panic
+from tests.support.scheduling import LAYERS, LIMIT_SECONDS, Callers, Said, Scripted, held, held_by_a_call
+
+
+def test_a_person_waits_for_one_layer_of_a_film() -> None:
+    callers = held("layer 3 film")
+    callers.write(Said("film", 3))
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+
+    callers.write(Said("person", 2), is_person=True)
+
+    assert callers.finish() == {"film": None, "person": None}
+    notes = callers.script.notes
+    place = notes.index("layer 3 film")
+    assert notes[place + 1] == "join person", "a person must wait for no second layer"
+    assert callers.script.tokens() == ["person", "person", "film", "film", "film"]
+    assert notes.count("layer 3 film") == 3, "the film's token must go on, not begin anew"
+
+
+def test_a_call_of_a_person_waits_for_one_layer_of_a_film() -> None:
+    callers = held("layer 3 film")
+    callers.write(Said("film", 2))
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+
+    callers.call("another film")
+    callers.call("person", is_person=True)
+
+    callers.finish()
+    place = callers.script.notes.index("layer 3 film")
+    assert callers.script.notes[place + 1 : place + 3] == ["call person", "call another film"]
+
+
+def test_films_get_their_share_while_people_ask_without_end() -> None:
+    callers = held("layer 0 film")
+    callers.write(Said("film", 1))
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+
+    callers.write(Said("person", 3 * scheduler.PERSON_UNITS), is_person=True)
+
+    callers.finish()
+    tokens = callers.script.tokens()
+    a_token_of_films = scheduler.PERSON_UNITS * -(-LAYERS // scheduler.FILM_UNITS)
+    assert tokens.index("film") <= a_token_of_films, "people must not stop a film"
+    assert tokens.index("film") >= a_token_of_films - scheduler.PERSON_UNITS, (
+        "films must not take more than their share"
+    )
+
+
+def test_calls_of_films_get_their_share_too() -> None:
+    callers = held_by_a_call()
+    callers.call("film")
+
+    callers.write(Said("person", 2 * scheduler.PERSON_UNITS), is_person=True)
+
+    callers.finish()
+    tokens_before = [
+        note for note in callers.script.notes[: callers.script.notes.index("call film")] if "token" in note
+    ]
+    assert len(tokens_before) == scheduler.PERSON_UNITS
+
+
+def test_sentences_join_and_leave_at_every_token() -> None:
+    callers = held("layer 5 long")
+    callers.write(Said("long", 5))
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers.write(Said("short", 2))
+    callers.write(Said("middle", 3))
+
+    callers.finish()
+
+    assert callers.script.tokens() == ["long", *["long short middle"] * 2, "long middle", "long"]
+
+
+def test_two_people_are_answered_together() -> None:
+    callers = held_by_a_call()
+    for said in (Said("a", 2), Said("b", 3)):
+        callers.write(said, is_person=True)
+
+    callers.finish()
+
+    assert callers.script.tokens() == ["a b", "a b", "b"]
+
+
+def test_sentences_that_do_not_fit_wait() -> None:
+    callers = held_by_a_call(most_bytes=10)
+    used: list[int] = []
+
+    def count(_: list[str]) -> bool:
+        used.append(callers.scheduler.used_bytes)
+        return False
+
+    for name in ("a", "b", "c"):
+        callers.write(Said(name, 2), size=4)
+    callers.script.reached.clear()
+    callers.script.hold_at = count
+
+    callers.finish()
+
+    assert callers.script.tokens() == ["a b", "a b", "c", "c"]
+    assert max(used) == 8
+
+
+def test_sentences_larger_than_the_memory_are_generated_alone() -> None:
+    callers = held_by_a_call(most_bytes=10)
+    callers.write(Said("huge", 2), size=40)
+    callers.write(Said("small", 1), size=1)
+
+    callers.finish()
+
+    assert callers.script.tokens() == ["huge", "huge", "small"]
+
+
+def test_a_person_needs_no_memory_of_films() -> None:
+    callers = held("layer 1 film", most_bytes=8)
+    callers.write(Said("film", 2), size=8)
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers.write(Said("person", 1), size=2, is_person=True)
+
+    callers.finish()
+
+    assert callers.script.tokens() == ["person", "film", "film"]
+
+
+def test_who_gives_up_leaves_at_the_next_token() -> None:
+    wanted = threading.Event()
+    wanted.set()
+    callers = held("call first")
+
+    def leave(notes: list[str]) -> bool:
+        if notes[-1] == "layer 5 stays gone":
+            wanted.clear()
+            callers.wait_for(lambda: "gone" in callers.outcomes)
+        return False
+
+    callers.call("first")
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers.write(Said("stays", 4))
+    callers.write(Said("gone", 10**9), wanted=wanted)
+    callers.script.reached.clear()
+    callers.script.hold_at = leave
+
+    outcomes = callers.finish()
+
+    assert isinstance(outcomes["gone"], Abandoned)
+    assert outcomes["stays"] is None
+    assert callers.script.tokens() == ["stays gone", "stays", "stays", "stays"]
+    callers.wait_for(lambda: callers.scheduler.used_bytes == 0)
+
+
+def test_who_gives_up_while_waiting_is_never_computed() -> None:
+    wanted = threading.Event()
+    wanted.set()
+    callers = held("layer 5 film")
+    callers.write(Said("film", 1))
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers.write(Said("person", 3), is_person=True, wanted=wanted)
+
+    wanted.clear()
+    callers.wait_for(lambda: "person" in callers.outcomes)
+    callers.finish()
+
+    assert not [note for note in callers.script.notes if "person" in note]
+
+
+@pytest.mark.parametrize("error", [ValueError, Panic])
+def test_an_error_of_one_caller_does_not_hurt_the_others(error: type[BaseException]) -> None:
+    callers = held_by_a_call()
+    for said in (Said("a", 3), Said("bad", 3, fails_at=1, error=error), Said("c", 4)):
+        callers.write(said)
+
+    outcomes = callers.finish()
+
+    assert isinstance(outcomes.pop("bad"), error)
+    assert set(outcomes.values()) == {None}
+    assert callers.script.tokens() == ["a bad c", "a", "c", "a c", "c"]
+
+
+def test_an_error_of_a_call_reaches_its_caller_only() -> None:
+    callers = Callers(Scripted())
+
+    with pytest.raises(ZeroDivisionError):
+        callers.scheduler.call(lambda: 1 // 0)
+
+    assert callers.scheduler.call(lambda: 7) == 7
+
+
+def test_a_stopped_scheduler_lets_all_callers_go() -> None:
+    callers = held("layer 5 film")
+    callers.write(Said("film", 10**9))
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers.write(Said("waiting", 1))
+    callers.call("call", is_person=True)
+
+    stopping = threading.Thread(target=callers.scheduler.stop)
+    stopping.start()
+    callers.wait_for(lambda: len(callers.outcomes) == 3)
+    outcomes = callers.finish()
+    stopping.join(LIMIT_SECONDS)
+
+    assert not stopping.is_alive()
+    assert {str(error) for error in outcomes.values()} == {"the engine was stopped"}
+    with pytest.raises(ModelError, match="stopped"):
+        callers.scheduler.call(lambda: 1)
+
+
+def test_a_thread_that_ends_by_an_error_leaves_no_caller_waiting() -> None:
+    script, errors = Scripted(), [MemoryError("no room for a thread")]
+
+    def begin() -> None:
+        if errors:
+            raise errors.pop()
+
+    scheduler = Scheduler[Said](join=script.join, step=script.step, begin=begin)
+
+    with pytest.raises(MemoryError, match="no room"), ThreadPoolExecutor(1) as pool:
+        pool.submit(scheduler.call, lambda: 1).result(LIMIT_SECONDS)
+    assert scheduler.call(lambda: 2) == 2
+
+
+def test_films_wait_for_the_next_call_of_a_question() -> None:
+    callers = Callers(Scripted(), between_calls_seconds=LIMIT_SECONDS)
+    with for_person():
+        callers.scheduler.call(lambda: None)
+        callers.call("film")
+        callers.wait_for(lambda: callers.queued() == 1)
+        callers.scheduler.call(lambda: callers.script.note("person"))
+
+    callers.finish()
+
+    assert callers.script.notes == ["person", "call film"]
+
+
+def test_films_do_not_wait_long_for_a_question_without_calls() -> None:
+    callers = Callers(Scripted(), between_calls_seconds=0.01)
+    with for_person():
+        callers.scheduler.call(lambda: None)
+        callers.call("film")
+
+        assert callers.finish() == {"film": None}
+
+
+def test_an_idle_scheduler_has_no_thread_and_may_be_forgotten() -> None:
+    forgotten = weakref.ref(_used_and_idle())
+
+    gc.collect()
+
+    assert forgotten() is None
+
+
+def test_eight_hundred_calls_from_many_threads_all_end() -> None:
+    callers, counted = Callers(Scripted()), list[int]()
+
+    def ask(number: int) -> None:
+        with for_person() if number % 2 else nullcontext():
+            for _ in range(100):
+                callers.scheduler.call(lambda: counted.append(number))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
+
+    assert len(counted) == 800
+
+
+def _used_and_idle() -> Scheduler[Said]:
+    """Return a scheduler whose thread has ended twice."""
+    callers = Callers(Scripted())
+    for _ in range(2):
+        assert callers.scheduler.call(lambda: threading.current_thread().name) == "scheduler"
+        callers.wait_for(lambda: callers.scheduler._thread is None)
+    return callers.scheduler

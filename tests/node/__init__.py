@@ -1,0 +1,1 @@
+"""Tests of what the node does, by the package that does it."""

@@ -1,0 +1,396 @@
+"""Typed questions: what a text asks for, and an answer that says what the film's own answer says, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.answers.questions import LONGEST, Query, Topic, is_plain_prompt, understand
+from node.answers.replies import answer, for_network
+from node.domain import Box, Film, Finding, FindingState, GroundedSentence, Note, Reason, Side
+from node.outputs import impression, wording
+from node.prompt_set import Prompt
+from tests.support import samples
+from tests.support.samples import absent, finding, uncalibrated, unread
+from tests.support.spoken import PATHOLOGIES, PROMPTS, REGIONS, films, misread
+
+EFFUSION = ("pleural_effusion",)
+TEXTS = [
+    *(phrase for prompt in PATHOLOGIES for phrase in prompt.phrases),
+    *(f"Where is the {prompt.phrases[0]} on the left?" for prompt in PATHOLOGIES),
+    *(f"What is in the {prompt.phrases[0]}?" for prompt in REGIONS),
+    *(f"{prompt.phrases[0]} in the right lower lung zone?" for prompt in PATHOLOGIES),
+    "list the findings", "summary", "is this film normal?", "what changed?", "hiatal hernia?",
+    "collapsed lung on both sides?",
+]  # fmt: skip
+
+
+def ask(text: str, film: Film) -> str:
+    return answer(understand(text, PROMPTS), film).text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pleural effusion", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
+        ("Effusion?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
+        ("Any effusion on the left", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.LEFT)),
+        ("bilateral effusions", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.BILATERAL)),
+        ("Is there a pneumothorax, or an effusion?",
+         Query(topic=Topic.PRESENCE, findings=("pleural_effusion", "pneumothorax"))),
+        ("opacity", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
+        ("edema of the lungs", Query(topic=Topic.PRESENCE, findings=("edema",))),
+        ("a pacemaker?", Query(topic=Topic.PRESENCE, findings=("support_devices",), prompt="pacemaker")),
+        ("collapsed lung",
+         Query(topic=Topic.PRESENCE, findings=("atelectasis", "pneumothorax"), prompt="collapsed lung")),
+        ("consolidation in the right lower lung zone",
+         Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("where is the consolidation", Query(topic=Topic.PLACE, findings=("consolidation",))),
+        ("what is in the right lower lung zone",
+         Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("What's in the right base?",
+         Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("is the heart normal?", Query(topic=Topic.REGION, regions=("cardiac_silhouette",), judges=True)),
+        ("any ptx", Query(topic=Topic.PRESENCE, findings=("pneumothorax",))),
+        ("RLL consolidation?",
+         Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
+        ("ETT position?",
+         Query(topic=Topic.PLACE, findings=("support_devices",), prompt="ett position", judges=True)),
+        ("anything acute?", Query(topic=Topic.NORMAL)),
+        ("Lt base", Query(topic=Topic.REGION, regions=("left_lower_lung_zone",), side=Side.LEFT)),
+        ("opacities?", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
+        ("heart size", Query(topic=Topic.SIZE, findings=("cardiomegaly",))),
+        ("is the heart enlarged?", Query(topic=Topic.SIZE, findings=("cardiomegaly",))),
+        ("CTR", Query(topic=Topic.SIZE, findings=("cardiomegaly",))),
+        ("ribs?", Query(topic=Topic.FREE, prompt="ribs")),
+        ("both clavicles",
+         Query(topic=Topic.REGION, regions=("right_clavicle", "left_clavicle"), side=Side.BILATERAL)),
+        ("what is wrong", Query(topic=Topic.LIST)),
+        ("effusion here?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
+        ("what is in this region", Query(topic=Topic.NOTHING)),
+        ("describe this study", Query(topic=Topic.SUMMARY)),
+        ("compare with the film of 2026-11-02", Query(topic=Topic.COMPARE, day=date(2026, 11, 2))),
+        ("compare with the film of 2026-31-02",
+         Query(topic=Topic.FREE, prompt="compare with the film of 2026-31-02")),
+        ("is the effusion gone?", Query(topic=Topic.COMPARE, findings=EFFUSION)),
+        ("list the findings", Query(topic=Topic.LIST)),
+        ("Summarize.", Query(topic=Topic.SUMMARY)),
+        ("is it normal", Query(topic=Topic.NORMAL)),
+        ("is the effusion larger?", Query(topic=Topic.COMPARE, findings=EFFUSION)),
+        ("compare with the previous film", Query(topic=Topic.COMPARE)),
+        ("Is there a hiatal hernia on the left?",
+         Query(topic=Topic.FREE, side=Side.LEFT, prompt="hiatal hernia on the left")),
+        ("large effusion", Query(topic=Topic.FREE, prompt="large effusion")),
+        ("tip of the tube", Query(topic=Topic.FREE, prompt="tip of the tube")),
+        (" ? ", Query(topic=Topic.NOTHING)),
+        ("", Query(topic=Topic.NOTHING)),
+    ],
+)  # fmt: skip
+def test_a_text_is_understood_by_its_words(text: str, expected: Query) -> None:
+    assert understand(text, PROMPTS) == expected
+
+
+@pytest.mark.parametrize("prompt", PATHOLOGIES, ids=lambda prompt: prompt.key)
+def test_every_finding_is_known_by_each_of_its_names(prompt: Prompt) -> None:
+    names = (*prompt.phrases, prompt.finding.meaning) if prompt.finding else ()
+
+    assert names
+    for name in names:
+        assert prompt.key in understand(f"is there any {name}?", PROMPTS).findings, name
+
+
+@pytest.mark.parametrize("region", REGIONS, ids=lambda region: region.key)
+def test_every_region_is_known_by_its_phrase(region: Prompt) -> None:
+    assert understand(f"What is in the {region.phrases[0]}?", PROMPTS).regions == (region.key,)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_understood_in_some_way(text: str) -> None:
+    query = understand(text, PROMPTS)
+
+    assert (query.topic is Topic.FREE) <= (query.prompt is not None)
+    assert len(text) <= LONGEST or query.topic in (Topic.FREE, Topic.NOTHING) or len(" ".join(text.split())) <= LONGEST
+
+
+@settings(max_examples=200)
+@given(films(), st.sampled_from(TEXTS))
+def test_no_reply_says_more_than_the_film(film: Film, text: str) -> None:
+    reply = answer(understand(text, PROMPTS), film)
+
+    assert misread(reply.text, film) == []
+    assert set(reply.boxes) <= {box.tracking_uid for found in film.findings for box in found.boxes}
+    assert set(reply.findings) <= {found.prompt for found in film.findings}
+
+
+@settings(max_examples=50)
+@given(films(), st.sampled_from(PATHOLOGIES))
+def test_a_reported_finding_is_answered_with_boxes(film: Film, prompt: Prompt) -> None:
+    own = next(found for found in film.findings if found.prompt == prompt.key)
+
+    reply = answer(Query(topic=Topic.PRESENCE, findings=(own.prompt,)), film)
+
+    assert reply.needs_network is None
+    assert reply.boxes == tuple(dict.fromkeys(box.tracking_uid for box in own.boxes))
+    assert bool(reply.boxes) is (own.state is not FindingState.ABSENT)
+    assert ("not reported, and may have been missed" in reply.text) is (own.state is FindingState.ABSENT)
+    assert ("please review" in reply.text) is (own.state in wording.MARKS)
+    assert ("uncalibrated" in reply.text) is (own.state is FindingState.UNCALIBRATED)
+
+
+@settings(max_examples=20)
+@given(films())
+def test_a_list_names_all_findings(film: Film) -> None:
+    reply = answer(Query(topic=Topic.LIST), film)
+
+    for found in film.findings:
+        assert found.code.meaning.lower().removeprefix("other ").split()[0][:5] in reply.text.lower()
+    assert reply.findings == tuple(
+        found.prompt for found in sorted(wording.reported(film), key=lambda found: reply.findings.index(found.prompt))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("effusion?", "There is a right pleural effusion in the lower zone. The probability is 83 %."),
+        ("effusion on the left?",
+         "There is a right pleural effusion in the lower zone. The probability is 83 %. None is reported on the left, "
+         "where it may have been missed."),
+        ("where is the effusion?",
+         "There is a right pleural effusion in the lower zone. The probability is 83 %. Its box lies in the right "
+         "lower zone of lung and covers 34 % of it."),
+        ("pneumothorax?", "Pneumothorax is not reported, and may have been missed."),
+        ("what is in the heart?",
+         "None of the reported boxes lies in the cardiac silhouette; what is there may have been missed."),
+        ("hernia?", "The report does not answer this, so the network is asked."),
+        ("fracture?", "Fracture is not among the findings that the film was asked for."),
+    ],
+)  # fmt: skip
+def test_a_reply_is_plain_sentences(text: str, expected: str) -> None:
+    assert ask(text, film_with_effusion()) == expected
+
+
+def test_what_the_film_was_not_asked_is_for_the_network() -> None:
+    film = film_with_effusion()
+
+    assert answer(understand("fracture?", PROMPTS), film).needs_network == "fracture"
+    assert answer(understand("hernia on the left?", PROMPTS), film).needs_network == "hernia on the left"
+    assert answer(understand("pacemaker?", PROMPTS), film).needs_network == "pacemaker"
+    assert answer(understand("effusion?", PROMPTS), film).needs_network is None
+
+
+def test_a_side_without_a_box_is_not_denied() -> None:
+    film = samples.film(findings=(replace(finding(), prompt="pleural_effusion", side=None, boxes=()),))
+    unsided = replace(film.findings[0], boxes=(replace(finding().boxes[0], side=None),))
+
+    reply = ask("left effusion?", replace(film, findings=(unsided,)))
+
+    assert "The film does not say on which side." in reply
+
+
+@pytest.mark.parametrize("text", TEXTS[::9])
+def test_a_film_that_was_not_read_says_why(text: str) -> None:
+    film = unread(1, Reason.BLANK)
+
+    assert answer(understand(text, PROMPTS), film).text == wording.not_processed(film)
+
+
+def test_a_film_that_looks_mirrored_says_so_in_a_reply() -> None:
+    film = replace(film_with_effusion(), notes=(Note.MIRRORED,))
+
+    assert ask("effusion?", film).endswith(wording.CAUTIONS[Note.MIRRORED])
+    assert ask("summarize", film).count(wording.CAUTIONS[Note.MIRRORED]) == 1
+
+
+def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
+    texts = (
+        "A pleural effusion is seen.",
+        "A pneumothorax is seen.",
+        "The lung is clear.",
+        "No pleural effusion.",
+        "Pleural fluid is seen, and the heart is normal.",
+    )
+    said = tuple(GroundedSentence(text=text, prompt="right_lower_lung_zone", score=0.5, boxes=()) for text in texts)
+    film = replace(film_with_effusion(), sentences=said)
+
+    reply = ask("what is in the right lower lung zone?", film)
+
+    assert [text in reply for text in texts] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "sides"),
+    [
+        ("effusion?", (Side.RIGHT, Side.LEFT)),
+        ("effusion on the left?", (Side.LEFT,)),
+        ("effusion on both sides?", (Side.RIGHT, Side.LEFT)),
+        ("effusion in the right lower lung zone?", (Side.RIGHT,)),
+        ("what is in the left lower lung zone?", (Side.LEFT,)),
+        ("what is on the right?", (Side.RIGHT,)),
+        ("where is the effusion on the left?", (Side.LEFT,)),
+    ],
+)
+def test_a_reply_rests_on_the_boxes_of_the_asked_side(text: str, sides: tuple[Side, ...]) -> None:
+    reply = answer(understand(text, PROMPTS), samples.film(findings=(effusions(),)))
+
+    assert reply.boxes == tuple(box.tracking_uid for box in effusions().boxes if box.side in sides)
+
+
+def test_a_reply_rests_on_the_boxes_in_the_asked_zone() -> None:
+    [lower] = finding().boxes
+    middle = replace(lower, tracking_uid="2.25.1", evidence=replace(samples.LOWER_ZONE, zone="right_mid_lung_zone"))
+    film = samples.film(findings=(replace(finding(), boxes=(lower, middle)),))
+
+    reply = answer(understand("effusion in the right mid lung zone?", PROMPTS), film)
+
+    assert reply.boxes == ("2.25.1",)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_reply_on_a_region_says_if_sides_are_not_known(known: bool) -> None:
+    located = effusions()
+    boxes = tuple(
+        replace(box, evidence=replace(box.evidence, side=box.evidence.side if known else None))
+        for box in located.boxes
+        if box.evidence is not None
+    )
+
+    reply = ask("what is in the left lower lung zone?", samples.film(findings=(replace(located, boxes=boxes),)))
+
+    assert ("The film does not tell its sides" in reply) is not known
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Pleural effusion", True),
+        (" pleural  EFFUSION ", True),
+        ("fracture of bone", True),
+        ("left lower lung zone", True),
+        ("hiatal hernia", True),
+        ("effusion", False),
+        ("pleural effusion?", False),
+        ("is there a hiatal hernia?", False),
+        ("left lung", False),
+        ("summary", False),
+        ("normal", False),
+        ("", False),
+    ],
+)
+def test_a_name_of_the_prompt_set_is_a_plain_prompt(text: str, expected: bool) -> None:
+    assert is_plain_prompt(text, understand(text, PROMPTS), PROMPTS) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn", "boxes", "words"),
+    [
+        ("what is here?", "right", ["right"], "1 of 2 boxes lies in the drawn box."),
+        ("is there anything in this box", "left", ["left"], "1 of 2 boxes lies in the drawn box."),
+        ("what is here?", "elsewhere", [], "None of the reported boxes lies in the drawn box"),
+        ("effusion here?", "left", ["left"], "There are bilateral pleural effusions"),
+        (
+            "effusion here?",
+            "elsewhere",
+            ["right", "left"],
+            "None of the boxes lies in the drawn box",
+        ),
+    ],
+)
+def test_a_drawn_box_is_answered_by_the_boxes_in_it(text: str, drawn: str, boxes: list[str], words: str) -> None:
+    right, left = effusions().boxes
+    left = replace(left, box=Box(left=5, top=5, right=15, bottom=20))
+    film = samples.film(findings=(replace(effusions(), boxes=(right, left)),))
+    drawn_box = {"right": right.box, "left": left.box, "elsewhere": Box(left=0, top=0, right=2, bottom=2)}[drawn]
+    query = understand(text, PROMPTS)
+
+    reply = answer(query, film, box=drawn_box)
+
+    assert words in reply.text
+    assert reply.boxes == tuple({"right": right, "left": left}[side].tracking_uid for side in boxes)
+    asked = for_network(query, reply, PROMPTS, box=drawn_box)
+    assert asked is not None
+    assert (asked.prompt, asked.box) == ("Pleural effusion" if query.findings else None, drawn_box)
+    assert misread(reply.text, film) == []
+
+
+def test_a_reply_says_how_many_boxes_lie_in_a_place() -> None:
+    film = samples.film(findings=(effusions(),))
+
+    assert "1 of 2 boxes lies in the left lower lung zone." in ask("left base?", film)
+    assert "All 2 boxes lie in the lungs." in ask("lungs?", film)
+    assert "The box lies in the lungs." in ask("lungs?", film_with_effusion())
+
+
+def test_a_summary_is_the_impression() -> None:
+    film = film_with_effusion()
+
+    reply = answer(understand("summarize", PROMPTS), film)
+
+    assert reply.text == " ".join(f"{line.removesuffix('.')}." for line in impression.of_film(film))
+    assert reply.findings == ("pleural_effusion", "edema")
+
+
+def test_a_reply_tells_apart_what_is_never_reported() -> None:
+    left_out = replace(samples.absent(), left_out=True)
+    film = samples.film(findings=(left_out, samples.absent(samples.EDEMA)))
+    why = "nobody showed that this model recognizes it well enough"
+    never = f"Pneumothorax is not assessed, because {why}, and may be there."
+
+    assert ask("pneumothorax?", film) == never
+    assert f"Pulmonary edema is not reported, and may have been missed. {never}" in ask("list the findings", film)
+
+
+@pytest.mark.parametrize("text", ["summarize", "is it normal?", "list the findings"])
+def test_a_film_without_a_reported_finding_is_not_called_clear(text: str) -> None:
+    film = samples.film(findings=(absent(),))
+
+    assert misread(ask(text, film), film) == []
+    assert "may have been missed" in ask(text, film)
+
+
+def test_the_size_of_the_heart_is_answered_by_finding_and_ratio() -> None:
+    film = replace(samples.film(findings=(replace(absent(), prompt="cardiomegaly"),)), ratio=samples.ratio())
+
+    text = ask("heart size?", film)
+
+    assert text.startswith("Pneumothorax is not reported, and may have been missed. Cardiothoracic ratio: ")
+    assert ask("cardiomegaly?", film) == "Pneumothorax is not reported, and may have been missed."
+
+
+@pytest.mark.parametrize("text", ["is the heart normal?", "are the lungs clear?", "is the tube ok?"])
+def test_nothing_is_judged_to_be_as_it_should(text: str) -> None:
+    assert ask(text, film_with_effusion()).startswith("This program does not judge")
+
+
+def test_all_zones_of_a_lung_have_one_name() -> None:
+    film = samples.film(findings=())
+
+    assert "lies in the left lung;" in ask("left lung?", film)
+    assert "lies in the lungs;" in ask("are the lungs clear?", film)
+    assert "lies in the left upper lung zone and left apical zone;" in ask("left apex?", film)
+
+
+def effusions() -> Finding:
+    """A pleural effusion in both lower zones, with a box each."""
+    [right] = finding().boxes
+    zone = replace(samples.LOWER_ZONE, zone="left_lower_lung_zone", side=Side.LEFT)
+    left = replace(right, tracking_uid="2.25.1", side=Side.LEFT, evidence=zone)
+    return replace(finding(), side=Side.BILATERAL, boxes=(right, left))
+
+
+def film_with_effusion() -> Film:
+    uncalibrated_edema = replace(uncalibrated(), prompt="edema")
+    return samples.film(findings=(finding(), absent(), uncalibrated_edema))
+
+
+def test_a_sentence_on_what_is_not_reported_is_not_quoted() -> None:
+    quoted = GroundedSentence(
+        text="There may be a small pneumothorax.", prompt="right_upper_lung_zone", score=0.5, boxes=()
+    )
+    film = replace(samples.film(findings=(samples.absent(),)), sentences=(quoted,))
+
+    assert "pneumothorax" not in answer(understand("What is in the right upper lung zone?", PROMPTS), film).text

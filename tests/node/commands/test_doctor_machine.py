@@ -1,0 +1,299 @@
+"""What `doctor` says of storage folder, database, clock and ports, good and bad; it leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from node.commands.doctor.checks import Check, CheckState
+from node.commands.doctor.clock import check_clock
+from node.commands.doctor.database import check_database
+from node.commands.doctor.ports import check_ports
+from node.commands.doctor.storage import check_storage
+from node.config import Settings
+from node.jobs import processes
+from node.settings.http import HttpSettings
+from node.store import database, files, received
+from node.store.ledger import Ledger
+from tests.support import peers
+from tests.support.postgres import Postgres
+from tests.support.service import on_database, settings_for
+
+HOUR = timedelta(hours=1)
+NOBODY = 65534
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings whose storage folder is there and empty."""
+    folder = tmp_path / "node"
+    folder.mkdir(mode=0o700)
+    return settings_for(folder, archive_port=104)
+
+
+def states(checks: Iterable[Check]) -> dict[str, CheckState]:
+    return {check.name: check.state for check in checks}
+
+
+def only(checks: Iterable[Check]) -> Check:
+    (check,) = checks
+    return check
+
+
+def keeping(settings: Settings, *, free_mib: int) -> Settings:
+    return replace(settings, storage=replace(settings.storage, min_free_mib=free_mib))
+
+
+@contextmanager
+def another_user() -> Iterator[None]:
+    """Run as a user who may not write what the tests have made, where the tests run as root."""
+    if os.geteuid() == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if os.geteuid() == NOBODY:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "free space"), (errno.EROFS, "check the disk"), (errno.EACCES, "chown")]
+)
+def test_what_is_said_of_a_folder_fits_what_the_disk_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    settings.storage.directory.mkdir(parents=True)
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.Aside, "write", fail)
+    (check,) = check_storage(settings)
+
+    assert check.state is CheckState.FAULT
+    assert remedy in check.message
+
+
+def test_a_good_folder_is_used_and_left_as_it_was(settings: Settings) -> None:
+    check = only(check_storage(settings))
+
+    assert check.state is CheckState.OK
+    assert "GiB free" in check.message
+    assert list(settings.storage.directory.iterdir()) == []
+
+
+def test_a_full_disk_is_a_fault_and_a_nearly_full_one_a_note(settings: Settings) -> None:
+    free_mib = shutil.disk_usage(settings.storage.directory).free // 2**20
+
+    full = only(check_storage(keeping(settings, free_mib=10**9)))
+    nearly = only(check_storage(keeping(settings, free_mib=free_mib * 2 // 3)))
+
+    assert (full.state, nearly.state) == (CheckState.FAULT, CheckState.NOTE)
+    assert "storage.min_free_mib" in full.message
+
+
+def test_what_cannot_be_written_leaves_no_file(settings: Settings) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
+    try:
+        check = only(check_storage(settings))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert check.state is CheckState.FAULT
+    assert os.strerror(27) in check.message  # EFBIG
+    assert list(settings.storage.directory.iterdir()) == []
+
+
+def test_an_absent_folder_is_a_note_and_a_blocked_one_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    absent = only(check_storage(settings_for(tmp_path / "a" / "node", archive_port=104)))
+    impossible = only(check_storage(settings_for(tmp_path / "file" / "node", archive_port=104)))
+
+    assert (absent.state, impossible.state) == (CheckState.NOTE, CheckState.FAULT)
+    assert "the first start creates it" in absent.message
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_of_somebody_else_is_a_fault(settings: Settings) -> None:
+    settings.storage.directory.chmod(0o500)
+
+    with another_user():
+        check = only(check_storage(settings))
+
+    assert check.state is CheckState.FAULT
+    assert "chown" in check.message
+
+
+def test_a_folder_that_is_open_to_others_is_a_note(settings: Settings) -> None:
+    settings.storage.directory.chmod(0o755)
+
+    assert states(check_storage(settings)) == {"storage": CheckState.OK, "storage mode": CheckState.NOTE}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_root_is_told_that_it_sees_more_than_the_node(settings: Settings) -> None:
+    os.chown(settings.storage.directory, NOBODY, NOBODY)
+
+    assert states(check_storage(settings)) == {"storage": CheckState.OK, "storage owner": CheckState.NOTE}
+
+
+class _NotReady(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(503)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def starting_node(settings: Settings, *, dicom_port: int) -> Iterator[int]:
+    """What a node that still opens its model shows: a file that names its ports, and 503 on its HTTP port."""
+    with HTTPServer((peers.LOOPBACK, 0), _NotReady) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        content = {"executor": "node", "http_port": server.server_port, "dicom_port": dicom_port}
+        files.write(settings.storage.directory / "running.json", files.to_json(content))
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_an_unready_node_holds_its_ports_and_a_dead_one_does_not(settings: Settings) -> None:
+    with socket.create_server((peers.LOOPBACK, 0)) as listener:
+        port = listener.getsockname()[1]
+        with starting_node(settings, dicom_port=port) as http_port:
+            here = replace(settings, listener=replace(settings.listener, port=port), http=HttpSettings(port=http_port))
+            living, its_ports = states(check_storage(here)), states(check_ports(here))
+        dead, ports = states(check_storage(here)), states(check_ports(here))
+
+    assert living == dead == {"storage": CheckState.OK, "process node": CheckState.NOTE}
+    assert its_ports == {"port listener": CheckState.OK, "port http": CheckState.OK}
+    assert ports == {"port listener": CheckState.FAULT, "port http": CheckState.OK}
+
+
+def test_another_program_on_a_dead_nodes_port_is_not_the_node(settings: Settings) -> None:
+    with socket.create_server((peers.LOOPBACK, 0)) as stranger:
+        port = stranger.getsockname()[1]
+        answering = threading.Thread(target=lambda: stranger.accept()[0].sendall(b"220 mail ready\r\n"), daemon=True)
+        answering.start()
+        content = {"executor": "node", "http_port": port}
+        files.write(settings.storage.directory / "running.json", files.to_json(content))
+
+        (state,) = processes.states(settings.storage, settings.http)
+
+    assert (state.ready, state.answers) == (False, False)
+
+
+def test_a_taken_port_and_a_foreign_address_are_faults(settings: Settings) -> None:
+    with socket.create_server((peers.LOOPBACK, 0)) as server:
+        port = server.getsockname()[1]
+        listener = replace(settings.listener, port=port)
+        checks = {
+            check.name: check
+            for check in check_ports(replace(settings, listener=listener, http=HttpSettings(host="192.0.2.1")))
+        }
+
+    assert checks["port listener"].state is checks["port http"].state is CheckState.FAULT
+    assert "listener.port" in checks["port listener"].message and str(port) in checks["port listener"].message
+    assert "http.host" in checks["port http"].message
+
+
+def test_a_database_is_good_absent_damaged_or_open_to_others(settings: Settings) -> None:
+    ledger, engine = database.sqlite_files(settings.storage)
+    Ledger(database.open_ledger(settings.storage)).close()
+
+    good = states(check_database(settings))
+    ledger.chmod(0o644)
+    is_open = states(check_database(settings))
+    ledger.write_bytes(b"SQLite format 3\0" + b"\xff" * 8192)
+    damaged = {check.name: check for check in check_database(settings)}
+
+    assert good == {"database ledger.sqlite": CheckState.OK, "database engine.sqlite": CheckState.OK}
+    assert not engine.exists()
+    assert is_open["database ledger.sqlite"] is CheckState.NOTE
+    assert damaged["database ledger.sqlite"].state is CheckState.FAULT
+    assert "restart the node" in damaged["database ledger.sqlite"].message
+
+    aside = database.set_damaged_aside(settings.storage, database.LEDGER)
+    assert aside is not None
+    assert states(check_database(settings))[f"database {aside.name}"] is CheckState.NOTE
+
+
+def test_postgresql_is_good_before_and_after_the_first_start(settings: Settings, postgres: Postgres) -> None:
+    shared = on_database(settings, postgres.url)
+
+    before = only(check_database(shared))
+    Ledger(database.open_ledger(shared.storage)).close()
+    after = only(check_database(shared))
+
+    assert before.state is after.state is CheckState.OK, (before, after)
+    assert "PostgreSQL 1" in before.message
+
+
+def test_a_user_who_may_not_make_tables_is_a_fault(settings: Settings, postgres: Postgres) -> None:
+    postgres.execute("DROP ROLE IF EXISTS reader")
+    postgres.execute("CREATE ROLE reader LOGIN")
+
+    check = only(check_database(on_database(settings, postgres.url.replace("node@", "reader@"))))
+
+    assert check.state is CheckState.FAULT
+    assert "chex and dbos" in check.message
+
+
+def test_a_postgresql_that_is_away_is_a_fault(settings: Settings) -> None:
+    away = f"postgresql://node:open-sesame@{peers.LOOPBACK}:{peers.free_port()}/chex"
+
+    check = only(check_database(on_database(settings, away)))
+
+    assert check.state is CheckState.FAULT
+    assert "storage.database_url" in check.message
+    assert "open-sesame" not in check.message
+
+
+def test_a_clock_behind_the_newest_film_or_program_is_a_fault(settings: Settings) -> None:
+    folder = settings.storage.directory / "studies" / "1.2.3" / "received"
+    folder.mkdir(parents=True)
+    (folder / received.file_name("1.2.3.4", number=1, sha256="0" * 64)).touch()
+    film = received.newest_arrival(settings.storage.directory / "studies")
+    assert film is not None
+    settings = replace(settings, site=replace(settings.site, timezone="Europe/Berlin"))
+
+    good, stepped = only(check_clock(settings)), only(check_clock(settings, now=film - timedelta(seconds=30)))
+    behind = only(check_clock(settings, now=film - HOUR))
+    shutil.rmtree(folder)
+    long_ago = only(check_clock(settings, now=film - timedelta(days=36500)))
+
+    assert (good.state, stepped.state) == (CheckState.OK, CheckState.OK)
+    assert (behind.state, long_ago.state) == (CheckState.FAULT, CheckState.FAULT)
+    assert "newest film" in behind.message and "installed" in long_ago.message
+    assert "timedatectl" in good.message
+
+
+def test_a_changing_database_is_checked_again_under_its_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.sqlite"
+    Ledger(database.connect(path)).close()
+    modes = []
+
+    def look(_path: Path, mode: str) -> bool:
+        modes.append(mode)
+        return mode == "mode=ro"
+
+    monkeypatch.setattr(database, "_is_whole", look)
+
+    assert database.is_whole(path)
+    assert modes == ["immutable=1", "mode=ro"]

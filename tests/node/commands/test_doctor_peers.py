@@ -1,0 +1,309 @@
+"""What `doctor` says of certificates and destinations; a destination hears associations and echoes and no more."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydicom.uid import ComprehensiveSRStorage
+
+from node.commands.doctor.audit import check_audit
+from node.commands.doctor.certificates import check_certificates
+from node.commands.doctor.checks import Check, CheckState
+from node.commands.doctor.destinations import check_destinations
+from node.config import OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
+from node.net.tls import is_issued_by
+from node.settings.audit import AuditSettings
+from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
+from node.settings.tls import TlsSettings
+from tests.support import peers
+from tests.support.certificates import Authority, Identity
+from tests.support.collectors import Rsyslog
+from tests.support.committing import Committing
+from tests.support.mllp import InformationSystem
+from tests.support.service import settings_for
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.found(tmp_path_factory.mktemp("lasting"), days=400)
+
+
+@pytest.fixture(scope="module")
+def own(lasting: Authority) -> Identity:
+    return lasting.issue("own", days=400)
+
+
+def with_tls(folder: Path, identity: Identity, authority: Authority) -> Settings:
+    """Settings of a node whose port for orders has a certificate."""
+    tls = OrdersTlsSettings(certificate=identity.certificate, key=identity.key, ca=authority.certificate)
+    settings = settings_for(folder, archive_port=104)
+    return replace(settings, orders=OrdersSettings(port=0, hosts=(peers.LOOPBACK,), tls=tls))
+
+
+def signed(name: str, key_of: ec.EllipticCurvePrivateKey, *, by: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A certificate for a key, signed by another one's."""
+    now = datetime.now(UTC)
+    subject, issuer = (
+        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)]) for common_name in (name, by)
+    )
+    builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key_of.public_key())
+    dated = builder.serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(now + DAY)
+    return dated.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def states(checks: Iterable[Check]) -> list[CheckState]:
+    return [check.state for check in checks]
+
+
+def to_archive(port: int, *, storage_commitment: bool = False, tls: TlsSettings | None = None) -> DicomDestination:
+    return DicomDestination(
+        name="pacs",
+        ae_title="ARCHIVE",
+        host=peers.LOOPBACK,
+        port=port,
+        storage_commitment=storage_commitment,
+        tls=tls,
+    )
+
+
+def asked(tmp_path: Path, *destinations: DestinationSettings, limit_seconds: float = 10.0) -> list[Check]:
+    settings = replace(settings_for(tmp_path / "node", archive_port=104), destinations=destinations)
+    return list(check_destinations(settings, limit_seconds=limit_seconds))
+
+
+def secured(identity: Identity, authority: Authority) -> ssl.SSLContext:
+    """The context of a server that asks for a certificate of this authority."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(identity.certificate, identity.key)
+    return context
+
+
+def shown(identity: Identity, authority: Authority) -> TlsSettings:
+    return TlsSettings(ca=authority.certificate, certificate=identity.certificate, key=identity.key)
+
+
+def test_lasting_certificates_are_good_and_short_ones_a_note(
+    tmp_path: Path, lasting: Authority, own: Identity, authority: Authority
+) -> None:
+    good = list(check_certificates(with_tls(tmp_path, own, lasting)))
+    short = list(check_certificates(with_tls(tmp_path, authority.issue("short"), authority)))
+
+    assert states(good) == [CheckState.OK, CheckState.OK]
+    assert states(short) == [CheckState.NOTE, CheckState.NOTE]
+    assert {check.name for check in good} == {"certificate orders.tls"}
+    assert "399 days" in good[1].message or "400 days" in good[1].message
+
+
+def test_an_expired_certificate_is_a_fault(tmp_path: Path, lasting: Authority) -> None:
+    checks = list(check_certificates(with_tls(tmp_path, lasting.issue("expired", days=-1), lasting)))
+
+    assert states(checks) == [CheckState.OK, CheckState.FAULT]
+    assert "expired 1 day ago" in checks[1].message
+
+
+def test_a_foreign_key_and_a_missing_file_are_faults(tmp_path: Path, lasting: Authority, own: Identity) -> None:
+    wrong_key = replace(own, key=lasting.issue("other").key)
+    no_key = replace(own, key=tmp_path / "nowhere.key")
+
+    (wrong,) = check_certificates(with_tls(tmp_path, wrong_key, lasting))
+    (missing,) = check_certificates(with_tls(tmp_path, no_key, lasting))
+
+    assert wrong.state is missing.state is CheckState.FAULT
+    assert "mismatch" in wrong.message
+    assert "nowhere.key" in missing.message
+
+
+def test_a_certificate_of_another_authority_is_a_note(tmp_path: Path, lasting: Authority, authority: Authority) -> None:
+    checks = list(check_certificates(with_tls(tmp_path, authority.issue("node", days=400), lasting)))
+
+    assert states(checks) == [CheckState.OK, CheckState.OK, CheckState.NOTE]
+    assert "was not issued by" in checks[2].message
+
+
+def test_a_chain_leads_to_an_authority_over_its_certificates(tmp_path: Path) -> None:
+    root, middle, leaf = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+    authority = signed("root", root, by="root", key=root)
+    between = signed("middle", middle, by="root", key=root)
+    own = signed("leaf", leaf, by="middle", key=middle)
+    for name, content in {"ca": authority, "whole": own + between, "cut": own, "circle": own + own}.items():
+        (tmp_path / f"{name}.pem").write_bytes(content)
+
+    issued = {
+        name: is_issued_by(tmp_path / f"{name}.pem", tmp_path / "ca.pem") for name in ("ca", "whole", "cut", "circle")
+    }
+
+    assert issued == {"ca": True, "whole": True, "cut": False, "circle": False}
+
+
+def test_every_tls_table_is_looked_at(tmp_path: Path, lasting: Authority, own: Identity) -> None:
+    settings = with_tls(tmp_path, own, lasting)
+    listener = ServerTlsSettings(certificate=own.certificate, key=own.key, ca=lasting.certificate)
+    believing = to_archive(104, tls=TlsSettings(ca=lasting.certificate))
+
+    checks = check_certificates(
+        replace(settings, listener=replace(settings.listener, tls=listener), destinations=(believing,))
+    )
+
+    assert [check.name.removeprefix("certificate ") for check in checks] == [
+        *["listener.tls"] * 2,
+        *["orders.tls"] * 2,
+        "destinations[1].tls",
+    ]
+
+
+def test_no_destination_is_a_note(tmp_path: Path) -> None:
+    settings = replace(settings_for(tmp_path, archive_port=104), destinations=())
+
+    (check,) = check_destinations(settings)
+
+    assert (check.state, "nothing is sent" in check.message) == (CheckState.NOTE, True)
+
+
+def test_an_archive_that_takes_all_is_good_and_is_sent_nothing(tmp_path: Path) -> None:
+    with peers.ReceivingArchive(handlers=Committing().handlers) as archive:
+        (check,) = asked(tmp_path, to_archive(archive.port, storage_commitment=True))
+
+    assert check.state is CheckState.OK, check
+    assert "Comprehensive SR" in check.message and "Storage Commitment" in check.message
+    assert (archive.echoes, archive.requests) == (1, [])
+
+
+def test_a_rejecting_archive_is_told_with_reason_and_titles(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        archive.reject()
+        (check,) = asked(tmp_path, to_archive(archive.port))
+
+    assert check.state is CheckState.FAULT
+    assert "calling AE title not recognised" in check.message
+    assert "CHEX" in check.message and "ARCHIVE" in check.message
+
+
+def test_a_refused_class_or_commitment_names_the_setting(tmp_path: Path) -> None:
+    archive = peers.ReceivingArchive()
+    archive.refuse_class(ComprehensiveSRStorage)
+    with archive:
+        checks = asked(tmp_path, to_archive(archive.port, storage_commitment=True))
+
+    assert states(checks) == [CheckState.FAULT, CheckState.FAULT]
+    assert "Comprehensive SR Storage" in checks[0].message and "output sr" in checks[0].message
+    assert "storage_commitment" in checks[1].message
+
+
+def test_every_class_of_a_form_is_asked_for(tmp_path: Path) -> None:
+    archive = peers.ReceivingArchive()
+    archive.refuse_class(ComprehensiveSRStorage)
+    with archive:
+        forms, texts = (
+            (replace(to_archive(archive.port), outputs=outputs)) for outputs in (("sr3d",), ("text", "gsps"))
+        )
+        refused, accepted = asked(tmp_path, forms, texts)
+
+    assert refused.state is CheckState.FAULT
+    assert "Comprehensive SR Storage" in refused.message and "output sr3d" in refused.message
+    assert accepted.state is CheckState.OK
+    assert "Basic Text SR Storage" in accepted.message
+
+
+def test_an_archive_without_echo_is_a_note(tmp_path: Path) -> None:
+    archive = peers.ReceivingArchive()
+    archive.verify_nobody()
+    with archive:
+        (check,) = asked(tmp_path, to_archive(archive.port))
+
+    assert check.state is CheckState.NOTE
+
+
+def test_a_closed_or_silent_peer_is_a_fault_in_time(tmp_path: Path) -> None:
+    closed = Hl7Destination(name="ris", host=peers.LOOPBACK, port=peers.free_port())
+    with InformationSystem() as system, socket.create_server((peers.LOOPBACK, 0)) as silent:
+        began = time.monotonic()
+        checks = asked(
+            tmp_path,
+            to_archive(silent.getsockname()[1]),
+            to_archive(peers.free_port()),
+            closed,
+            Hl7Destination(name="his", host=peers.LOOPBACK, port=system.port),
+            limit_seconds=1.0,
+        )
+        took = time.monotonic() - began
+
+    assert states(checks) == [CheckState.FAULT, CheckState.FAULT, CheckState.FAULT, CheckState.OK]
+    assert "in 1 s" in checks[0].message
+    assert "Connection refused" in checks[1].message and "Connection refused" in checks[2].message
+    assert took < 3
+    assert system.kept == []
+
+
+def test_a_tls_handshake_is_tried_and_a_refusal_is_a_fault(
+    tmp_path: Path, lasting: Authority, own: Identity, authority: Authority
+) -> None:
+    stranger, server = authority.issue("stranger"), secured(own, lasting)
+    with peers.ReceivingArchive(tls=server) as archive, InformationSystem(tls=server) as system:
+        good, refused = shown(own, lasting), replace(shown(stranger, authority), ca=lasting.certificate)
+        unbelieved = shown(own, authority)
+        checks = asked(
+            tmp_path,
+            to_archive(archive.port, tls=good),
+            to_archive(archive.port, tls=refused),
+            to_archive(archive.port, tls=unbelieved),
+            Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port, tls=good),
+            Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port, tls=refused),
+        )
+
+    assert states(checks) == [CheckState.OK, CheckState.FAULT, CheckState.FAULT, CheckState.OK, CheckState.FAULT]
+    assert "refuses the node's certificate" in checks[1].message
+    assert "its certificate is refused" in checks[2].message
+    assert "refuses the node's certificate" in checks[4].message
+
+
+def test_a_collector_of_audit_messages_is_tried(tmp_path: Path, lasting: Authority) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+    foreign = Authority.found(tmp_path / "foreign")
+    with Rsyslog(tmp_path / "rsyslog", lasting) as collector:
+        own = lasting.issue("node")
+        tls = TlsSettings(ca=lasting.certificate, certificate=own.certificate, key=own.key)
+        good = AuditSettings(host=peers.LOOPBACK, port=collector.port, tls=tls)
+        shown = [
+            next(check_audit(replace(settings, audit=audit))).message
+            for audit in (
+                good,
+                replace(good, tls=replace(tls, ca=foreign.certificate)),
+                replace(good, tls=TlsSettings(ca=lasting.certificate)),
+                replace(good, tls=None, port=1),
+            )
+        ]
+        assert collector.messages == []
+
+    place = f"{peers.LOOPBACK}:{collector.port}"
+    assert shown[0] == f"{place} accepts a connection and TLS; no message was sent"
+    assert shown[1].startswith("the audit collector: its certificate is refused (")
+    assert shown[2].startswith(
+        "the audit collector closes the connection at once; see its log, it may refuse the node;"
+    )
+    assert shown[3].startswith("the audit collector cannot be reached at 127.0.0.1:1 (Connection refused); messages")
+
+
+def test_a_file_of_audit_messages_is_looked_at(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+
+    states = [
+        [check.state for check in check_audit(replace(settings, audit=AuditSettings(file=file)))]
+        for file in (tmp_path / "audit.log", tmp_path / "nowhere" / "audit.log", tmp_path)
+    ]
+
+    assert states == [[CheckState.OK], [CheckState.FAULT], [CheckState.FAULT]]
+    assert not (tmp_path / "audit.log").exists()
+    assert list(check_audit(settings)) == []

@@ -1,0 +1,250 @@
+"""`explain UID`: the life of a study or an object, told beside a running node and after its end; nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from node.commands.explain.study import explain_uid
+from node.config import Settings, SiteSettings
+from node.domain import OutputObject, Reason, derive_uid
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
+from tests.support import films, peers
+from tests.support.damage import flip_a_pixel
+from tests.support.postgres import Postgres
+from tests.support.service import Service, on_database, run_command, settings_for
+
+FILM = films.thumbnail()
+STUDY, UID = str(FILM.StudyInstanceUID), str(FILM.SOPInstanceUID)
+LATERAL, REPORT = films.as_another(films.lateral(), "lateral"), films.non_image("SR")
+
+Content = dict[str, object]
+
+
+def in_berlin(settings: Settings) -> Settings:
+    return replace(settings, site=SiteSettings(timezone="Europe/Berlin"))
+
+
+def explained(uid: str, settings_path: Path) -> Content:
+    done = run_command("explain", uid, settings_path, "--json")
+    assert done.returncode == 0, done.stderr
+    return cast(Content, json.loads(done.stdout))
+
+
+def told(uid: str, settings_path: Path) -> str:
+    done = run_command("explain", uid, settings_path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows(content: Content, name: str) -> list[Content]:
+    return cast(list[Content], content[name])
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file and folder with size, mode and time, but for SQLite's shared memory, which is no content."""
+    found = {str(path.relative_to(folder)): path.stat() for path in folder.rglob("*") if path.suffix != ".sqlite-shm"}
+    return {name: (stat.st_size, stat.st_mode, stat.st_mtime_ns) for name, stat in found.items()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """Folder and settings of a node that read one study, sent what it wrote, and was stopped in good order."""
+    folder = tmp_path_factory.mktemp("finished") / "node"
+    with peers.ReceivingArchive() as archive:
+        settings = in_berlin(settings_for(folder, archive_port=archive.port, quiet_seconds=1.0))
+        with Service(settings) as node:
+            assert set(peers.send_all([FILM, LATERAL, REPORT], port=node.dicom_port)) == {0}
+            node.wait_for("delivery.sent", count=3)
+            node.wait_for("study.finished")
+            beside = explained(STUDY, node.settings_path)
+            assert node.stop() == 0
+            assert beside["is_running"] is True
+            yield folder, node.settings_path
+
+
+def test_a_study_is_told_from_first_object_to_last_delivery(finished: tuple[Path, Path]) -> None:
+    folder, settings_path = finished
+    before = state_of(folder)
+
+    content = explained(STUDY, settings_path)
+
+    assert (content["study"], cast(Content, content["row"])["state"], content["is_running"]) == (
+        STUDY,
+        "finished",
+        False,
+    )
+    received = {str(row["film"]): row for row in rows(content, "received")}
+    assert {uid: row["outcome"] for uid, row in received.items()} == {
+        UID: "read",
+        str(LATERAL.SOPInstanceUID): "lateral",
+        str(REPORT.SOPInstanceUID): "left alone (modality)",
+    }
+    read_by = cast(Content, received[UID]["read_by"])
+    assert (read_by["model"], read_by["engine"]) == ("scripted 1", "scripted")
+    assert str(read_by["prompts"]).startswith("chexpert14 ")
+    assert all(row["is_intact"] and row["round"] == 1 and row["version"] == 1 for row in received.values())
+    assert all(str(row["received_at"]).endswith(("+01:00", "+02:00")) for row in received.values())
+    (only,) = rows(content, "rounds")
+    outputs = [(output["kind"], output["copy"]) for output in cast(list[Content], only["outputs"])]
+    assert sorted(outputs) == [("gsps", "intact"), ("sr", "intact"), ("sr", "intact")]  # on the film, on the study
+    assert [
+        (delivery["destination"], delivery["state"], delivery["attempts"]) for delivery in rows(content, "deliveries")
+    ] == [("archive", "sent", 1)] * 3
+    assert content["next"] == ["nothing; the node is done with it"]
+    assert state_of(folder) == before
+
+
+def test_a_film_and_an_output_are_told_without_the_others(finished: tuple[Path, Path]) -> None:
+    _, settings_path = finished
+    output = str(rows(explained(STUDY, settings_path), "deliveries")[0]["sop_instance_uid"])
+
+    of_film, of_output = explained(str(LATERAL.SOPInstanceUID), settings_path), explained(output, settings_path)
+
+    assert [row["outcome"] for row in rows(of_film, "received")] == ["lateral"]
+    assert rows(of_output, "received") == []
+    assert [delivery["sop_instance_uid"] for delivery in rows(of_output, "deliveries")] == [output]
+    assert of_film["study"] == of_output["study"] == STUDY
+    assert f"only what concerns {output}" in told(output, settings_path)
+
+
+def test_plain_lines_say_the_same_in_the_sites_time(finished: tuple[Path, Path]) -> None:
+    _, settings_path = finished
+
+    lines = told(STUDY, settings_path).splitlines()
+
+    assert lines[0].startswith(f"study {STUDY}: finished since ") and lines[0].endswith(("CET", "CEST"))
+    assert any(UID in line and "read, decided at" in line and "by scripted 1 on scripted" in line for line in lines)
+    assert any(line.startswith("  archive: sr ") and " sent, sent " in line for line in lines)
+    assert lines[-1] == "do: nothing; the node is done with it"
+
+
+def test_damage_and_a_conflict_are_marked_with_what_to_do(tmp_path: Path) -> None:
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node,
+    ):
+        other = films.thumbnail()
+        other.PixelData = other.PixelData[::-1]
+        assert peers.send(FILM, port=node.dicom_port) == 0
+        node.wait_for("delivery.sent", count=2)
+        assert peers.send(other, port=node.dicom_port) == 0
+        node.kill()
+        (path,) = (tmp_path / "node").rglob(f"received/{UID}~*")
+        flip_a_pixel(path)
+
+        said = told(UID, node.settings_path)
+
+    assert "DAMAGED on disk" in said and "CONFLICT" in said
+    assert f"do: send film {UID} again from where it came" in said
+    assert "do: find out which of the two films" in said
+
+
+def test_a_study_is_found_by_the_whole_uid_of_an_object_alone(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for study, film in (("1.9.1", "1.2.3.1.5"), ("1.9.2", "1.2.3.1")):
+        films.keep_bytes(spool, study_uid=study, sop_instance_uid=film, meta=films.META, body=b"film")
+    (tmp_path / "studies" / "1.9.1" / "outputs").mkdir()
+    (tmp_path / "studies" / "1.9.1" / "outputs" / f"2.25.7~{'0' * 64}.sr.dcm").touch()
+
+    assert spool.find_study("1.2.3.1") == "1.9.2"
+    assert spool.find_study("1.2.3.1.5") == spool.find_study("2.25.7") == spool.find_study("1.9.1") == "1.9.1"
+    assert [spool.find_study(uid) for uid in ("1.2.3", "1.2", "2.25")] == [None, None, None]
+
+
+def test_a_parked_film_stands_in_the_round_that_parked_it(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    spool = Spool(settings.storage.directory)
+    file = films.keep(spool, FILM).instance.path.name
+    report = OutputObject(
+        kind="sr", study_uid=STUDY, sop_class_uid="1.2", sop_instance_uid="1.2.3", series_instance_uid="1.2.4"
+    )
+    mark = RoundMark(
+        number=1, created_at=datetime.now(UTC), files=(), outputs=(report,), parked={file: str(Reason.INTERRUPTED)}
+    )
+    spool.mark_round(STUDY, mark)
+
+    waiting = explain_uid(UID, settings)
+    spool.uncover(STUDY)
+    again = explain_uid(STUDY, settings)
+
+    assert [(film.round, film.outcome) for film in waiting.received] == [(1, "interrupted")]
+    assert [output.uid for explained_round in waiting.rounds for output in explained_round.outputs] == ["1.2.3"]
+    assert [(film.round, film.outcome) for film in again.received] == [(None, None)]
+
+
+def test_a_parked_delivery_says_why_and_how_to_go_on(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        archive.refuse(0xC000)
+        with Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node:
+            assert peers.send(FILM, port=node.dicom_port) == 0
+            node.wait_for("delivery.parked", count=2)
+
+            said = told(STUDY, node.settings_path)
+
+    assert said.count("PARKED") == 2
+    assert "refused the object with status C000" in said
+    assert f"python -m node retry {node.settings_path} {STUDY}" in said.splitlines()[-1]
+
+
+def test_a_waiting_delivery_names_the_destination_that_is_down(tmp_path: Path) -> None:
+    with Service(settings_for(tmp_path / "node", archive_port=peers.free_port())) as node:
+        assert peers.send(FILM, port=node.dicom_port) == 0
+        node.wait_for("delivery.delayed")
+
+        said = told(STUDY, node.settings_path)
+
+    assert "cannot be reached" in said
+    assert f"python -m node doctor {node.settings_path}" in said.splitlines()[-1]
+
+
+def test_a_study_is_told_even_while_postgresql_is_away(tmp_path: Path) -> None:
+    with Postgres() as server, peers.ReceivingArchive() as archive:
+        settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), server.url)
+        with Service(settings) as node:
+            assert peers.send(FILM, port=node.dicom_port) == 0
+            node.wait_for("delivery.sent", count=2)
+            node.wait_for("study.finished")
+            content = explained(STUDY, node.settings_path)
+        server.stop()
+
+        without = explained(STUDY, node.settings_path)
+        unknown = run_command("explain", derive_uid("unknown"), node.settings_path)
+
+    assert [delivery["state"] for delivery in rows(content, "deliveries")] == ["sent", "sent"]
+    assert [row["outcome"] for row in rows(without, "received")] == ["read"]
+    assert "the database cannot be read" in str(without["database"])
+    assert "mend the database" in str(without["next"])
+    assert unknown.returncode == 2 and "the database cannot be read" in unknown.stderr
+
+
+@pytest.mark.parametrize("what", ["1.2.3.4", "../1.2", "nothing.dcm"])
+def test_what_the_node_does_not_know_is_wrong_input(finished: tuple[Path, Path], what: str) -> None:
+    _, settings_path = finished
+
+    done = run_command("explain", what, settings_path)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {what}: is no file, and no UID")
+
+
+def test_a_uid_needs_settings_and_the_folder_of_a_node(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    _, settings_path = finished
+    nowhere = tmp_path / "node.toml"
+    text = settings_path.read_text(encoding="utf-8")
+    nowhere.write_text(text.replace(str(settings_path.parent), str(tmp_path)), encoding="utf-8")
+
+    alone, never_run = run_command("explain", STUDY), run_command("explain", STUDY, nowhere)
+
+    assert (alone.returncode, never_run.returncode) == (2, 2)
+    assert "explain UID node.toml" in alone.stderr
+    assert "no node has run here" in never_run.stderr
+    assert not (tmp_path / "node").exists()

@@ -1,0 +1,395 @@
+"""Reading and asking without a network, with a scripted reader; test_commands.py runs the real model."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.commands import read_files
+from node.dicom.film_header import only_evidence
+from node.domain import Box, JsonObject
+from node.errors import InputError
+from node.outputs.answer_json import answer_to_json
+from node.prompt_set import PromptSet
+from node.read import open_film, prompts
+from node.read.decoding import Radiograph
+from node.read.model import FilmQuestion, Reading
+from node.settings.destinations import DEFAULT_OUTPUTS
+from tests.support import films
+from tests.support.fakes import ScriptedReader
+
+PROMPTS = prompts.load("chexpert14")
+
+
+def read(out: Path, *paths: Path, version: str = "1", kinds: tuple[str, ...] = DEFAULT_OUTPUTS) -> list[JsonObject]:
+    studies = read_files.collect(paths)
+    read_files.check_folder(out)
+    reader, zone = ScriptedReader(version), ZoneInfo("Europe/Berlin")
+    return list(read_files.read(studies, out, reader=reader, prompts=PROMPTS, zone=zone, kinds=kinds))
+
+
+def saved(folder: Path, name: str, film: Dataset) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.dcm"
+    path.write_bytes(films.file_bytes(film))
+    return path
+
+
+def test_a_study_becomes_a_folder_with_everything_in_it(tmp_path: Path) -> None:
+    film = films.thumbnail()
+
+    (report,) = read(tmp_path / "out", saved(tmp_path / "in", "film", film))
+
+    folder = tmp_path / "out" / film.StudyInstanceUID
+    uid = film.SOPInstanceUID
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["report.json", "report.txt", "sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
+    )
+    assert json.loads((folder / "report.json").read_text(encoding="utf-8")) == report
+    assert report["version"] == 1
+    assert report["outputs"] == ["sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
+
+
+def test_captures_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    film, lateral = films.thumbnail(), films.as_another(films.lateral(), "lateral")
+    paths = [saved(tmp_path / "in", "film", film), saved(tmp_path / "in", "lateral", lateral)]
+
+    (report,) = read(tmp_path / "out", *paths, kinds=("sc",))
+
+    uid, other = film.SOPInstanceUID, lateral.SOPInstanceUID
+    assert sorted(json.loads(json.dumps(report))["outputs"]) == sorted(
+        [f"{uid}.sc.dcm", f"{uid}.sc2.dcm", f"{other}.sc2.dcm", f"{uid}.overlay.png"]
+    )
+    folder = tmp_path / "out" / film.StudyInstanceUID
+    drawn, page = (dcmread(folder / f"{uid}.{name}.dcm") for name in ("sc", "sc2"))
+    assert (drawn.InstanceNumber, page.InstanceNumber) == (1, 2)
+    assert np.array_equal(drawn.pixel_array, np.asarray(Image.open(folder / f"{uid}.overlay.png")))
+    (again,) = read(tmp_path / "out", *paths)
+    assert not list(folder.glob("*.sc*.dcm"))
+    assert "study.sr.dcm" in json.loads(json.dumps(again))["outputs"]
+
+
+def test_the_report_ties_findings_to_sentences_and_boxes(tmp_path: Path) -> None:
+    (report,) = read(tmp_path / "out", saved(tmp_path / "in", "film", films.thumbnail()))
+
+    film = json.loads(json.dumps(report))["films"][0]
+    left, top, right, bottom = film["analyzed"]
+    assert [finding["state"] for finding in film["findings"]].count("present") >= 3
+    assert {bool(finding["boxes"]) for finding in film["findings"] if finding["state"] == "absent"} == {False}
+    absent = {finding["prompt"] for finding in film["findings"] if finding["state"] == "absent"}
+    assert {bool(said["boxes"]) for said in film["sentences"] if said["prompt"] in absent} == {False}
+    for finding in film["findings"]:
+        assert film["sentences"][finding["sentence"]]["text"]
+        assert len(finding["code"]) == 3
+        for box in finding["boxes"]:
+            assert left <= box["box"][0] < box["box"][2] <= right
+            assert top <= box["box"][1] < box["box"][3] <= bottom
+            assert box["tracking_uid"].startswith("2.25.")
+
+
+def test_every_film_of_a_folder_gets_an_answer(tmp_path: Path) -> None:
+    for name, (make, _) in films.REFUSED.items():
+        saved(tmp_path / "in", name, films.as_another(make(), name))
+    saved(tmp_path / "in", "readable", films.as_another(films.thumbnail(), "readable"))
+    (tmp_path / "in" / "notes.txt").write_text("no film", encoding="utf-8")
+
+    (report,) = read(tmp_path / "out", tmp_path / "in")
+
+    answers = {film["source"]: (film["status"], film["reason"]) for film in json.loads(json.dumps(report))["films"]}
+    expected = {
+        films.as_another(make(), name).SOPInstanceUID: ("not_processed", str(reason))
+        for name, (make, reason) in films.REFUSED.items()
+    }
+    assert answers == expected | {films.as_another(films.thumbnail(), "readable").SOPInstanceUID: ("read", None)}
+
+
+def test_own_and_other_objects_are_listed_but_not_answered(tmp_path: Path) -> None:
+    (report,) = read(
+        tmp_path / "out",
+        saved(tmp_path / "in", "own", films.own_object()),
+        saved(tmp_path / "in", "dose", films.non_image("dose report")),
+    )
+
+    listed = json.loads(json.dumps(report))
+    assert [film["reason"] for film in listed["films"]] == ["own_object", "modality"]
+    assert listed["outputs"] == []
+
+
+def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    paths.append(saved(tmp_path / "in", "lateral", films.as_another(films.lateral(), "lateral")))
+    (one_read,) = read(tmp_path / "one", paths[0], paths[2])
+
+    (report,) = read(tmp_path / "out", *paths)
+
+    uids = sorted(films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("a", "b"))
+    assert json.loads(json.dumps(report))["outputs"][:3] == [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
+    assert json.loads(json.dumps(one_read))["outputs"][:2] == ["sr.dcm", "study.sr.dcm"]
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    for uid in uids:
+        dataset = dcmread(folder / f"{uid}.sr.dcm")
+        assert dcmread(tmp_path / "one" / folder.name / "sr.dcm").StudyInstanceUID == dataset.StudyInstanceUID
+        assert only_evidence(dataset) == uid
+    read(tmp_path / "out", paths[0])
+    assert not list(folder.glob("*.sr.dcm"))
+    assert (folder / "sr.dcm").exists()
+
+
+def test_a_folder_may_have_reports_in_any_form(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    uids = sorted(films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("a", "b"))
+    (single,) = read(tmp_path / "one", paths[0], kinds=("sr3d", "text"))
+
+    (report,) = read(tmp_path / "out", *paths, kinds=("sr3d", "text"))
+
+    names = [
+        *(f"{uid}.sr3d.dcm" for uid in uids),
+        "study.sr.dcm",
+        *(f"{uid}.text.dcm" for uid in uids),
+        "study.text.dcm",
+    ]
+    assert json.loads(json.dumps(single))["outputs"][:2] == ["sr3d.dcm", "text.dcm"]
+    assert json.loads(json.dumps(report))["outputs"][:6] == names
+    read(tmp_path / "out", *paths)
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    assert sorted(path.name for path in folder.glob("*.dcm") if "gsps" not in path.name) == sorted(
+        [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
+    )
+
+
+def test_reading_again_changes_no_byte_of_an_object(tmp_path: Path) -> None:
+    film = saved(tmp_path / "in", "film", films.thumbnail())
+    read(tmp_path / "out", film)
+    objects = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.dcm")}
+
+    read(tmp_path / "out", film)
+
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.dcm")} == objects
+
+
+def test_another_model_makes_other_objects(tmp_path: Path) -> None:
+    film = saved(tmp_path / "in", "film", films.thumbnail())
+    read(tmp_path / "one", film)
+    read(tmp_path / "two", film, version="2")
+
+    first, second = (
+        {dcmread(path).SOPInstanceUID for path in (tmp_path / name).rglob("*.dcm")} for name in ("one", "two")
+    )
+    assert not first & second
+
+
+def test_a_film_without_preamble_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "film"
+    path.write_bytes(films.headerless_bytes(films.thumbnail()))
+
+    (report,) = read(tmp_path / "out", path)
+
+    assert json.loads(json.dumps(report))["films"][0]["status"] == "read"
+
+
+@pytest.mark.parametrize("content", [b"", b"no film at all", b"\0" * 128 + b"DICM"])
+def test_a_named_file_that_is_no_dicom_says_so(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content)
+
+    with pytest.raises(InputError, match="name DICOM files"):
+        read(tmp_path / "out", path)
+
+
+def test_a_missing_path_and_an_empty_folder_say_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read(tmp_path / "out", tmp_path / "nothing")
+    with pytest.raises(InputError, match="no DICOM object found"):
+        read(tmp_path / "out", tmp_path)
+
+
+def test_a_uid_with_a_path_in_it_never_becomes_a_folder(tmp_path: Path) -> None:
+    path = saved(tmp_path / "in", "film", films.thumbnail({"StudyInstanceUID": "../../escaped"}))
+
+    with pytest.raises(InputError, match="not a valid UID"):
+        read(tmp_path / "out", path)
+
+    assert not (tmp_path / "escaped").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("size", [(300, 200), (1, 1)])
+def test_a_blank_or_tiny_picture_cannot_be_asked_about(tmp_path: Path, size: tuple[int, int]) -> None:
+    path = tmp_path / "film.png"
+    Image.new("L", size).save(path)
+
+    with pytest.raises(InputError, match="name a film"):
+        open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+
+
+def test_results_of_a_film_that_is_no_longer_read_do_not_stay(tmp_path: Path) -> None:
+    read(tmp_path / "out", saved(tmp_path / "in", "film", films.thumbnail()))
+
+    (report,) = read(tmp_path / "out", saved(tmp_path / "in", "film", films.constant()))
+
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    assert sorted(path.name for path in folder.iterdir()) == ["report.json", "report.txt", "sr.dcm"]
+    assert report["outputs"] == ["sr.dcm"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_half_written_object_is_written_again(tmp_path: Path, share: float) -> None:
+    film = saved(tmp_path / "in", "film", films.thumbnail())
+    read(tmp_path / "out", film)
+    (report,) = (tmp_path / "out").rglob("sr.dcm")
+    whole = report.read_bytes()
+    report.write_bytes(whole[: int(len(whole) * share)])
+
+    read(tmp_path / "out", film)
+
+    assert len(report.read_bytes()) == len(whole)
+
+
+def test_the_order_of_films_does_not_matter(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "in", name, films.as_another(films.thumbnail(), name)) for name in ("a", "b")]
+    read(tmp_path / "one", *paths)
+    read(tmp_path / "two", *reversed(paths))
+
+    uids = [{dcmread(path).SOPInstanceUID for path in (tmp_path / name).rglob("*.dcm")} for name in ("one", "two")]
+
+    assert uids[0] == uids[1]
+
+
+def test_a_picture_can_be_asked_about_in_its_own_pixels(tmp_path: Path) -> None:
+    path = tmp_path / "film.png"
+    Image.fromarray(np.tile(np.arange(200, dtype=np.uint8), (300, 1))).save(path)
+    box = Box(left=20, top=60, right=90, bottom=200)
+
+    (answer,) = open_film.ask(path, [FilmQuestion(box=box)], reader=ScriptedReader(), prompts=PROMPTS)
+
+    assert answer_to_json(answer)["box"] == [20, 60, 90, 200]
+    for scored in answer.boxes:
+        assert 0 <= scored.box.left < scored.box.right <= 200
+
+
+@pytest.mark.parametrize("name", ["a lateral film", "a CT slice", "cut short", "all zero"])
+def test_what_is_no_readable_frontal_film_cannot_be_asked_about(tmp_path: Path, name: str) -> None:
+    path = saved(tmp_path / "in", "film", films.REFUSED[name][0]())
+
+    with pytest.raises(InputError):
+        open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+
+
+def test_a_box_that_leaves_the_film_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "in", "film", films.thumbnail())
+
+    with pytest.raises(InputError, match="leaves the film"):
+        open_film.ask(
+            path,
+            [FilmQuestion(box=Box(left=0, top=0, right=5000, bottom=10))],
+            reader=ScriptedReader(),
+            prompts=PROMPTS,
+        )
+
+
+@given(st.lists(st.text(min_size=1), max_size=3), st.integers(0, 3))
+def test_prompts_and_boxes_pair_up_only_if_there_is_one_each(phrases: list[str], count: int) -> None:
+    boxes = [Box(left=0, top=0, right=1 + i, bottom=1) for i in range(count)]
+
+    nothing, unclear = not (phrases or boxes), bool(phrases and boxes) and (len(phrases), count) != (1, 1)
+    if nothing or unclear:
+        with pytest.raises(InputError):
+            read_files.questions_of(phrases, boxes)
+        return
+    questions = read_files.questions_of(phrases, boxes)
+    combined = bool(phrases) and bool(boxes)
+    assert len(questions) == (1 if combined else len(phrases) + count)
+    assert all((question.prompt is not None and question.box is not None) == combined for question in questions)
+
+
+class Counting(ScriptedReader):
+    """Counts the films that it reads, and stops before one of them if it is told to."""
+
+    def __init__(self, *, stop_at: int = 0) -> None:
+        super().__init__()
+        self.count, self._stop_at = 0, stop_at
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        self.count += 1
+        if self.count == self._stop_at:
+            raise KeyboardInterrupt
+        return super().read(image, prompts)
+
+
+def many(folder: Path, count: int) -> Path:
+    """Films of as many studies, in one folder."""
+    for number in range(count):
+        saved(folder, str(number), films.as_another(films.thumbnail(), str(number), study=str(number)))
+    return folder
+
+
+def read_counted(folder: Path, out: Path, reader: Counting, zone: str = "UTC") -> list[str]:
+    """Read a folder; the outcome of each file."""
+    outcomes: list[str] = []
+    read_files.check_folder(out)
+    studies = read_files.collect([folder])
+    for _ in read_files.read(
+        studies,
+        out,
+        reader=reader,
+        prompts=PROMPTS,
+        zone=ZoneInfo(zone),
+        on_file=lambda _path, outcome: outcomes.append(outcome),
+    ):
+        pass
+    return outcomes
+
+
+def test_what_was_read_before_a_stop_is_not_read_again(tmp_path: Path) -> None:
+    folder, out = many(tmp_path / "in", 5), tmp_path / "out"
+
+    with pytest.raises(KeyboardInterrupt):
+        read_counted(folder, out, Counting(stop_at=4))
+    assert len(list(out.rglob("report.json"))) == 3
+
+    second = Counting()
+    assert sorted(read_counted(folder, out, second)) == ["done before"] * 3 + ["read"] * 2
+    assert second.count == 2
+    assert len(list(out.rglob("report.json"))) == 5
+
+
+@pytest.mark.parametrize("name", ["sr.dcm", "report.txt", "report.json", "*.overlay.png"])
+def test_a_study_whose_results_were_changed_is_read_again(tmp_path: Path, name: str) -> None:
+    folder, out = many(tmp_path / "in", 1), tmp_path / "out"
+    read_counted(folder, out, Counting())
+    next(out.rglob(name)).write_bytes(b"changed")
+
+    assert read_counted(folder, out, Counting()) == ["read"]
+
+
+def test_a_study_that_is_to_be_read_otherwise_is_read_again(tmp_path: Path) -> None:
+    folder, out = many(tmp_path / "in", 1), tmp_path / "out"
+    read_counted(folder, out, Counting())
+
+    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
+    saved(folder, "0", films.as_another(films.thumbnail({"PatientName": "Another"}), "0", study="0"))
+    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
+    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["done before"]
+
+
+def test_a_film_with_an_endless_header_is_answered(tmp_path: Path) -> None:
+    content = films.file_bytes(films.thumbnail())
+    path = tmp_path / "film.dcm"
+    elements = b"".join(struct.pack("<HH2sH", 0x0021, number, b"LO", 0) for number in range(0x10, 30_000))
+    place = content.index(b"\x28\0\x02\0US")
+    path.write_bytes(content[:place] + elements + content[place:])
+
+    (report,) = read(tmp_path / "out", path)
+
+    assert [film["reason"] for film in json.loads(json.dumps(report))["films"]] == ["undecodable"]
+    assert "sr.dcm" in json.loads(json.dumps(report))["outputs"]

@@ -1,0 +1,224 @@
+"""A changed prompt set that a running node takes into use, or refuses with the whole file of settings."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from node import config
+from node.config import ModelSettings, Settings
+from node.dicom.identity import VERSION
+from node.domain import JsonObject, ModelIdentity
+from node.errors import InputError
+from node.jobs.processes import Role
+from node.read import prompts
+from node.read.model import open_reader
+from node.store.promotions import Promotions, key_of
+from tests.support import films, peers
+from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.postgres import Postgres
+from tests.support.service import Service, on_database, run_command, settings_for
+from tests.support.spoken import PROMPTS
+
+BUILT_IN = Path(prompts.__file__).with_name("prompt_sets") / "chexpert14.toml"
+RENAMED = ('phrases = ["Edema"]', 'phrases = ["Water in the lung"]')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node whose prompt set is a file of its own, and its archive."""
+
+    service: Service
+    settings: Settings
+    archive: ReceivingArchive
+
+    @property
+    def path(self) -> Path:
+        return Path(self.settings.model.prompts)
+
+    def send(self, name: str) -> str:
+        """Send a film of a study of its own; its UID."""
+        film = films.as_another(films.thumbnail(), name, study=name)
+        assert peers.send(film, port=self.service.dicom_port) == 0
+        return str(film.SOPInstanceUID)
+
+    def reload(self) -> subprocess.CompletedProcess[str]:
+        return run_command("reload", self.service.settings_path)
+
+    def reports(self, count: int) -> list[str]:
+        """The text in the reports of so many films, in the order in which the archive got them."""
+        self.service.wait_for("delivery.sent", count=2 * count)
+        reports = [kept for kept in self.archive.kept if kept.dataset.Modality == "SR"]
+        return [report.content.decode("utf-8", errors="replace") for report in reports]
+
+    def get(self, path: str) -> str:
+        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=30)
+        connection.request("GET", path)
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return text
+
+
+def write(path: Path, version: str, *changes: tuple[str, str]) -> str:
+    """Write a prompt set; changes: what stands in the built-in set, and what instead of it. Returns its hash."""
+    text = BUILT_IN.read_text(encoding="utf-8").replace('version = "1.0"', f'version = "{version}"')
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextmanager
+def running(folder: Path, *, uncompared: str = "accept") -> Iterator[Node]:
+    write(folder / "own.toml", "1")
+    with ReceivingArchive() as archive:
+        model = ModelSettings(prompts=str(folder / "own.toml"), uncompared=uncompared)
+        settings = settings_for(folder / "node", archive_port=archive.port, model=model)
+        with Service(settings) as service:
+            yield Node(service=service, settings=settings, archive=archive)
+            assert service.stop() == 0
+
+
+def named_in(report: str) -> set[str]:
+    """The prompt sets that a report names, with their hashes."""
+    return set(re.findall(r"prompt set (own \d \(sha256 \w+\))", report))
+
+
+def test_the_next_film_is_read_with_the_changed_prompts(tmp_path: Path) -> None:
+    with running(tmp_path) as node:
+        first = hashlib.sha256(node.path.read_bytes()).hexdigest()
+        node.send("before")
+        (before,) = node.reports(1)
+        second = write(node.path, "2", RENAMED)
+
+        done = node.reload()
+        node.send("after")
+        reports = node.reports(2)
+
+        assert (done.returncode, done.stdout) == (0, "node: model.prompts in use\n"), done.stderr
+        assert [named_in(report) for report in reports] == [
+            {f"own 1 (sha256 {first})"},
+            {f"own 2 (sha256 {second})"},
+        ]
+        assert reports[0] == before, "the report of the first film was sent once"
+        assert "Water in the lung is seen here." not in reports[0]
+        assert "Water in the lung is seen here." in reports[1]
+        assert node.service.logged("prompts.reloaded")[0]["prompts"] == "own 2"
+        assert "Water in the lung" in node.get("/api/v1/prompts")
+        assert [line for line in node.get("/metrics").splitlines() if line.startswith("cxr_build_info")] == [
+            f'cxr_build_info{{model="scripted 1",prompts="own 2",version="{VERSION}"}} 1.0'
+        ]
+        assert node.reload().stdout == "node: nothing has changed\n"
+
+
+def test_a_round_ends_with_the_prompts_it_began_with(tmp_path: Path) -> None:
+    with running(tmp_path) as node:
+        (tmp_path / "hold").touch()
+        node.send("held")
+        node.service.wait_for("study.ready")
+        write(node.path, "2", RENAMED)
+
+        done = node.reload()
+        (tmp_path / "hold").unlink()
+        node.send("next")
+        reports = node.reports(2)
+
+        assert done.stdout == "node: model.prompts in use\n", done.stderr
+        assert [{name[:5] for name in named_in(report)} for report in reports] == [{"own 1"}, {"own 2"}]
+        assert "Water in the lung" not in reports[0]
+
+
+WRONG = {
+    "own.toml: prompt Edema: key must be a snake_case word": ('key = "edema"', 'key = "Edema"'),
+    "own.toml: Illegal character": ('key = "edema"', 'key = "edema'),
+    "prompt edema: this model never learned: unlearned": ('phrases = ["Edema"]', 'phrases = ["unlearned"]'),
+}
+
+
+def test_a_wrong_set_is_refused_with_the_rest_of_the_file(tmp_path: Path) -> None:
+    with running(tmp_path) as node:
+        changed = replace(node.settings, destinations=(replace(node.settings.destinations[0], name="other"),))
+        node.service.settings_path.write_text(config.render(changed), encoding="utf-8")
+        refusals = []
+        for change in WRONG.values():
+            write(node.path, "2", change)
+            refusals.append(node.reload())
+        node.send("after")
+        (report,) = node.reports(1)
+
+        assert [refused.returncode for refused in refusals] == [2, 2, 2]
+        for said, refused in zip(WRONG, refusals, strict=True):
+            assert said in refused.stderr
+        assert {name[:5] for name in named_in(report)} == {"own 1"}
+        assert node.service.logged("delivery.sent")[0]["destination"] == "archive"
+
+
+def test_a_set_that_was_not_compared_is_refused(tmp_path: Path) -> None:
+    identity = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
+    with running(tmp_path, uncompared="refuse") as node:
+        write(node.path, "2", RENAMED)
+        refused = node.reload()
+        record: JsonObject = {"measured": 1, "unmeasured": [], "films": 50, "changed": 3, "at": "now", "by": "ada"}
+        key = key_of(identity, prompts.load(str(node.path)))
+        Promotions(node.settings.storage.directory).keep_comparison(key, record)
+        compared = node.reload()
+        write(node.path, "3")
+        accepting = replace(node.settings, model=replace(node.settings.model, uncompared="accept"))
+        node.service.settings_path.write_text(config.render(accepting), encoding="utf-8")
+        accepted = node.reload()
+
+        assert refused.returncode == 2
+        assert "scripted 1 was never compared, with these prompts" in refused.stderr
+        assert compared.stdout == "node: model.prompts in use\n", compared.stderr
+        assert node.service.logged("model.promoted")[0]["prompts"] == "own 2"
+        assert accepted.stdout == "node: model.uncompared, model.prompts in use\n", accepted.stderr
+        assert node.service.logged("model.accepted")[0]["prompts"] == "own 3"
+
+
+def test_each_process_takes_the_prompts_by_its_own_signal(postgres: Postgres, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    write(path, "1")
+    with ExitStack() as processes, ReceivingArchive() as archive:
+        model = ModelSettings(prompts=str(path), uncompared="accept")
+        settings = settings_for(tmp_path / "node", archive_port=archive.port, model=model)
+        settings = on_database(settings, postgres.url)
+        started = [Service(settings, only=role) for role in Role]
+        listener, worker, sender = (processes.enter_context(service) for service in started)
+        write(path, "2", RENAMED)
+
+        for process in (listener, worker, sender):
+            os.kill(process.pid, signal.SIGHUP)
+        said = [process.wait_for("configuration.reloaded")["message"] for process in (listener, worker, sender)]
+        node = Node(service=listener, settings=settings, archive=archive)
+        shown = node.get("/api/v1/prompts")
+        node.send("after")
+        sender.wait_for("delivery.sent", count=2)
+
+        assert said == ["model.prompts"] * 3
+        assert [len(process.logged("prompts.reloaded")) for process in (listener, worker, sender)] == [0, 1, 0]
+        assert "Water in the lung" in shown
+        assert any(b"prompt set own 2 (sha256 " in kept.content for kept in archive.kept)
+
+
+def test_the_shipped_model_looks_at_prompts_before_they_are_used(phantom_model: Path) -> None:
+    first, *others = PROMPTS.prompts
+    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1)
+
+    with pytest.raises(InputError, match="prompt atelectasis: this model never learned: tuberculosis"):
+        reader.prepare(replace(PROMPTS, prompts=(replace(first, phrases=("Tuberculosis",)), *others)))
+    with pytest.raises(InputError, match=r"decisions\.thresholds\.atelectasis belongs to no prompt"):
+        reader.prepare(replace(PROMPTS, prompts=tuple(others)))
+    with pytest.raises(InputError, match=r"decisions\.thresholds\.atelectasis belongs to no prompt"):  # the first
+        reader.prepare(replace(PROMPTS, prompts=tuple(other for other in others if other.kind == "region")))
+    reader.prepare(replace(PROMPTS, prompts=(*others, first)))

@@ -1,0 +1,280 @@
+"""An answer that a person sends reaches each destination as SR and GSPS, exactly once, whatever ends in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from node.config import Settings
+from node.domain import Box, FindingState, ScoredBox
+from node.errors import InputError
+from node.jobs.answers import send_answer
+from node.jobs.executor import Client
+from node.outputs import asked
+from node.outputs.asked import AskedQuestion
+from node.read.model import FilmAnswer, FilmQuestion
+from node.settings.destinations import DicomDestination
+from node.store import database, files, sent_answers
+from node.store.ledger import Ledger
+from node.store.sent_answers import SentAnswer
+from node.store.spool import Spool
+from tests.support import films, peers
+from tests.support.orthanc import beside_node
+from tests.support.postgres import Postgres
+from tests.support.service import Service, on_database, read_and_stop, run_command, settings_for
+
+FILM = films.thumbnail()
+STUDY = str(FILM.StudyInstanceUID)
+QUESTION = "3f2a91bc" * 4
+# answer, queue, send, send: an SR and a GSPS, one destination
+STEPS = 4
+
+
+def question(question_id: str = QUESTION, *, weights_sha256: str = "0" * 64) -> AskedQuestion:
+    """Make a question about the film that the scripted reader reads."""
+    box = Box(left=2, top=3, right=20, bottom=30)
+    return AskedQuestion(
+        id=question_id,
+        study_uid=STUDY,
+        film=str(FILM.SOPInstanceUID),
+        asked_at=datetime(2026, 11, 23, 12, 0, tzinfo=UTC),
+        asked_by="anna",
+        source="page",
+        model="scripted 1",
+        weights_sha256=weights_sha256,
+        answer=FilmAnswer(
+            question=FilmQuestion(prompt="pleural effusion", box=box),
+            sentence="It is seen here.",
+            score=0.7,
+            state=FindingState.PRESENT,
+            boxes=(ScoredBox(box=box, score=0.7),),
+        ),
+    )
+
+
+def store(settings: Settings, stored: AskedQuestion) -> Spool:
+    """Store a question beside its film."""
+    spool = Spool(settings.storage.directory)
+    folder = spool.directory / "studies" / stored.study_uid / "questions"
+    files.make_folder(folder)
+    files.write(folder / f"{stored.id}.json", files.to_json(asked.to_json(stored)))
+    return spool
+
+
+def send(settings: Settings, stored: AskedQuestion) -> SentAnswer:
+    """Send an answer as the page does, from another process than the service."""
+    with closing(Client(database.open_executor_database(settings.storage))) as client:
+        return send_answer(
+            store(settings, stored),
+            study_uid=stored.study_uid,
+            question_id=stored.id,
+            destinations=settings.destinations,
+            run_answer=client.run_answer,
+        )
+
+
+def without_databases(settings: Settings) -> None:
+    for path in settings.storage.directory.glob("*.sqlite*"):
+        path.unlink()
+
+
+def modalities(archive: peers.ReceivingArchive) -> list[str]:
+    return sorted(received.dataset.Modality for received in archive.kept)
+
+
+@pytest.fixture
+def archive() -> Iterator[peers.ReceivingArchive]:
+    with peers.ReceivingArchive() as archive:
+        yield archive
+
+
+@pytest.fixture
+def settings(tmp_path: Path, archive: peers.ReceivingArchive) -> Settings:
+    """The settings of a node that has read and delivered one film, and is stopped."""
+    settings = settings_for(tmp_path / "node", archive_port=archive.port)
+    read_and_stop(settings, FILM)
+    return settings
+
+
+@pytest.mark.parametrize("die_at", range(1, STEPS + 1))
+def test_a_kill_after_any_step_sends_an_answer_once(
+    settings: Settings, archive: peers.ReceivingArchive, die_at: int
+) -> None:
+    with Service(settings, die_at=die_at) as first:
+        send(settings, question())
+        assert first.wait_until_dead() == -9
+
+    with Service(settings) as second:
+        archive.wait_for_kept(4)
+        send(settings, question())  # the person presses again
+        assert second.stop() == 0
+
+    assert modalities(archive) == ["PR", "PR", "SR", "SR"]
+    assert len({received.sop_instance_uid for received in archive.requests}) == len(archive.requests) == 4
+
+
+def test_answers_leave_the_reports_of_their_study_alone(settings: Settings, archive: peers.ReceivingArchive) -> None:
+    spool = Spool(settings.storage.directory)
+    before = spool.rounds(STUDY)
+
+    with Service(settings) as service:
+        send(settings, question())
+        archive.wait_for_kept(4)
+        service.wait_for("delivery.sent", count=2)
+        [mark] = sent_answers.all_of(spool, STUDY)
+        explained = run_command("explain", mark.outputs[0].sop_instance_uid, service.settings_path).stdout
+        late = films.as_another(films.thumbnail(), "late")
+        assert peers.send(late, port=service.dicom_port) == 0
+        archive.wait_for_kept(4 + 3)  # the late film's report and state, and the study's report
+        assert service.stop() == 0
+
+    assert spool.rounds(STUDY)[: len(before)] == before
+    answers = {output.sop_instance_uid for output in mark.outputs}
+    newest = archive.kept[-3:]
+    assert not any(uid.encode() in received.content for uid in answers for received in newest)
+    assert {output.kind for output in mark.outputs} == {"sr", "gsps"}
+    assert f"answer {QUESTION}" in explained
+
+
+def test_an_answer_to_a_destination_that_is_down_waits(settings: Settings, archive: peers.ReceivingArchive) -> None:
+    with archive.down(), Service(settings) as service:
+        send(settings, question())
+        service.wait_for("delivery.delayed")
+        service.kill()
+    without_databases(settings)  # the objects and the mark beside the question are all that is left
+
+    with Service(settings) as service:
+        archive.wait_until(lambda: len({received.sop_instance_uid for received in archive.kept}) == 4)
+        assert service.stop() == 0
+
+
+def test_an_accepted_answer_survives_the_loss_of_databases(settings: Settings, archive: peers.ReceivingArchive) -> None:
+    send(settings, question())  # the service does not run
+    without_databases(settings)
+
+    with Service(settings) as service:
+        archive.wait_until(lambda: len({received.sop_instance_uid for received in archive.kept}) == 4)
+        assert len(service.logged("answer.written")) == 1
+
+
+def test_a_damaged_object_of_an_answer_is_written_again(settings: Settings, archive: peers.ReceivingArchive) -> None:
+    with archive.down(), Service(settings) as service:
+        send(settings, question())
+        service.wait_for("delivery.delayed")
+        service.kill()
+    [mark] = sent_answers.all_of(Spool(settings.storage.directory), STUDY)
+    for output in mark.outputs:
+        next(settings.storage.directory.rglob(f"{output.sop_instance_uid}~*")).write_bytes(b"damaged")
+
+    with Service(settings) as service:
+        archive.wait_for_kept(4)
+        assert service.logged("output.rewritten")
+        assert not service.logged("study.parked")
+
+
+def test_a_new_round_replaces_no_lost_answer(settings: Settings, archive: peers.ReceivingArchive) -> None:
+    with archive.down(), Service(settings) as service:
+        send(settings, question())
+        service.wait_for("delivery.delayed")
+        service.kill()
+    [mark] = sent_answers.all_of(Spool(settings.storage.directory), STUDY)
+    for output in mark.outputs:
+        next(settings.storage.directory.rglob(f"{output.sop_instance_uid}~*")).write_bytes(b"damaged")
+
+    with Service(settings, version="2") as service:  # which writes other bytes
+        parked = service.wait_for("delivery.parked", count=2)
+        assert peers.send(films.as_another(films.thumbnail(), "late"), port=service.dicom_port) == 0
+        service.wait_for_line(lambda line: line["event"] == "study.finished" and line.get("instances") == 2)
+        assert service.stop() == 0
+
+    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
+        left = {delivery.sop_instance_uid for delivery in ledger.parked_deliveries(study_uid=STUDY)}
+    assert left == {output.sop_instance_uid for output in mark.outputs}
+    assert "ask the question again" in str(parked["reason"])
+
+
+def test_an_answer_of_another_model_is_refused_with_a_reason(settings: Settings) -> None:
+    with Service(settings) as service:
+        send(settings, question(weights_sha256="1" * 64))
+        refused = service.wait_for("answer.refused")
+        assert service.stop() == 0
+
+    known = sent_answers.find(Spool(settings.storage.directory), STUDY, QUESTION)
+    assert known is not None
+    assert (known.outputs, known.reason) == ((), refused["reason"])
+    assert "another model" in known.reason
+
+
+def test_an_answer_of_a_removed_study_is_refused(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=1)
+    spool = store(settings, question())
+    (spool.directory / "studies" / STUDY / "questions" / f"{QUESTION}.json").unlink()
+
+    with pytest.raises(InputError, match="may have been removed"):
+        send_answer(spool, study_uid=STUDY, question_id=QUESTION, destinations=(), run_answer=lambda *_: None)
+
+
+def test_an_answer_that_no_destination_takes_is_refused(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=1)
+    [archive] = settings.destinations
+    assert isinstance(archive, DicomDestination)
+    asked_of: list[str] = []
+
+    with pytest.raises(InputError, match="no destination takes answers"):
+        send_answer(
+            store(settings, question()),
+            study_uid=STUDY,
+            question_id=QUESTION,
+            destinations=[replace(archive, outputs=("text", "sc"))],
+            run_answer=lambda *names: asked_of.extend(names),
+        )
+    assert asked_of == []
+
+
+@pytest.mark.parametrize("question_id", ["../" * 4, "0" * 31, ""])
+def test_no_file_is_reached_by_a_bad_id(tmp_path: Path, question_id: str) -> None:
+    with pytest.raises(InputError, match="no id of a question"):
+        sent_answers.question(Spool(tmp_path), STUDY, question_id)
+
+
+def test_an_archive_commits_to_an_answer_in_its_study(tmp_path: Path) -> None:
+    with beside_node(tmp_path) as (orthanc, settings):
+        [archive] = settings.destinations
+        assert isinstance(archive, DicomDestination)
+        settings = replace(settings, destinations=(replace(archive, host="localhost", storage_commitment=True),))
+        with Service(settings) as service:
+            orthanc.upload(FILM)
+            orthanc.wait_for_count(3, study_uid=STUDY)
+            send(settings, question())
+            service.wait_for("delivery.committed", count=4)
+            assert service.stop() == 0
+
+        found = orthanc.instances(STUDY)
+        assert sorted(instance.Modality for instance in found) == ["CR", "PR", "PR", "SR", "SR"]
+        assert len({instance.PatientID for instance in found}) == 1
+
+
+@pytest.mark.parametrize("die_at", [1, 2])  # answer, queue: what a worker does; the sender does the rest
+def test_an_answer_outlives_its_worker_on_postgresql(postgres: Postgres, tmp_path: Path, die_at: int) -> None:
+    with ExitStack() as processes, peers.ReceivingArchive() as archive:
+        settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)
+        with Service(settings) as whole:
+            assert peers.send(FILM, port=whole.dicom_port) == 0
+            whole.wait_for("delivery.sent", count=2)
+            whole.wait_for("study.finished")
+            assert whole.stop() == 0
+        sender = processes.enter_context(Service(settings, only="sender"))
+        worker = processes.enter_context(Service(settings, only="worker", executor="first", die_at=die_at))
+
+        send(settings, question())
+        assert worker.wait_until_dead() == -9
+        processes.enter_context(Service(settings, only="worker", executor="second"))
+        sender.wait_for("delivery.sent", count=2)
+
+        assert modalities(archive) == ["PR", "PR", "SR", "SR"]
+        assert len({received.sop_instance_uid for received in archive.requests}) == len(archive.requests) == 4

@@ -1,0 +1,266 @@
+"""Destinations that take reports in several forms: what each gets of a study, over rounds, damage and new settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from io import BytesIO
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, ComprehensiveSRStorage
+
+from node.domain import MESSAGE_KIND, Delivery, DeliveryState, FindingState
+from node.jobs.round_steps import Steps
+from node.metrics import Metrics
+from node.orders.store import OrderStore
+from node.outputs.document import film_of
+from node.outputs.writers import OUTPUTS, kinds_wanted
+from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
+from node.read import prompts
+from node.read.decoding import Radiograph
+from node.read.model import Reading
+from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+from tests.support import films, peers, senders
+from tests.support.damage import cut
+from tests.support.fakes import ScriptedReader
+
+STUDY = films.thumbnail().StudyInstanceUID
+SEVERAL = {"plain": ("sr", "gsps"), "air": ("sr3d", "text"), "words": ("text",), "all": ("sr", "sr3d", "text")}
+KINDS = {"plain": ["gsps", "sr"], "air": ["sr3d"], "words": ["text"], "all": ["sr", "sr3d"]}
+
+
+class DenyingReader(ScriptedReader):
+    """Finds nothing on any film."""
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        found = super().read(image, prompts)
+        answers = (replace(answer, state=FindingState.ABSENT, probability=0.07) for answer in found.pathologies)
+        return replace(found, pathologies=tuple(answers))
+
+
+def destination(name: str, outputs: tuple[str, ...], port: int) -> DestinationSettings:
+    if outputs == (MESSAGE_KIND,):
+        return Hl7Destination(name=name, host=peers.LOOPBACK, port=port)
+    return DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=port, outputs=outputs)
+
+
+class Bench:
+    """One study, read step by step for destinations with these outputs."""
+
+    def __init__(
+        self, folder: Path, wanted: Mapping[str, tuple[str, ...]], reader: ScriptedReader, port: int = 104
+    ) -> None:
+        self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
+        destinations = [destination(name, outputs, port) for name, outputs in wanted.items()]
+        kinds = {kind for outputs in wanted.values() for kind in kinds_wanted(outputs)}
+        self.steps = Steps(
+            pipeline=Pipeline(
+                spool=self.spool,
+                orders=OrderStore(folder),
+                reader=reader,
+                prompts=prompts.load("chexpert14"),
+                zone=ZoneInfo("UTC"),
+                kinds=tuple(kind for kind in (*OUTPUTS, MESSAGE_KIND) if kind in kinds),
+            ),
+            ledger=self.ledger,
+            metrics=Metrics(),
+            destinations={settings.name: settings for settings in destinations},
+            stat_seconds=900.0,
+        )
+        self.sending = senders.sending(self.spool, self.ledger, *destinations)
+
+    def receive(self, *names: str) -> None:
+        for name in names:
+            films.keep(self.spool, films.as_another(films.thumbnail(), name), study_uid=STUDY)
+
+    def round(self) -> dict[str, list[Delivery]]:
+        """Read what is new; what is to be delivered to each destination."""
+        return senders.run_round(self.steps, STUDY)
+
+    def dataset(self, delivery: Delivery) -> Dataset:
+        return dcmread(BytesIO(self.spool.output(delivery) or b""))
+
+    def send(self, delivery: Delivery) -> object:
+        return self.sending.send(asdict(delivery), 1, time.time())["outcome"]
+
+
+@contextmanager
+def bench(
+    folder: Path, wanted: Mapping[str, tuple[str, ...]], reader: ScriptedReader | None = None, *, port: int = 104
+) -> Iterator[Bench]:
+    opened = Bench(folder, wanted, reader or ScriptedReader(), port)
+    yield opened
+    opened.ledger.close()
+
+
+def kinds(deliveries: Mapping[str, list[Delivery]]) -> dict[str, list[str]]:
+    return {name: sorted(delivery.kind for delivery in several) for name, several in deliveries.items()}
+
+
+def replaced(dataset: Dataset) -> list[str]:
+    return [
+        item.ReferencedSOPInstanceUID
+        for study in dataset.get("PredecessorDocumentsSequence", ())
+        for series in study.ReferencedSeriesSequence
+        for item in series.ReferencedSOPSequence
+    ]
+
+
+def outputs(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("outputs/*")}
+
+
+def test_each_destination_gets_the_forms_it_asks_for(tmp_path: Path) -> None:
+    with bench(tmp_path, SEVERAL) as opened:
+        opened.receive("a")
+        assert kinds(opened.round()) == KINDS
+
+        opened.receive("b")
+        late = opened.round()
+
+    assert kinds(late) == {  # the study has a report of its own now
+        "plain": ["gsps", "sr", "sr"],
+        "air": ["sr", "sr3d"],
+        "words": ["text", "text"],
+        "all": ["sr", "sr", "sr3d"],
+    }
+
+
+def test_a_text_on_a_film_goes_out_in_each_form(tmp_path: Path) -> None:
+    with bench(tmp_path, SEVERAL, DenyingReader()) as opened:
+        opened.receive("a")
+
+        deliveries = opened.round()
+
+        assert kinds(deliveries) == KINDS
+        assert len({delivery.sop_instance_uid for several in deliveries.values() for delivery in several}) == 4
+        assert len(outputs(tmp_path)) == 4
+
+
+def test_no_form_is_written_that_nobody_gets(tmp_path: Path) -> None:
+    with bench(tmp_path, {"archive": ("text", "sr3d")}) as opened:
+        opened.receive("a", "b")
+        opened.round()
+
+    assert sorted(path.suffixes[-2] for path in outputs(tmp_path)) == [".sr", ".sr3d", ".sr3d"]
+
+
+@pytest.mark.parametrize("lost", ["sr", "sr3d", "text"])
+def test_a_damaged_report_is_written_again_in_its_form(tmp_path: Path, lost: str) -> None:
+    with bench(tmp_path, SEVERAL) as opened:
+        opened.receive("a")
+        opened.round()
+        before = outputs(tmp_path)
+        [path] = tmp_path.rglob(f"outputs/*.{lost}.dcm")
+        cut(path)
+
+        assert opened.steps.plan(STUDY) is None
+
+        assert outputs(tmp_path) == before
+
+
+def test_what_was_written_for_other_settings_is_written_again(tmp_path: Path) -> None:
+    with bench(tmp_path, {"air": ("sr3d",), "ris": ("oru",)}) as opened:
+        opened.receive("a", "b")
+        opened.round()
+    before = outputs(tmp_path)
+    assert len(before) == 4
+    for path in before:
+        cut(path)
+
+    with bench(tmp_path, {"words": ("text",)}) as opened:
+        opened.steps.pipeline.rewrite(STUDY)
+
+    assert outputs(tmp_path) == before
+
+
+def test_a_report_in_a_new_form_names_the_one_before(tmp_path: Path) -> None:
+    with bench(tmp_path, {"archive": ("sr",)}) as opened:
+        opened.receive("a")
+        [first] = opened.round()["archive"]
+    with bench(tmp_path, {"archive": ("sr3d",)}, DenyingReader("2")) as opened:
+        opened.spool.uncover(STUDY)
+        [second] = opened.round()["archive"]
+        assert second.kind == "sr3d"
+        assert replaced(opened.dataset(second)) == [first.sop_instance_uid]
+    with bench(tmp_path, {"archive": ("sr3d",)}, ScriptedReader("3")) as opened:
+        opened.spool.uncover(STUDY)
+        [third] = opened.round()["archive"]
+        assert third.kind == "sr3d"
+        assert replaced(opened.dataset(third)) == [second.sop_instance_uid]
+
+
+def test_every_form_names_its_own_predecessor(tmp_path: Path) -> None:
+    with bench(tmp_path, SEVERAL) as opened:
+        opened.receive("a")
+        first = opened.round()
+    with bench(tmp_path, SEVERAL, ScriptedReader("2")) as opened:
+        opened.spool.uncover(STUDY)
+        second = opened.round()
+
+        uids = [
+            {delivery.kind: delivery.sop_instance_uid for delivery in deliveries["all"] + deliveries["words"]}
+            for deliveries in (first, second)
+        ]
+        reports = [opened.dataset(delivery) for delivery in second["all"] + second["words"]]
+
+    assert uids[0].keys() == uids[1].keys() == {"sr", "sr3d", "text"}
+    assert [replaced(dataset) for dataset in reports] == [[uids[0][kind]] for kind in ("sr", "sr3d", "text")]
+
+
+def test_a_lost_report_ends_when_another_form_takes_its_place(tmp_path: Path) -> None:
+    with bench(tmp_path, {"air": ("sr3d",)}, DenyingReader()) as opened:
+        opened.receive("a")
+        [text] = opened.round()["air"]
+        [path] = outputs(tmp_path)
+        cut(path)
+    with bench(tmp_path, {"air": ("sr3d",)}, ScriptedReader("2")) as opened:
+        opened.spool.uncover(STUDY)
+        deliveries = opened.round()
+
+        assert kinds(deliveries) == {"air": ["sr3d"]}
+        assert opened.ledger.delivery_state(text) is DeliveryState.ABANDONED
+
+
+def test_a_message_names_the_reports_of_every_form(tmp_path: Path) -> None:
+    with bench(tmp_path, {**SEVERAL, "ris": ("oru",)}) as opened:
+        opened.receive("a", "b")
+
+        deliveries = opened.round()
+
+        [message] = deliveries.pop("ris")
+        content = (opened.spool.output(message) or b"").decode()
+        reports = {
+            delivery.sop_instance_uid: opened.dataset(delivery)
+            for several in deliveries.values()
+            for delivery in several
+            if delivery.kind != "gsps"
+        }
+    named = {fields[5]: fields[4] for line in content.split("\r") if (fields := line.split("|"))[2:3] == ["HD"]}
+    assert named.keys() == reports.keys()
+    assert len(named) == 8  # two films in three forms, the study in two
+    assert {uid for uid, film in named.items() if not film} == {
+        uid for uid, dataset in reports.items() if not film_of(dataset)
+    }
+
+
+def test_every_form_is_sent_under_its_own_class(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive, bench(tmp_path, SEVERAL, port=archive.port) as opened:
+        opened.receive("a")
+
+        deliveries = opened.round()
+
+        several = [delivery for name in ("plain", "air", "words") for delivery in deliveries[name]]
+        assert {opened.send(delivery) for delivery in several} == {"sent"}
+        classes = {kept.sop_class_uid for kept in archive.kept}
+        assert classes >= {ComprehensiveSRStorage, Comprehensive3DSRStorage, BasicTextSRStorage}

@@ -1,0 +1,290 @@
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.uid import UID
+from pynetdicom import AE, evt
+from pynetdicom.association import Association
+from pynetdicom.pdu import P_DATA_TF
+
+from node.deliver import destinations
+from node.deliver.dicom import ask_commitment, judge, judge_request
+from node.errors import DestinationDown, GiveUp, RetryLater
+from node.net.association_pdus import rejection
+from node.outputs import secondary_capture
+from node.outputs.document import save_bytes
+from node.settings.destinations import DicomDestination
+from tests.support import films, peers, samples
+from tests.support.committing import Committing
+
+
+@pytest.fixture
+def archive() -> Iterator[peers.ReceivingArchive]:
+    with peers.ReceivingArchive() as archive:
+        yield archive
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(films.thumbnail()))
+    return path
+
+
+def to(archive: peers.ReceivingArchive) -> DicomDestination:
+    return DicomDestination(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
+
+
+def deliver(film: Path, archive: peers.ReceivingArchive) -> None:
+    destinations.deliver(film.read_bytes(), to(archive), calling_aet="CHEX")
+
+
+def test_an_object_arrives_as_it_lies_on_disk(archive: peers.ReceivingArchive, film: Path) -> None:
+    deliver(film, archive)
+
+    (received,) = archive.kept
+    assert received.calling_ae == "CHEX"
+    assert received.dataset == films.thumbnail()
+
+
+def test_secondary_captures_arrive_as_they_were_drawn(archive: peers.ReceivingArchive) -> None:
+    picture = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
+    received_films = samples.received(samples.cr(1), picture=picture)
+    captures = secondary_capture.write(samples.report(samples.several()), received_films, samples.BERLIN)
+    files = [save_bytes(capture) for capture in captures]
+
+    for file in files:
+        destinations.deliver(file, to(archive), calling_aet="CHEX")
+
+    assert [received.dataset for received in archive.kept] == [dcmread(BytesIO(file)) for file in files]
+
+
+def test_a_compressed_object_arrives_compressed(chest_film_jpeg2000: Path) -> None:
+    syntax = films.rg1("J2KR").file_meta.TransferSyntaxUID
+    with peers.ReceivingArchive(compressed=[syntax]) as archive:
+        deliver(chest_film_jpeg2000, archive)
+
+    assert archive.kept[0].transfer_syntax_uid == syntax
+
+
+def test_an_archive_may_take_its_time(archive: peers.ReceivingArchive, film: Path) -> None:
+    archive.hang()
+    patient, impatient = (replace(to(archive), answer_seconds=seconds) for seconds in (30.0, 0.3))
+
+    with pytest.raises(DestinationDown, match=r"raise destinations\.answer_seconds"):
+        destinations.deliver(film.read_bytes(), impatient, calling_aet="CHEX")
+    with ThreadPoolExecutor(1) as pool:
+        delivery = pool.submit(destinations.deliver, film.read_bytes(), patient, calling_aet="CHEX")
+        archive.wait_for_requests(2)
+        assert not delivery.done()
+        archive.accept()
+        delivery.result(timeout=30)
+
+
+def test_an_archive_that_answers_no_release_has_it(film: Path) -> None:
+    go_on = threading.Event()
+
+    def hang_after_the_answer(event: evt.Event) -> None:
+        if isinstance(event.pdu, P_DATA_TF):
+            go_on.wait(30.0)
+
+    with peers.ReceivingArchive(handlers=[(evt.EVT_PDU_SENT, hang_after_the_answer)]) as slow:
+        began = time.monotonic()
+        deliver(film, slow)
+        seconds = time.monotonic() - began
+        go_on.set()
+
+    assert len(slow.kept) == 1
+    assert seconds < 15.0  # pynetdicom by itself waits 60 s
+
+
+def test_an_association_without_an_answer_is_aborted(
+    archive: peers.ReceivingArchive, film: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[Association] = []
+    monkeypatch.setattr(Association, "release", lambda association: released.append(association))
+    archive.drop()
+
+    for _ in range(3):
+        with pytest.raises(DestinationDown):
+            deliver(film, archive)
+
+    assert released == []
+
+
+@pytest.mark.parametrize("status", [0xA700, 0xA701, 0x0110])
+def test_a_busy_archive_is_asked_again_later(archive: peers.ReceivingArchive, film: Path, status: int) -> None:
+    archive.refuse(status)
+
+    with pytest.raises(RetryLater):
+        deliver(film, archive)
+
+
+@pytest.mark.parametrize("status", [0xA900, 0xC000, 0xC123, 0x0122])
+def test_an_archive_that_will_never_take_it_parks_it(archive: peers.ReceivingArchive, film: Path, status: int) -> None:
+    archive.refuse(status)
+
+    with pytest.raises(GiveUp):
+        deliver(film, archive)
+
+
+def test_an_archive_that_accepts_and_ends_it_at_once_is_down(film: Path) -> None:
+    ending = peers.ReceivingArchive(handlers=[(evt.EVT_ESTABLISHED, lambda event: event.assoc.abort())])
+    with ending, pytest.raises(DestinationDown):
+        deliver(film, ending)
+
+
+def test_an_archive_that_has_it_already_counts_as_sent(archive: peers.ReceivingArchive, film: Path) -> None:
+    archive.refuse(0x0111)
+
+    deliver(film, archive)
+
+    assert [request.dataset.SOPInstanceUID for request in archive.requests] == [films.thumbnail().SOPInstanceUID]
+
+
+def test_a_dropped_connection_and_a_closed_port_are_tried_again(archive: peers.ReceivingArchive, film: Path) -> None:
+    archive.drop()
+    with pytest.raises(DestinationDown):
+        deliver(film, archive)
+
+    with archive.down(), pytest.raises(DestinationDown, match="cannot be reached"):
+        deliver(film, archive)
+
+
+def test_a_rejected_association_is_retried_and_says_why(archive: peers.ReceivingArchive, film: Path) -> None:
+    archive.reject()
+
+    with pytest.raises(DestinationDown, match="check both AE titles"):
+        deliver(film, archive)
+
+
+def test_a_class_the_archive_does_not_take_is_parked(archive: peers.ReceivingArchive, tmp_path: Path) -> None:
+    private = films.of_class(films.thumbnail(), UID("1.3.12.2.1107.5.9.1"))
+    path = tmp_path / "private.dcm"
+    path.write_bytes(films.file_bytes(private))
+
+    with pytest.raises(GiveUp, match="enable it there"):
+        deliver(path, archive)
+
+
+@given(st.integers(0, 0xFFFF))
+def test_every_status_has_exactly_one_outcome(code: int) -> None:
+    status = Dataset()
+    status.Status = code
+    warning_or_success = code in (0, 0x0111) or 0xB000 <= code <= 0xBFFF
+    hopeless = (
+        code in (0x0106, 0x0107, 0x0117, 0x0120, 0x0121, 0x0122, 0x0124)
+        or 0xA900 <= code <= 0xA9FF
+        or 0xC000 <= code <= 0xCFFF
+    )
+
+    if warning_or_success:
+        judge(status, "pacs")
+    else:
+        with pytest.raises(GiveUp if hopeless else RetryLater):
+            judge(status, "pacs")
+
+
+def test_no_answer_is_tried_again() -> None:
+    with pytest.raises(RetryLater, match="no answer"):
+        judge(Dataset(), "pacs")
+
+
+def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
+    committing, came = Committing(), threading.Event()
+
+    def on_report(_event_type: int, _information: Dataset) -> int:
+        came.set()
+        threading.Event().wait(0.3)  # nobody sets it: what was written is seen before this answer has left
+        return 0x0000
+
+    with peers.ReceivingArchive(handlers=committing.handlers) as archive:
+        ask_commitment(
+            [(films.thumbnail().SOPClassUID, films.thumbnail().SOPInstanceUID)],
+            to(archive),
+            calling_aet="CHEX",
+            transaction_uid="2.25.1",
+            on_report=on_report,
+            report_seconds=60.0,
+            is_over=came.is_set,
+        )
+
+    peers.wait_until(lambda: bool(committing.reported), what="the archive hears that it was understood")
+    assert committing.reported == [0x0000]
+
+
+@given(st.integers(0, 0xFFFF))
+def test_every_answer_to_a_commitment_request_has_one_outcome(code: int) -> None:
+    status = Dataset()
+    status.Status = code
+    destination = DicomDestination(name="pacs", ae_title="PACS", host=peers.LOOPBACK, port=104)
+
+    if code in (0x0000, 0x0131):
+        judge_request(status, destination)
+    else:
+        with pytest.raises(GiveUp if code in (0x0118, 0x0122, 0x0124) else RetryLater):
+            judge_request(status, destination)
+
+
+def test_a_destination_answers_if_it_accepts_any_association(
+    archive: peers.ReceivingArchive,
+) -> None:
+    destinations.probe(to(archive), calling_aet="CHEX")
+    assert archive.echoes == 1
+    archive.stop()
+    archive.verify_nobody()
+    archive.start()
+    destinations.probe(to(archive), calling_aet="CHEX")
+    assert archive.echoes == 1
+
+
+def test_a_rejection_is_told_however_soon_it_comes(
+    archive: peers.ReceivingArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pynetdicom's own thread may wait for the answer only after the connection is closed again."""
+    closed, associate = threading.Event(), AE.associate
+    late = [(evt.EVT_REQUESTED, lambda _event: closed.wait(10)), (evt.EVT_CONN_CLOSE, lambda _event: closed.set())]
+
+    def associate_late(entity: AE, host: str, port: int, *, evt_handlers: list[object], **named: object) -> Association:
+        return associate(entity, host, port, evt_handlers=[*evt_handlers, *late], **named)  # type: ignore[arg-type,list-item]
+
+    monkeypatch.setattr(AE, "associate", associate_late)
+    archive.reject()
+    with pytest.raises(DestinationDown, match=r"calling AE title not recognised.*check both AE titles"):
+        destinations.probe(to(archive), calling_aet="CHEX")
+
+
+def test_a_rejection_without_words_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pynetdicom._config.LOG_HANDLER_LEVEL", "none")  # as a node's own port does
+
+    def answer(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer:
+            peer.recv(4096)
+            peer.sendall(rejection(1, 9, 9))
+
+    with socket.create_server((peers.LOOPBACK, 0)) as listening, ThreadPoolExecutor() as threads:
+        threads.submit(answer, listening)
+        pacs = DicomDestination(name="pacs", ae_title="PACS", host=peers.LOOPBACK, port=listening.getsockname()[1])
+        with pytest.raises(DestinationDown, match="source 9, reason 9"):
+            destinations.probe(pacs, calling_aet="CHEX")
+
+
+def test_a_destination_that_rejects_or_is_absent_does_not_answer(archive: peers.ReceivingArchive) -> None:
+    archive.reject()
+    with pytest.raises(DestinationDown, match="check both AE titles"):
+        destinations.probe(to(archive), calling_aet="CHEX")
+
+    with archive.down(), pytest.raises(DestinationDown, match="cannot be reached"):
+        destinations.probe(to(archive), calling_aet="CHEX")

@@ -1,0 +1,276 @@
+"""STOW-RS and QIDO-RS: each answer of an archive and what follows, TLS and tokens, and the whole way with Orthanc."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from dicomweb_client.api import DICOMwebClient
+
+from node.deliver import destinations, dicomweb
+from node.domain import Delivery
+from node.errors import DestinationDown, GiveUp, RetryLater
+from node.settings.audit import AuditSettings
+from node.settings.destinations import DicomwebDestination
+from node.settings.tls import TlsSettings
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+from tests.support import films, peers, senders
+from tests.support.certificates import Authority
+from tests.support.orthanc import Orthanc, beside_node
+from tests.support.service import Service, run_command, settings_for
+from tests.support.web_archive import WebArchive, web_archive
+
+CONTENT = films.file_bytes(films.thumbnail())
+UID = str(films.thumbnail().SOPInstanceUID)
+TRANSFERS = ("Begin Transferring DICOM Instances", "DICOM Instances Transferred")
+STUDY = str(films.thumbnail().StudyInstanceUID)
+
+
+@pytest.fixture
+def archive() -> Iterator[WebArchive]:
+    with web_archive() as archive:
+        yield archive
+
+
+def to(port: int, *, scheme: str = "http", tls: TlsSettings | None = None) -> DicomwebDestination:
+    url = f"{scheme}://{peers.LOOPBACK}:{port}/dicom-web"
+    return DicomwebDestination(name="web", url=url, answer_seconds=1.0, tls=tls)
+
+
+def deliver(destination: DicomwebDestination) -> None:
+    destinations.deliver(CONTENT, destination, calling_aet="CHEX")
+
+
+def test_the_bytes_of_the_file_are_one_part_of_the_request(archive: WebArchive) -> None:
+    deliver(to(archive.port))
+
+    ((method, path, headers, body),) = archive.requests
+    kind, _, boundary = headers["Content-Type"].partition("; boundary=")
+    assert (method, path, kind) == ("POST", "/dicom-web/studies", 'multipart/related; type="application/dicom"')
+    start = f"--{boundary}\r\nContent-Type: application/dicom\r\n\r\n".encode()
+    assert body == start + CONTENT + f"\r\n--{boundary}--\r\n".encode()
+    assert "Authorization" not in headers
+
+
+@pytest.mark.parametrize("status", [400, 409, 413, 415])
+def test_what_would_fail_again_is_given_up(archive: WebArchive, status: int) -> None:
+    archive.status = status
+
+    with pytest.raises(GiveUp, match=f"web refused the object with status {status}"):
+        deliver(to(archive.port))
+
+
+@pytest.mark.parametrize("status", [302, 404, 405, 501])
+def test_an_address_without_stow_is_given_up(archive: WebArchive, status: int) -> None:
+    archive.status, archive.headers = status, {"Location": f"http://{peers.LOOPBACK}:{archive.port}/elsewhere"}
+
+    with pytest.raises(GiveUp, match=r"correct destinations\.url"):
+        deliver(to(archive.port))
+    assert len(archive.requests) == 1  # it follows nowhere
+
+
+@pytest.mark.parametrize("status", [408, 429, 500])
+def test_what_may_pass_later_is_tried_again(archive: WebArchive, status: int) -> None:
+    archive.status = status
+
+    with pytest.raises(RetryLater, match=f"web answered {status}") as caught:
+        deliver(to(archive.port))
+    assert not isinstance(caught.value, DestinationDown)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(401, "does not admit"), (403, "does not admit"), (503, "not available")]
+)
+def test_an_archive_that_takes_nothing_now_is_down(archive: WebArchive, status: int, words: str) -> None:
+    archive.status = status
+
+    with pytest.raises(DestinationDown, match=words):
+        deliver(to(archive.port))
+    with pytest.raises(DestinationDown, match=words):
+        destinations.probe(to(archive.port), calling_aet="CHEX")
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "error"),
+    [
+        (0xA700, 409, RetryLater),
+        (0x0110, 202, RetryLater),
+        (0xA900, 409, GiveUp),
+        (0x0122, 202, GiveUp),
+        (0xC000, 200, GiveUp),
+    ],
+)
+def test_the_reason_of_a_failure_decides(archive: WebArchive, reason: int, status: int, error: type[Exception]) -> None:
+    archive.fail(reason, status=status)
+
+    with pytest.raises(error, match=f"{reason:04X}"):
+        deliver(to(archive.port))
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b""), (200, b"<xml/>"), (202, b"{}"), (200, b"[" * 100_000)])
+def test_an_answer_without_a_failure_means_stored(archive: WebArchive, status: int, body: bytes) -> None:
+    archive.status, archive.body = status, body
+
+    deliver(to(archive.port))
+
+    assert len(archive.requests) == 1
+
+
+def test_a_duplicate_is_stored(archive: WebArchive) -> None:
+    archive.fail(0x0111)
+
+    deliver(to(archive.port))
+
+    assert len(archive.requests) == 1
+
+
+def test_an_answer_in_drops_ends_in_time(archive: WebArchive) -> None:
+    archive.body, archive.drops = b"{" * 200, 0.1
+    began = time.monotonic()
+
+    with pytest.raises(RetryLater, match="no whole answer"):
+        deliver(to(archive.port))
+
+    assert time.monotonic() - began < 5
+
+
+def test_a_connection_that_ends_is_tried_again(archive: WebArchive) -> None:
+    archive.closes = True
+
+    with pytest.raises(RetryLater, match="no whole answer"):
+        deliver(to(archive.port))
+
+
+def test_an_archive_that_is_gone_is_down() -> None:
+    with socket.socket() as bound:
+        bound.bind((peers.LOOPBACK, 0))
+        with pytest.raises(DestinationDown, match="Connection refused"):
+            deliver(to(bound.getsockname()[1]))
+
+
+def test_no_proxy_of_the_environment_is_used(archive: WebArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://{peers.LOOPBACK}:1")
+
+    deliver(to(archive.port))
+
+    assert len(archive.requests) == 1
+
+
+def test_the_token_is_read_anew_each_time(archive: WebArchive, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    destination = replace(to(archive.port), token_file=token)
+    with pytest.raises(DestinationDown, match="token_file cannot be read"):
+        deliver(destination)
+    for text in ("first", "second\n"):
+        token.write_text(text)
+        deliver(destination)
+    token.write_text("two\nlines")
+    with pytest.raises(DestinationDown, match="no token"):
+        deliver(destination)
+
+    assert [headers["Authorization"] for _, _, headers, _ in archive.requests] == ["Bearer first", "Bearer second"]
+
+
+def test_both_sides_of_tls_are_known(authority: Authority, tmp_path: Path) -> None:
+    pacs, own = authority.issue("web"), authority.issue("node of the web")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
+    context.load_cert_chain(pacs.certificate, pacs.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    known = TlsSettings(ca=authority.certificate, certificate=own.certificate, key=own.key)
+    with web_archive(tls=context) as archive:
+        deliver(to(archive.port, scheme="https", tls=known))
+        with pytest.raises(RetryLater):
+            deliver(to(archive.port, scheme="https", tls=TlsSettings(ca=authority.certificate)))
+        stranger = Authority.found(tmp_path)
+        for doubted in (TlsSettings(ca=stranger.certificate), None):  # None: the authorities of the system
+            with pytest.raises(DestinationDown, match="certificate is refused"):
+                deliver(to(archive.port, scheme="https", tls=doubted))
+
+    assert len(archive.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, f'[{{"00080018": {{"vr": "UI", "Value": ["{UID}"]}}}}]', True),
+        (200, '[{"00080018": {"vr": "UI", "Value": ["1.2.3"]}}]', False),
+        (200, "[]", False),
+        (204, "", False),
+        (404, "", False),
+    ],
+)
+def test_a_query_says_whether_an_object_is_kept(archive: WebArchive, status: int, body: str, expected: bool) -> None:
+    archive.status, archive.body = status, body.encode()
+
+    assert dicomweb.is_kept(STUDY, UID, to(archive.port)) is expected
+
+
+def test_an_archive_without_queries_cannot_commit(archive: WebArchive) -> None:
+    archive.status = 501
+
+    with pytest.raises(GiveUp, match="storage_commitment = false"):
+        dicomweb.is_kept(STUDY, UID, to(archive.port))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_query_that_fails_for_now_is_asked_again(archive: WebArchive, status: int) -> None:
+    archive.status = status
+
+    with pytest.raises(RetryLater):
+        dicomweb.is_kept(STUDY, UID, to(archive.port))
+
+
+@pytest.fixture(scope="module")
+def orthanc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:
+    with beside_node(tmp_path_factory.mktemp("web")) as (orthanc, _):
+        yield orthanc
+
+
+def test_results_arrive_in_orthanc_and_are_committed(orthanc: Orthanc, tmp_path: Path) -> None:
+    url = f"http://{peers.LOOPBACK}:{orthanc.http_port}/dicom-web"
+    destination = DicomwebDestination(name="web", url=url, storage_commitment=True)
+    audit = AuditSettings(file=tmp_path / "audit.log")
+    settings = replace(settings_for(tmp_path / "node", archive_port=1), destinations=(destination,), audit=audit)
+    with Service(settings) as service:
+        assert peers.send(films.thumbnail(), port=service.dicom_port) == 0
+        service.wait_for("delivery.committed", count=2)
+        examined = run_command("doctor", service.settings_path).stdout
+        assert service.stop() == 0
+
+    client = DICOMwebClient(url=url)
+    found = client.search_for_instances(study_instance_uid=STUDY)
+    assert sorted(item["00080060"]["Value"][0] for item in found) == ["PR", "SR"]
+    spool = Spool(tmp_path / "node")
+    for output in (output for mark in spool.rounds(STUDY) for output in mark.outputs):
+        uids = (STUDY, output.series_instance_uid, output.sop_instance_uid)
+        assert client.retrieve_instance(*uids).SOPInstanceUID == output.sop_instance_uid
+        assert spool.output(output) in orthanc.files()  # not a byte is changed
+    assert "answers a query for no study" in examined
+    told = [line for line in (tmp_path / "audit.log").read_text().splitlines() if f'UserID="{peers.LOOPBACK}"' in line]
+    assert [sum(f'originalText="{event}"' in line for line in told) for event in TRANSFERS] == [2, 2]
+
+
+def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_path: Path) -> None:
+    spool, ledger = Spool(tmp_path), Ledger(connect(tmp_path / "ledger.sqlite"))
+    films.keep(spool, films.thumbnail())
+    delivery = Delivery(destination="web", study_uid=STUDY, sop_instance_uid=UID, kind="sr")
+    spool.keep_output(delivery, CONTENT)
+    ledger.add_delivery(delivery)
+    sending = senders.sending(spool, ledger, replace(to(archive.port), storage_commitment=True))
+    now = time.time()
+    assert "commit" in sending.send(asdict(delivery), 1, now)
+
+    archive.body = b"[]"
+    soon, later = (sending.commit([asdict(delivery)], 1, started) for started in (now, now - 700))
+
+    assert (soon["again"], soon["open"]) == ([], [asdict(delivery)])
+    assert (later["again"], later["open"]) == ([asdict(delivery)], [])
+    ledger.close()

@@ -1,0 +1,312 @@
+"""Results on their way by MLLP: what each answer means, and that a result arrives whatever the other side does."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from node.deliver import destinations, hl7
+from node.deliver.results import Sent
+from node.domain import OutputObject
+from node.errors import DestinationDown, GiveUp, RetryLater
+from node.hl7.acknowledgment import Acknowledgment
+from node.hl7.text import read
+from node.jobs.round_steps import Steps, delivery_of
+from node.metrics import Metrics
+from node.orders.store import OrderStore
+from node.outputs import oru
+from node.pipeline import Pipeline
+from node.read import prompts
+from node.settings.destinations import Hl7Destination
+from node.settings.tls import TlsSettings
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+from tests.support import films, mllp, peers, samples, senders
+from tests.support.fakes import ScriptedReader
+from tests.support.mllp import InformationSystem, Mood
+from tests.support.ordered import PATIENT, ordered
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    report = samples.report(samples.several())
+    headers = samples.sources(samples.cr())
+    return oru.write(report, headers, samples.BERLIN, order=None, documents=[])[1]
+
+
+@pytest.fixture
+def result(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "result.hl7"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def system() -> Iterator[InformationSystem]:
+    with InformationSystem() as system:
+        yield system
+
+
+def to(system: InformationSystem, *, answer_seconds: float = 60.0, tls: TlsSettings | None = None) -> Hl7Destination:
+    return Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port, answer_seconds=answer_seconds, tls=tls)
+
+
+def deliver(result: Path, destination: Hl7Destination) -> None:
+    destinations.deliver(result.read_bytes(), destination, calling_aet="CHEX")
+
+
+def test_a_result_arrives_as_stored_except_for_its_addresses(
+    system: InformationSystem, result: Path, content: bytes
+) -> None:
+    destination = dataclasses.replace(
+        to(system), sending_facility="A&B", receiving_application="RIS", receiving_facility="WEST", processing_id="T"
+    )
+
+    deliver(result, destination)
+
+    (kept,) = system.kept
+    header, before = read(kept.content).header, read(content).header
+    assert [header.text(field) for field in (3, 4, 5, 6, 11)] == ["CHEX", "A&B", "RIS", "WEST", "T"]
+    assert header.fields[7:11] == before.fields[7:11]
+    assert kept.content.split(b"\r")[1:] == content.split(b"\r")[1:]
+
+
+def test_a_repeat_is_the_very_same_message(system: InformationSystem, result: Path) -> None:
+    deliver(result, to(system))
+    deliver(result, to(system))
+
+    assert system.kept[0] == system.kept[1]
+
+
+@pytest.mark.parametrize("mood", [Mood.ERROR, Mood.REJECT])
+def test_a_refusal_without_a_reason_is_tried_again(system: InformationSystem, result: Path, mood: Mood) -> None:
+    system.mood = lambda: mood
+
+    with pytest.raises(RetryLater, match=r"ris answered A[ER]"):
+        deliver(result, to(system))
+
+
+@pytest.mark.parametrize("mood", [Mood.ERROR, Mood.REJECT])
+@pytest.mark.parametrize(
+    ("condition", "outcome"), [("101", GiveUp), ("200", GiveUp), ("204", RetryLater), ("207", RetryLater)]
+)
+def test_the_reason_of_a_refusal_decides(
+    system: InformationSystem, result: Path, mood: Mood, condition: str, outcome: type[Exception]
+) -> None:
+    system.mood, system.condition = (lambda: mood), condition
+
+    with pytest.raises(outcome) as caught:
+        deliver(result, to(system))
+    assert not isinstance(caught.value, DestinationDown)
+
+
+@pytest.mark.parametrize(
+    "mood",
+    [
+        Mood.HALF_AN_ANSWER,
+        Mood.NONSENSE,
+        Mood.NO_ACKNOWLEDGMENT,
+        Mood.ENDLESS,
+        Mood.DROP_BEFORE,
+        Mood.DROP_AFTER,
+        Mood.RESET,
+        Mood.LATE_ANSWER,
+    ],
+)
+def test_anything_but_an_answer_is_retried_and_delays_no_other(
+    system: InformationSystem, result: Path, mood: Mood
+) -> None:
+    system.mood = lambda: mood
+
+    with pytest.raises(RetryLater) as caught:
+        deliver(result, to(system))
+    assert not isinstance(caught.value, DestinationDown)
+
+
+def test_a_late_answer_to_another_message_is_passed_over(system: InformationSystem, result: Path) -> None:
+    system.mood = lambda: Mood.LATE_AND_OWN_ANSWER
+
+    deliver(result, to(system))
+
+    assert len(system.kept) == 1
+
+
+def test_silence_is_tried_again_and_stops_no_other_result(system: InformationSystem, result: Path) -> None:
+    system.mood = lambda: Mood.HANG
+
+    with pytest.raises(RetryLater, match="gave no answer") as caught:
+        deliver(result, to(system, answer_seconds=0.2))
+    assert not isinstance(caught.value, DestinationDown)
+
+
+def test_a_closed_port_holds_everything_for_this_destination(system: InformationSystem, result: Path) -> None:
+    with socket.socket() as bound:  # and not listening: nobody else gets this port meanwhile
+        bound.bind((peers.LOOPBACK, 0))
+
+        with pytest.raises(DestinationDown, match="cannot be reached"):
+            deliver(result, dataclasses.replace(to(system), port=bound.getsockname()[1]))
+
+
+def test_a_system_that_was_down_is_looked_for_without_a_message(system: InformationSystem) -> None:
+    destinations.probe(to(system), calling_aet="CHEX")
+
+    with socket.socket() as bound:
+        bound.bind((peers.LOOPBACK, 0))
+        with pytest.raises(DestinationDown, match="cannot be reached"):
+            destinations.probe(dataclasses.replace(to(system), port=bound.getsockname()[1]), calling_aet="CHEX")
+    assert system.kept == []
+
+
+def test_an_unknown_host_is_told_by_its_name(system: InformationSystem, result: Path) -> None:
+    with pytest.raises(DestinationDown, match=r"ris cannot be reached at no\.such\.host\.invalid"):
+        deliver(result, dataclasses.replace(to(system), host="no.such.host.invalid"))
+
+
+def test_an_unknown_code_is_no_acceptance() -> None:
+    with pytest.raises(RetryLater, match="unknown"):
+        hl7.judge(Acknowledgment(code="OK", control_id="1"), "ris")
+
+
+def test_a_result_goes_through_tls_both_sides_known(tmp_path: Path, result: Path) -> None:
+    theirs, own = mllp.certificate(tmp_path, "ris"), mllp.certificate(tmp_path, "node")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=own[0])
+    context.load_cert_chain(*theirs)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    with InformationSystem(tls=context) as system:
+        deliver(result, to(system, tls=TlsSettings(ca=theirs[0], certificate=own[0], key=own[1])))
+        with pytest.raises(RetryLater):
+            deliver(result, to(system, tls=TlsSettings(ca=theirs[0])))
+
+    assert len(system.kept) == 1
+
+
+def test_strangers_and_wrongly_named_systems_are_sent_nothing(tmp_path: Path, result: Path) -> None:
+    theirs, other = mllp.certificate(tmp_path, "ris"), mllp.certificate(tmp_path, "other")
+    elsewhere = mllp.certificate(tmp_path, "elsewhere", host="IP:192.0.2.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*theirs)
+    with InformationSystem(tls=context) as stranger, pytest.raises(DestinationDown, match="certificate is refused"):
+        deliver(result, to(stranger, tls=TlsSettings(ca=other[0])))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*elsewhere)
+    with InformationSystem(tls=context) as misnamed, pytest.raises(DestinationDown, match="certificate is refused"):
+        deliver(result, to(misnamed, tls=TlsSettings(ca=elsewhere[0])))
+
+    assert stranger.kept == misnamed.kept == []
+
+
+def test_a_certificate_that_is_not_there_is_named_as_the_reason(system: InformationSystem, result: Path) -> None:
+    with pytest.raises(DestinationDown, match="No such file"):
+        deliver(result, to(system, tls=TlsSettings(ca=Path("nowhere.pem"))))
+
+
+class Bench:
+    """One study on a spool, and one information system."""
+
+    def __init__(self, folder: Path, system: InformationSystem) -> None:
+        self.ledger, self.orders = Ledger(connect(folder / "ledger.sqlite")), OrderStore(folder)
+        spool = Spool(folder)
+        film = films.thumbnail({"AccessionNumber": "A-17", "PatientID": PATIENT.number})
+        kept = films.keep(spool, film)
+        self.pipeline = Pipeline(
+            spool=spool,
+            orders=self.orders,
+            reader=ScriptedReader(),
+            prompts=prompts.load("chexpert14"),
+            zone=samples.BERLIN,
+            kinds=("oru",),
+        )
+        plan = self.pipeline.plan(kept.instance.study_uid)
+        assert plan is not None
+        self.plan = plan
+        self.steps = Steps(
+            pipeline=self.pipeline,
+            ledger=self.ledger,
+            metrics=Metrics(),
+            destinations={"ris": to(system)},
+            stat_seconds=900.0,
+        )
+        self.sending = senders.sending(spool, self.ledger, to(system))
+
+    def written(self) -> tuple[OutputObject, bytes]:
+        (output,) = self.pipeline.write(self.plan).outputs
+        return output, self.pipeline.spool.output(output) or b""
+
+    def send(self, output: OutputObject) -> Sent:
+        return self.sending.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
+
+
+@pytest.fixture
+def bench(tmp_path: Path, system: InformationSystem) -> Iterator[Bench]:
+    bench = Bench(tmp_path, system)
+    yield bench
+    bench.ledger.close()
+
+
+def test_an_order_between_two_write_attempts_changes_nothing(bench: Bench) -> None:
+    before = bench.written()
+
+    bench.orders.keep(ordered(accession="A-17", placer_number=("P1",)))
+
+    assert bench.written() == before
+
+
+def test_an_order_that_came_before_is_answered(bench: Bench) -> None:
+    bench.orders.keep(ordered(accession="A-17", placer_number=("P1",)))
+
+    _, content = bench.written()
+
+    assert next(read(content).named("ORC")).text(2) == "P1"
+
+
+def test_a_message_is_delivered_delayed_and_parked_as_any_output(bench: Bench, system: InformationSystem) -> None:
+    output, _ = bench.written()
+    system.mood, system.condition = (lambda: Mood.ERROR), "207"
+    assert bench.send(output) == {"outcome": "delayed", "wait": 1.0}
+
+    system.condition = "102"
+    assert bench.send(output) == {"outcome": "parked"}
+    assert "AE with error 102" in bench.ledger.parked()[0].reason
+
+    system.mood = lambda: Mood.ACCEPT
+    assert bench.send(output) == bench.send(output) == {"outcome": "sent"}
+    assert len(system.kept) == 1
+
+
+def test_hundreds_of_results_survive_a_system_that_misbehaves(tmp_path: Path, content: bytes) -> None:
+    control_id = read(content).header.text(10).encode()
+    results = {f"{number:020}": tmp_path / f"{number}.hl7" for number in range(300)}
+    for name, path in results.items():
+        path.write_bytes(content.replace(control_id, name.encode()))
+    with InformationSystem(mllp.misbehaving(seed=4)) as system:
+        destination = to(system, answer_seconds=0.25)
+        waiting = list(results)
+        for _ in range(60):
+            waiting = [name for name in waiting if not _arrives(results[name], destination)]
+            random.Random(len(waiting)).shuffle(waiting)
+
+    assert waiting == []
+    arrived: dict[str, set[bytes]] = {}
+    for kept in system.kept:
+        arrived.setdefault(kept.control_id, set()).add(kept.content)
+    assert arrived.keys() == results.keys()
+    assert len(system.kept) > len(results)  # some were kept and not acknowledged, and so came again
+    for name, contents in arrived.items():
+        assert contents == {hl7.address(results[name].read_bytes(), destination)}
+
+
+def _arrives(path: Path, destination: Hl7Destination) -> bool:
+    try:
+        deliver(path, destination)
+    except RetryLater:
+        return False
+    return True

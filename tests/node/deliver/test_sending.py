@@ -1,0 +1,401 @@
+"""The steps of a delivery, one by one, with real files, a real database and a real archive."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from node.deliver.commitment import MOST_FAILURES
+from node.deliver.delivery import Sending
+from node.deliver.results import DeliveryJson
+from node.domain import Delivery, DeliveryState
+from node.settings.destinations import DicomDestination
+from node.store.database import connect
+from node.store.ledger import DeliveryRecord, Ledger
+from node.store.spool import Spool
+from tests.support import films, peers, senders
+from tests.support.committing import Answer, Committing, uids
+
+STUDY = films.thumbnail().StudyInstanceUID
+HOUR = 3600.0
+
+
+class Bench:
+    """One study with two outputs on a spool, and one archive that offers storage commitment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.committing = Committing()
+        self.archive = peers.ReceivingArchive(handlers=self.committing.handlers)
+        self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
+        films.keep(self.spool, films.thumbnail())
+        self.settings = DicomDestination(
+            name="archive", ae_title=self.archive.ae_title, host=peers.LOOPBACK, port=self.archive.port
+        )
+        self.sending = self.with_settings()
+        self.deliveries = [self._written("first"), self._written("second")]
+
+    def with_settings(self, **changes: object) -> Sending:
+        """Never wait for an answer that does not come."""
+        seconds = 60.0 if self.committing.answer in (Answer.AT_ONCE, Answer.FAIL) else 0.0
+        settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        return senders.sending(self.spool, self.ledger, settings, report_seconds=seconds)
+
+    def state(self, delivery: DeliveryJson) -> DeliveryState | None:
+        return self.ledger.delivery_state(Delivery(**delivery))
+
+    def _written(self, name: str) -> DeliveryJson:
+        film = films.as_another(films.thumbnail(), name)
+        delivery = Delivery(destination="archive", study_uid=STUDY, sop_instance_uid=film.SOPInstanceUID, kind="sr")
+        self.spool.keep_output(delivery, films.file_bytes(film))
+        self.ledger.add_delivery(delivery)
+        return asdict(delivery)
+
+
+class BrieflyAway(Ledger):
+    """Its database is away for one look, once something was asked."""
+
+    _is_away = False
+
+    def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
+        super().add_transaction(uid, deliveries)
+        self._is_away = True
+
+    def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
+        if self._is_away:
+            self._is_away = False
+            raise OperationalError("SELECT", {}, ConnectionError())
+        return super().delivery_record(delivery)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    with bench.archive:
+        yield bench
+    bench.ledger.close()
+
+
+def counted(sending: Sending, name: str, **labels: str) -> float:
+    return sending.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def test_an_object_that_was_sent_is_not_sent_again(bench: Bench) -> None:
+    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "sent"}
+
+    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "sent"}
+
+    assert len(bench.archive.requests) == 1
+
+
+def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> None:
+    delivery = bench.deliveries[0]
+    bench.archive.refuse(0xA700)
+    busy = bench.sending.send(delivery, 1, time.time())
+    bench.ledger.set_sent(replace(Delivery(**delivery), sop_instance_uid="1.2"), attempts=1)
+    assert bench.ledger.delayed_destinations() == set()
+    with bench.archive.down():
+        down = bench.sending.send(delivery, 3, time.time())
+
+    assert busy == {"outcome": "delayed", "wait": 1.0}
+    assert down == {"outcome": "down", "wait": 4.0}
+    assert bench.ledger.delayed_destinations() == {"archive"}
+
+
+@pytest.mark.parametrize(("attempt", "seconds"), [(1, 1.0), (2, 2.0), (12, 2048.0), (13, 3600.0), (99, 3600.0)])
+def test_each_retry_waits_twice_as_long_but_at_most_an_hour(bench: Bench, attempt: int, seconds: float) -> None:
+    bench.archive.refuse(0xA700)
+
+    assert bench.sending.send(bench.deliveries[0], attempt, time.time())["wait"] == seconds
+
+
+def test_an_object_does_not_wait_long_past_the_time_to_give_up(bench: Bench) -> None:
+    bench.archive.refuse(0xA700)
+
+    wait = bench.sending.send(bench.deliveries[0], 99, time.time() - 72 * HOUR + 60)["wait"]
+
+    assert isinstance(wait, float)
+    assert 1.0 <= wait <= 60.0
+
+
+def test_a_delivery_that_failed_too_long_is_parked(bench: Bench) -> None:
+    bench.archive.refuse(0xA700)
+
+    outcome = bench.sending.send(bench.deliveries[0], 99, time.time() - 73 * HOUR)
+
+    assert outcome == {"outcome": "parked"}
+    assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
+
+
+def test_a_delivery_to_a_destination_that_is_gone_is_parked(bench: Bench) -> None:
+    delivery = {**bench.deliveries[0], "destination": "elsewhere"}
+
+    assert bench.sending.send(delivery, 1, time.time()) == {"outcome": "parked"}
+    assert bench.state(delivery) is DeliveryState.PARKED
+    assert bench.sending.probe("elsewhere", time.time())
+
+
+def test_a_delivery_that_a_person_ended_is_not_sent(bench: Bench) -> None:
+    bench.ledger.abandon("archive")
+
+    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "abandoned"}
+    assert replace(bench.sending, destinations={}).send(bench.deliveries[1], 1, time.time()) == {"outcome": "abandoned"}
+
+    assert bench.archive.requests == []
+    assert bench.ledger.parked() == []
+
+
+def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
+    os.utime(bench.spool.study(STUDY).instances[0].path, (time.time() - HOUR, time.time() - HOUR))
+
+    for number, delivery in enumerate(bench.deliveries):
+        assert counted(bench.sending, "cxr_turnaround_seconds_count") == 0, number
+        bench.sending.send(delivery, 1, time.time())
+
+    assert counted(bench.sending, "cxr_turnaround_seconds_count") == 1
+    assert HOUR <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 2 * HOUR
+
+
+def test_a_round_of_a_person_is_timed_from_what_was_said(bench: Bench) -> None:
+    os.utime(bench.spool.study(STUDY).instances[0].path, (time.time() - HOUR, time.time() - HOUR))
+    for kind, minutes in (("corrections", 2), ("patients", 1), ("corrections", -9)):
+        at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+        bench.spool.keep_document(STUDY, kind, str(minutes), {"at": at})  # type: ignore[arg-type]  # both are kinds
+    for delivery in bench.deliveries:
+        bench.sending.send(delivery, 1, time.time())
+
+    assert 60.0 <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 120.0
+
+
+def test_failures_are_counted_by_class(bench: Bench) -> None:
+    delivery = bench.deliveries[0]
+    bench.archive.refuse(0xA700)
+    bench.sending.send(delivery, 1, time.time())
+    bench.sending.send(delivery, 2, time.time() - 73 * HOUR)
+    with bench.archive.down():
+        bench.sending.send(delivery, 3, time.time())
+    bench.archive.refuse(0xA900)
+    bench.sending.send(delivery, 4, time.time())
+
+    for reason in ("busy", "expired", "down", "rejected"):
+        assert counted(bench.sending, "cxr_failures_total", stage="deliver", reason=reason) == 1, reason
+    assert counted(bench.sending, "cxr_step_duration_seconds_count", step="deliver") == 0
+
+
+def test_a_destination_that_answers_is_not_waited_for(bench: Bench) -> None:
+    assert bench.sending.probe("archive", time.time())
+
+    assert bench.archive.echoes == 1
+    assert bench.archive.requests == []
+
+
+def test_waiting_for_a_destination_ends_when_it_answers(bench: Bench) -> None:
+    bench.archive.stop()
+    back = threading.Timer(0.5, bench.archive.start)
+    back.start()
+
+    assert bench.sending.probe("archive", time.time())
+
+    back.join()
+
+
+def test_waiting_for_a_destination_ends_at_the_time_to_give_up(bench: Bench) -> None:
+    with bench.archive.down():
+        assert bench.sending.probe("archive", time.time() - 72 * HOUR + 0.5)
+
+
+def test_waiting_for_a_destination_ends_when_the_node_stops(bench: Bench) -> None:
+    with bench.archive.down():
+        threading.Timer(0.3, bench.sending.pauses.close).start()
+        began = time.monotonic()
+
+        assert not bench.sending.probe("archive", time.time())
+
+    assert time.monotonic() - began < 30  # and not the minute
+
+
+def committed(bench: Bench) -> Sending:
+    """Send both objects to the archive, which is to commit to them."""
+    sending = bench.with_settings(storage_commitment=True)
+    for delivery in bench.deliveries:
+        assert "commit" in sending.send(delivery, 1, time.time())
+    assert not bench.ledger.is_delivered(STUDY)
+    return sending
+
+
+def test_an_archive_commits_to_what_it_was_sent(bench: Bench) -> None:
+    sending = committed(bench)
+
+    asked = sending.commit(bench.deliveries, 1, time.time())
+
+    assert (asked["again"], asked["open"]) == ([], [])
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.COMMITTED}
+    assert bench.committing.reported == [0x0000]
+    assert sorted(uids(bench.committing.requests[0])) == sorted(
+        delivery["sop_instance_uid"] for delivery in bench.deliveries
+    )
+    assert bench.ledger.is_delivered(STUDY)
+    assert counted(sending, "cxr_deliveries_total", destination="archive", outcome="committed") == 2
+
+
+def test_what_was_committed_is_neither_sent_nor_asked_for_again(bench: Bench) -> None:
+    sending = committed(bench)
+    sending.commit(bench.deliveries, 1, time.time())
+
+    assert sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "sent"}
+    sending.commit(bench.deliveries, 2, time.time())
+
+    assert len(bench.archive.requests) == 2
+    assert len(bench.committing.requests) == 1
+
+
+def test_uncommitted_objects_stay_open_after_the_engine_is_lost(bench: Bench) -> None:
+    sending = committed(bench)
+
+    assert [asdict(delivery) for delivery in bench.ledger.open_deliveries()] == bench.deliveries
+    assert "commit" in sending.send(bench.deliveries[0], 1, time.time())
+    assert len(bench.archive.requests) == 2
+
+
+def test_a_silent_archive_is_asked_again_in_a_new_transaction(bench: Bench) -> None:
+    bench.committing.answer = Answer.NEVER
+    sending = committed(bench)
+
+    first, second = (sending.commit(bench.deliveries, attempt, time.time()) for attempt in (1, 2))
+
+    assert first["open"] == second["open"] == bench.deliveries
+    assert (first["wait"], second["wait"]) == (5.0, 10.0)
+    transactions = {request.TransactionUID for request in bench.committing.requests}
+    assert len(transactions) == 2
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
+
+
+def test_an_archive_that_never_answers_parks_what_it_was_sent(bench: Bench) -> None:
+    bench.committing.answer = Answer.NEVER
+    sending = committed(bench)
+
+    asked = sending.commit(bench.deliveries, 9, time.time() - 73 * HOUR)
+
+    assert (asked["again"], asked["open"]) == ([], [])
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.PARKED}
+    assert "never reported whether it keeps the object" in bench.ledger.parked()[0].reason
+    assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
+    assert counted(sending, "cxr_failures_total", stage="commit", reason="expired") == 2
+
+
+@pytest.mark.parametrize(("is_down", "reason"), [(True, "down"), (False, "busy")])
+def test_an_archive_that_cannot_be_asked_now_is_asked_later(bench: Bench, is_down: bool, reason: str) -> None:
+    sending = committed(bench)
+    bench.committing.answer = Answer.BUSY
+    if is_down:
+        bench.archive.stop()
+
+    asked = sending.commit(bench.deliveries, 1, time.time())
+
+    assert asked["open"] == bench.deliveries
+    assert asked["down"] is is_down
+    assert counted(sending, "cxr_failures_total", stage="commit", reason=reason) == 1
+
+
+def test_an_archive_without_commitment_parks_with_a_remedy(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with peers.ReceivingArchive(port=bench.archive.port):
+        sending = committed(bench)
+        asked = sending.commit(bench.deliveries, 1, time.time())
+
+    assert asked["open"] == []
+    assert "set storage_commitment = false" in bench.ledger.parked()[0].reason
+    assert counted(sending, "cxr_failures_total", stage="commit", reason="rejected") == 2
+    bench.ledger.close()
+
+
+def test_an_object_the_archive_keeps_losing_is_parked_at_last(bench: Bench) -> None:
+    bench.committing.answer = Answer.FAIL
+    sending = committed(bench)
+
+    for _ in range(2):
+        asked = sending.commit(bench.deliveries, 1, time.time())
+        assert (asked["again"], asked["open"]) == (bench.deliveries, [])
+        for delivery in bench.deliveries:
+            assert "commit" in sending.send(delivery, 1, time.time())
+    asked = sending.commit(bench.deliveries, 1, time.time())
+
+    assert (asked["again"], asked["open"]) == ([], [])
+    assert len(bench.archive.kept) == 6
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.PARKED}
+    assert "no such object (0112)" in bench.ledger.parked()[0].reason
+    assert counted(sending, "cxr_failures_total", stage="commit", reason="failed") == 2
+
+
+def test_an_object_that_a_person_retries_may_fail_as_often_again(bench: Bench) -> None:
+    bench.committing.answer = Answer.FAIL
+    sending = committed(bench)
+    parked, *_ = bench.deliveries
+    for _ in range(MOST_FAILURES):
+        sending.send(parked, 1, time.time())
+        sending.commit([parked], 1, time.time())
+    assert bench.state(parked) is DeliveryState.PARKED
+    bench.ledger.unpark_delivery(Delivery(**parked))
+    sending.send(parked, 1, time.time())
+
+    assert sending.commit([parked], 1, time.time())["again"] == [parked]
+
+
+def test_without_commitment_a_sent_object_is_done(bench: Bench) -> None:
+    committed(bench)
+
+    asked = bench.sending.commit(bench.deliveries, 1, time.time())
+
+    assert (asked["again"], asked["open"]) == ([], [])
+    assert bench.ledger.is_delivered(STUDY)
+    assert bench.committing.requests == []
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_lost_objects_are_sent_again_without_commitment_too(bench: Bench, is_gone: bool) -> None:
+    bench.committing.answer = Answer.NEVER
+    sending = committed(bench)
+    sending.commit(bench.deliveries, 1, time.time())
+    lost, kept = bench.deliveries
+    request = bench.committing.requests[0]
+    request.FailedSOPSequence = request.ReferencedSOPSequence[:1]
+    request.ReferencedSOPSequence = []
+    assert sending.commitments.take(2, request, calling_aet="ARCHIVE") == 0x0000
+    switched_off = replace(bench.sending, destinations={}) if is_gone else bench.sending
+
+    asked = switched_off.commit(bench.deliveries, 2, time.time())
+
+    assert (asked["again"], asked["open"]) == ([lost], [])
+    assert switched_off.send(lost, 1, time.time()) == {"outcome": "parked" if is_gone else "sent"}
+    assert bench.state(kept) is DeliveryState.SENT
+    assert bench.ledger.is_delivered(STUDY) is not is_gone
+
+
+def test_a_database_that_fails_during_a_commitment_parks_nothing(bench: Bench, tmp_path: Path) -> None:
+    bench.committing.answer = Answer.NEVER
+    sending = committed(bench)
+    with closing(BrieflyAway(connect(tmp_path / "ledger.sqlite"))) as ledger, pytest.raises(OperationalError):
+        replace(sending, ledger=ledger, report_seconds=60.0).commit(bench.deliveries, 1, time.time())
+
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
+
+
+def test_an_answer_after_the_time_to_give_up_still_counts(bench: Bench) -> None:
+    bench.committing.answer = Answer.NEVER
+    sending = committed(bench)
+    sending.commit(bench.deliveries, 9, time.time() - 73 * HOUR)
+    request = bench.committing.requests[0]
+
+    status = sending.commitments.take(1, request, calling_aet="ARCHIVE")
+
+    assert status == 0x0000
+    assert bench.ledger.is_delivered(STUDY)
+    assert bench.ledger.parked() == []

@@ -1,0 +1,336 @@
+"""Ages and times as devices write them: what a person can read is read, and nothing else is said of a patient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node import config
+from node.commands.doctor.clock import check_clock
+from node.commands.doctor.report import passed
+from node.config import Settings, SiteSettings, StorageSettings
+from node.dicom.film_header import parse_header
+from node.dicom.rejection_note import TITLES, RejectionNote
+from node.domain import Assessment, FindingState, Note, ReaderMark, Reason, Report
+from node.hl7.text import read
+from node.outputs import answers, oru, rejection, report_txt, wording
+from node.outputs.asked import AskedQuestion
+from node.outputs.document import save_bytes
+from node.outputs.sr import report as sr
+from node.outputs.writers import output_of, write_objects
+from node.read import prompts, routing
+from node.read.film import Answered, answer_film
+from node.read.model import FilmAnswer, FilmQuestion
+from tests.support import films, samples
+from tests.support.documents import everything
+from tests.support.fakes import ScriptedReader
+
+PROMPTS = prompts.load("chexpert14")
+ADULTS = range(18, 200)
+BORN_2019 = {"PatientAge": None, "StudyDate": "20240601"}
+
+
+class AdultReader(ScriptedReader):
+    """Reads films of adults only."""
+
+    ages = ADULTS
+
+
+def as_written(values: Mapping[str, str | None], source: Dataset | None = None) -> Dataset:
+    """A header with values as a device wrote them, whatever the standard says; None: without the attribute."""
+    encoded = {keyword: None if value is None else value.encode("ascii") for keyword, value in values.items()}
+    return films.as_written(samples.cr() if source is None else source, encoded)
+
+
+def age_of(**values: str | None) -> int | None:
+    return parse_header(as_written({"PatientAge": None, "PatientBirthDate": None, **values})).age_years
+
+
+def answered(folder: Path, **values: str | None) -> Answered:
+    path = folder / "film.dcm"
+    path.write_bytes(films.file_bytes(as_written(values, films.thumbnail())))
+    return answer_film(path, AdultReader(), PROMPTS)
+
+
+def outgoing(**values: str | None) -> Dataset:
+    """The report on a film with these values."""
+    [dataset] = sr.write(samples.report(samples.film()), samples.sources(as_written(values)), samples.BERLIN)
+    return dcmread(BytesIO(save_bytes(dataset)))
+
+
+@pytest.mark.parametrize(
+    ("said", "years", "sent"),
+    [
+        ("7Y", 7, "007Y"),
+        ("07Y", 7, "007Y"),
+        ("007Y", 7, "007Y"),
+        ("007y", 7, "007Y"),
+        (" 7 Y", 7, "007Y"),
+        ("7Y ", 7, "007Y"),
+        ("18M", 1, "018M"),
+        ("3W", 0, "003W"),
+        ("10D", 0, "010D"),
+        ("3650D", 9, None),
+        ("7", 7, None),
+        ("007", 7, None),
+        ("7 years", 7, None),
+        ("18 months", 1, None),
+        ("7.5Y", 7, None),
+        ("045Y", 45, "045Y"),
+        ("131Y", None, None),
+        ("999Y", None, None),
+        ("-07Y", None, None),
+        ("child", None, None),
+        ("7Q", None, None),
+        ("Y", None, None),
+    ],
+)
+def test_an_age_is_read_as_a_person_would_read_it(said: str, years: int | None, sent: str | None) -> None:
+    assert age_of(PatientAge=said) == years
+    assert outgoing(PatientAge=said).get("PatientAge") == sent
+
+
+@pytest.mark.parametrize(
+    ("said", "years", "sent"),
+    [
+        ("20190305", 5, "20190305"),
+        ("2019-03-05", 5, "20190305"),
+        ("2019.03.05", 5, "20190305"),
+        ("2019/03/05", 5, "20190305"),
+        ("2019-3-5", 5, "20190305"),
+        ("20190305120000", 5, "20190305"),
+        ("20190305120000.000000+0100", 5, "20190305"),
+        ("2019-03-05 12:00:00", 5, "20190305"),
+        ("2019-03-05T12:00:00Z", 5, "20190305"),
+        ("25.12.2018", 5, "20181225"),
+        ("12/25/2018", 5, "20181225"),
+        ("05-MAR-2019", 5, "20190305"),
+        ("Mar 5, 2019", 5, "20190305"),
+        ("05.05.2019", 5, "20190505"),
+        ("05.09.2018", 5, ""),
+        ("05.09.2006", 17, ""),
+        ("20190000", 4, ""),
+        ("20190300", 5, ""),
+        ("2019", 4, ""),
+        ("2024", 0, ""),
+        ("190305", None, ""),
+        ("05.03.19", None, ""),
+        ("20190230", None, ""),
+        ("20250101", None, "20250101"),
+        ("18000101", None, "18000101"),
+        ("unknown", None, ""),
+    ],
+)
+def test_a_date_of_birth_is_read_as_a_person_would(said: str, years: int | None, sent: str) -> None:
+    assert age_of(PatientBirthDate=said, StudyDate="20240601") == years
+    assert outgoing(PatientBirthDate=said).PatientBirthDate == sent
+
+
+@pytest.mark.parametrize(
+    ("dates", "years"),
+    [
+        ({"StudyDate": None, "SeriesDate": "20240601"}, 5),
+        ({"StudyDate": "", "AcquisitionDate": "20240601"}, 5),
+        ({"StudyDate": "", "AcquisitionDateTime": "20240601120000.000+0100"}, 5),
+        ({"StudyDate": "", "ContentDate": "2024-06-01"}, 5),
+        ({"StudyDate": "20240601", "ContentDate": "20400601"}, 5),
+        ({"StudyDate": "", "AcquisitionDate": "20240601", "SeriesDate": "20400601"}, 5),
+        ({"StudyDate": "19000101", "SeriesDate": "20240601"}, 5),
+        ({"StudyDate": None}, None),
+    ],
+)
+def test_another_date_of_the_film_gives_the_age(dates: Mapping[str, str | None], years: int | None) -> None:
+    none = dict.fromkeys(("SeriesDate", "AcquisitionDate", "AcquisitionDateTime", "ContentDate"))
+
+    assert age_of(PatientBirthDate="20190305", **{**none, **dates}) == years
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"PatientAge": "7Y"},
+        {"PatientAge": "07Y"},
+        {"PatientAge": "7"},
+        {"PatientAge": "007y"},
+        {**BORN_2019, "PatientBirthDate": "2019-03-05"},
+        {**BORN_2019, "PatientBirthDate": "2019.03.05"},
+        {**BORN_2019, "PatientBirthDate": "20190305120000"},
+        {**BORN_2019, "PatientBirthDate": "20190305", "StudyDate": None, "SeriesDate": "20240601"},
+    ],
+)
+def test_no_child_is_read_by_a_model_for_adults(tmp_path: Path, values: Mapping[str, str | None]) -> None:
+    result = answered(tmp_path, **{"PatientBirthDate": None, **values})
+
+    assert result.film is not None
+    assert (result.film.is_read, result.film.reason) == (False, Reason.AGE)
+
+
+@pytest.mark.parametrize(
+    ("values", "note", "said"),
+    [
+        ({"PatientAge": "45"}, Note.AGE_WITHOUT_UNIT, "age without a unit; it was taken as years"),
+        ({"PatientAge": "grown up"}, Note.AGE_UNKNOWN, "no age that could be read"),
+        ({"PatientAge": "999Y"}, Note.AGE_UNKNOWN, "no age that could be read"),
+        ({"PatientBirthDate": "05.03.19"}, Note.AGE_UNKNOWN, "no age that could be read"),
+    ],
+)
+def test_what_is_doubtful_about_an_age_stands_in_the_report(
+    tmp_path: Path, values: Mapping[str, str | None], note: Note, said: str
+) -> None:
+    film = answered(tmp_path, **{"PatientBirthDate": None, "PatientAge": None, **values}).film
+
+    assert film is not None
+    assert (film.is_read, film.notes) == (True, (note,))
+    assert said in wording.looked_at(film)
+    assert said in report_txt.render(samples.report(film)).replace("\n", " ")
+
+
+def test_a_model_for_every_age_notes_nothing_about_ages() -> None:
+    for said in ("45", "grown up"):
+        header = parse_header(as_written({"PatientAge": said, "PatientBirthDate": None}))
+
+        assert routing.choose(header, routing.rules_for(None)).notes == ()
+
+
+UTC_ZONE = ZoneInfo("UTC")
+QUESTION = AskedQuestion(
+    id="3f2a91bc" * 4,
+    study_uid=samples.STUDY,
+    film=samples.film_uid(1),
+    asked_at=datetime(2024, 1, 31, 23, 30, 15, tzinfo=UTC),
+    asked_by="anna",
+    source="page",
+    model="phantom 1.2.0",
+    weights_sha256="ab" * 32,
+    answer=FilmAnswer(
+        question=FilmQuestion(prompt="edema"), sentence="", score=0.1, state=FindingState.ABSENT, boxes=()
+    ),
+)
+JUDGED = replace(
+    samples.finding(sentence=None),
+    reader=ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2024, 2, 1, 0, 30, tzinfo=UTC)),
+)
+
+
+def stating(offset: str | None) -> Dataset:
+    return as_written({"TimezoneOffsetFromUTC": offset})
+
+
+def objects(offset: str, zone: ZoneInfo = samples.BERLIN) -> dict[str, Dataset]:
+    """One object of each writer, read back from its bytes."""
+    source = stating(offset)
+    report = samples.report(replace(samples.several(), ratio=samples.ratio()), samples.unread(2))
+    received = samples.received(source, samples.bare(2), picture=np.zeros((samples.ROWS, samples.COLUMNS), np.uint8))
+    written = [
+        (f"{kind} {dataset.SeriesNumber}", dataset)
+        for kind, dataset in write_objects(report, received, zone=zone, kinds=("sr", "sr3d", "text", "gsps", "sc"))
+    ]
+    alone = samples.report(samples.film())
+    answer = answers.write_objects(QUESTION, alone, received[samples.film_uid(1)], zone=zone, kinds=("sr", "gsps"))
+    written += [(f"answer {kind}", dataset) for kind, dataset in answer]
+    note = RejectionNote(title=TITLES["113001"], rejected=frozenset((samples.film_uid(1),)), header=source)
+    own = [output_of("sr", written[0][1])]
+    written.append(("rejection", rejection.write(note, own, report, zone=zone)))
+    return {name: dcmread(BytesIO(save_bytes(dataset))) for name, dataset in written}
+
+
+def moments(dataset: Dataset) -> set[str]:
+    """When the object was made, by every pair of attributes that says so."""
+    kinds = ("InstanceCreation", "Content", "PresentationCreation")
+    return {f"{dataset.get(f'{kind}Date')} {dataset.get(f'{kind}Time')}" for kind in kinds if f"{kind}Date" in dataset}
+
+
+def test_every_object_has_the_offset_of_its_film() -> None:
+    found = objects("-0500")
+
+    assert len(found) >= 12
+    assert {dataset.StudyTime for dataset in found.values()} == {"101530.5"}
+    assert {dataset.TimezoneOffsetFromUTC for dataset in found.values()} == {"-0500"}
+    assert {moment for dataset in found.values() for moment in moments(dataset)} == {"20240131 183015"}
+
+
+@pytest.mark.parametrize("offset", [None, "", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", "EST", "Z"])
+def test_without_a_valid_offset_the_zone_of_the_site_counts(offset: str | None) -> None:
+    [dataset] = sr.write(samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN)
+
+    assert dataset.TimezoneOffsetFromUTC == "+0100"
+    assert moments(dataset) == {"20240201 003015"}
+
+
+@pytest.mark.parametrize("offset", ["+0545", "+1400", "-1200", "+0000", "-0330"])
+def test_every_offset_of_the_world_is_kept(offset: str) -> None:
+    [dataset] = sr.write(samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN)
+
+    assert dataset.TimezoneOffsetFromUTC == offset
+    assert (
+        datetime.strptime(dataset.ContentDate + dataset.ContentTime + offset, "%Y%m%d%H%M%S%z")
+        == samples.report().created_at
+    )
+
+
+def test_what_a_reader_said_has_the_offset_too() -> None:
+    said = samples.report(samples.film(findings=(JUDGED,)))
+
+    for write in (sr.write, sr.write_text):
+        [dataset] = write(said, samples.sources(stating("-0500")), samples.BERLIN)
+        observed = {item.ObservationDateTime for item in everything(dataset) if "ObservationDateTime" in item}
+        assert observed == {"20240131193000-0500"}
+
+
+def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:
+    report = samples.report(samples.film())
+    later = replace(report, created_at=datetime(2024, 7, 1, tzinfo=UTC))
+
+    def uid(of: Report, offset: str | None) -> str:
+        return str(sr.write(of, samples.sources(stating(offset)), samples.BERLIN)[0].SOPInstanceUID)
+
+    assert uid(report, "-0500") == uid(later, "-0500")
+    assert len({uid(report, offset) for offset in ("-0500", "+0100", None)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "zone", "at"),
+    [
+        ({"TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, "20240131101530-0500"),
+        ({"TimezoneOffsetFromUTC": "-0500"}, UTC_ZONE, "20240131101530-0500"),
+        ({"TimezoneOffsetFromUTC": "EST"}, samples.BERLIN, "20240131101530+0100"),
+        ({}, samples.BERLIN, "20240131101530+0100"),
+        ({"StudyDate": "20240731"}, samples.BERLIN, "20240731101530+0200"),
+        ({"StudyTime": "1015"}, samples.BERLIN, "202401311015+0100"),
+        ({"StudyTime": None}, samples.BERLIN, "20240131"),
+        ({"StudyTime": None, "TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, "20240131"),
+        ({"StudyDate": None, "TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, ""),
+        ({}, UTC_ZONE, "20240131101530"),
+        ({}, ZoneInfo("Etc/UTC"), "20240131101530+0000"),
+    ],
+)
+def test_a_message_says_at_which_offset_a_film_was_taken(
+    values: Mapping[str, str | None], zone: ZoneInfo, at: str
+) -> None:
+    headers, report = samples.sources(as_written(values)), samples.report(samples.several())
+
+    message = read(oru.write(report, headers, zone, order=None, documents=[])[1])
+
+    assert {segment.text(7) for segment in message.named("OBR")} == {at}
+    assert {segment.text(14) for segment in message.named("OBX")} == {at}
+
+
+@pytest.mark.parametrize(
+    ("zone", "is_warned"), [("UTC", True), ("Europe/Berlin", False), ("Etc/UTC", False), ("Atlantic/Reykjavik", False)]
+)
+def test_a_site_whose_zone_was_left_at_utc_is_warned(zone: str, is_warned: bool, tmp_path: Path) -> None:
+    settings = Settings(storage=StorageSettings(directory=tmp_path), site=SiteSettings(timezone=zone))
+
+    [check] = check_clock(settings)
+
+    assert check.message.endswith(config.ZONE_IS_LEFT) is is_warned
+    assert passed([check])

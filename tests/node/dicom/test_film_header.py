@@ -1,0 +1,129 @@
+"""The header of an object as one value: each attribute is parsed once, and a broken one counts as absent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import cast
+
+import pytest
+from pydicom.datadict import tag_for_keyword
+from pydicom.dataelem import RawDataElement
+from pydicom.dataset import Dataset
+from pydicom.tag import BaseTag
+
+from node.commands.explain.values import ABSENT, shown
+from node.dicom.film_header import PixelFormat, parse_header
+from node.dicom.grayscale_header import LookUpTable, UnusableTable, parse_grayscale
+from node.read import routing
+from tests.repository.test_architecture import imports, is_allowed, name_of, python_files
+from tests.support import films
+
+# The parsers, the decoder and the writers; and files that look at other objects than a film on its way.
+MAY_PARSE = (
+    "node/dicom/",
+    "node/read/decoding.py",
+    "node/read/pixels.py",
+    "node/outputs/",
+    "node/deliver/commitment.py",  # the answer to a commitment request
+    "node/service/drift.py",  # the maker of a film's device, which no decision needs
+    "node/store/conflict.py",  # two versions of one object, compared while they are received
+)
+LOOKED_AT = sorted({keyword for rule in routing.rules_for(range(200)) for keyword in rule.looks_at})
+
+
+class CountedDataset(Dataset):
+    """A dataset that counts how often each of its attributes is looked at by its keyword."""
+
+    def __init__(self, film: Dataset) -> None:
+        super().__init__(film)
+        self.file_meta = film.file_meta
+        object.__setattr__(self, "looks", Counter[str]())
+
+    def get(self, key: object, default: object | None = None) -> object:  # type: ignore[override] # pydicom overloads
+        if isinstance(key, str):  # pydicom itself asks for the character set by its tag
+            self.__dict__["looks"][key] += 1
+            return super().get(key, default)
+        return super().get(cast(BaseTag, key), default)
+
+
+def lut(**values: object) -> Dataset:
+    item = Dataset()
+    item.add_new("LUTDescriptor", "US", [2, 0, 16])
+    item.add_new("LUTData", "US", [0, 65535])
+    return films.changed(item, values)
+
+
+def broken(keyword: str) -> Dataset:
+    """A header whose only attribute has three bytes where its value representation asks for two or four."""
+    tag = BaseTag(tag_for_keyword(keyword) or 0)
+    return Dataset({tag: RawDataElement(tag, "US", 3, b"abc", 0, False, True)})
+
+
+def test_each_attribute_is_parsed_once() -> None:
+    film = CountedDataset(films.thumbnail({"ModalityLUTSequence": [lut()], "VOILUTSequence": [lut()]}))
+
+    header = parse_header(film)
+    parse_grayscale(film, photometric_interpretation=header.pixels.photometric_interpretation)
+
+    looks: Counter[str] = film.__dict__["looks"]
+    assert looks["ViewPosition"] == looks["Rows"] == looks["VOILUTSequence"] == 1
+    assert {keyword: count for keyword, count in looks.items() if count != 1} == {}
+
+
+def test_only_parsers_decoder_and_writers_look_at_attributes() -> None:
+    wrong = [
+        name_of(path)
+        for path in python_files("node")
+        for found in imports(path)
+        if found.module == "node.dicom.attributes" and not is_allowed(path, MAY_PARSE)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("file", ["routing", "grayscale", "pixel_format", "framing", "findings"])
+def test_decisions_and_gray_levels_know_no_dataset(file: str) -> None:
+    modules = {found.module for path in python_files("node/read") if path.stem == file for found in imports(path)}
+
+    assert modules
+    assert "pydicom.dataset" not in modules
+
+
+@pytest.mark.parametrize(
+    "keyword", ["Rows", "NumberOfFrames", "Modality", "PatientOrientation", "ViewCodeSequence", "PixelPaddingValue"]
+)
+def test_a_broken_attribute_counts_as_absent(keyword: str) -> None:
+    dataset, nothing = broken(keyword), Dataset()
+
+    header, empty = parse_header(dataset), parse_header(nothing)
+
+    assert replace(header, present=frozenset()) == empty
+    assert parse_grayscale(dataset, photometric_interpretation="") == parse_grayscale(
+        nothing, photometric_interpretation=""
+    )
+
+
+def test_an_empty_header_is_parsed() -> None:
+    header = parse_header(Dataset())
+
+    assert header.present == frozenset()
+    assert {getattr(header.pixels, field.name) for field in fields(PixelFormat)} == {False, None, ""}
+
+
+def test_an_unusable_lut_is_kept_with_its_reason() -> None:
+    film = films.thumbnail({"ModalityLUTSequence": [Dataset()], "VOILUTSequence": [lut()]})
+
+    header = parse_grayscale(film, photometric_interpretation="MONOCHROME2")
+
+    assert header.modality_lut == UnusableTable(reason="a LUT needs a descriptor of three values")
+    assert isinstance(header.voi_lut, LookUpTable)
+
+
+@pytest.mark.parametrize("keyword", LOOKED_AT)
+def test_explain_can_show_every_attribute_that_a_rule_looks_at(keyword: str) -> None:
+    tag = BaseTag(tag_for_keyword(keyword) or 0)
+    dataset = Dataset({tag: RawDataElement(tag, None, 0, b"", 0, True, True)})
+
+    assert shown(parse_header(dataset), keyword) != ABSENT
+    assert shown(parse_header(Dataset()), keyword) == ABSENT

@@ -1,0 +1,213 @@
+"""The grayscale pipeline from stored values to displayed gray, against the formulas of the standard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydicom import dcmwrite
+from pydicom.dataset import Dataset
+from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
+
+from node.dicom.grayscale_header import parse_grayscale
+from node.domain import Reason
+from node.errors import Undecodable
+from node.read.decoding import GrayPicture
+from node.read.grayscale import FloatTable, displayed, levels_of
+from tests.support import films
+from tests.support.decoded import load
+
+
+@pytest.fixture(scope="module")
+def film() -> Dataset:
+    """One film for all examples; each of them sets the same attributes."""
+    return films.ramp()
+
+
+def decode(film: Dataset | Path, gray: str = "voi") -> GrayPicture:
+    return load(film, gray=gray, square=lambda columns, rows: (0, 0, columns, rows)).gray
+
+
+def lut(first: int, entries: list[int], *, bits: int) -> list[Dataset]:
+    item = Dataset()
+    item.add_new("LUTDescriptor", "US", [len(entries), first, bits])
+    item.add_new("LUTData", "US", entries)
+    return [item]
+
+
+def swapped(data: bytes) -> bytes:
+    """Turn the bytes of each word round."""
+    return np.frombuffer(data, "<u2").astype(">u2").tobytes()
+
+
+def shown(film: Dataset) -> FloatTable:
+    """The gray that the header asks for, of the values 0 to 4095, whether or not a person could read it."""
+    header = parse_grayscale(film, photometric_interpretation=film.PhotometricInterpretation)
+    pixels = np.arange(4096, dtype=np.uint16).reshape(64, 64)
+    return displayed(header, levels_of(header, pixels, lowest=0, bits=12))
+
+
+def test_the_linear_window_is_that_of_the_standard() -> None:
+    gray = shown(films.ramp({"WindowCenter": 2048, "WindowWidth": 4096}))
+    narrow = shown(films.ramp({"WindowCenter": 1000, "WindowWidth": 101}))
+
+    assert gray == pytest.approx(np.arange(4096) / 4095, abs=1e-6)
+    assert narrow[949] == 0 and narrow[1050] == 1
+    assert narrow[1000] == pytest.approx((1000 - 999.5) / 100 + 0.5, abs=1e-6)
+
+
+def test_exact_and_sigmoid_windows_are_those_of_the_standard() -> None:
+    exact = shown(films.ramp({"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "LINEAR_EXACT"}))
+    sigmoid = shown(films.ramp({"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "SIGMOID"}))
+
+    assert (exact[1500], exact[2000], exact[2500]) == pytest.approx((0, 0.5, 1), abs=1e-6)
+    assert (sigmoid[2000], sigmoid[2250]) == pytest.approx((0.5, 1 / (1 + np.exp(-1))), abs=1e-6)
+
+
+def test_the_window_is_applied_after_the_rescale() -> None:
+    rescaled = films.ramp({"RescaleSlope": 2, "RescaleIntercept": -1000, "WindowCenter": 3000, "WindowWidth": 1000})
+    plain = films.ramp({"WindowCenter": 2000, "WindowWidth": 500, "VOILUTFunction": "LINEAR_EXACT"})
+
+    assert shown(rescaled) == pytest.approx(shown(plain), abs=2e-3)
+
+
+def test_the_first_of_several_windows_holds() -> None:
+    several = films.ramp({"WindowCenter": [2048, 100], "WindowWidth": [4096, 10]})
+
+    assert np.array_equal(shown(several), shown(films.ramp({"WindowCenter": 2048, "WindowWidth": 4096})))
+
+
+@pytest.mark.parametrize("window", [(None, None), ("NaN", 4096), (2048, "NaN"), (2048, 0), (2048, -5), (2048, None)])
+def test_the_range_of_the_values_replaces_an_unusable_window(window: tuple[object, object]) -> None:
+    gray = shown(films.ramp({"WindowCenter": window[0], "WindowWidth": window[1]}))
+
+    assert gray.min() == 0 and gray.max() == 1
+    assert gray[2048] == pytest.approx(0.5, abs=1e-3)
+    assert np.all(np.diff(gray) >= 0)
+
+
+def test_a_voi_lut_goes_before_a_window() -> None:
+    table = lut(1000, [0] * 1000 + [255] * 1000, bits=8)
+    gray = shown(films.ramp({"VOILUTSequence": table, "WindowCenter": 10, "WindowWidth": 5}))
+
+    assert (gray[0], gray[1999], gray[2000], gray[4095]) == (0, 0, 1, 1)
+
+
+def test_a_voi_lut_may_hold_two_entries_of_8_bits_in_a_word() -> None:
+    table = lut(0, [0], bits=8)
+    table[0].LUTDescriptor = [4096, 0, 8]
+    table[0].add_new("LUTData", "OW", (np.arange(4096) >> 4).astype(np.uint8).tobytes())
+
+    assert shown(films.ramp({"VOILUTSequence": table})) == pytest.approx((np.arange(4096) >> 4) / 255)
+
+
+@pytest.mark.parametrize("keyword", ["VOILUTSequence", "ModalityLUTSequence"])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_big_and_little_endian_films_have_the_same_gray(tmp_path: Path, keyword: str, bits: int) -> None:
+    entries = (np.arange(4096) ** 2 // 256).astype("<u2")
+    data = entries.tobytes() if bits == 16 else (entries >> 8).astype(np.uint8).tobytes()
+    grays = []
+    for syntax in (ExplicitVRLittleEndian, ExplicitVRBigEndian):
+        film = films.ramp()
+        is_big = syntax == ExplicitVRBigEndian
+        item = Dataset()
+        item.add_new("LUTDescriptor", "US", [4096, 0, bits])
+        item.add_new("LUTData", "OW", swapped(data) if is_big else data)
+        film.add_new(keyword, "SQ", [item])
+        if is_big:
+            film.PixelData = swapped(film.PixelData)
+        film.file_meta.TransferSyntaxUID = syntax
+        path = tmp_path / f"{syntax}.dcm"
+        dcmwrite(path, film, implicit_vr=False, little_endian=not is_big)
+        grays.append(decode(path).ravel())
+
+    assert np.array_equal(grays[0], grays[1])
+    assert len(np.unique(grays[0])) > 200
+    assert np.all(np.diff(grays[0]) >= 0)
+
+
+def test_a_modality_lut_comes_before_the_window() -> None:
+    table = lut(0, [4095 - value for value in range(4096)], bits=12)
+
+    gray = shown(films.ramp({"ModalityLUTSequence": table, "WindowCenter": 2048, "WindowWidth": 4096}))
+
+    assert gray == pytest.approx(np.arange(4096)[::-1] / 4095, abs=1e-6)
+
+
+def test_a_lut_that_is_shorter_than_it_says_is_refused() -> None:
+    table = lut(0, [1, 2, 3], bits=8)
+    table[0].LUTDescriptor = [4096, 0, 8]
+
+    with pytest.raises(Undecodable) as refused:
+        decode(films.ramp({"VOILUTSequence": table}))
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("inverse", [{"PhotometricInterpretation": "MONOCHROME1"}, {"PresentationLUTShape": "INVERSE"}])
+def test_an_inverse_film_is_turned_positive(inverse: dict[str, object]) -> None:
+    window: dict[str, object] = {"WindowCenter": 2048, "WindowWidth": 4096}
+
+    assert shown(films.ramp(window | inverse)) == pytest.approx(1 - shown(films.ramp(window)), abs=1e-6)
+
+
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_padding_is_black_and_sets_no_contrast(photometric: str, gray: str) -> None:
+    pixels = 1000 + np.arange(4096).reshape(64, 64) % 500
+    pixels[:, :4] = 4095
+    film = films.with_pixels(films.ramp({"PhotometricInterpretation": photometric}), pixels, bits=12)
+    film.add_new("PixelPaddingValue", "US", 4000)
+    film.add_new("PixelPaddingRangeLimit", "US", 4095)
+
+    decoded = decode(film, gray)
+
+    assert np.all(decoded[:, :4] == 0)
+    assert decoded[:, 4:].max() - decoded[:, 4:].min() > 0.9
+
+
+def test_padding_written_with_the_wrong_sign_is_understood() -> None:
+    film = films.at_depth(16, signed=True)
+    pixels = film.pixel_array.astype(np.int64)
+    pixels[:5] = -2000
+    films.with_pixels(film, pixels, bits=16, signed=True)
+    film.add_new("PixelPaddingValue", "US", 2**16 - 2000)
+
+    assert np.all(decode(film)[:5] == 0)
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_mimic_jpg_is_scaled_inverted_and_equalized_as_by_opencv(photometric: str) -> None:
+    film = films.thumbnail({"PhotometricInterpretation": photometric})
+    stored = film.pixel_array.astype(np.float64)
+    eight = np.floor((stored - stored.min()) / (stored.max() - stored.min()) * 255).astype(np.uint8)
+    expected = cv2.equalizeHist(eight if photometric == "MONOCHROME2" else 255 - eight)
+
+    assert np.array_equal(np.rint(decode(film, "mimic_jpg") * 255).astype(np.uint8), expected)
+
+
+@given(
+    center=st.floats(-1e5, 1e5),
+    width=st.floats(-10, 1e5),
+    slope=st.floats(-100, 100),
+    intercept=st.floats(-1e4, 1e4),
+    function=st.sampled_from(("", "LINEAR", "LINEAR_EXACT", "SIGMOID")),
+    gray=st.sampled_from(("voi", "mimic_jpg")),
+)
+@example(center=0.0, width=2e-309, slope=1.0, intercept=0.0, function="SIGMOID", gray="voi")
+@example(center=0.0, width=2e-309, slope=1.0, intercept=0.0, function="LINEAR_EXACT", gray="voi")
+def test_gray_values_lie_between_0_and_1_or_the_film_is_blank(
+    film: Dataset, center: float, width: float, slope: float, intercept: float, function: str, gray: str
+) -> None:
+    numbers = {"WindowCenter": center, "WindowWidth": width, "RescaleSlope": slope, "RescaleIntercept": intercept}
+    films.changed(film, {keyword: f"{value:.6g}" for keyword, value in numbers.items()} | {"VOILUTFunction": function})
+
+    try:
+        decoded = decode(film, gray)
+    except Undecodable as refused:
+        assert refused.reason == Reason.BLANK
+    else:
+        assert 0 <= decoded.min() <= decoded.max() <= 1

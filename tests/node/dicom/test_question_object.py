@@ -1,0 +1,199 @@
+"""What presentation states and structured reports of workstations ask: boxes, words, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node.dicom import question_object
+from node.dicom.drawn import MarkedQuestion
+from node.dicom.question_object import MOST, QuestionObject
+from node.domain import Box
+from node.errors import InputError
+from tests.support import films, workstation
+from tests.support.workstation import TRACKING, finding, graphic, group, item, note, rectangle, region, report, state
+
+FILM = films.thumbnail()
+SQUARE = [2, 3, 20, 3, 20, 30, 2, 30, 2, 3]
+PLACE = (2.0, 3.0, 20.0, 30.0)
+
+
+def edges(question: MarkedQuestion) -> tuple[float, ...] | None:
+    return None if question.box is None else tuple(round(edge, 3) for edge in question.box.edges)
+
+
+def asked(dataset: Dataset) -> list[tuple[tuple[float, ...] | None, str | None]]:
+    return [(edges(question), question.prompt) for question in question_object.read(dataset).questions]
+
+
+@pytest.mark.parametrize(
+    ("kind", "points", "expected"),
+    [
+        ("POLYLINE", SQUARE, PLACE),
+        ("INTERPOLATED", [2, 3, 20, 10, 9, 30], PLACE),
+        ("CIRCLE", [20, 30, 20, 40], (10, 20, 30, 40)),
+        ("ELLIPSE", [10, 30, 50, 30, 30, 20, 30, 40], (10, 20, 50, 40)),
+        ("ELLIPSE", [20, 20, 40, 40, 25, 35, 35, 25], (18.82, 18.82, 41.18, 41.18)),
+        ("MULTIPOINT", [2, 3, 20, 30, 5, 5], PLACE),
+    ],
+)
+def test_a_graphic_is_asked_by_the_box_around_it(
+    kind: str, points: Sequence[float], expected: tuple[float, ...]
+) -> None:
+    drawn = state(FILM, graphics=[graphic(kind, points)])
+    measured = report(FILM, group(region(FILM, kind, points)))
+
+    assert asked(drawn) == asked(measured) == [(expected, None)]
+
+
+def test_display_units_are_parts_of_the_displayed_area() -> None:
+    half = state(FILM, graphics=[graphic("POLYLINE", [0, 0, 0.5, 0.5], units="DISPLAY")])
+    zoomed = state(FILM, graphics=[graphic("POLYLINE", [0, 0, 1, 1], units="DISPLAY")])
+    area = zoomed.DisplayedAreaSelectionSequence[0]
+    area.DisplayedAreaTopLeftHandCorner, area.DisplayedAreaBottomRightHandCorner = [11, 21], [30, 50]
+
+    assert asked(half) == [((0, 0, FILM.Columns / 2, FILM.Rows / 2), None)]
+    assert asked(zoomed) == [((10, 20, 30, 50), None)]
+
+
+def test_a_text_belongs_to_the_nearest_graphic() -> None:
+    left, right = rectangle(2, 3, 20, 30), rectangle(60, 3, 80, 30)
+
+    read = asked(state(FILM, graphics=[left, right], texts=[note("edema", 58, 5), note("  pleural\neffusion", 22, 5)]))
+
+    assert read == [(PLACE, "pleural effusion"), ((60, 3, 80, 30), "edema")]
+
+
+def test_a_text_without_a_graphic_is_asked_of_the_film() -> None:
+    assert asked(state(FILM, texts=[note("edema", 5, 5)])) == [(None, "edema")]
+    assert asked(report(FILM, group(finding("Edema")))) == [(None, "Edema")]
+
+
+def test_the_segments_of_a_dashed_box_are_one_box() -> None:
+    sides = [[2, 3, 20, 3], [20, 3, 20, 30], [20, 30, 2, 30], [2, 30, 2, 3]]
+    drawn = state(FILM, graphics=[graphic("POLYLINE", side, tracking=TRACKING) for side in sides])
+
+    [question] = question_object.read(drawn).questions
+
+    assert question.box is not None
+    assert question.box.edges == pytest.approx(PLACE, abs=0.01)
+    assert question.tracking == ("place 1", TRACKING)
+
+
+@pytest.mark.parametrize(
+    ("content", "prompt"),
+    [
+        ([finding("Pleural effusion")], "Pleural effusion"),
+        ([finding("Left lung", site=True)], "Left lung"),
+        (
+            [finding("Nodule"), item("TEXT", workstation.coded("121106", "DCM", "Comment"), TextValue="edema?")],
+            "edema?",
+        ),
+        ([finding("edema", value="CORNERSTONEFREETEXT", scheme="CORNERSTONEJS")], "edema"),
+        ([finding("Mass"), finding("fluid", value="CORNERSTONEFREETEXT", scheme="X", site=True)], "fluid"),
+        ([], None),
+    ],
+)
+def test_the_words_of_a_group_are_the_prompt(content: list[Dataset], prompt: str | None) -> None:
+    measured = report(FILM, group(*content, region(FILM, "POLYLINE", SQUARE), tracking=TRACKING))
+
+    [question] = question_object.read(measured).questions
+
+    assert (edges(question), question.prompt, question.tracking) == (PLACE, prompt, ("place 1", TRACKING))
+
+
+def test_a_region_of_several_numbers_is_asked_once() -> None:
+    numbers = [
+        item("NUM", workstation.coded(value, "SCT", "Area"), region(FILM, "POLYLINE", SQUARE)) for value in ("1", "2")
+    ]
+
+    assert asked(report(FILM, group(finding("Edema"), *numbers))) == [(PLACE, "Edema")]
+
+
+def test_a_region_under_a_text_is_asked_with_that_text() -> None:
+    comment = workstation.coded("121106", "DCM", "Comment")
+    texts = [
+        item("TEXT", comment, region(FILM, "POLYLINE", [x, 3, x + 9, 30]), TextValue=text)
+        for x, text in ((2, "edema"), (40, "fracture"))
+    ]
+
+    assert asked(report(FILM, group(*texts))) == [((2, 3, 11, 30), "edema"), ((40, 3, 49, 30), "fracture")]
+
+
+def test_what_exceeds_the_bound_is_said() -> None:
+    boxes = [rectangle(x, 3, x + 2, 30) for x in range(MOST + 5)]
+
+    read = question_object.read(state(FILM, graphics=boxes))
+
+    assert len(read.questions) == MOST
+    assert read.left_out == (f"5 of {MOST + 5} questions: one object may ask {MOST}",)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        (state(FILM, graphics=[graphic("POINT", [5, 5])]), "no area"),
+        (state(FILM, graphics=[graphic("POLYLINE", [])]), "no usable points"),
+        (state(FILM, graphics=[graphic("POLYLINE", [0, 0, 1, 1], units="MATRIX")]), "units"),
+        (report(FILM, group(item("SCOORD", workstation.coded("1", "X", "Y"), GraphicType="POINT"))), "names no film"),
+        (
+            report(FILM, group(item("SCOORD3D", workstation.coded("1", "X", "Y"), GraphicType="POINT"))),
+            "of the patient",
+        ),
+        (report(FILM), ""),
+    ],
+)
+def test_what_cannot_be_asked_has_a_reason(dataset: Dataset, reason: str) -> None:
+    read = question_object.read(dataset)
+
+    assert read.questions == ()
+    assert reason in "; ".join(read.left_out)
+
+
+def test_a_turned_display_is_not_guessed_at() -> None:
+    turned = state(FILM, graphics=[graphic("POLYLINE", [0, 0, 0.5, 0.5], units="DISPLAY")])
+    turned.ImageRotation, turned.ImageHorizontalFlip = 90, "N"
+
+    assert "turned" in "; ".join(question_object.read(turned).left_out)
+
+
+def test_an_object_says_who_made_it_and_what_it_is_called() -> None:
+    drawn = question_object.read(state(FILM, graphics=[rectangle(*PLACE)]))
+    measured = question_object.read(report(FILM, group(region(FILM, "POLYLINE", SQUARE))))
+
+    assert drawn.asked_by == measured.asked_by == "Reader Rita"
+    assert drawn.creators == measured.creators == {"workstation", "reader rita"}
+    assert (drawn.labels, measured.labels) == ({"ask ai"}, {"ask ai"})
+    assert (drawn.is_report, measured.is_report, drawn.instance_number) == (False, True, 7)
+
+
+@pytest.mark.parametrize("break_it", ["class", "study"])
+def test_other_objects_are_refused(break_it: str) -> None:
+    dataset = state(FILM, graphics=[rectangle(*PLACE)])
+    if break_it == "class":
+        films.of_class(dataset, FILM.SOPClassUID)
+    else:
+        del dataset.StudyInstanceUID
+
+    with pytest.raises(InputError):
+        question_object.read(dataset)
+
+
+def nested(depth: int) -> Dataset:
+    inner = group(region(FILM, "POLYLINE", SQUARE))
+    for _ in range(depth):
+        inner = group(inner)
+    return report(FILM, inner)
+
+
+def test_deep_and_wide_objects_are_read_within_bounds() -> None:
+    texts = [note("edema", 5, 5)] * 2000
+
+    deep: QuestionObject = question_object.read(nested(40))
+    wide = question_object.read(state(FILM, graphics=[rectangle(*PLACE)], texts=texts))
+
+    assert deep.questions == ()
+    assert wide.questions[0].box == Box(left=2, top=3, right=20, bottom=30)
+    assert len(wide.questions[0].prompt or "") <= 300

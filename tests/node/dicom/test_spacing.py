@@ -1,0 +1,57 @@
+"""The calibrated spacing of a film, from headers as devices write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from pydicom.datadict import tag_for_keyword
+from pydicom.dataelem import RawDataElement
+from pydicom.dataset import Dataset
+from pydicom.tag import BaseTag
+
+from node.dicom.spacing import calibrated_spacing
+from tests.support import films
+
+
+def header(**values: object) -> Dataset:
+    return films.changed(Dataset(), values)
+
+
+@pytest.mark.parametrize(
+    ("values", "spacing"),
+    [
+        ({"PixelSpacing": [0.2, 0.1]}, None),
+        ({"PixelSpacing": [0.2, 0.1], "PixelSpacingCalibrationType": "FIDUCIAL"}, (0.2, 0.1)),
+        ({"PixelSpacing": [0.2, 0.1], "PixelSpacingCalibrationType": "GEOMETRY"}, (0.2, 0.1)),
+        ({"PixelSpacing": [0.2, 0.1], "PixelSpacingCalibrationType": "GUESS"}, None),
+        ({"PixelSpacing": [0, 0], "PixelSpacingCalibrationType": "GEOMETRY"}, None),
+        ({"PixelSpacing": [0.2], "PixelSpacingCalibrationType": "GEOMETRY"}, None),
+        ({"ImagerPixelSpacing": [0.3, 0.15]}, None),
+        ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "1.5"}, (0.2, 0.1)),
+        ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "0.5"}, None),
+        ({"EstimatedRadiographicMagnificationFactor": "1.5"}, None),
+        (
+            {
+                "PixelSpacing": [0.3, 0.15],
+                "ImagerPixelSpacing": [0.3, 0.15],
+                "EstimatedRadiographicMagnificationFactor": "1.5",
+            },
+            (0.2, 0.1),
+        ),
+    ],
+)
+def test_a_spacing_counts_only_within_the_patient(
+    values: Mapping[str, object], spacing: tuple[float, float] | None
+) -> None:
+    found = calibrated_spacing(header(**values))
+
+    assert found == (None if spacing is None else pytest.approx(spacing))
+
+
+@pytest.mark.parametrize("keyword", ["PixelSpacing", "ImagerPixelSpacing"])
+def test_a_broken_attribute_counts_as_absent(keyword: str) -> None:
+    tag = BaseTag(tag_for_keyword(keyword) or 0)
+    dataset = Dataset({tag: RawDataElement(tag, "US", 3, b"abc", 0, False, True)})
+
+    assert calibrated_spacing(dataset) is None

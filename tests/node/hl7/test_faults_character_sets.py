@@ -1,0 +1,495 @@
+"""Texts in missing, misspelled and untrue character sets: read as a person would, or left empty with a note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node import config
+from node.character_sets import TERMS
+from node.config import OrdersSettings
+from node.dicom import film_text
+from node.dicom.film_header import parse_header
+from node.domain import Film, Note, Reason
+from node.errors import ConfigError, InputError
+from node.hl7.acknowledgment import AcknowledgmentCode
+from node.hl7.text import read
+from node.jobs import held_updates
+from node.jobs.patient_updates import PatientUpdates
+from node.metrics import Metrics
+from node.orders.messages import OrderRefused, read_orders
+from node.orders.patients import read_updates
+from node.outputs import oru, report_txt, wording
+from node.outputs.document import save_bytes
+from node.outputs.patient import read_text
+from node.outputs.source import Source
+from node.outputs.writers import write_objects
+from node.read import prompts
+from node.read.film import Answered, answer_film
+from tests.node.jobs.test_rounds import STUDY, Bench
+from tests.node.orders.test_patient_updates import OLD
+from tests.support import films, samples
+from tests.support.fakes import ScriptedReader
+
+PROMPTS = prompts.load("chexpert14")
+RECODED, LEFT_OUT = (Note.TEXT_RECODED,), (Note.TEXT_LEFT_OUT,)
+LATIN, UTF, CHINESE = "latin-1", "utf-8", "gb18030"
+
+
+def answered(folder: Path, values: Mapping[str, bytes | None], *, site: str = "") -> Answered:
+    path = folder / "film.dcm"
+    path.write_bytes(films.file_bytes(films.as_written(films.thumbnail(), values)))
+    return answer_film(path, ScriptedReader(), PROMPTS, character_set=site)
+
+
+def named(declared: bytes | None, name: bytes, **others: bytes | None) -> Mapping[str, bytes | None]:
+    return {"SpecificCharacterSet": declared, "PatientName": name, **others}
+
+
+def film_of(answer: Answered) -> Film:
+    assert answer.film is not None
+    return answer.film
+
+
+def outputs(answer: Answered) -> Iterator[Dataset]:
+    """Every object about a film, read back from its bytes."""
+    film, header = film_of(answer), answer.dataset
+    picture = np.zeros((film.rows or 64, film.columns or 64), np.uint8)
+    source = {film.source: Source(header=header, picture=lambda: picture)}
+    for _, dataset in write_objects(
+        samples.report(film), source, zone=samples.BERLIN, kinds=("sr", "text", "gsps", "sc")
+    ):
+        yield dcmread(BytesIO(save_bytes(dataset)))
+
+
+def message(answer: Answered) -> str:
+    film = film_of(answer)
+    content = oru.write(samples.report(film), {film.source: answer.dataset}, samples.BERLIN, order=None, documents=[])[
+        1
+    ]
+    return content.decode()
+
+
+@pytest.mark.parametrize(
+    ("declared", "name", "site", "seen", "notes"),
+    [
+        # missing
+        (None, "Müller^Jörg".encode(UTF), "", "Müller^Jörg", RECODED),
+        (None, "王^小明".encode(UTF), "", "王^小明", RECODED),
+        (None, "王^小明".encode(CHINESE), "", "", LEFT_OUT),
+        (None, "王^小明".encode(CHINESE), "GB18030", "王^小明", RECODED),
+        (None, "Müller^Jörg".encode(LATIN), "", "", LEFT_OUT),
+        (None, "Müller^Jörg".encode(LATIN), "ISO_IR 100", "Müller^Jörg", RECODED),
+        (None, "Müller^Jörg".encode(UTF), "ISO_IR 100", "Müller^Jörg", RECODED),
+        (None, "김^철수".encode("euc_kr"), "ISO 2022 IR 149", "김^철수", RECODED),
+        (None, "Иванов^Иван".encode("iso8859-5"), "ISO_IR 144", "Иванов^Иван", RECODED),
+        (None, b"Yamada^Tarou=\x1b$B;3ED\x1b(B^\x1b$BB@O:\x1b(B", "", "Yamada^Tarou=山田^太郎", RECODED),
+        (None, b"Smith^John", "GB18030", "Smith^John", ()),
+        (b"", "Müller".encode(UTF), "", "Müller", RECODED),
+        (b"ISO_IR 6", "Müller".encode(UTF), "", "Müller", RECODED),
+        # untrue
+        (b"ISO_IR 100", "Müller^Jörg".encode(UTF), "", "Müller^Jörg", RECODED),
+        (b"ISO_IR 100", "Łukasz".encode(UTF), "", "Łukasz", RECODED),
+        (b"ISO_IR 100", "Сад".encode(UTF), "", "Сад", RECODED),
+        (b"ISO_IR 100", "王^小明".encode(UTF), "", "王^小明", RECODED),
+        (b"ISO_IR 101", "Żółć".encode(UTF), "", "Żółć", RECODED),
+        (b"ISO_IR 144", "Иванов^Иван".encode(UTF), "", "Иванов^Иван", RECODED),
+        (b"ISO_IR 13", "山田^太郎".encode(UTF), "", "山田^太郎", RECODED),
+        (b"GB18030", "王^小明".encode(UTF), "", "王^小明", RECODED),
+        (b"GB18030", "王^明".encode(UTF), "", "王^明", RECODED),
+        (b"ISO 2022 IR 6\\ISO 2022 IR 149", "김^희중".encode(UTF), "", "김^희중", RECODED),
+        (b"ISO_IR 192", "Müller".encode(LATIN), "", "", LEFT_OUT),
+        (b"ISO_IR 192", "Müller".encode(LATIN), "ISO_IR 100", "Müller", RECODED),
+        (b"ISO_IR 192", "王^小明".encode(CHINESE), "GB18030", "王^小明", RECODED),
+        (b"KLINGON", "Müller".encode(UTF), "", "Müller", RECODED),
+        (b"KLINGON", "Müller".encode(LATIN), "", "", LEFT_OUT),
+        (b"KLINGON", b"Mueller", "", "Mueller", ()),
+        (b"ISO 8859-12", "Müller".encode(UTF), "", "Müller", RECODED),  # a part that was never published
+        # true, however it is spelled
+        (b"ISO_IR 100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"ISO_IR 101", "KÓŁKO^JAN".encode("iso8859-2"), "", "KÓŁKO^JAN", ()),  # its bytes are UTF-8 as well
+        (b"ISO_IR 144", "ТИХО".encode("iso8859-5"), "", "ТИХО", ()),  # so are these
+        (b"GB18030", "伦^伦".encode(CHINESE), "", "伦^伦", ()),
+        (b"ISO_IR_192", "Müller".encode(UTF), "", "Müller", ()),
+        (b"ISO-IR 192", "Müller".encode(UTF), "", "Müller", ()),
+        (b"UTF-8", "Müller".encode(UTF), "", "Müller", ()),
+        (b" iso_ir 192 ", "Müller".encode(UTF), "", "Müller", ()),
+        (b"ISO_IR_100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"ISO-IR 100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"ISO IR 100", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"iso8859-1", "Müller".encode(LATIN), "", "Müller", ()),
+        (b"GB 18030", "王^小明".encode(CHINESE), "", "王^小明", ()),
+        (b"GBK", "王^小明".encode("gbk"), "", "王^小明", ()),
+        (b"ISO_IR 144", "Иванов".encode("iso8859-5"), "", "Иванов", ()),
+        (b"ISO_IR 166", "สมชาย".encode("tis_620"), "", "สมชาย", ()),
+        (b"ISO_IR 13", "ﾔﾏﾀﾞ^ﾀﾛｳ".encode("shift_jis"), "", "ﾔﾏﾀﾞ^ﾀﾛｳ", ()),
+        (b"\\ISO_2022_IR_87", b"Yamada=\x1b$B;3ED\x1b(B", "", "Yamada=山田", ()),
+        (b"\\ISO 2022 IR 149", b"Hong=\x1b$)C\xfb\xf3^\x1b$)C\xd1\xce\xd4\xd7", "", "Hong=洪^吉洞", ()),
+        (b"\\ISO 2022 IR 149", "김^희중".encode("euc_kr"), "", "김^희중", ()),  # without its escape sequence
+        (b"\\ISO 2022 IR 100", b"Buc^J\x1b-A\xe9r\xf4me", "", "Buc^Jérôme", ()),
+        # no text, in whatever set
+        (b"ISO_IR 192", b"M\xef\xbf\xbdller", "", "", LEFT_OUT),
+        (b"ISO_IR 100", b"M\xef\xbf\xbdller", "ISO_IR 100", "", LEFT_OUT),
+        (b"ISO_IR 100", b"O\x92Brien", "", "", LEFT_OUT),
+        (b"ISO_IR 192", b"O\xc2\x92Brien", "ISO_IR 100", "", LEFT_OUT),
+        (b"ISO_IR 100", b"A\x1b$XB", "", "", LEFT_OUT),
+    ],
+)  # fmt: skip
+def test_a_name_is_decoded_by_what_it_is(
+    tmp_path: Path, declared: bytes | None, name: bytes, site: str, seen: str, notes: tuple[Note, ...]
+) -> None:
+    answer = answered(tmp_path, named(declared, name), site=site)
+
+    assert read_text(answer.dataset, "PatientName") == seen
+    assert film_of(answer).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("values", "site"),
+    [
+        (named(None, "王^小明".encode(UTF)), ""),
+        (named(b"ISO_IR 100", "Müller".encode(UTF), PatientID="Ä-1".encode(UTF)), ""),
+        (named(None, "Müller".encode(LATIN), StudyDescription="Röntgen Thorax".encode(LATIN)), ""),
+        (named(None, "王^小明".encode(CHINESE), ReferringPhysicianName="李^四".encode(CHINESE)), "GB18030"),
+        (named(b"ISO_IR 192", b"A\xef\xbf\xbdB", AccessionNumber=b"\xef\xbf\xbd7"), "ISO_IR 100"),
+    ],
+)
+def test_no_replacement_character_leaves_in_any_output(
+    tmp_path: Path, values: Mapping[str, bytes | None], site: str
+) -> None:
+    answer = answered(tmp_path, values, site=site)
+    names = {str(dataset.PatientName) for dataset in outputs(answer)}
+
+    said = message(answer)
+
+    assert names == {read_text(answer.dataset, "PatientName")}
+    texts = [said, report_txt.render(samples.report(film_of(answer))), *(str(dataset) for dataset in outputs(answer))]
+    assert not [text for text in texts for sign in text if sign == "\ufffd" or "\x80" <= sign <= "\x9f"]
+    assert wording.NOTES[film_of(answer).notes[0]] in wording.looked_at(film_of(answer))
+    assert "Note: text of its header" in said or "could not be decoded" in said
+
+
+@pytest.mark.parametrize("keyword", sorted(film_text.COPIED - {"CodeMeaning"}))
+def test_every_copied_text_gets_the_note(tmp_path: Path, keyword: str) -> None:
+    values = {"SpecificCharacterSet": None, keyword: "Ö-17".encode(LATIN)}
+
+    assert film_of(answered(tmp_path, values)).notes == LEFT_OUT
+    assert film_of(answered(tmp_path, {**values, keyword: "Ö-17".encode(UTF)})).notes == RECODED
+
+
+def test_a_text_that_no_output_copies_gets_no_note(tmp_path: Path) -> None:
+    values = {"SpecificCharacterSet": None, "InstitutionName": "Spital Köniz".encode(LATIN)}
+
+    assert film_of(answered(tmp_path, values)).notes == ()
+
+
+def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
+    request = films.as_written(Dataset(), {"RequestedProcedureDescription": "Thorax für Köniz".encode(UTF)})
+    film = films.thumbnail({"RequestAttributesSequence": [request]})
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(films.as_written(film, {"SpecificCharacterSet": b"ISO_IR 100"})))
+
+    answer = answer_film(path, ScriptedReader(), PROMPTS)
+
+    report = next(outputs(answer))
+    assert report.ReferencedRequestSequence[0].RequestedProcedureDescription == "Thorax für Köniz"
+    assert film_of(answer).notes == RECODED
+
+
+@pytest.mark.parametrize(
+    ("declared", "part", "seen"),
+    [
+        (b"GB18030", "胸部".encode(CHINESE), "胸部"),
+        (b"ISO_IR 192", "胸部".encode(UTF), "胸部"),
+        (None, "胸部".encode(UTF), "胸部"),
+        (b"ISO_IR 100", "TÓRAX".encode(LATIN), "TÓRAX"),
+        (None, "TÓRAX".encode(LATIN), "TÓRAX"),
+    ],
+)
+def test_a_body_part_in_any_script_reaches_routing(
+    tmp_path: Path, declared: bytes | None, part: bytes, seen: str
+) -> None:
+    header = answered(tmp_path, {"SpecificCharacterSet": declared, "BodyPartExamined": part}).dataset
+
+    assert parse_header(header).body_part_examined == seen
+
+
+@pytest.mark.parametrize("description", ["Tórax LAT", "胸部 LAT"])
+def test_a_lateral_film_is_known_by_a_text_with_gaps(tmp_path: Path, description: str) -> None:
+    encoded = description.encode(LATIN if description.startswith("T") else CHINESE)
+    values = {"SpecificCharacterSet": None, "SeriesDescription": encoded, "ViewPosition": None}
+
+    assert film_of(answered(tmp_path, values)).reason is Reason.LATERAL
+
+
+def test_a_film_that_is_not_read_says_whose_text_was_left_out(tmp_path: Path) -> None:
+    film = film_of(answered(tmp_path, named(None, "Müller".encode(LATIN), BodyPartExamined=b"HIP ")))
+
+    assert film.reason is Reason.NOT_CHEST
+    assert "could not be decoded, and is left empty" in wording.not_processed(film)
+
+
+def test_one_setting_decodes_names_everywhere_in_a_round(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, character_set="GB18030")
+    film = films.thumbnail()
+    bench.receive(films.as_written(film, named(None, "王^小明".encode(CHINESE))))
+
+    deliveries = bench.round()
+
+    for kind in ("sr", "gsps"):
+        assert [str(dataset.PatientName) for dataset in bench.objects(deliveries, kind)] == ["王^小明"]
+    [reading] = bench.spool.readings(STUDY)
+    assert reading[1]["notes"] == ["text_recoded"]
+
+
+@pytest.mark.parametrize("term", ["", *TERMS])
+def test_every_defined_term_can_be_the_set_of_a_site(term: str) -> None:
+    table = {
+        "storage": {"directory": "node"},
+        "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
+        "site": {"character_set": term},
+    }
+
+    assert config.parse(table).site.character_set == term
+    with pytest.raises(ConfigError, match="character_set: 'latin' is unknown; use"):
+        config.parse({**table, "site": {"character_set": "latin"}})
+
+
+KANJI = "山田^太郎"
+UPDATE = "MSH|^~\\&|HIS|A|CHEX|B|20240131||ADT^A08|M1|P|2.5.1||||||{}\rPID|||P-1||{}|||M\r"
+ORDER = "MSH|^~\\&|RIS|A|CHEX|B|20240131||ORM^O01|M1|P|2.5.1||||||{}\rPID|||P-1||王^小明\rORC|NW|P1|F1\rOBR|1|||{}\r"
+
+
+class Films:
+    """A node with the film of a patient, which hears updates of it."""
+
+    def __init__(self, folder: Path, name: str, **settings: str) -> None:
+        self.bench, self.submitted, self.default = Bench(folder), list[str](), settings.get("default", "")
+        self.bench.receive(films.as_written(films.thumbnail(OLD), named(b"ISO_IR 192", name.encode())))
+        self.bench.round()
+        self.updates = PatientUpdates(self.bench.spool, Metrics(), submit=self.submitted.append)
+
+    def hear(self, message: bytes) -> None:
+        for update in read_updates(read(message, default=self.default)):
+            self.updates.follow(update, message)
+
+    def refused(self, message: bytes) -> str:
+        with pytest.raises(OrderRefused) as caught:
+            self.hear(message)
+        assert (caught.value.code, self.submitted) == (AcknowledgmentCode.ERROR, [])
+        assert not self.bench.spool.documents(STUDY, "patients") + self.bench.spool.documents(STUDY, "held")
+        return caught.value.complaint.condition
+
+    def names(self) -> list[str]:
+        """The name on what the next round writes, if there is one."""
+        if not self.bench.spool.has_unread(STUDY):
+            assert self.bench.steps.plan(STUDY) is None
+            return []
+        return [str(dataset.PatientName) for dataset in self.bench.objects(self.bench.round(), "sr")]
+
+
+def said(character_set: str, encoding: str, name: str) -> bytes:
+    return UPDATE.format(character_set, name).encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("film", "message"),
+    [
+        ("王^小明", said("GB 18030-2000", CHINESE, "王^小明")),
+        ("王^小明", said("GB18030", CHINESE, "王^小明")),
+        ("王^小明", said("UNICODE UTF-8", UTF, "王^小明")),
+        ("王^小明", said("utf-8", UTF, "王^小明")),
+        ("王^小明", said("BIG-5", "big5", "王^小明")),
+        ("Müller^Jörg", said("8859/1", LATIN, "Müller^Jörg")),
+        ("Müller^Jörg", said("ISO 8859-1", LATIN, "MÜLLER^JÖRG")),
+        ("Müller^Jörg", said("8859/15", "iso8859-15", "Müller^Jörg")),
+        ("Müller^Jörg", said("8859/1~8859/5", LATIN, "Müller^Jörg")),
+        ("Müller^Jörg", said("UNICODE UTF-8", UTF, "Mu\u0308ller^Jo\u0308rg")),
+        ("Иванов^Иван", said("8859/5", "iso8859-5", "Иванов^Иван")),
+        ("김^철수", said("KS X 1001", "euc_kr", "김^철수")),
+        ("Smith^John", said("", "ascii", "Smith^John")),
+        ("Smith^John", said("CNS 11643-1992~ASCII", "ascii", "Smith^John").replace(b"CNS 11643-1992~", b"")),
+        (f"Yamada^Tarou={KANJI}", said("ASCII~ISO IR87", "iso2022_jp", f"{KANJI}^^^^^L^I")),
+        (f"Yamada^Tarou={KANJI}", said("~ISO IR87", "iso2022_jp", f"Yamada^Tarou^^^^^L^A~{KANJI}^^^^^L^I")),
+        (f"Yamada^Tarou={KANJI}", said("ISO IR14~ISO IR87~ISO IR159", "iso2022_jp", f"{KANJI}^^^^^L^I")),
+        (f"Yamada^Tarou={KANJI}", said("UNICODE UTF-8", UTF, KANJI)),  # without a representation
+        (f"Yamada^Tarou={KANJI}", said("UNICODE UTF-8", UTF, "YAMADA^TAROU")),
+    ],
+)  # fmt: skip
+def test_a_message_that_changes_nothing_rejects_nothing(tmp_path: Path, film: str, message: bytes) -> None:
+    site = Films(tmp_path, film)
+
+    site.hear(message)
+
+    assert site.submitted == []
+    assert not site.bench.spool.has_unread(STUDY)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        said("", CHINESE, "王^小明"),  # ASCII, as the standard has it
+        said("", UTF, "王^小明"),
+        said("", LATIN, "Müller"),
+        said("ASCII", UTF, "王^小明"),
+        said("UNICODE UTF-8", CHINESE, "王^小明"),
+        said("UNICODE UTF-8", LATIN, "Müller"),
+        said("8859/1", UTF, "Müller"),
+        said("8859/1", UTF, "王^小明"),
+        said("8859/5", UTF, "Иванов"),
+        said("GB 18030-2000", UTF, "王^小明"),
+        said("KS X 1001", UTF, "김^철수"),
+        said("8859/3", "iso8859-1", "Ã^Ñ"),  # no such byte there
+        said("EBCDIC", "ascii", "SMITH"),
+        said("CNS 11643-1992", "ascii", "SMITH"),
+        said("UNICODE UTF-16", "ascii", "SMITH"),
+        said("UNICODE UTF-8~KLINGON", "ascii", "SMITH"),
+        said("UNICODE UTF-8~ISO IR87", "iso2022_jp", KANJI),
+        said("8859/1~8859/5", LATIN, "M\x1b-L\xd9"),
+        said("8859/1", LATIN, "\\C2D4C\\Müller"),
+        said("UNICODE UTF-8", UTF, "M\\XFC\\ller"),
+        said("UNICODE UTF-8", UTF, "M\\ZFF\\ller"),
+        said("UNICODE UTF-8", UTF, "O\\XC292\\Brien"),
+        said("UNICODE UTF-8", UTF, "M\ufffdller"),
+        said("8859/1", LATIN, "O\x92Brien"),
+    ],
+)  # fmt: skip
+def test_an_update_in_a_doubtful_set_is_refused(tmp_path: Path, message: bytes) -> None:
+    assert Films(tmp_path, "王^小明").refused(message) == "103"
+
+
+def test_a_site_may_name_the_set_of_messages_that_name_none(tmp_path: Path) -> None:
+    site = Films(tmp_path, "王^小明", default="GB 18030-2000")
+
+    site.hear(said("", CHINESE, "王^晓明"))
+
+    assert site.names() == ["王^晓明"]
+    assert OrdersSettings(hosts=(), character_set="8859/1").character_set == "8859/1"
+
+
+@pytest.mark.parametrize(
+    ("film", "name", "new"),
+    [
+        (f"Yamada^Tarou={KANJI}", "Yamada^Taro^^^^^L^A", f"Yamada^Taro={KANJI}"),
+        (f"Yamada^Tarou={KANJI}", "山田^花子^^^^^L^I", "Yamada^Tarou=山田^花子"),
+        (f"Yamada^Tarou={KANJI}", f"{KANJI}^^^^^L^I~やまだ^たろう^^^^^L^P", f"Yamada^Tarou={KANJI}=やまだ^たろう"),
+        (f"Yamada^Tarou={KANJI}=やまだ^たろう", "ヤマダ^タロウ^^^^^L^P", f"Yamada^Tarou={KANJI}=ヤマダ^タロウ"),
+        (f"Yamada^Tarou={KANJI}", "山田^花子", "Yamada^Tarou=山田^花子"),  # the group whose letters it has
+        (f"Yamada^Tarou={KANJI}", "Yamada^Hanako~山田^花子^^^^^L^I", "Yamada^Hanako=山田^花子"),
+        (f"Yamada^Tarou={KANJI}", "Yamada^Hanako^^^^^L^A~Suzuki^Hanako^^^^^M^A", f"Yamada^Hanako={KANJI}"),
+        (KANJI, f"Yamada^Tarou^^^^^L^A~{KANJI}^^^^^L^I", f"Yamada^Tarou={KANJI}"),
+        ("Smith^John", "Smith^Jane^A^Jr^Dr^^L^A", "Smith^Jane^A^Dr^Jr"),
+        ("", "Smith^Jane", "Smith^Jane"),
+    ],
+)
+def test_repetitions_of_a_name_go_to_the_groups_of_the_film(tmp_path: Path, film: str, name: str, new: str) -> None:
+    site = Films(tmp_path, film)
+
+    site.hear(said("UNICODE UTF-8", UTF, name))
+
+    assert site.names() == [new]
+
+
+STRANGE = [
+    ("王^小明", "ÕÅ^Èý"),
+    ("Zhang^San=张^三", "Zhang^San^^^^^L^A~ÕÅ^Èý^^^^^L^I"),
+    ("Zhang^San=张^三", "ÕÅ^Èý^^^^^L^I"),
+    ("Zhang^San", "ÕÅ^Èý"),
+    ("Wong^Ming", "张^三^^^^^L^I"),
+    ("MUELLER^JOERG", "Kist^An"),
+    ("00012345", "Smith^Jane"),
+]
+
+
+@pytest.mark.parametrize(("film", "name"), STRANGE)
+def test_a_name_that_shares_no_letter_waits_for_a_person(tmp_path: Path, film: str, name: str) -> None:
+    site = Films(tmp_path, film)
+    spool, ledger = site.bench.spool, site.bench.ledger
+
+    for control in (b"|M1|", b"|M2|"):
+        site.hear(said("UNICODE UTF-8", UTF, name).replace(b"|M1|", control))
+
+    assert site.submitted == [STUDY]
+    assert len(held_updates.of_study(spool, STUDY)) == 1
+    assert not spool.has_unread(STUDY)
+    assert site.names() == []
+    assert [(work.study, work.stage) for work in ledger.parked()] == [(STUDY, "update")]
+
+
+@pytest.mark.parametrize(("is_accepted", "names"), [(True, ["Smith^Jane"]), (False, [])])
+def test_a_person_accepts_or_refuses_an_update_that_waits(tmp_path: Path, is_accepted: bool, names: list[str]) -> None:
+    site = Films(tmp_path, "00012345")
+    spool, ledger = site.bench.spool, site.bench.ledger
+    site.hear(said("UNICODE UTF-8", UTF, "Smith^Jane"))
+    assert site.names() == []
+
+    assert held_updates.decide(spool, STUDY, is_accepted=is_accepted) == 1
+
+    assert site.names() == names
+    assert (ledger.study_state(STUDY), held_updates.of_study(spool, STUDY)) == ("finished", [])
+    with pytest.raises(InputError, match="no update of its patient waits"):
+        held_updates.decide(spool, STUDY, is_accepted=True)
+
+
+def test_an_update_that_waits_waits_behind_new_films_too(tmp_path: Path) -> None:
+    site = Films(tmp_path, "00012345")
+    site.hear(said("UNICODE UTF-8", UTF, "Smith^Jane"))
+    site.bench.receive(films.as_another(films.thumbnail(OLD), "late"))
+
+    deliveries = site.bench.round()
+
+    assert deliveries
+    assert [work.stage for work in site.bench.ledger.parked()] == ["update"]
+
+
+@pytest.mark.parametrize(
+    ("character_set", "encoding", "procedure"),
+    [
+        ("GB 18030-2000", CHINESE, "胸部|^|"),
+        ("GB 18030-2000", CHINESE, "亅"),  # its second byte is that of the field separator
+        ("", UTF, "胸部"),
+        ("", LATIN, "Röntgen"),
+        ("KLINGON", LATIN, "Röntgen"),
+    ],
+)
+def test_an_order_is_taken_where_its_numbers_are_certain(character_set: str, encoding: str, procedure: str) -> None:
+    content = ORDER.format(character_set, procedure).encode(encoding, errors="replace")
+
+    [change] = read_orders(read(content))
+
+    assert (change.order.placer_number, change.order.filler_number) == (("P1",), ("F1",))
+
+
+@pytest.mark.parametrize(
+    ("character_set", "procedure", "filler"),
+    [
+        ("KLINGON", b"\x81\x7c", b"F1"),
+        ("", b"\x81\x7c", b"F1"),
+        ("", b"Thorax", b"F\xfc1"),
+        ("CNS 11643-1992", b"Thorax", b"F\xc4\xa11"),
+    ],
+)
+def test_an_order_that_may_be_garbled_is_refused(character_set: str, procedure: bytes, filler: bytes) -> None:
+    content = ORDER.format(character_set, "PROCEDURE").encode(CHINESE)
+    content = content.replace(b"PROCEDURE", procedure).replace(b"|F1", b"|" + filler)
+
+    with pytest.raises(OrderRefused) as caught:
+        read_orders(read(content))
+
+    assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "103")
+
+
+@pytest.mark.parametrize("encoded", [b"P\xfc-1", b"\xb1\x69-1"])
+def test_an_order_whose_patient_may_be_garbled_is_refused(encoded: bytes) -> None:
+    content = ORDER.format("CNS 11643-1992", "Thorax").encode().replace(b"|P-1|", b"|" + encoded + b"|")
+
+    with pytest.raises(OrderRefused) as caught:
+        read_orders(read(content))
+
+    assert caught.value.complaint.condition == "103"

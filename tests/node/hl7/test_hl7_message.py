@@ -1,0 +1,345 @@
+"""The message of a report, read back by two readers that the node did not write."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from datetime import timedelta
+
+import hl7
+import pytest
+from hl7apy.consts import VALIDATION_LEVEL
+from hl7apy.parser import parse_message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydicom.dataset import Dataset
+
+from node.dicom import identity
+from node.domain import Code, Film, FindingState, OutputObject, Report
+from node.hl7.order import Order
+from node.hl7.text import Message, Segment, printable, read
+from node.outputs import impression, oru, wording
+from tests.support import samples
+
+SR = OutputObject(
+    kind="sr", study_uid=samples.STUDY, sop_class_uid="1.2", sop_instance_uid="2.25.77", series_instance_uid="1.3"
+)
+ORDER = Order(accession="A-17", placer_number=("P|1", "RIS"), filler_number=("F-9", "", "1.2.3", "ISO"))
+
+
+def written(
+    *films: Film,
+    header: Dataset | None = None,
+    order: Order | None = None,
+    documents: tuple[OutputObject, ...] = (SR,),
+    report: Report | None = None,
+) -> tuple[OutputObject, bytes]:
+    report = report or samples.report(*(films or (samples.several(),)))
+    sources = {film.source: samples.cr(number) for number, film in enumerate(report.films, 1)}
+    if header is not None:
+        sources[report.films[0].source] = header
+    return oru.write(report, sources, samples.BERLIN, order=order, documents=list(documents))
+
+
+def message(*films: Film, header: Dataset | None = None, order: Order | None = None) -> Message:
+    return read(written(*films, header=header, order=order)[1])
+
+
+def only(whole: Message, name: str) -> Segment:
+    (segment,) = whole.named(name)
+    return segment
+
+
+def observations(whole: Message, kind: str) -> list[Segment]:
+    return [segment for segment in whole.named("OBX") if segment.text(2) == kind]
+
+
+def lines(whole: Message, code: str) -> list[str]:
+    """Return the lines of a text: one OBX each, numbered from 1."""
+    found = [segment for segment in observations(whole, "TX") if segment.text(3) == code]
+    assert [segment.text(4) for segment in found] == [str(number) for number in range(1, len(found) + 1)]
+    return [segment.text(5) for segment in found]
+
+
+@pytest.mark.parametrize("films", [(samples.several(), samples.unread(2)), (samples.film(),), (samples.unread(1),)])
+def test_hl7apy_finds_nothing_wrong_with_it(films: tuple[Film, ...]) -> None:
+    _, content = written(*films, order=ORDER)
+
+    found = parse_message(content.decode(), validation_level=VALIDATION_LEVEL.STRICT)
+
+    assert found.validate()
+    assert found.to_er7() + "\r" == content.decode()
+
+
+def test_another_reader_finds_the_same() -> None:
+    _, content = written(header=samples.cr())
+
+    found = hl7.parse(content.decode())
+
+    assert str(found.segment("MSH")[9]) == "ORU^R01^ORU_R01"
+    assert str(found.segment("PID")[3]) == "4711^^^CLINIC^PI"
+    assert [str(segment[2]) for segment in found.segments("OBX")] == [
+        segment.text(2) for segment in read(content).named("OBX")
+    ]
+
+
+def test_the_header_says_version_character_set_and_local_time() -> None:
+    header = message().header
+
+    assert [header.text(field) for field in (7, 11, 12, 18)] == [
+        "20240201003015+0100", "P", "2.5.1", "UNICODE UTF-8"
+    ]  # fmt: skip
+
+
+def test_the_impression_comes_first_and_all_is_preliminary() -> None:
+    whole = message(samples.several(), samples.unread(2))
+    all_of_them = list(whole.named("OBX"))
+
+    assert all_of_them[0].components(3) == ("19005-8", "Impressions", "LN")
+    assert all_of_them[0].text(5) == f"{identity.RESEARCH_LABEL}: Film 1 of 2: Right pleural effusion, lower zone, 83 %"
+    said = " ".join(line.strip() for line in lines(whole, "19005-8"))
+    assert said.endswith(
+        " ".join(map(str.strip, impression.of_report(samples.report(samples.several(), samples.unread(2)))))
+    )
+    assert [segment.text(1) for segment in all_of_them] == [str(number) for number in range(1, len(all_of_them) + 1)]
+    assert {segment.text(11) for segment in all_of_them} == {"P"}
+    assert only(whole, "OBR").text(25) == "P"
+
+
+def test_every_finding_names_its_state_probability_and_film() -> None:
+    whole = message(samples.unread(1), samples.several())
+    findings = samples.several().findings
+
+    coded, numbers = observations(whole, "CWE"), observations(whole, "NM")
+    states = {
+        FindingState.PRESENT: "Present",
+        FindingState.INDETERMINATE: "Indeterminate",
+        FindingState.ABSENT: "Not reported, may have been missed",
+    }
+    by_urgency = impression.by_urgency(findings)
+    assert [segment.text(3) for segment in coded] == [finding.code.value for finding in by_urgency]
+    assert [segment.text(5, 2) for segment in coded] == [states[finding.state] for finding in by_urgency]
+    assert [segment.text(5) for segment in numbers] == ["4", "83", "41", "50"]
+    assert {segment.components(6) for segment in numbers} == {("%", "percent", "UCUM")}
+    assert {segment.text(4) for segment in (*coded, *numbers)} == {"2"}
+
+
+def test_what_nobody_measured_is_to_be_reviewed() -> None:
+    (coded,) = observations(message(samples.film(findings=(samples.uncalibrated(),))), "CWE")
+
+    assert (coded.text(5, 1), coded.text(5, 2), coded.text(5, 3)) == (
+        "NOTCALIBRATED",
+        "Review, not calibrated",
+        "99CHEX",
+    )
+    assert coded.text(5, 9).startswith("To be reviewed, not calibrated")
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "flag"),
+    [
+        (samples.PNEUMOTHORAX, FindingState.PRESENT, "AA"),
+        (samples.EFFUSION, FindingState.PRESENT, "A"),
+        (samples.DEVICES, FindingState.PRESENT, ""),
+        (samples.PNEUMOTHORAX, FindingState.INDETERMINATE, ""),
+        (samples.PNEUMOTHORAX, FindingState.UNCALIBRATED, ""),
+        (samples.PNEUMOTHORAX, FindingState.ABSENT, ""),
+    ],
+)
+def test_only_the_state_of_a_present_finding_is_flagged(code: Code, state: FindingState, flag: str) -> None:
+    whole = message(samples.film(findings=(samples.finding(code, state=state),)))
+
+    flags = [(segment.text(2), segment.text(8)) for segment in whole.named("OBX")]
+    assert [found for kind, found in flags if kind == "CWE"] == [flag]
+    assert {found for kind, found in flags if kind != "CWE"} == {""}
+
+
+def test_an_absent_finding_never_reads_as_normal() -> None:
+    whole = message(samples.film(findings=(samples.absent(),)))
+
+    (coded,) = observations(whole, "CWE")
+    assert coded.text(5, 9) == "Not reported (below threshold; may have been missed)"
+    assert not any(segment.text(8) for segment in whole.named("OBX"))  # no flag: N would be normal
+    said = " ".join(segment.text(5).strip() for segment in observations(whole, "TX"))
+    assert "This is not a report of a normal film" in said
+    assert said.lower().count("normal") == said.count("not a report of a normal film")
+
+
+def test_a_finding_that_the_model_leaves_out_says_so() -> None:
+    whole = message(samples.film(findings=(dataclasses.replace(samples.absent(), left_out=True),)))
+
+    (coded,) = observations(whole, "CWE")
+    assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTASSESSED", wording.NEVER)
+    assert observations(whole, "NM") == []
+
+
+def test_a_film_that_was_not_read_says_why() -> None:
+    whole = message(samples.unread(1))
+
+    said = " ".join(line.strip() for line in lines(whole, "19005-8"))
+    assert "Not processed: its pixel data could not be decoded" in said
+    assert observations(whole, "CWE") == observations(whole, "NM") == []
+
+
+def test_the_analyzed_square_and_the_sentences_are_told() -> None:
+    whole = message()
+
+    report = lines(whole, "18748-4")
+    assert "Analyzed was the square of columns 120 to 1880, rows 0 to 1760" in " ".join(map(str.strip, report))
+    assert any("Small right pleural effusion." in line for line in report)
+    assert all(0 < len(segment.text(5)) <= 90 for segment in observations(whole, "TX"))
+    assert not any("~" in segment.fields[5] for segment in whole.named("OBX"))  # some receivers show the first only
+
+
+def test_no_two_observations_have_the_same_code_and_sub_id() -> None:
+    whole = message(samples.several(), samples.unread(2), samples.film(3, findings=(samples.finding(),)))
+
+    named = [(segment.fields[3], segment.text(4)) for segment in whole.named("OBX")]
+
+    assert len(set(named)) == len(named)
+    films = [segment for segment in observations(whole, "ST") if segment.text(3, 2) == "Film SOP Instance UID"]
+    assert [(segment.text(4), segment.text(5)) for segment in films] == [
+        (str(number), samples.film_uid(number)) for number in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize("state", FindingState)
+def test_a_probability_has_the_same_code_in_every_state(state: FindingState) -> None:
+    (number,) = observations(message(samples.film(findings=(samples.finding(state=state),))), "NM")
+
+    assert number.components(3) == ("P60046008", "Pleural effusion, AI probability", "99CHEX")
+    assert (number.text(5), number.text(6)) == ("83", "%")
+
+
+def test_every_observation_has_the_time_of_the_films() -> None:
+    assert {segment.text(14) for segment in message().named("OBX")} == {"20240131101530+0100"}
+    assert {segment.text(14) for segment in message(header=samples.bare()).named("OBX")} == {""}
+
+
+def test_the_structured_report_is_named_where_there_is_one() -> None:
+    (reference,) = observations(message(), "HD")
+    assert (reference.text(3, 2), reference.text(5)) == ("SR Instance UID", "2.25.77")
+
+    _, alone = written(documents=())
+    assert observations(read(alone), "HD") == []
+
+
+def test_order_numbers_come_from_the_order_or_else_the_film() -> None:
+    header = samples.cr()
+    request = Dataset()
+    request.RequestedProcedureID = "RP-3"
+    request.RequestedProcedureCodeSequence = [Dataset()]
+    code = request.RequestedProcedureCodeSequence[0]
+    code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning = "XCHEST", "99LOCAL", "Chest, 1 view"
+    header.RequestAttributesSequence = [request]
+    header.PlacerOrderNumberImagingServiceRequest = "PLACER"
+
+    own, ordered = message(header=header), message(header=header, order=ORDER)
+
+    for name in ("ORC", "OBR"):
+        assert (only(own, name).text(2), only(own, name).text(3)) == ("PLACER", "A-17")
+        assert only(ordered, name).components(2) == ("P|1", "RIS")
+        assert only(ordered, name).components(3) == ("F-9", "", "1.2.3", "ISO")
+    request_said = only(own, "OBR")
+    assert request_said.components(4) == ("XCHEST", "Chest, 1 view", "99LOCAL")
+    assert (request_said.text(18), request_said.text(19)) == ("A-17", "RP-3")
+    assert request_said.text(7) == "20240131101530+0100"
+
+
+def test_a_name_in_three_scripts_becomes_three_repetitions() -> None:
+    name = only(message(header=samples.named("chrH31.dcm")), "PID").fields[5]
+
+    assert name.split("~") == ["Yamada^Tarou^^^^^L^A", "山田^太郎^^^^^L^I", "やまだ^たろう^^^^^L^P"]
+
+
+def test_prefix_and_suffix_change_places() -> None:
+    header = samples.cr()
+    header.PatientName = "Adams^John^Robert^Rev.^B.A."
+
+    assert only(message(header=header), "PID").components(5) == (
+        "Adams", "John", "Robert", "B.A.", "Rev.", "", "L", "A"
+    )  # fmt: skip
+
+
+def test_what_is_not_known_of_a_patient_stays_empty() -> None:
+    patient = only(message(header=samples.bare()), "PID")
+
+    assert (patient.text(7), patient.text(8)) == ("", "")
+    assert patient.components(5)[6] == "U"
+
+
+def test_a_film_without_a_patients_number_gets_one_of_its_study() -> None:
+    first, again = (only(message(header=header), "PID").components(3) for header in (samples.bare(), samples.bare()))
+
+    number, *others = first
+    assert first == again
+    assert re.fullmatch(r"S[0-9A-F]{14}", number)
+    assert others == ["", "", identity.PROGRAM, "U"]
+    (_, content) = written(header=samples.bare())
+    assert parse_message(content.decode(), validation_level=VALIDATION_LEVEL.STRICT).validate()
+
+
+def test_the_same_report_is_the_same_message_at_any_time() -> None:
+    report = samples.report(samples.several())
+    later = dataclasses.replace(report, created_at=report.created_at + timedelta(hours=1))
+
+    first, again, afterwards = written(report=report), written(report=report), written(report=later)
+
+    assert first == again
+    assert afterwards[0] == first[0]
+    assert read(afterwards[1]).header.text(10) == read(first[1]).header.text(10)
+    assert read(afterwards[1]).header.text(7) != read(first[1]).header.text(7)
+
+
+def test_whatever_is_said_otherwise_is_another_message() -> None:
+    corrected = samples.cr()
+    corrected.PatientName = "Other^Name"
+    weaker = samples.film(findings=(samples.finding(probability=0.82),))
+    unsure = samples.film(findings=(samples.finding(probability=0.82, state=FindingState.INDETERMINATE),))
+
+    all_of_them = [
+        written(), written(header=corrected), written(weaker), written(unsure), written(order=ORDER),
+        written(documents=()),
+    ]  # fmt: skip
+
+    assert len({output.sop_instance_uid for output, _ in all_of_them}) == len(all_of_them)
+    assert len({read(content).header.text(10) for _, content in all_of_them}) == len(all_of_them)
+    assert all(len(read(content).header.text(10)) == 20 for _, content in all_of_them)
+
+
+@settings(max_examples=25)
+@given(st.text(min_size=1, max_size=30))
+def test_any_text_arrives_as_it_was_said(text: str) -> None:
+    order = Order(accession="A-17", placer_number=(text, "RIS"))
+
+    whole = message(samples.unread(1), order=order)
+
+    assert only(whole, "ORC").components(2) == (printable(text).strip(), "RIS")
+    assert only(whole, "OBR").components(2) == (printable(text).strip(), "RIS")
+
+
+def test_the_order_lends_its_accession_number_to_a_film_without() -> None:
+    header = samples.cr()
+    header.AccessionNumber = ""
+
+    whole = message(header=header, order=Order(accession="A-17", placer_number=("P1",)))
+
+    assert only(whole, "OBR").text(18) == "A-17"
+    assert only(whole, "ORC").text(3) == only(whole, "OBR").text(3) == "A-17"
+
+
+def test_the_accession_number_of_the_film_goes_first() -> None:
+    header = samples.cr()
+    header.AccessionNumber = "A-18"
+
+    assert only(message(header=header, order=Order(accession="A-17")), "OBR").text(18) == "A-18"
+
+
+def test_the_accession_number_is_found_in_the_request_too() -> None:
+    header = samples.cr()
+    header.AccessionNumber = ""
+    request = Dataset()
+    request.AccessionNumber = "A-18"
+    header.RequestAttributesSequence = [request]
+
+    assert only(message(header=header), "OBR").text(18) == "A-18"

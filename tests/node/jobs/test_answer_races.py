@@ -1,0 +1,166 @@
+"""A rejection note, or an update of a patient, that comes in the very moment in which an answer is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node.domain import Delivery
+from node.hl7.text import read
+from node.jobs.patient_updates import PatientUpdates
+from node.metrics import Metrics
+from node.orders.patients import read_updates
+from node.store import sent_answers
+from node.store.place import PlainFolder
+from tests.node.jobs.test_rounds import STUDY, Bench
+from tests.node.orders.test_patient_updates import OLD, merge
+from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids, uids
+from tests.support.films import thumbnail
+
+FILM = thumbnail(OLD)
+QUESTION = f"{1:032x}"
+TAKEN, RECORDED, RELEASED = 1, 2, 3
+"""The times at which what is known of a sent answer is stored, in their order."""
+MOMENTS = [(RECORDED, "before"), (RECORDED, "after"), (RELEASED, "before")]
+"""Before the objects of an answer are recorded; then before the look at what came meanwhile; and after that look."""
+
+
+class Interrupted(PlainFolder):
+    """A place where something happens once: before or after what is known of an answer is stored."""
+
+    def __init__(self, moment: tuple[int, str]) -> None:
+        self._number, self._side = moment
+        self._count = 0
+        self.happens: Callable[[], object] = lambda: None
+
+    def write(self, path: Path, content: bytes) -> None:
+        self._count += path.suffix == ".sent"
+        is_now = path.suffix == ".sent" and self._count == self._number
+        if is_now and self._side == "before":
+            self._happen()
+        super().write(path, content)
+        if is_now and self._side == "after":
+            self._happen()
+
+    def _happen(self) -> None:
+        self._number = 0
+        self.happens()
+
+
+class Killed(SystemExit):
+    """The end of the process, which no step takes for a fault."""
+
+
+class Race:
+    """A node that answers, and another process of it that reads, on one folder."""
+
+    def __init__(self, folder: Path, moment: tuple[int, str]) -> None:
+        self.folder, self.place = folder, Interrupted(moment)
+        self.answering, self.reading = Bench(folder, place=self.place), Bench(folder)
+        self.reading.receive(FILM)
+        self.reading.round()
+        self.rejected = set[str]()
+
+    def answer(self, happens: Callable[[], object]) -> list[Delivery]:
+        """Send an answer, while something happens."""
+        self.place.happens = happens
+        return self.answering.answer(str(FILM.SOPInstanceUID))
+
+    def reject(self) -> None:
+        """The archive rejects the film, and the node answers that."""
+        self.reading.receive(dcmtk_note(self.folder, FILM))
+        self.read()
+
+    def merge(self, prior: str = "P-1", number: str = "P-2") -> None:
+        """The patient becomes another one, and the node follows."""
+        message = merge(prior, number).encode()
+        updates = PatientUpdates(self.reading.spool, Metrics(), submit=lambda _study: None)
+        for update in read_updates(read(message)):
+            updates.follow(update, message)
+        self.read()
+
+    def read(self) -> None:
+        for note in self.reading.objects(self.reading.round(), "rejection"):
+            self.rejected |= rejected_uids(note)
+
+    def patients(self, deliveries: list[Delivery]) -> set[str]:
+        objects: list[Dataset] = [found for kind in ("sr", "gsps") for found in self.reading.objects(deliveries, kind)]
+        return {str(found.PatientID) for found in objects}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_no_answer_escapes_a_rejection_note(tmp_path: Path, moment: tuple[int, str]) -> None:
+    race = Race(tmp_path, moment)
+
+    sent = race.answer(race.reject)
+
+    assert uids(sent) <= race.rejected
+    assert bool(sent) == (moment == (RELEASED, "before"))
+    [answer] = sent_answers.all_of(race.reading.spool, STUDY)
+    assert not answer.is_open
+    assert sent or "rejected the film" in answer.reason
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_no_answer_escapes_an_update_of_its_patient(tmp_path: Path, moment: tuple[int, str]) -> None:
+    race = Race(tmp_path, moment)
+
+    sent = race.answer(race.merge)
+
+    is_old = moment == (RELEASED, "before")
+    assert race.patients(sent) == {"P-1" if is_old else "P-2"}
+    assert (uids(sent) <= race.rejected) == is_old
+    assert is_old or uids(sent).isdisjoint(race.rejected)
+    assert len(sent) == 2
+
+
+def test_an_update_long_after_rejects_what_was_renewed(tmp_path: Path) -> None:
+    race = Race(tmp_path, (RECORDED, "before"))
+    sent = race.answer(race.merge)
+
+    race.merge("P-2", "P-3")
+
+    assert uids(sent) <= race.rejected
+
+
+def test_an_answer_sent_in_the_second_of_an_update_follows_it(tmp_path: Path) -> None:
+    race = Race(tmp_path, (RECORDED, "before"))
+    race.merge()
+    noted_at = datetime.now(UTC) - timedelta(seconds=1)  # a request is noted in whole seconds, rounded down
+
+    sent = race.reading.answer(str(FILM.SOPInstanceUID), at=noted_at)
+
+    assert race.patients(sent) == {"P-2"}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_kill_at_any_moment_lets_no_answer_escape(tmp_path: Path, moment: tuple[int, str]) -> None:
+    race = Race(tmp_path, moment)
+
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        race.answer(kill)
+    race.reject()
+
+    assert list(sent_answers.released(race.reading.spool, STUDY)) == []
+    assert race.reading.write_answer(QUESTION) == []
+
+
+def test_a_lost_object_of_an_answer_is_written_again_as_it_was(tmp_path: Path) -> None:
+    race = Race(tmp_path, (RECORDED, "before"))
+    sent = race.answer(race.merge)
+    contents = [race.reading.spool.output(delivery) for delivery in sent]
+    for delivery in sent:
+        for path in (tmp_path / "studies" / STUDY / "outputs").glob(f"{delivery.sop_instance_uid}*"):
+            path.unlink()
+
+    race.reading.steps.plan(STUDY)
+
+    assert [race.reading.spool.output(delivery) for delivery in sent] == contents
+    assert None not in contents

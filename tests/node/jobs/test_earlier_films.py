@@ -1,0 +1,128 @@
+"""Which films are of one patient and in which order, by their headers; and which readings may be compared."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from node.answers.comparison import Obstacle
+from node.domain import JsonObject, ModelIdentity
+from node.jobs.answered_film import AnsweredFilm
+from node.jobs.earlier_films import Patients, compare_films
+from node.measurement import ErrorOfChange
+from node.store.instances import Instance
+from node.store.spool import Spool
+from tests.node.outputs.test_rejection import highdicom_note
+from tests.support import films, samples
+from tests.support.spoken import PROMPTS
+
+Header = dict[str, object]
+
+MODEL = ModelIdentity(
+    name="m", version="1", weights_sha256="w", engine="onnx", manifest_sha256="ab", trusted="phantoms"
+)
+ERROR = ErrorOfChange(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
+ORIGIN: JsonObject = {
+    "model": "phantom 1",
+    "engine": "onnx",
+    "weights_sha256": "w",
+    "manifest_sha256": "ab",
+    "trusted": "phantoms",
+    "prompts_sha256": "cd",
+}
+NONE: Header = dict.fromkeys(
+    ("AcquisitionDate", "AcquisitionTime", "AcquisitionDateTime", "ContentDate", "ContentTime", "IssuerOfPatientID")
+)
+FIRST: Header = {**NONE, "PatientID": "4711", "StudyDate": "20261101", "StudyTime": "0930"}
+SECOND: Header = {**FIRST, "StudyTime": "093001.5"}
+
+
+def stored(folder: Path, header: Header, name: str) -> Instance:
+    path = folder / f"{name}.dcm"
+    films.as_another(films.thumbnail(header), name).save_as(path)
+    uid = samples.film_uid(len(name))
+    return Instance(
+        study_uid="1.2", sop_instance_uid=uid, number=1, sha256="", path=path, received_at=datetime.now(UTC)
+    )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "expected"),
+    [
+        (FIRST, SECOND, True),
+        (SECOND, FIRST, False),
+        (FIRST, FIRST, False),
+        (FIRST, {**SECOND, "PatientID": "4712"}, False),
+        (FIRST, {**SECOND, "IssuerOfPatientID": "B"}, False),
+        ({**FIRST, "IssuerOfPatientID": "B"}, {**SECOND, "IssuerOfPatientID": "B"}, True),
+        ({**FIRST, "PatientID": ""}, {**SECOND, "PatientID": ""}, False),
+        ({**FIRST, "StudyDate": ""}, SECOND, False),
+        ({**FIRST, "StudyTime": ""}, FIRST, True),
+        ({**FIRST, "ContentDate": "20261102"}, SECOND, False),
+        ({**SECOND, "AcquisitionDate": "20261031", "AcquisitionTime": "2359"}, FIRST, True),
+    ],
+)
+def test_films_of_one_patient_are_in_order(tmp_path: Path, earlier: Header, later: Header, expected: bool) -> None:
+    pair = stored(tmp_path, earlier, "earlier"), stored(tmp_path, later, "later")
+
+    assert Patients().are_in_order(*pair) is expected
+
+
+def test_a_file_that_is_no_film_is_of_nobody(tmp_path: Path) -> None:
+    film = stored(tmp_path, FIRST, "film")
+    film.path.write_bytes(b"no film")
+
+    assert Patients().time_of(film) is None
+
+
+def test_a_film_that_the_archive_rejected_is_no_earlier_one(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    taken = [
+        films.as_another(films.thumbnail(header), str(n), study=str(n)) for n, header in enumerate((FIRST, SECOND))
+    ]
+    first, second = (films.keep(spool, film).instance for film in taken)
+    spool.keep_reading(first.study_uid, "1", {"file": first.path.name})
+    before = Patients().earlier(second, spool)
+
+    films.keep(spool, highdicom_note(taken[0]))
+
+    assert [found.instance.sop_instance_uid for found in before] == [first.sop_instance_uid]
+    assert Patients().earlier(second, spool) == []
+
+
+def test_a_search_remembers_no_number_of_a_patient(tmp_path: Path) -> None:
+    patients, spool = Patients(), Spool(tmp_path / "spool")
+    folder = tmp_path / "spool" / "studies" / "1.2" / "received"
+    folder.mkdir(parents=True)
+    stored(folder, FIRST, f"{samples.film_uid(5)}~1~{'0' * 64}")
+
+    patients.earlier(stored(tmp_path, SECOND, "later"), spool)
+
+    remembered = repr(vars(patients)["_known"])
+    assert "patient=b" in remembered
+    assert "4711" not in remembered
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "expected"),
+    [
+        (ORIGIN, ORIGIN, Obstacle.VIEW_UNKNOWN),  # what is asked last: nothing speaks against the models
+        (ORIGIN, {**ORIGIN, "weights_sha256": "x"}, Obstacle.OTHER_MODEL),
+        ({**ORIGIN, "manifest_sha256": "x"}, {**ORIGIN, "manifest_sha256": "x"}, Obstacle.OTHER_MODEL),
+        (ORIGIN, {**ORIGIN, "prompts_sha256": "x"}, Obstacle.OTHER_PROMPTS),
+    ],
+    ids=["same", "other weights", "of a replaced model", "other prompts"],
+)
+def test_only_readings_of_the_open_model_are_compared(
+    tmp_path: Path, earlier: JsonObject, later: JsonObject, expected: Obstacle
+) -> None:
+    pair = [
+        AnsweredFilm(instance=stored(tmp_path, FIRST, name), answer=samples.film(), header=samples.cr(), stored=content)
+        for name, content in (("one", earlier), ("two", later))
+    ]
+
+    compared = compare_films(*pair, spool=Spool(tmp_path / "spool"), prompts=PROMPTS, error=ERROR, model=MODEL)
+
+    assert compared.obstacle is expected

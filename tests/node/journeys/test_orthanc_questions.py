@@ -1,0 +1,96 @@
+"""Questions that a reader saves in a real Orthanc: routed to the node, answered in the same study, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from pydicom.dataset import Dataset
+from pydicom.uid import EnhancedSRStorage
+
+from node.config import QuestionsSettings
+from tests.drills.conformance import cases
+from tests.drills.conformance.ohif import beside
+from tests.node.jobs.test_rounds import predecessor
+from tests.support import films, workstation
+from tests.support.orthanc import Orthanc, beside_node, routing_questions
+from tests.support.service import Service
+from tests.support.workstation import TRACKING, finding, group, note, rectangle, region
+
+FILM = films.thumbnail()
+STUDY = str(FILM.StudyInstanceUID)
+SECONDS = 10.0
+"""How long a reader waits for an answer at most."""
+SQUARE = [2, 3, 20, 3, 20, 30, 2, 30, 2, 3]
+
+
+@pytest.fixture
+def orthanc(tmp_path: Path) -> Iterator[Orthanc]:
+    """An Orthanc that routes questions, and a node that answers those of any reader; the film was read."""
+    with beside_node(tmp_path, changes=routing_questions(tmp_path)) as (archive, settings):
+        questions = QuestionsSettings(ae_titles=(archive.ae_title,))
+        with Service(replace(settings, questions=questions)):
+            archive.upload(FILM)
+            archive.wait_for_count(3)
+            yield archive
+
+
+def answered(orthanc: Orthanc, question: Dataset, *, objects: int) -> list[Dataset]:
+    """Save a question, and return what came into the study because of it."""
+    before = {str(found.SOPInstanceUID) for found in orthanc.instances(STUDY)} | {str(question.SOPInstanceUID)}
+    began = time.monotonic()
+    orthanc.upload(question)
+    orthanc.wait_for_count(len(before) + objects, study_uid=STUDY)
+    assert time.monotonic() - began < SECONDS
+    return [found for found in orthanc.instances(STUDY) if str(found.SOPInstanceUID) not in before]
+
+
+def test_a_report_with_a_region_is_answered_in_its_study(orthanc: Orthanc) -> None:
+    asked = workstation.report(FILM, group(finding("edema"), region(FILM, "POLYLINE", SQUARE), tracking=TRACKING))
+
+    answer = answered(orthanc, asked, objects=2)
+
+    assert sorted(found.Modality for found in answer) == ["PR", "SR"]
+    (report,) = [found for found in answer if found.Modality == "SR"]
+    assert predecessor(report) == str(asked.SOPInstanceUID)
+    orthanc.upload(asked)
+    orthanc.wait_until_idle()
+    time.sleep(2)
+    assert orthanc.count(STUDY) == 6, "the film, its report and state, the question, and its answer once"
+
+
+def test_a_rectangle_drawn_in_ohif_is_answered(orthanc: Orthanc, browser: Browser, tmp_path: Path) -> None:
+    film = films.as_another(cases.chest(), "drawn on", study="drawn on")
+    film.SeriesDescription = "Film 1"  # by which the viewer finds it, where it opens a report a second time
+    uid = str(film.StudyInstanceUID)
+    orthanc.upload(film)
+    orthanc.wait_for_count(3, study_uid=uid)
+    with beside(browser, orthanc, tracks=True) as viewer, viewer.show(uid, count=1) as seen:
+        seen.ask("edema", (0.42, 0.55), (0.5, 0.7))
+        began = time.monotonic()
+        orthanc.wait_for_count(6, study_uid=uid)
+        assert time.monotonic() - began < SECONDS
+        assert seen.faults == []
+    found = orthanc.instances(uid)
+    (asked,) = [each for each in found if each.SOPClassUID == EnhancedSRStorage]
+    (answer,) = [each for each in found if predecessor_of(each) == asked.SOPInstanceUID]
+    assert answer.Modality == "SR"
+    with beside(browser, orthanc) as viewer, viewer.show(uid, count=1) as seen:
+        labels = [label for report in seen.reports() for label in report.labels]
+    assert any(label.startswith("edema, AI probability") for label in labels), "OHIF draws the answer's box"
+
+
+def predecessor_of(found: Dataset) -> str:
+    return predecessor(found) if "PredecessorDocumentsSequence" in found else ""
+
+
+def test_a_drawn_box_with_a_text_is_answered_in_its_study(orthanc: Orthanc) -> None:
+    asked = workstation.state(FILM, graphics=[rectangle(2, 3, 20, 30, tracking=TRACKING)], texts=[note("edema", 5, 5)])
+
+    answer = answered(orthanc, asked, objects=2)
+
+    assert sorted(found.Modality for found in answer) == ["PR", "SR"]

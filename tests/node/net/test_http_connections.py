@@ -1,0 +1,299 @@
+"""HTTP clients that are slow, silent, many or malformed: each is closed in time, and probes are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import resource
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from node.net.http_connections import has_left
+from node.net.http_limits import Limits
+from tests.support.peers import wait_until
+from tests.support.serving import LIVE, LIVE_AND_CLOSE, read_answer, read_to_end, serving
+
+QUICK = Limits(connections=64, by_host=48, header_seconds=0.5, stalled_seconds=0.5)
+NARROW = Limits(connections=8, by_host=6)
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
+ANSWERED = b"HTTP/1.1 200 OK"
+OTHER_HOST = "127.0.0.2"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET /re", b"GET /ready HTTP/1.1\r\nHost: node\r\n"],
+    ids=["nothing", "half a line", "half a header"],
+)
+def test_a_connection_without_a_complete_header_is_closed(said: bytes) -> None:
+    with serving(limits=QUICK) as served, served.connect(said) as connection:
+        served.wait_for_close("silent")
+
+        assert read_to_end(connection) == b""
+
+
+def test_who_speaks_tls_where_none_is_spoken_is_refused_at_once() -> None:
+    with serving() as served:
+        answer = served.ask(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+
+        served.wait_for_close("protocol")
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+def test_a_header_that_comes_byte_by_byte_has_no_more_time() -> None:
+    with serving(limits=QUICK) as served, served.connect(b"GET /live HTTP/1.1\r\nX: ") as connection:
+        began = time.monotonic()
+        with suppress(OSError):
+            while served.closed("silent") == 0 and time.monotonic() - began < 20.0:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+
+        assert served.closed("silent") == 1
+
+
+def test_the_next_header_of_a_kept_connection_has_no_more_time() -> None:
+    with serving(limits=QUICK) as served, served.connect(LIVE) as connection:
+        assert read_answer(connection).startswith(ANSWERED)
+        connection.sendall(b"GET /re")
+
+        served.wait_for_close("silent")
+        assert read_to_end(connection) == b""
+
+
+def test_a_request_with_an_endless_body_is_answered_and_closed() -> None:
+    request = b"POST /live HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100
+    with serving(limits=QUICK) as served, served.connect(request) as connection:
+        assert read_answer(connection).startswith(b"HTTP/1.1 405")
+
+        served.wait_for_close("silent")
+
+
+def test_an_idle_connection_stays_open() -> None:
+    with serving(limits=QUICK) as served, served.connect(LIVE) as kept, served.connect(b"GET /re"):
+        assert read_answer(kept).startswith(ANSWERED)
+        served.wait_for_close("silent")
+        time.sleep(2 * QUICK.header_seconds)
+
+        kept.sendall(LIVE)
+
+        assert read_answer(kept).startswith(ANSWERED)
+        assert served.closed("silent") == 1
+
+
+def test_a_connection_whose_client_reads_no_answer_is_closed() -> None:
+    with serving(limits=QUICK) as served, served.connect() as connection:
+        connection.setblocking(False)
+        requests = METRICS * 1000
+        end = time.monotonic() + 30.0
+        while served.closed("stalled") == 0 and time.monotonic() < end:
+            with suppress(OSError):
+                connection.send(requests)
+            time.sleep(0.01)
+
+        assert served.closed("stalled") == 1
+
+
+def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
+    with serving() as served:
+        answers = served.ask(LIVE + b"GET /nowhere HTTP/1.1\r\nHost: node\r\n\r\n" + METRICS + LIVE_AND_CLOSE)
+
+    assert re.findall(rb"HTTP/1\.1 (\d+)", answers) == [b"200", b"404", b"200", b"200"]
+
+
+def test_a_client_that_has_closed_its_own_direction_is_answered() -> None:
+    with serving() as served, served.connect(LIVE) as connection:
+        connection.shutdown(socket.SHUT_WR)
+
+        assert read_to_end(connection).startswith(ANSWERED)
+
+
+def test_a_client_that_leaves_an_endless_answer_is_no_fault() -> None:
+    ended = threading.Event()
+
+    async def stream(scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        while not has_left(scope):
+            await asyncio.sleep(0.01)
+            await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        ended.set()
+
+    with serving(application=stream) as served:
+        with served.connect(b"GET /events HTTP/1.1\r\nHost: node\r\n\r\n") as connection:
+            assert connection.recv(65536).startswith(ANSWERED)
+        assert ended.wait(30)
+        time.sleep(0.2)
+
+        assert served.closed("protocol") == 0
+
+
+def test_a_header_that_comes_in_pieces_is_answered() -> None:
+    with serving() as served, served.connect() as connection:
+        for number in range(len(LIVE)):
+            connection.sendall(LIVE[number : number + 1])
+
+        assert read_answer(connection).startswith(ANSWERED)
+
+
+def test_a_header_that_is_too_long_is_refused() -> None:
+    with serving() as served:
+        answer = served.ask(b"GET /live HTTP/1.1\r\nX: " + b"x" * 100_000)
+
+    assert answer[:12] in (b"HTTP/1.1 400", b"")  # nothing where the system dropped the answer with the unread rest
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /re", LIVE], ids=["silent", "half a request", "idle"])
+def test_probes_pass_while_their_address_is_at_its_limit(said: bytes) -> None:
+    with serving(limits=NARROW) as served, ExitStack() as clients:
+        for _ in range(5 * NARROW.connections):
+            clients.enter_context(served.connect(said))
+
+            assert served.ask().startswith(ANSWERED)
+
+        assert served.closed("host") > 0
+
+
+def test_an_answer_spares_a_connection_from_being_closed_next() -> None:
+    with serving(limits=NARROW) as served, ExitStack() as clients:
+        kept, idle, *others = [clients.enter_context(served.connect()) for _ in range(NARROW.by_host)]
+        for connection in (kept, idle, *others):  # one after the other, so that `idle` waits longest
+            connection.sendall(LIVE)
+            read_answer(connection)
+        kept.sendall(LIVE)
+        read_answer(kept)
+
+        clients.enter_context(served.connect())
+
+        assert read_to_end(idle) == b""
+        kept.sendall(LIVE)
+        assert read_answer(kept).startswith(ANSWERED)
+
+
+def test_many_connections_from_one_address_close_none_of_another() -> None:
+    with serving(limits=NARROW) as served, ExitStack() as clients:
+        kept = clients.enter_context(served.connect(LIVE, host=OTHER_HOST))
+        assert read_answer(kept).startswith(ANSWERED)
+        for _ in range(5 * NARROW.connections):
+            clients.enter_context(served.connect(b"GET /re"))
+        served.wait_for_close("host", count=4 * NARROW.connections)
+
+        kept.sendall(LIVE)
+
+        assert read_answer(kept).startswith(ANSWERED)
+
+
+def test_probes_pass_while_all_connections_are_at_their_limit() -> None:
+    with serving(limits=NARROW) as served, ExitStack() as clients:
+        for number in range(5 * NARROW.connections):
+            clients.enter_context(served.connect(b"GET /re", host=f"127.0.0.{number + 10}"))
+
+            assert served.ask().startswith(ANSWERED)
+
+        assert served.closed("limit") > 0
+
+
+def test_probes_are_answered_during_a_burst_of_connections() -> None:
+    with serving(limits=NARROW) as served, ExitStack() as clients:
+        for _ in range(20):
+            for _ in range(20):
+                clients.enter_context(served.connect(b"GET /re"))
+
+            assert served.ask().startswith(ANSWERED)
+
+
+def test_threads_switch_more_often_while_connections_arrive() -> None:
+    usual = sys.getswitchinterval()
+    with serving(limits=NARROW) as served:
+        with ExitStack() as clients:
+            while sys.getswitchinterval() == usual:
+                clients.enter_context(served.connect(b"GET /re"))
+
+            assert sys.getswitchinterval() < usual
+        wait_until(lambda: sys.getswitchinterval() == usual, what="the usual interval is back")
+
+
+def test_closed_connections_leave_no_descriptor_behind() -> None:
+    with serving(limits=QUICK) as served:
+        assert served.ask().startswith(ANSWERED)
+        before = len(os.listdir("/proc/self/fd"))
+        with ExitStack() as clients:
+            for said in (b"", b"GET /re", LIVE, METRICS) * 5:
+                clients.enter_context(served.connect(said))
+
+        wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, what="every descriptor is given back")
+
+
+def test_without_descriptors_an_idle_connection_is_closed() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving() as served, served.connect(b"GET /re") as idle, ExitStack() as hoard:
+        assert served.ask().startswith(ANSWERED)
+        probe = hoard.enter_context(socket.socket())
+        probe.settimeout(30)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, limits[1]))
+        try:
+            with suppress(OSError):
+                while True:
+                    hoard.callback(os.close, os.dup(0))
+            probe.connect(("127.0.0.1", served.port))
+            probe.sendall(LIVE)
+
+            assert read_answer(probe).startswith(ANSWERED)
+            assert read_to_end(idle) == b""
+            assert served.closed("descriptors") == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+MALFORMED = (
+    b"\r\n\r\n",
+    b"\x00\x00\r\n\r\n",
+    b"GET /live\r\n\r\n",
+    b"GET /live HTTP/9.9\r\nHost: node\r\n\r\n",
+    b"GET /live HTTP/1.1\r\n\r\n",
+    b"GET /live HTTP/1.1\r\nHost: node\r\nContent-Length: -1\r\n\r\n",
+    b"GET /live HTTP/1.1\r\nHost: node\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"POST /live HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+    LIVE + b"nonsense\r\n\r\n",
+    METRICS + b"nonsense\r\n\r\n",
+)
+
+
+def test_malformed_requests_write_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(limits=QUICK) as served:
+        for said in MALFORMED:
+            with served.connect(said) as connection, suppress(OSError):
+                time.sleep(0.05)  # so that the rest comes behind an answer
+                connection.sendall(b"nonsense\r\n\r\n")
+                read_to_end(connection)
+
+        assert served.ask().startswith(ANSWERED)
+
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_damaged_requests_never_stop_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    draw = random.Random(11)
+    parts = (*MALFORMED, LIVE, METRICS, LIVE_AND_CLOSE)
+    with serving(limits=QUICK) as served:
+        for _ in range(200):
+            bent = bytearray(b"".join(draw.choices(parts, k=draw.randint(1, 3))))
+            for _ in range(draw.randint(0, 4)):
+                bent[draw.randrange(len(bent))] = draw.randrange(256)
+            with suppress(OSError), served.connect() as connection:
+                connection.sendall(bent[: draw.randint(1, len(bent))])
+                connection.shutdown(socket.SHUT_WR)
+                read_to_end(connection)
+
+        assert served.ask().startswith(ANSWERED)
+
+    assert [record.getMessage() for record in caplog.records] == []

@@ -1,0 +1,311 @@
+"""DICOM TLS: who gets in with a certificate, who does not, and how certificates are renewed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from node.config import Caller, ListenerSettings, ServerTlsSettings, Settings
+from node.deliver.commitment import Commitments
+from node.errors import ConfigError
+from node.net.tls import ServerTls, check_files, days_left
+from tests.support import films, peers
+from tests.support.certificates import Authority, Identity
+from tests.support.listening import Node, connect, listening
+from tests.support.service import settings_for
+
+
+@pytest.fixture(scope="module")
+def scanner(authority: Authority) -> Identity:
+    return authority.issue("scanner")
+
+
+@pytest.fixture
+def tls(authority: Authority, tmp_path: Path) -> ServerTlsSettings:
+    """Files of the node's own, which a test may change."""
+    issued = authority.issue("node")
+    own = ServerTlsSettings(
+        port=0, certificate=tmp_path / "node.pem", key=tmp_path / "node.key", ca=tmp_path / "ca.pem"
+    )
+    install(issued, own)
+    shutil.copy(authority.certificate, own.ca)
+    return own
+
+
+@pytest.fixture
+def node(tmp_path: Path, tls: ServerTlsSettings) -> Iterator[Node]:
+    with listening(tmp_path / "data", settings=ListenerSettings(tls=tls), request_seconds=60.0) as running:
+        yield running
+
+
+def install(identity: Identity, tls: ServerTlsSettings) -> None:
+    shutil.copy(identity.certificate, tls.certificate)
+    shutil.copy(identity.key, tls.key)
+
+
+def tls_port(node: Node) -> int:
+    assert node.listener.tls_port is not None
+    return node.listener.tls_port
+
+
+def echo(node: Node, authority: Authority, identity: Identity | None, *, calling_ae: str = "TESTER") -> bool:
+    return call(tls_port(node), authority, identity, calling_ae=calling_ae)
+
+
+def call(port: int, authority: Authority, identity: Identity | None, *, calling_ae: str = "TESTER") -> bool:
+    """Ask for an echo with dcmtk; whether it was answered."""
+    tls = ["+tla"] if identity is None else ["+tls", str(identity.key), str(identity.certificate)]
+    command = [peers.require("echoscu"), *tls, "+cf", str(authority.certificate), "+px", "-to", "60"]
+    command += ["-aet", calling_ae, "-aec", "CHEX", peers.LOOPBACK, str(port)]
+    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
+
+
+def handshake(node: Node, authority: Authority, identity: Identity | None = None) -> str | None:
+    """Connect with Python's own TLS and wait for the node's first word; the version that was agreed upon.
+
+    Raises OSError when the node refuses: in TLS 1.3 a client learns only then that its certificate was not taken.
+    """
+    context = ssl.create_default_context(cafile=authority.certificate)
+    if identity is not None:
+        context.load_cert_chain(identity.certificate, identity.key)
+    with context.wrap_socket(connect(tls_port(node)), server_hostname=peers.LOOPBACK) as connection:
+        connection.sendall(b"\x07\0\0\0\0\4\0\0\0\0")
+        connection.recv(1)
+        return connection.version()
+
+
+def test_dcmtk_stores_a_film_over_tls(node: Node, authority: Authority, scanner: Identity, tmp_path: Path) -> None:
+    film = films.thumbnail()
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(film))
+    command = [peers.require("storescu"), "+tls", str(scanner.key), str(scanner.certificate)]
+    command += ["+cf", str(authority.certificate), "-aet", "TESTER", "-aec", "CHEX", peers.LOOPBACK]
+
+    sent = subprocess.run([*command, str(tls_port(node)), str(path)], check=False, capture_output=True, timeout=60)
+
+    assert sent.returncode == 0, sent.stderr
+    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    assert instance.sop_instance_uid == film.SOPInstanceUID
+
+
+def test_the_plain_port_stays_as_it_is(node: Node) -> None:
+    assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
+
+
+def test_tls_1_3_is_preferred(node: Node, authority: Authority, scanner: Identity) -> None:
+    assert handshake(node, authority, scanner) == "TLSv1.3"
+
+
+def test_the_allow_list_holds_over_tls_too(node: Node, authority: Authority, scanner: Identity) -> None:
+    assert not echo(node, authority, scanner, calling_ae="NOBODY")
+    node.wait_for_refusal("caller")
+
+
+def test_a_stranger_with_a_certificate_is_refused_by_its_titles(
+    tmp_path: Path, tls: ServerTlsSettings, authority: Authority, scanner: Identity
+) -> None:
+    elsewhere = Caller(ae_title="TESTER", hosts=("192.0.2.1",))
+    settings = ListenerSettings(tls=tls, callers=(elsewhere,))
+    with capture_logs() as said, listening(tmp_path / "data", settings=settings) as node:
+        assert not echo(node, authority, scanner)
+        node.wait_for_refusal("caller")
+
+    assert [line["calling_aet"] for line in said if line["event"] == "association.refused"] == ["TESTER"]
+
+
+def test_a_destination_reports_over_tls_from_where_no_caller_is(
+    tmp_path: Path, tls: ServerTlsSettings, authority: Authority, scanner: Identity
+) -> None:
+    elsewhere = Caller(ae_title="TESTER", hosts=("192.0.2.1",))
+    settings = ListenerSettings(tls=tls, callers=(elsewhere,))
+    with listening(tmp_path / "data", settings=settings, commitments=cast(Commitments, Reports())) as node:
+        assert echo(node, authority, scanner, calling_ae="ARCHIVE")
+        assert not echo(node, authority, scanner, calling_ae="OTHER")
+
+
+class Reports:
+    """Lets an archive report from anywhere."""
+
+    def may_report(self, *, calling_aet: str, host: str, is_caller: bool) -> bool:
+        return calling_aet == "ARCHIVE" and not is_caller and host == peers.LOOPBACK
+
+
+@pytest.mark.parametrize("kind", ["none", "stranger", "expired"])
+def test_a_caller_without_a_good_certificate_stops_no_other(
+    node: Node, authority: Authority, scanner: Identity, tmp_path: Path, kind: str
+) -> None:
+    shown = None
+    if kind == "stranger":
+        shown = Authority.found(tmp_path / "stranger").issue("scanner")
+    elif kind == "expired":
+        shown = authority.issue("expired", days=-1)
+
+    with pytest.raises(OSError):  # an alert, or a connection that is gone
+        handshake(node, authority, shown)
+    assert not echo(node, authority, shown)
+
+    node.wait_for_refusal("tls", count=2)
+    assert echo(node, authority, scanner)
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\3\1"], ids=["nothing", "the beginning of a handshake"])
+def test_who_says_nothing_holds_nobody_up(node: Node, authority: Authority, scanner: Identity, said: bytes) -> None:
+    with connect(tls_port(node)) as silent:
+        silent.sendall(said)
+
+        assert echo(node, authority, scanner)
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\3\1"], ids=["nothing", "the beginning of a handshake"])
+def test_who_makes_no_handshake_in_time_is_refused(tmp_path: Path, tls: ServerTlsSettings, said: bytes) -> None:
+    with (
+        listening(tmp_path / "data", settings=ListenerSettings(tls=tls), request_seconds=0.2) as node,
+        connect(tls_port(node)) as silent,
+    ):
+        silent.sendall(said)
+
+        node.wait_for_refusal("tls")
+        assert silent.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "said", [b"\x01\0\0\0\0\xcd" + bytes(205), b"GET / HTTP/1.1\r\n\r\n"], ids=["plain DICOM", "HTTP"]
+)
+def test_who_speaks_no_tls_is_refused(node: Node, authority: Authority, scanner: Identity, said: bytes) -> None:
+    with connect(tls_port(node)) as odd:
+        odd.sendall(said)
+
+        node.wait_for_refusal("tls")
+
+    assert echo(node, authority, scanner)
+
+
+def test_tls_1_1_is_refused(node: Node, authority: Authority, scanner: Identity) -> None:
+    hello = bytes.fromhex("160301002f 0100002b 0302") + bytes(32) + bytes.fromhex("00 0004 c013002f 0100")
+    with connect(tls_port(node)) as old:
+        old.sendall(hello)
+        answer = old.recv(1000)
+
+    assert answer[:1] == b"\x15"
+    assert answer[-1] == 70  # RFC 5246 7.2.2: protocol_version
+    node.wait_for_refusal("tls")
+    assert echo(node, authority, scanner)
+
+
+def test_weak_ciphers_are_refused(node: Node, authority: Authority, scanner: Identity) -> None:
+    context = ssl.create_default_context(cafile=authority.certificate)
+    context.load_cert_chain(scanner.certificate, scanner.key)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE+AES:!AESGCM")
+
+    with pytest.raises(ssl.SSLError), connect(tls_port(node)) as plain:
+        context.wrap_socket(plain, server_hostname=peers.LOOPBACK)
+
+    node.wait_for_refusal("tls")
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(
+    node: Node, authority: Authority, scanner: Identity, tls: ServerTlsSettings
+) -> None:
+    before = serial_number(node, authority, scanner)
+
+    install(authority.issue("renewed", days=30), tls)
+
+    assert serial_number(node, authority, scanner) != before
+    assert node.count("cxr_certificate_days", name="listener") == pytest.approx(30, abs=0.1)
+
+
+def test_a_renewed_certificate_shows_in_the_metrics_unasked(
+    node: Node, authority: Authority, tls: ServerTlsSettings
+) -> None:
+    install(authority.issue("renewed", days=30), tls)
+
+    assert node.count("cxr_certificate_days", name="listener") == pytest.approx(30, abs=0.1)
+
+
+def test_files_that_do_not_fit_leave_the_old_ones_in_use(
+    node: Node, authority: Authority, scanner: Identity, tls: ServerTlsSettings
+) -> None:
+    before = serial_number(node, authority, scanner)
+    renewed = authority.issue("halfway")
+
+    shutil.copy(renewed.certificate, tls.certificate)
+    assert serial_number(node, authority, scanner) == before
+    tls.ca.unlink()
+    assert serial_number(node, authority, scanner) == before
+
+    shutil.copy(authority.certificate, tls.ca)
+    install(renewed, tls)
+    assert serial_number(node, authority, scanner) != before
+
+
+def serial_number(node: Node, authority: Authority, identity: Identity) -> str:
+    context = ssl.create_default_context(cafile=authority.certificate)
+    context.load_cert_chain(identity.certificate, identity.key)
+    with context.wrap_socket(connect(tls_port(node)), server_hostname=peers.LOOPBACK) as connection:
+        shown = connection.getpeercert()
+    return str((shown or {})["serialNumber"])
+
+
+def test_missing_or_wrong_tls_files_are_named_before_the_start(
+    scanner: Identity, tls: ServerTlsSettings, tmp_path: Path
+) -> None:
+    settings = replace(settings_for(tmp_path, archive_port=4242), listener=ListenerSettings(tls=tls))
+    check_files(settings)
+
+    shutil.copy(scanner.key, tls.key)
+    assert mistakes(settings) == [
+        "listener.tls: ca, certificate and key cannot be used together (key values mismatch); correct the files"
+    ]
+    tls.ca.write_text("no certificate", encoding="utf-8")
+    assert mistakes(settings)[0].startswith("listener.tls: ca, certificate and key cannot be used together (")
+    tls.certificate.unlink()
+    assert mistakes(settings) == [f"listener.tls.certificate: {tls.certificate} does not exist; correct the path"]
+
+
+def mistakes(settings: Settings) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        check_files(settings)
+    return list(caught.value.mistakes)
+
+
+def test_days_are_counted_to_the_end_of_a_certificate(authority: Authority) -> None:
+    assert days_left(authority.issue("week", days=7).certificate) == pytest.approx(7, abs=0.1)
+    assert days_left(authority.issue("gone", days=-1).certificate) == pytest.approx(-1, abs=0.1)
+
+
+def test_a_key_with_a_password_is_refused_and_never_asked_for(tls: ServerTlsSettings) -> None:
+    command = [
+        peers.require("openssl"),
+        "ec",
+        "-in",
+        str(tls.key),
+        "-out",
+        str(tls.key),
+        "-aes128",
+        "-passout",
+        "pass:secret",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+
+    with pytest.raises(OSError, match=r"(?i)bad|decrypt|password|pem"):
+        ServerTls("listener", tls)
+
+
+def test_a_listener_that_closes_leaves_nobody_waiting(tmp_path: Path, tls: ServerTlsSettings) -> None:
+    with listening(tmp_path / "data", settings=ListenerSettings(tls=tls)) as node:
+        silent = connect(tls_port(node))
+
+    silent.settimeout(60)
+    with pytest.raises(OSError):  # nobody listens any more
+        socket.create_connection((peers.LOOPBACK, tls_port(node)), timeout=60)
+    silent.close()

@@ -1,0 +1,236 @@
+"""The order port: what is answered to whom, who is let in, and that nobody holds it for the others."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from node.config import OrdersSettings, OrdersTlsSettings
+from node.hl7.acknowledgment import read_acknowledgment
+from node.metrics import Metrics
+from node.orders.listener import OrderListener
+from node.orders.store import OrderStore
+from tests.node.orders.test_orders import OMI, ORM, PATIENT, STUDY
+from tests.node.test_metrics import samples
+from tests.support import mllp, peers
+from tests.support.ordered import find, ordered
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> OrderStore:
+    return OrderStore(tmp_path)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def listener(store: OrderStore, metrics: Metrics) -> Iterator[OrderListener]:
+    with listening(store, metrics) as listener:
+        yield listener
+
+
+@contextmanager
+def listening(
+    store: OrderStore,
+    metrics: Metrics,
+    *,
+    hosts: tuple[str, ...] = (peers.LOOPBACK,),
+    tls: OrdersTlsSettings | None = None,
+    patience_seconds: float = 30.0,
+) -> Iterator[OrderListener]:
+    settings = OrdersSettings(port=0, hosts=hosts, tls=tls)
+    listener = OrderListener(
+        settings, store, metrics, zone=ZoneInfo("Europe/Berlin"), patience_seconds=patience_seconds
+    )
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+def refused(metrics: Metrics) -> dict[str, float]:
+    """How often something was refused, by reason, where it was at all."""
+    found = samples(metrics.registry, "cxr_orders_refused_total")
+    return {reason: count for (reason,), count in found.items() if count}
+
+
+def test_orders_are_answered_in_turn_once_they_are_kept(
+    listener: OrderListener, store: OrderStore, metrics: Metrics
+) -> None:
+    answers = mllp.ask(listener.port, ORM.encode(), OMI.encode())
+
+    assert [(str(answer.segment("MSA")[1]), str(answer.segment("MSA")[2])) for answer in answers] == [
+        ("AA", "C1"),
+        ("AA", "C2"),
+    ]
+    assert find(store, study_uid="1.9", accession="A-18") is not None
+    assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 2.0, ("cancelled",): 0.0, ("refused",): 0.0}
+    assert refused(metrics) == {}
+
+
+def test_a_cancelled_order_is_answered_and_forgotten(
+    listener: OrderListener, store: OrderStore, metrics: Metrics
+) -> None:
+    mllp.ask(listener.port, ORM.encode())
+
+    (answer,) = mllp.ask(listener.port, ORM.replace("ORC|NW", "ORC|CA").encode())
+
+    assert str(answer.segment("MSA")[1]) == "AA"
+    assert find(store, study_uid=STUDY, accession="A-17") is None
+    assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 1.0, ("cancelled",): 1.0, ("refused",): 0.0}
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (ORM.replace("ORM^O01", "ADT^A01"), "AR"),
+        (ORM.replace("ORC|NW", "ZZZ|NW"), "AE"),
+        ("GET / HTTP/1.1", "AR"),
+        (PATIENT, "AR"),
+    ],
+)
+def test_a_bad_message_is_answered_without_a_word_of_the_patient(
+    listener: OrderListener, store: OrderStore, metrics: Metrics, content: str, code: str
+) -> None:
+    answers = mllp.ask(listener.port, content.encode(), OMI.encode())
+
+    assert [str(answer.segment("MSA")[1]) for answer in answers] == [code, "AA"]
+    assert not any(secret in str(answers) for secret in ("Zyxwvu", "PID-7788"))
+    assert find(store, study_uid="1.9", accession="A-17") is None
+    assert refused(metrics) == {"content": 1.0}
+
+
+def test_an_order_that_cannot_be_kept_is_not_accepted(
+    listener: OrderListener, metrics: Metrics, tmp_path: Path
+) -> None:
+    (tmp_path / "orders").write_text("no folder", encoding="utf-8")
+
+    (answer,) = mllp.ask(listener.port, ORM.encode())
+
+    verdict = read_acknowledgment(str(answer).encode())
+    assert (verdict.code, verdict.conditions) == ("AR", ("207",))
+    assert refused(metrics) == {"not_kept": 1.0}
+
+
+@pytest.mark.parametrize("content", [b"\x0bMSH|^~\\&|half", b"\x16\x03\x01 TLS", b"no mark\x1c\r", b""])
+def test_what_is_no_frame_ends_its_own_connection_only(listener: OrderListener, content: bytes) -> None:
+    mllp.raw(listener.port, content)
+
+    (answer,) = mllp.ask(listener.port, ORM.encode())
+    assert str(answer.segment("MSA")[1]) == "AA"
+
+
+def test_an_order_is_taken_however_its_address_is_written(store: OrderStore, metrics: Metrics) -> None:
+    with listening(store, metrics, hosts=(f"::ffff:{peers.LOOPBACK}",)) as listener:
+        assert len(mllp.ask(listener.port, ORM.encode())) == 1
+
+    assert refused(metrics) == {}
+
+
+def test_an_order_from_elsewhere_is_not_taken(store: OrderStore, metrics: Metrics) -> None:
+    with listening(store, metrics, hosts=("192.0.2.1",)) as listener:
+        assert mllp.ask(listener.port, ORM.encode()) == []
+
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+    assert refused(metrics) == {"caller": 1.0}
+
+
+def test_an_open_connection_ends_with_the_node(listener: OrderListener) -> None:
+    with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
+        connection.sendall(mllp.START + ORM.encode() + mllp.END)
+        assert connection.recv(65536)
+
+        listener.close()
+
+        assert connection.recv(65536) == b""
+        assert not listener.is_listening
+
+
+def test_the_longest_silent_connection_makes_room_for_the_21st(listener: OrderListener, metrics: Metrics) -> None:
+    with ExitStack() as everything:
+        address = (peers.LOOPBACK, listener.port)
+        open_ones = [everything.enter_context(socket.create_connection(address, timeout=60)) for _ in range(20)]
+        for busy in (open_ones[-1], open_ones[0]):  # in this order: once the last is answered, all were let in
+            busy.sendall(mllp.START + OMI.encode() + mllp.END)
+            assert busy.recv(65536)
+
+        (answer,) = mllp.ask(listener.port, ORM.encode())
+
+        assert str(answer.segment("MSA")[1]) == "AA"
+        assert open_ones[1].recv(65536) == b""
+        assert refused(metrics) == {"silent": 1.0}
+        open_ones[0].sendall(mllp.START + OMI.encode() + mllp.END)
+        assert open_ones[0].recv(65536)
+        assert samples(metrics.registry, "cxr_order_connections_open")[()] in (19.0, 20.0)  # one may not have ended yet
+
+    listener.close()
+    assert samples(metrics.registry, "cxr_order_connections_open") == {(): 0.0}
+
+
+def test_ten_refused_messages_in_a_row_end_the_connection(listener: OrderListener, metrics: Metrics) -> None:
+    good, bad = ORM.encode(), b"GET / HTTP/1.1"
+
+    answers = mllp.ask(listener.port, *[bad] * 9, good, *[bad] * 12)
+
+    assert [str(answer.segment("MSA")[1]) for answer in answers] == ["AR"] * 9 + ["AA"] + ["AR"] * 10
+    assert refused(metrics) == {"content": 19.0, "useless": 1.0}
+
+
+def test_a_patient_with_identifiers_without_end_is_refused(listener: OrderListener, metrics: Metrics) -> None:
+    segment = next(line for line in ORM.split("\r") if line.startswith("PID"))
+    endless = ORM.replace(segment, "PID|||7" + "~a" * 200)
+
+    (answer,) = mllp.ask(listener.port, endless.encode())
+
+    assert str(answer.segment("MSA")[1]) == "AE"
+    assert read_acknowledgment(str(answer).encode()).conditions == ("102",)
+    assert refused(metrics) == {"content": 1.0}
+
+
+def test_who_never_reads_an_answer_is_left(store: OrderStore, metrics: Metrics) -> None:
+    message = mllp.START + ORM.replace("|C1|", f"|{'C' * 900_000}|").encode() + mllp.END  # its answer is as long
+    with (
+        listening(store, metrics, patience_seconds=0.5) as listener,
+        socket.create_connection((peers.LOOPBACK, listener.port), timeout=20) as connection,
+        pytest.raises(ConnectionError),
+    ):
+        for _ in range(100):
+            connection.sendall(message)
+
+    assert refused(metrics) == {"connection": 1.0}
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end(listener: OrderListener, store: OrderStore, tmp_path: Path) -> None:
+    store.keep(ordered(accession="A-17"))
+    (path,) = tmp_path.rglob("*.json")
+    path.unlink()
+    os.mkfifo(path)
+    with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
+        connection.sendall(mllp.START + ORM.encode() + mllp.END)
+        hand = _writer(path)  # the order is in hand from here on
+        try:
+            before = time.monotonic()
+            listener.close()
+            assert time.monotonic() - before < 8.0
+        finally:
+            os.close(hand)
+
+
+def _writer(fifo: Path) -> int:
+    """Open a pipe for writing as soon as somebody reads it."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with suppress(OSError):
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.01)
+    raise AssertionError("nobody read the order within 60 s")

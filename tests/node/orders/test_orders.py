@@ -1,0 +1,307 @@
+"""Orders: what is taken out of a message, what is kept of it and for how long."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.hl7.acknowledgment import AcknowledgmentCode
+from node.hl7.order import Order, Priority
+from node.hl7.text import read
+from node.orders.messages import OrderRefused, read_orders
+from node.orders.store import OrderStore
+from tests.support.ordered import PATIENTS, find, ordered
+
+NOON = datetime(2024, 1, 31, 12, tzinfo=UTC)
+STUDY = "1.2.840.99.7"
+PATIENT = "PID|1||PID-7788^^^CLINIC||Zyxwvu^Qrst||19500228|M"
+ORM = "\r".join(
+    (
+        r"MSH|^~\&|RIS|CLINIC|CHEX|XRAY|20240131||ORM^O01|C1|P|2.3.1",
+        PATIENT,
+        "PV1|1|O",
+        "ORC|NW|P1^RIS|F1^RIS||||^^^^^S",
+        "OBR|1|P1^RIS|F1^RIS|XCHEST^Chest^L||||||||||||||A-17|RP-3",
+        f"ZDS|{STUDY}^RIS^Application^DICOM",
+    )
+)
+OMI = "\r".join(
+    (
+        r"MSH|^~\&|RIS|CLINIC|CHEX|XRAY|20240131||OMI^O23^OMI_O23|C2|P|2.5.1",
+        PATIENT,
+        "ORC|NW|P2^RIS",
+        "TQ1|1||||||||A^ASAP^HL70485",
+        "OBR|1|P2^RIS|F2^RIS^1.2.3^ISO|XCHEST^Chest^L",
+        f"IPC|A-18|RP-4|{STUDY}|SPS-1|CR",
+    )
+)
+
+
+def orders(text: str) -> list[Order]:
+    return [change.order for change in read_orders(read(text.encode()))]
+
+
+def test_an_orm_gives_numbers_accession_study_and_priority() -> None:
+    assert orders(ORM) == [
+        ordered(
+            accession="A-17",
+            study_uid=STUDY,
+            placer_number=("P1", "RIS"),
+            filler_number=("F1", "RIS"),
+            priority=Priority.STAT,
+        )
+    ]
+
+
+def test_an_omi_has_them_elsewhere() -> None:
+    assert orders(OMI) == [
+        ordered(
+            accession="A-18",
+            study_uid=STUDY,
+            placer_number=("P2", "RIS"),
+            filler_number=("F2", "RIS", "1.2.3", "ISO"),
+            priority=Priority.ASAP,
+        )
+    ]
+
+
+def test_a_hundred_orders_in_one_message_are_taken() -> None:
+    assert len(orders("\r".join([ORM] + ["ORC|NW|P|F"] * 99))) == 100
+
+
+def test_each_order_of_a_message_is_one() -> None:
+    second = "ORC|NW|P9|F9\rOBR|1|P9|F9"
+
+    assert [order.accession for order in orders(f"{ORM}\r{second}")] == ["A-17", "F9"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "priority"),
+    [
+        ("^^^^^S", "^^^^^R", Priority.ROUTINE),
+        ("^^^^^S", "", Priority.ROUTINE),
+        ("^^^^^S", "^^^^^stat", Priority.STAT),
+        ("^^^^^S", "^^^^^T", Priority.ROUTINE),
+    ],
+)
+def test_what_is_not_urgent_is_routine(before: str, after: str, priority: Priority) -> None:
+    assert orders(ORM.replace(before, after))[0].priority is priority
+
+
+def test_an_order_without_priority_has_that_of_its_request() -> None:
+    (order,) = orders(ORM.replace("^^^^^S", "").replace("A-17|RP-3", "A-17|RP-3||||||||^^^^^A"))
+
+    assert order.priority is Priority.ASAP
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "condition"),
+    [
+        ("ORM^O01", "ADT^A01", AcknowledgmentCode.REJECT, "200"),
+        ("ORM^O01", "ORM^O02", AcknowledgmentCode.REJECT, "201"),
+        ("|2.3.1", "|3.0", AcknowledgmentCode.REJECT, "203"),
+        ("|C1|", "||", AcknowledgmentCode.ERROR, "101"),
+        ("ORC|NW", "ZZZ|NW", AcknowledgmentCode.ERROR, "100"),
+        ("A-17", "", AcknowledgmentCode.ERROR, "101"),
+        (PATIENT, "PID|1||^^^CLINIC||Zyxwvu^Qrst", AcknowledgmentCode.ERROR, "101"),
+        (PATIENT, "NTE|1", AcknowledgmentCode.ERROR, "101"),
+        ("P1^", "P\\X0D\\1^", AcknowledgmentCode.ERROR, "102"),
+        ("F1^RIS", "F1^R\\X07\\S", AcknowledgmentCode.ERROR, "102"),
+        ("OBR|1|", "\r".join(["ORC|NW|P|F"] * 100 + ["OBR|1|"]), AcknowledgmentCode.ERROR, "207"),
+    ],
+)
+def test_a_message_that_cannot_be_used_is_refused_with_a_reason(
+    before: str, after: str, code: AcknowledgmentCode, condition: str
+) -> None:
+    without_numbers = ORM.replace("F1^RIS", "").replace(STUDY, "") if before == "A-17" else ORM
+
+    with pytest.raises(OrderRefused) as caught:
+        orders(without_numbers.replace(before, after))
+
+    assert (caught.value.code, caught.value.complaint.condition) == (code, condition)
+
+
+@given(st.lists(st.sampled_from(["ORC", "OBR", "TQ1", "IPC", "ZDS"]).flatmap(
+    lambda name: st.text("|^~&\\ A1.", max_size=40).map(lambda rest: f"{name}|{rest}")
+), max_size=5))  # fmt: skip
+def test_whatever_segments_say_is_an_order_or_a_refusal(segments: list[str]) -> None:
+    try:
+        found = orders("\r".join((ORM.split("\r")[0], *segments)))
+    except OrderRefused:
+        return
+    assert all(order.accession or order.study_uid for order in found)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> OrderStore:
+    return OrderStore(tmp_path)
+
+
+def test_an_order_is_found_by_accession_number_or_by_study(store: OrderStore) -> None:
+    order = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+
+    store.keep(order)
+
+    assert find(store, study_uid="1.9", accession="A-17") == order
+    assert find(store, study_uid=STUDY, accession="") == order
+    assert find(store, study_uid="1.9", accession="A-1") is None
+    assert store.counts() == {"stat": 1, "asap": 0, "routine": 0}
+
+
+def test_a_changed_order_replaces_and_a_cancelled_one_removes(store: OrderStore) -> None:
+    store.keep(ordered(accession="A-17", priority=Priority.STAT))
+    store.keep(ordered(accession="A-17"))
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
+
+    store.forget(ordered(accession="A-17"))
+
+    assert find(store, study_uid="1.9", accession="A-17") is None
+
+
+WHOLE = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+
+
+@pytest.mark.parametrize("named", [ordered(accession="A-17"), ordered(study_uid=STUDY), WHOLE])
+def test_an_order_is_cancelled_by_any_of_its_names(store: OrderStore, named: Order) -> None:
+    store.keep(WHOLE)
+
+    store.forget(named)
+
+    assert find(store, study_uid=STUDY, accession="A-17") is None
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+
+
+@pytest.mark.parametrize("named", [ordered(accession="A-17"), ordered(study_uid=STUDY)])
+def test_an_order_changed_by_one_of_its_names_keeps_the_other(store: OrderStore, named: Order) -> None:
+    store.keep(WHOLE)
+
+    store.keep(replace(named, placer_number=("P2",)))
+
+    changed = ordered(accession="A-17", study_uid=STUDY, placer_number=("P2",))
+    assert find(store, study_uid=STUDY, accession="") == find(store, study_uid="1.9", accession="A-17") == changed
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
+
+
+def test_a_corrected_accession_number_no_longer_finds_an_order(store: OrderStore) -> None:
+    store.keep(WHOLE)
+
+    store.keep(replace(WHOLE, accession="A-18"))
+
+    assert find(store, study_uid="1.9", accession="A-17") is None
+    assert find(store, study_uid="1.9", accession="A-18") == replace(WHOLE, accession="A-18")
+
+
+def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -> None:
+    other = replace(WHOLE, study_uid="1.2.840.99.8", placer_number=("P2",))
+
+    store.keep(WHOLE)
+    store.keep(other)
+
+    assert find(store, study_uid=STUDY, accession="A-17") == WHOLE
+    assert find(store, study_uid="1.2.840.99.8", accession="A-17") == other
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"accession": "A-17"}',
+        b'{"accession": "A-17", "study_uid": "", "placer_number": null, "filler_number": [], "priority": "stat"}',
+        b'{"accession": "A-17", "study_uid": "", "placer_number": [], "filler_number": [], "priority": "never"}',
+        b"\xff\x00",
+        b"[]",
+    ],
+)
+def test_a_damaged_order_is_ignored_and_the_next_replaces_it(store: OrderStore, tmp_path: Path, content: bytes) -> None:
+    store.keep(ordered(accession="A-17"))
+    for path in tmp_path.rglob("*.json"):
+        path.write_bytes(content)
+
+    assert find(store, study_uid="1.9", accession="A-17") is None
+    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+    store.keep(ordered(accession="A-17"))
+    assert find(store, study_uid="1.9", accession="A-17") == ordered(accession="A-17")
+
+
+@pytest.mark.parametrize("first", [None, ordered(accession="A-17", placer_number=("P1",))])
+def test_what_a_round_knew_stays_so_whatever_comes_in_between(store: OrderStore, first: Order | None) -> None:
+    if first is not None:
+        store.keep(first)
+    assert store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON) == first
+
+    later = ordered(accession="A-17", placer_number=("P2",))
+    store.keep(later)
+
+    assert store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON) == first
+    assert store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON + timedelta(hours=1)) == later
+
+
+def test_old_orders_go_and_young_ones_stay(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(ordered(accession="A-17"))
+    for path in tmp_path.rglob("*.json"):
+        os.utime(path, (1, 1))
+    store.keep(ordered(accession="A-18"))
+
+    store.remove_older(NOON)
+
+    assert find(store, study_uid="1.9", accession="A-17") is None
+    assert find(store, study_uid="1.9", accession="A-18") is not None
+
+
+def test_old_orders_removed_by_another_process_are_skipped(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(ordered(accession="A-17"))
+    for number in range(600):
+        path = tmp_path / "orders" / f"{number}.json"
+        path.touch()
+        os.utime(path, (1, 1))
+    together = Barrier(4)
+
+    def remove() -> None:
+        together.wait(60)
+        store.remove_older(NOON)
+
+    with ThreadPoolExecutor(4) as pool:
+        for removal in [pool.submit(remove) for _ in range(4)]:
+            removal.result()
+
+    assert len(list((tmp_path / "orders").iterdir())) == 1
+
+
+def test_no_file_name_holds_a_number_of_a_patient(store: OrderStore, tmp_path: Path) -> None:
+    store.keep(ordered(accession="A-17"))
+
+    assert not [path for path in tmp_path.rglob("*") if "A-17" in path.name]
+
+
+@pytest.mark.parametrize("number", ["A\\X0D\\17", "A\\X7F\\17", "A\\E\\17"], ids=["CR", "DEL", "backslash"])
+def test_an_accession_number_that_no_film_can_have_is_refused(number: str) -> None:
+    with pytest.raises(OrderRefused) as caught:
+        orders(ORM.replace("A-17", number))
+
+    assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "102")
+
+
+def test_an_accession_number_of_any_length_is_taken_whole() -> None:
+    assert [order.accession for order in orders(ORM.replace("A-17", "Ä  1" * 16))] == ["Ä  1" * 16]
+
+
+def test_each_order_of_a_message_is_for_the_patient_before_it() -> None:
+    second = "PID|1||PID-9\rORC|NW|P9|F9\rOBR|1|P9|F9"
+
+    first, last = orders(f"{ORM}\r{second}")
+
+    assert (first.is_for(PATIENTS), last.is_for(PATIENTS), last.is_for([("PID-9", "")])) == (True, False, True)
+
+
+def test_an_order_names_its_patient_by_a_hash_alone(store: OrderStore, tmp_path: Path) -> None:
+    for order in orders(ORM):
+        store.keep(order)
+
+    assert not [path for path in tmp_path.rglob("*.json") if b"PID-7788" in path.read_bytes()]

@@ -1,0 +1,83 @@
+"""A question that was asked is read back as it was written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from node.domain import Box, FindingState, ScoredBox
+from node.outputs import answer_wording, asked, wording
+from node.outputs.answer_json import answer_to_json
+from node.outputs.asked import AskedQuestion
+from node.read.model import FilmAnswer, FilmQuestion
+from tests.support import samples
+
+BOX = Box(left=10.5, top=20, right=300, bottom=400)
+
+QUESTION = AskedQuestion(
+    id="0" * 32,
+    study_uid="1.2.3",
+    film="1.2.3.4",
+    asked_at=datetime(2026, 11, 23, 12, 0, 0, 123456, tzinfo=UTC),
+    asked_by="anna",
+    source="page",
+    model="chex-phantom 2",
+    weights_sha256="ab" * 32,
+    engine="onnx",
+    prompts="chexpert14 1",
+    answer=FilmAnswer(
+        question=FilmQuestion(prompt="pleural effusion", box=BOX),
+        sentence="Small right pleural effusion.",
+        score=0.1 + 0.2,
+        state=FindingState.PRESENT,
+        boxes=(ScoredBox(box=BOX, score=1 / 3),),
+        by="rule",
+        contradiction="box_denied",
+    ),
+)
+"""A question by prompt and box, whose numbers have no short decimal form."""
+
+LEFT_OUT = replace(
+    QUESTION,
+    answer=replace(QUESTION.answer, sentence="", state=FindingState.ABSENT, contradiction=None, left_out=True),
+)
+"""A question about a finding that the model leaves out."""
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        QUESTION,
+        LEFT_OUT,
+        replace(
+            QUESTION,
+            answer=FilmAnswer(
+                question=FilmQuestion(prompt="zebra"),
+                sentence="",
+                score=None,
+                state=None,
+                boxes=(),
+                never_learned=("zebra",),
+            ),
+        ),
+    ],
+    ids=["prompt and box", "left out", "never learned"],
+)
+def test_a_question_is_read_back_unchanged(question: AskedQuestion) -> None:
+    assert asked.from_json(json.loads(json.dumps(asked.to_json(question)))) == question
+
+
+def test_an_answer_about_what_is_left_out_says_why() -> None:
+    said = answer_wording.lines(LEFT_OUT, samples.film())
+
+    assert answer_to_json(LEFT_OUT.answer)["reason"] == f"{wording.NEVER}."
+    assert f"Answer: {wording.NEVER}." in said
+    assert "probability" not in " ".join(said)
+
+
+def test_a_question_from_anywhere_else_is_refused() -> None:
+    with pytest.raises(ValueError, match="comes from one of"):
+        replace(QUESTION, source="nowhere")

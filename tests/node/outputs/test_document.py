@@ -1,0 +1,150 @@
+"""What all objects share: one UID never has two contents, times are local, bytes are stable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import BytesIO
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.domain import OutputObject, Report
+from node.outputs import document
+from node.outputs.document import save_bytes
+from node.outputs.sr import report as sr
+from node.outputs.writers import output_of
+from tests.support import samples, validators
+from tests.support.samples import BERLIN, absent, bare, cr, film, finding, report, sources, unread
+
+ONE = report(film(findings=(finding(), absent())))
+
+
+def written(of: Report, *headers: Dataset) -> Dataset:
+    """Write a report on one film, and read it back from its bytes."""
+    [dataset] = sr.write(of, sources(*(headers or (cr(1), bare(2)))), BERLIN)
+    return dcmread(BytesIO(save_bytes(dataset)))
+
+
+def test_times_are_those_of_the_site() -> None:
+    dataset = written(ONE)
+
+    assert (dataset.ContentDate, dataset.ContentTime) == ("20240201", "003015")  # 23:30:15 UTC the day before
+    assert dataset.TimezoneOffsetFromUTC == "+0100"
+
+
+def test_the_same_reading_gives_the_same_bytes() -> None:
+    once, again = (sr.write(ONE, sources(cr(1)), BERLIN)[0] for _ in range(2))
+
+    assert save_bytes(once) == save_bytes(again)
+
+
+def test_a_later_round_that_says_the_same_has_the_same_uid() -> None:
+    older = OutputObject(
+        kind="sr",
+        study_uid=samples.STUDY,
+        sop_class_uid="1.2.840.10008.5.1.4.1.1.88.33",
+        sop_instance_uid="1.2.3",
+        series_instance_uid="1.2",
+    )
+    later = replace(ONE, created_at=datetime(2025, 1, 1, tzinfo=UTC), predecessors=(older,))
+
+    dataset = written(later)
+
+    assert dataset.SOPInstanceUID == written(ONE).SOPInstanceUID
+    [study] = dataset.PredecessorDocumentsSequence
+    assert study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == "1.2.3"
+    assert validators.dciodvfy(dataset) == []
+
+
+def test_the_same_reading_in_summer_and_in_winter_is_one_object() -> None:
+    summer = written(replace(ONE, created_at=datetime(2024, 7, 1, tzinfo=UTC)))
+
+    assert summer.TimezoneOffsetFromUTC == "+0200"
+    assert summer.SOPInstanceUID == written(ONE).SOPInstanceUID
+
+
+def test_another_time_zone_is_another_object() -> None:
+    uids = {sr.write(ONE, sources(cr(1)), zone)[0].SOPInstanceUID for zone in (BERLIN, ZoneInfo("UTC"))}
+
+    assert len(uids) == 2
+
+
+@pytest.mark.parametrize("numbers", [(1, 3), (3, 1)])
+def test_the_order_of_equal_films_does_not_decide_the_patient(numbers: tuple[int, int]) -> None:
+    headers = sources(bare(2), cr(1), cr(3))
+    headers[samples.film_uid(3)].PatientName = "Other^Spelling"
+
+    *_, dataset = sr.write(report(unread(2), *(film(number) for number in numbers)), headers, BERLIN)
+
+    assert dataset.PatientName == "Müller^Jörg"
+
+
+def test_a_document_never_names_itself_as_its_predecessor() -> None:
+    first = written(ONE)
+    itself = output_of("sr", first)
+
+    assert "PredecessorDocumentsSequence" not in written(replace(ONE, predecessors=(itself,)))
+
+
+def test_a_correction_and_its_reversal_are_new_objects() -> None:
+    """A, the newest once more in another encoding, B, A, A again, B."""
+    corrected = cr(1)
+    corrected.PatientName = "Muller^Jorg"
+    rounds: list[tuple[OutputObject, ...]] = []
+
+    for header in (cr(1), cr(1), corrected, cr(1), cr(1), corrected):
+        rounds.append((output_of("sr", written(replace(ONE, earlier=tuple(rounds)), header)),))
+
+    uids = [output.sop_instance_uid for (output,) in rounds]
+    assert uids == [uids[0], uids[0], uids[2], uids[3], uids[3], uids[5]]
+    assert len(set(uids)) == 4
+
+
+def test_whatever_is_said_differently_has_another_uid() -> None:
+    renamed = cr(1)
+    renamed.PatientName = "Muller^Jorg"
+    [film_1] = ONE.films
+    surer = replace(film_1.findings[0], probability=0.84)
+
+    uids = {
+        written(ONE).SOPInstanceUID,
+        written(ONE, renamed).SOPInstanceUID,
+        written(replace(ONE, films=(replace(film_1, findings=(surer, absent())),))).SOPInstanceUID,
+        written(replace(ONE, prompts_version="2")).SOPInstanceUID,
+        written(replace(ONE, model=replace(samples.MODEL, weights_sha256="ef" * 32))).SOPInstanceUID,
+        written(report(film(findings=(absent(),)))).SOPInstanceUID,
+        sr.write(replace(ONE, films=(*ONE.films, unread(2))), sources(cr(1), bare(2)), BERLIN)[-1].SOPInstanceUID,
+    }
+
+    assert len(uids) == 7
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ({"SeriesNumber": 3, "InstanceNumber": 1}, "Label, series 3 image 1"),
+        ({"SeriesNumber": 3}, "Label"),
+        ({"SeriesNumber": 3, "InstanceNumber": "-1"}, "Label"),
+        ({}, "Label"),
+    ],
+)
+def test_a_series_description_names_the_film(numbers: dict[str, object], expected: str) -> None:
+    film = Dataset()
+    for keyword, number in numbers.items():
+        setattr(film, keyword, number)
+
+    assert document.series_description("Label", film) == expected
+
+
+def test_a_series_description_never_exceeds_its_length() -> None:
+    film = Dataset()
+    film.SeriesNumber, film.InstanceNumber = 2**31 - 1, 2**31 - 1
+    label = document.SERIES_DESCRIPTION
+
+    assert document.series_description(label, film) == label
+    film.SeriesNumber, film.InstanceNumber = 999, 999
+    assert document.series_description(label, film) == f"{label}, series 999 image 999"
+    assert len(f"{label}, series 999 image 999") == 64

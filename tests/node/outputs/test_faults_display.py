@@ -1,0 +1,733 @@
+"""What is shown of a film, and what is no film in gray.
+
+A presentation state and the node's pictures keep side marker and shutter; a picture with colors is never read.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.uid import JPEG2000Lossless, RLELossless
+
+from node.commands import ask_words
+from node.commands.arguments import add_ask
+from node.dicom import attributes
+from node.domain import Box, Film, FilmView, Reason
+from node.errors import InputError
+from node.outputs import answers, document, gsps, overlay, secondary_capture, wording
+from node.outputs.document import save_bytes
+from node.outputs.source import Source, from_files
+from node.read import decoding, gray_picture, open_film, prompts
+from node.read.film import answer_picture
+from node.read.model import FilmAnswer, FilmQuestion
+from node.store.instances import Instance
+from node.web.pictures import Pictures
+from tests.node.outputs.test_answer_objects import asked
+from tests.node.read.test_view_routing import SeeingReader, seeing
+from tests.support import films, samples, validators
+from tests.support.fakes import ScriptedReader
+from tests.support.peers import require
+from tests.support.samples import BERLIN, finding, report
+
+ROWS, COLUMNS = 90, 70
+AI_LAYERS: Final = {gsps.SQUARE, gsps.LABEL, gsps.BOXES, gsps.DARK, gsps.ASKED}
+MARK: Final = np.zeros((ROWS, COLUMNS), dtype=bool)
+MARK[8:20, 50:58] = True  # the upright of a side marker
+MARK[18:20, 50:66] = True
+
+Mask = npt.NDArray[np.bool_]
+Change = Callable[[Dataset], None]
+
+
+def dark(*changes: Change) -> Dataset:
+    """Make a film of 12 bits in 16 that is dark everywhere, and change it."""
+    film = films.thumbnail({"PhotometricInterpretation": "MONOCHROME2", "WindowCenter": 2048, "WindowWidth": 4096})
+    films.with_pixels(film, np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS) % 1000, bits=12)
+    films.changed(
+        film, {"PixelSpacing": [0.4, 0.4], "StudyInstanceUID": samples.STUDY, "ReferringPhysicianName": "A^B"}
+    )
+    for change in changes:
+        change(film)
+    return film
+
+
+def plane(
+    bits: Mask = MARK,
+    *,
+    group: int = 0x6000,
+    origin: tuple[int, int] | None = (1, 1),
+    kind: str | None = "G",
+    allocated: int = 1,
+    more: Mapping[int, tuple[str, object]] | None = None,
+) -> Change:
+    """Give a film an overlay plane; more: elements of its group by number; with the value None an element goes."""
+    rows, columns = bits.shape[-2:]
+    packed = np.packbits(bits.ravel(), bitorder="little").tobytes()
+    elements: dict[int, tuple[str, object]] = {
+        0x0010: ("US", rows),
+        0x0011: ("US", columns),
+        0x0040: ("CS", kind),
+        0x0050: ("SS", None if origin is None else list(origin)),
+        0x0100: ("US", allocated),
+        0x0102: ("US", 0),
+        0x3000: ("OW", packed + b"\0" * (len(packed) % 2)),
+        **(more or {}),
+    }
+
+    def change(film: Dataset) -> None:
+        for element, (vr, value) in elements.items():
+            if value is not None:
+                film.add_new((group, element), vr, value)
+
+    return change
+
+
+def both(*changes: Change) -> Change:
+    """Apply several changes to one film."""
+
+    def change(film: Dataset) -> None:
+        for each in changes:
+            each(film)
+
+    return change
+
+
+def embedded(position: int = 12) -> Change:
+    """Put an overlay plane into the unused bits of the pixel cells, as PS3.3 had it until 2004."""
+
+    def change(film: Dataset) -> None:
+        plane(allocated=16, more={0x0102: ("US", position), 0x3000: ("OW", None)})(film)
+        film.PixelData = (film.pixel_array | (MARK.astype(np.uint16) << position)).astype("<u2").tobytes()
+
+    return change
+
+
+def shutter(*shapes: str, value: object = 0, **more: object) -> Change:
+    """Give a film a display shutter."""
+
+    def change(film: Dataset) -> None:
+        film.ShutterShape = list(shapes)
+        films.changed(film, {"ShutterPresentationValue": value, **more})
+
+    return change
+
+
+def as_file(film: Dataset, folder: Path) -> Path:
+    path = folder / "film.dcm"
+    path.write_bytes(films.file_bytes(film))
+    return path
+
+
+def sources(path: Path) -> dict[str, Source]:
+    """Return a film as the writers get it."""
+    header = decoding.read_header(path)
+    return from_files({str(header.SOPInstanceUID): header}, {str(header.SOPInstanceUID): path})
+
+
+def answer_of(source: Source) -> Film:
+    """Return what was read on a film: one box at its bottom."""
+    header = source.header
+    return Film(
+        source=header.SOPInstanceUID,
+        columns=header.Columns,
+        rows=header.Rows,
+        analyzed=Box(left=0, top=0, right=header.Columns, bottom=header.Rows),
+        findings=(finding(boxes=(Box(left=20, top=60, right=50, bottom=80),), sentence=None),),
+    )
+
+
+def state_of(film: Dataset, folder: Path) -> Dataset:
+    """Write the presentation state of a film, and read it back from its bytes."""
+    known = sources(as_file(film, folder))
+    [written] = gsps.write(report(*map(answer_of, known.values())), known, BERLIN)
+    return dcmread(BytesIO(save_bytes(written)))
+
+
+def activated(state: Dataset) -> dict[int, str]:
+    """Return the layer of each overlay plane that a state speaks of; "" for one that is not displayed."""
+    return {element.tag.group: str(element.value or "") for element in state if element.tag.elem == 0x1001}
+
+
+def shown(film: Dataset, folder: Path) -> npt.NDArray[np.uint8]:
+    return decoding.picture_of(as_file(film, folder))
+
+
+def placed(bits: Mask, row: int, column: int) -> Mask:
+    """Return where a plane lies on the film; row, column: of its first bit, from 0."""
+    whole = np.zeros((3 * ROWS, 3 * COLUMNS), dtype=bool)
+    whole[ROWS + row : ROWS + row + bits.shape[0], COLUMNS + column : COLUMNS + column + bits.shape[1]] = bits
+    return whole[ROWS : 2 * ROWS, COLUMNS : 2 * COLUMNS]
+
+
+BLOCK: Final = np.ones((10, 7), dtype=bool)
+LARGE: Final = np.zeros((ROWS + 30, COLUMNS + 30), dtype=bool)
+LARGE[5:9, 3:40], LARGE[ROWS:], LARGE[:, COLUMNS:] = True, True, True
+OUTLINE: Final = np.ones((10, 7), dtype=bool)
+OUTLINE[1:-1, 1:-1] = False
+TWO: Final = np.stack([MARK, ~MARK])
+
+PACKED: Final = np.packbits(MARK, bitorder="little").tobytes()
+
+PLANES: dict[str, tuple[Change, Mask]] = {
+    "a side marker": (plane(), MARK),
+    "of the last group": (plane(group=0x601E), MARK),
+    "of two groups": (both(plane(), plane(BLOCK, group=0x6002)), MARK | placed(BLOCK, 0, 0)),
+    "small, with an origin": (plane(BLOCK, origin=(31, 21)), placed(BLOCK, 30, 20)),
+    "begins before the film": (plane(BLOCK, origin=(-3, -2)), placed(BLOCK, -4, -3)),
+    "origin zero": (plane(BLOCK, origin=(0, 0)), placed(BLOCK, -1, -1)),
+    "ends behind the film": (plane(BLOCK, origin=(ROWS - 3, COLUMNS - 2)), placed(BLOCK, ROWS - 4, COLUMNS - 3)),
+    "beside the film": (plane(BLOCK, origin=(500, 500)), np.zeros_like(MARK)),
+    "larger than the film": (plane(LARGE), LARGE[:ROWS, :COLUMNS]),
+    "no origin, but the film's size": (plane(origin=None), MARK),
+    "an odd number of bits": (plane(BLOCK[:3, :3], origin=(5, 5)), placed(BLOCK[:3, :3], 4, 4)),
+    "without a type": (plane(kind=None), MARK),
+    "more bytes than bits": (plane(more={0x3000: ("OW", PACKED + bytes(60))}), MARK),
+    "as OB": (plane(more={0x3000: ("OB", PACKED)}), MARK),
+    "several frames": (plane(TWO, more={0x0015: ("IS", 2), 0x0051: ("US", 1)}), MARK),
+    "unused bit 12": (embedded(), MARK),
+    "unused bit 15": (embedded(15), MARK),
+    "a region of interest": (plane(BLOCK, origin=(31, 21), kind="R"), placed(OUTLINE, 30, 20)),
+}
+
+BROKEN: dict[str, Change] = {
+    "no rows": plane(more={0x0010: ("US", None)}),
+    "zero rows": plane(more={0x0010: ("US", 0)}),
+    "rows that are no number": plane(more={0x0010: ("OB", b"\x01\x02\x03\x04")}),
+    "no columns": plane(more={0x0011: ("US", None)}),
+    "absurd size": plane(more={0x0010: ("US", 65535), 0x0011: ("US", 65535)}),
+    "data too short": plane(more={0x3000: ("OW", bytes(100))}),
+    "no data": plane(more={0x3000: ("OW", None)}),
+    "data that are numbers": plane(more={0x3000: ("US", [1] * 400)}),
+    "empty data": plane(more={0x3000: ("OW", b"")}),
+    "eight bits allocated": plane(allocated=8, more={0x3000: ("OW", bytes(ROWS * COLUMNS))}),
+    "no origin and another size": plane(BLOCK, origin=None),
+    "an origin of one number": plane(BLOCK, more={0x0050: ("SS", 3)}),
+    "begins on frame 2": plane(more={0x0051: ("US", 2)}),
+    "in a bit of the gray value": plane(allocated=16, more={0x0102: ("US", 11), 0x3000: ("OW", None)}),
+    "in a bit that no cell has": plane(allocated=16, more={0x0102: ("US", 16), 0x3000: ("OW", None)}),
+    "in cells of another depth": plane(allocated=32, more={0x0102: ("US", 12), 0x3000: ("OW", None)}),
+    "embedded, of another size": plane(BLOCK, allocated=16, more={0x0102: ("US", 12), 0x3000: ("OW", None)}),
+    "a layer and nothing else": lambda film: film.add_new((0x6000, 0x1001), "CS", "MARKER"),
+}
+
+
+@pytest.mark.parametrize("name", PLANES)
+def test_a_state_shows_the_overlays_of_its_film(name: str, tmp_path: Path) -> None:
+    film = dark(PLANES[name][0])
+
+    state = state_of(film, tmp_path)
+
+    orders = {str(layer.GraphicLayer): int(layer.GraphicLayerOrder) for layer in state.GraphicLayerSequence}
+    found = activated(state)
+    assert found.keys() == {element.tag.group for element in film if 0x6000 <= element.tag.group < 0x7000}
+    for layer in found.values():
+        assert layer not in AI_LAYERS
+        assert orders[layer] < min(orders[name] for name in AI_LAYERS & orders.keys())
+    assert validators.dciodvfy(state) == []
+    assert validators.dcmpschk(state) == []
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_overlay_is_left_out_and_costs_nothing(name: str, tmp_path: Path) -> None:
+    film = dark(BROKEN[name])
+
+    state, picture = state_of(film, tmp_path), shown(film, tmp_path)
+
+    assert activated(state) == {0x6000: ""}
+    assert {str(layer.GraphicLayer) for layer in state.GraphicLayerSequence} <= AI_LAYERS
+    assert np.array_equal(picture, shown(dark(), tmp_path))
+    assert validators.dciodvfy(state) == []
+    assert validators.dcmpschk(state) == []
+
+
+@pytest.mark.parametrize("group", [0x6001, 0x5000, 0x6020])
+def test_groups_that_are_no_overlays_are_not_copied(group: int, tmp_path: Path) -> None:
+    film = dark(plane(group=group))
+
+    state = state_of(film, tmp_path)
+
+    assert [element.tag for element in state if 0x5000 <= element.tag.group < 0x7000] == []
+    assert np.array_equal(shown(film, tmp_path), shown(dark(), tmp_path))
+
+
+def test_a_film_without_overlay_or_shutter_has_neither(tmp_path: Path) -> None:
+    state = state_of(dark(), tmp_path)
+
+    assert activated(state) == {}
+    assert {str(layer.GraphicLayer) for layer in state.GraphicLayerSequence} <= AI_LAYERS
+    assert [element.keyword for element in state if element.keyword.startswith("Shutter")] == []
+
+
+@pytest.mark.parametrize("name", PLANES)
+def test_pictures_show_overlays_where_they_belong(name: str, tmp_path: Path) -> None:
+    change, expected = PLANES[name]
+
+    picture = shown(dark(change), tmp_path)
+
+    assert np.array_equal(picture == 255, expected)
+    assert np.array_equal(picture[~expected], shown(dark(), tmp_path)[~expected])
+
+
+OWN_WAY: Final = ("a region of interest", "no origin, but the film's size")
+"""What dcmtk 3.6.7 draws otherwise: it darkens what surrounds a region, and leaves a plane without an origin out."""
+
+
+@pytest.mark.parametrize("name", [name for name in PLANES if name not in OWN_WAY])
+def test_pictures_agree_with_those_of_dcmtk(name: str, tmp_path: Path) -> None:
+    path, drawn = as_file(dark(PLANES[name][0]), tmp_path), tmp_path / "film.pgm"
+
+    subprocess.run([require("dcm2pnm"), "--quiet", "+Wi", "1", path, drawn], check=True, timeout=60)
+
+    assert np.array_equal(np.asarray(Image.open(drawn)) == 255, shown(dark(PLANES[name][0]), tmp_path) == 255)
+
+
+def test_the_overlay_of_a_compressed_film_is_shown(tmp_path: Path) -> None:
+    in_cells, beside = dark(embedded()), films.compressed(dark(plane()), JPEG2000Lossless)
+    lost = films.compressed(dark(embedded()), JPEG2000Lossless)
+
+    rle = films.compressed(in_cells, RLELossless)
+
+    assert np.array_equal(shown(rle, tmp_path) == 255, MARK)
+    assert np.array_equal(shown(beside, tmp_path) == 255, MARK)
+    assert activated(state_of(lost, tmp_path)) == {0x6000: ""}
+
+
+@pytest.mark.parametrize("option", ["+ti", "+tb"], ids=["implicit", "big endian"])
+def test_overlays_are_read_in_every_byte_order(option: str, tmp_path: Path) -> None:
+    path, converted = as_file(dark(plane(), shutter("RECTANGULAR", **RECTANGLE)), tmp_path), tmp_path / "converted.dcm"
+    expected = decoding.picture_of(path)
+
+    subprocess.run([require("dcmconv"), option, path, converted], check=True, timeout=60)
+
+    assert np.array_equal(decoding.picture_of(converted), expected)
+    assert np.array_equal(expected == 255, MARK)
+
+
+RECTANGLE: Final = {
+    "ShutterLeftVerticalEdge": 11,
+    "ShutterRightVerticalEdge": 60,
+    "ShutterUpperHorizontalEdge": 21,
+    "ShutterLowerHorizontalEdge": 80,
+}
+CIRCLE: Final = {"CenterOfCircularShutter": [40, 30], "RadiusOfCircularShutter": 20}
+POLYGON: Final = {"VerticesOfThePolygonalShutter": [20, 10, 20, 60, 80, 60, 80, 10]}
+FRAME: Final = np.ones((ROWS, COLUMNS), dtype=bool)
+FRAME[20:80, 10:60] = False
+DOWN, ACROSS = np.ogrid[1 : ROWS + 1, 1 : COLUMNS + 1]
+DISK: Final = (DOWN - 40) ** 2 + (ACROSS - 30) ** 2 > 20**2
+SQUARE_OF_POLYGON: Final = np.ones((ROWS, COLUMNS), dtype=bool)
+SQUARE_OF_POLYGON[19:80, 9:60] = False
+
+SHUTTERS: dict[str, tuple[Change, Mapping[str, object], Mask]] = {
+    "rectangular": (shutter("RECTANGULAR", **RECTANGLE), RECTANGLE, FRAME),
+    "circular": (shutter("CIRCULAR", **CIRCLE), CIRCLE, DISK),
+    "polygonal": (shutter("POLYGONAL", **POLYGON), POLYGON, SQUARE_OF_POLYGON),
+    "two shapes": (
+        shutter("RECTANGULAR", "CIRCULAR", **RECTANGLE, **CIRCLE),
+        {**RECTANGLE, **CIRCLE},
+        FRAME | DISK,
+    ),
+    "all shapes": (
+        shutter("RECTANGULAR", "CIRCULAR", "POLYGONAL", **RECTANGLE, **CIRCLE, **POLYGON),
+        {**RECTANGLE, **CIRCLE, **POLYGON},
+        FRAME | DISK | SQUARE_OF_POLYGON,
+    ),
+    "gray": (shutter("RECTANGULAR", value=0x8080, **RECTANGLE), RECTANGLE, FRAME),
+    "white": (shutter("RECTANGULAR", value=0xFFFF, **RECTANGLE), RECTANGLE, FRAME),
+    "no value": (shutter("RECTANGULAR", value=None, **RECTANGLE), RECTANGLE, FRAME),
+    "wider than the film": (
+        shutter("RECTANGULAR", **{**RECTANGLE, "ShutterRightVerticalEdge": 5000}),
+        {**RECTANGLE, "ShutterRightVerticalEdge": 5000},
+        placed(np.ones((20, COLUMNS), bool), 0, 0)
+        | placed(np.ones((ROWS, 10), bool), 0, 0)
+        | placed(np.ones((10, COLUMNS), bool), 80, 0),
+    ),
+    "one of two broken": (
+        shutter("RECTANGULAR", "CIRCULAR", **RECTANGLE, **{**CIRCLE, "RadiusOfCircularShutter": 0}),
+        RECTANGLE,
+        FRAME,
+    ),
+    "attributes of a shape that it does not have": (shutter("RECTANGULAR", **RECTANGLE, **CIRCLE), RECTANGLE, FRAME),
+}
+
+BROKEN_SHUTTERS: dict[str, Change] = {
+    "no edges": shutter("RECTANGULAR"),
+    "edges in the wrong order": shutter("RECTANGULAR", **{**RECTANGLE, "ShutterLeftVerticalEdge": 61}),
+    "an edge that is no number": shutter("RECTANGULAR", **{**RECTANGLE, "ShutterLeftVerticalEdge": None}),
+    "beside the film": shutter(
+        "RECTANGULAR", **{**RECTANGLE, "ShutterLeftVerticalEdge": 500, "ShutterRightVerticalEdge": 600}
+    ),
+    "no center": shutter("CIRCULAR", RadiusOfCircularShutter=20),
+    "no radius": shutter("CIRCULAR", CenterOfCircularShutter=[40, 30]),
+    "a negative radius": shutter("CIRCULAR", **{**CIRCLE, "RadiusOfCircularShutter": -5}),
+    "a center of three numbers": shutter("CIRCULAR", **{**CIRCLE, "CenterOfCircularShutter": [40, 30, 20]}),
+    "an absurd radius": shutter("CIRCULAR", **{**CIRCLE, "RadiusOfCircularShutter": 2**31 - 1}),
+    "two vertices": shutter("POLYGONAL", VerticesOfThePolygonalShutter=[1, 1, 50, 50]),
+    "an odd number of coordinates": shutter("POLYGONAL", VerticesOfThePolygonalShutter=[1, 1, 50, 50, 1, 50, 3]),
+    "another shape": shutter("HEXAGONAL", **RECTANGLE),
+    "no shape": shutter(**RECTANGLE),
+    "two shapes that leave nothing": shutter(
+        "RECTANGULAR", "CIRCULAR", **RECTANGLE, CenterOfCircularShutter=[5, 5], RadiusOfCircularShutter=3
+    ),
+    "a bitmap of no group": shutter("BITMAP"),
+    "a bitmap of an absent group": shutter("BITMAP", ShutterOverlayGroup=0x6004),
+    "a bitmap of no overlay": shutter("BITMAP", ShutterOverlayGroup=0x0028),
+}
+
+
+@pytest.mark.parametrize("name", SHUTTERS)
+def test_a_state_has_the_shutter_of_its_film(name: str, tmp_path: Path) -> None:
+    change, kept, _ = SHUTTERS[name]
+    film = dark(change)
+
+    state = state_of(film, tmp_path)
+
+    found = {element.keyword: element.value for element in state if "Shutter" in element.keyword}
+    shape, value = found.pop("ShutterShape"), found.pop("ShutterPresentationValue")
+    assert found == kept
+    assert set([shape] if isinstance(shape, str) else shape) <= set(attributes.values(film, "ShutterShape"))
+    assert value == film.get("ShutterPresentationValue", 0)
+    assert validators.dciodvfy(state) == []
+    assert validators.dcmpschk(state) == []
+
+
+@pytest.mark.parametrize("name", SHUTTERS)
+def test_pictures_are_hidden_by_the_shutter(name: str, tmp_path: Path) -> None:
+    change, _, hidden = SHUTTERS[name]
+    film = dark(change)
+
+    picture = shown(film, tmp_path)
+
+    edge = np.zeros_like(hidden)
+    if "CIRCULAR" in film.ShutterShape:  # a circle of pixels is a matter of rounding at its edge
+        edge = np.abs(np.hypot(DOWN - 40, ACROSS - 30) - 20) < 1
+    gray = round(film.get("ShutterPresentationValue", 0) / 257)
+    assert (picture[hidden & ~edge] == gray).all()
+    assert np.array_equal(picture[~hidden & ~edge], shown(dark(), tmp_path)[~hidden & ~edge])
+
+
+@pytest.mark.parametrize("name", BROKEN_SHUTTERS)
+def test_a_broken_shutter_is_left_out_and_costs_nothing(name: str, tmp_path: Path) -> None:
+    film = dark(BROKEN_SHUTTERS[name])
+
+    state, picture = state_of(film, tmp_path), shown(film, tmp_path)
+
+    assert [element.keyword for element in state if "Shutter" in element.keyword] == []
+    assert np.array_equal(picture, shown(dark(), tmp_path))
+    assert validators.dciodvfy(state) == []
+
+
+@pytest.mark.parametrize("numbers", [["x"], ["1.5"], ["11", "12"]])
+def test_an_edge_that_cannot_be_read_counts_as_none(numbers: list[str], tmp_path: Path) -> None:
+    film = dark(shutter("RECTANGULAR", **RECTANGLE))
+    film.add_new("ShutterLeftVerticalEdge", "LO", numbers)
+
+    assert "ShutterShape" not in state_of(film, tmp_path)
+
+
+def test_a_bitmap_shutter_brings_its_plane_into_the_state(tmp_path: Path) -> None:
+    film = dark(plane(FRAME), shutter("BITMAP", ShutterOverlayGroup=0x6000, value=0x4000))
+
+    state, picture = state_of(film, tmp_path), shown(film, tmp_path)
+
+    assert (state.ShutterShape, state.ShutterOverlayGroup, state.ShutterPresentationValue) == ("BITMAP", 0x6000, 0x4000)
+    assert state[0x6000, 0x3000].value == film[0x6000, 0x3000].value
+    assert activated(state) == {0x6000: ""}
+    assert (picture[FRAME] == 0x40).all()
+    assert np.array_equal(picture[~FRAME], shown(dark(), tmp_path)[~FRAME])
+    assert validators.dciodvfy(state) == []
+    assert validators.dcmpschk(state) == []
+
+
+@pytest.mark.parametrize("bits", [BLOCK, np.ones((ROWS, COLUMNS), dtype=bool)], ids=["of another size", "hides all"])
+def test_a_bitmap_that_is_no_shutter_is_left_out(bits: Mask, tmp_path: Path) -> None:
+    film = dark(plane(bits), shutter("BITMAP", ShutterOverlayGroup=0x6000))
+
+    state = state_of(film, tmp_path)
+
+    assert "ShutterShape" not in state
+
+
+MARKED: Final = (plane(), shutter("RECTANGULAR", value=0, **{**RECTANGLE, "ShutterUpperHorizontalEdge": 15}))
+
+
+def test_every_picture_of_the_node_shows_both(tmp_path: Path) -> None:
+    path = as_file(dark(*MARKED), tmp_path)
+    known = sources(path)
+    [source], of = known.values(), report(*map(answer_of, known.values()))
+    film = of.films[0]
+
+    picture = source.picture()
+    assert picture is not None
+    capture, _ = secondary_capture.write(of, known, BERLIN)
+    page = Pictures().draw(
+        Instance(
+            study_uid=samples.STUDY,
+            sop_instance_uid=film.source,
+            number=1,
+            sha256="",
+            path=path,
+            received_at=of.created_at,
+        )
+    )
+
+    assert np.array_equal(capture.pixel_array, np.asarray(overlay.draw(picture, film)))
+    assert np.array_equal(np.asarray(Image.open(BytesIO(page.png))), picture)
+    assert (picture[MARK] == 255).all()
+    assert (picture[:14][~MARK[:14]] == 0).all()
+    assert picture[30:70, 20:50].max() > 0
+
+
+def test_another_window_keeps_overlay_and_shutter(tmp_path: Path) -> None:
+    stored = decoding.stored_picture(as_file(dark(*MARKED), tmp_path))
+
+    turned = stored.shown(is_inverted=True)
+
+    assert (turned[MARK] == 255).all()
+    assert (turned[:14][~MARK[:14]] == 0).all()
+    assert turned[30:70, 20:50].min() > 100
+
+
+def test_boxes_and_labels_lie_above_the_overlay(tmp_path: Path) -> None:
+    film = dark(plane(np.ones_like(MARK)))
+    source = next(iter(sources(as_file(film, tmp_path)).values()))
+    picture = source.picture()
+
+    assert picture is not None
+    drawn = np.asarray(overlay.draw(picture, answer_of(source)))
+
+    assert (np.ptp(drawn.astype(int), axis=2) > 40).any()
+
+
+@pytest.mark.parametrize("orientation", [["R", "F"], ["F", "R"], ["L", "H"]])
+def test_overlays_keep_to_stored_pixels(orientation: list[str], tmp_path: Path) -> None:
+    film = films.changed(dark(*MARKED), {"PatientOrientation": orientation})
+
+    assert np.array_equal(shown(film, tmp_path), shown(dark(*MARKED), tmp_path))
+
+
+def test_the_network_sees_the_film_alone(tmp_path: Path) -> None:
+    inputs = []
+    for film in (dark(*MARKED), dark(), dark(embedded())):
+        dataset = as_file(film, tmp_path)
+        inputs.append(decoding.load(dataset, gray="voi", square=lambda columns, rows: (0, 0, columns, rows)).gray)
+        inputs.append(decoding.stored_picture(dataset).film().astype(np.float32))
+
+    assert np.array_equal(inputs[0], inputs[2])
+    assert np.array_equal(inputs[0], inputs[4])
+    assert np.array_equal(inputs[1], inputs[3])  # what `node corrections` exports for training
+
+
+def test_the_state_of_an_answer_shows_both(tmp_path: Path) -> None:
+    known = sources(as_file(dark(*MARKED), tmp_path))
+    [(uid, source)] = known.items()
+    question = replace(asked(boxes=()), film=uid)
+
+    [(_, state)] = answers.write_objects(question, report(answer_of(source)), source, zone=BERLIN, kinds=["gsps"])
+
+    assert list(activated(state).values()) == [gsps.OVERLAYS]
+    assert state.ShutterShape == "RECTANGULAR"
+
+
+def test_a_film_that_cannot_be_decoded_keeps_both(tmp_path: Path) -> None:
+    path = as_file(dark(*MARKED), tmp_path)
+    [(uid, source)] = sources(path).items()
+    gone = Source(header=source.header)
+
+    [state] = gsps.write(report(answer_of(source)), {uid: gone}, BERLIN)
+
+    assert list(activated(state).values()) == [gsps.OVERLAYS]
+    assert state.ShutterShape == "RECTANGULAR"
+
+
+def test_another_overlay_makes_another_state(tmp_path: Path) -> None:
+    states = [state_of(film, tmp_path) for film in (dark(), dark(plane()), dark(*MARKED))]
+
+    assert len({document.film_of(state) for state in states}) == 1
+    assert len({str(state.SOPInstanceUID) for state in states}) == 3
+
+
+# A picture without a header: what has colors, or cannot be told from a film in gray, is refused in words.
+
+GRAY: Final = np.round(np.hypot(*np.mgrid[-1:1:120j, -1:1:100j]) * 150 + 20).astype(np.uint8)
+
+
+def as_picture(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    content = BytesIO()
+    image.save(content, kind, **options)
+    return content.getvalue()
+
+
+def gray(mode: str = "L") -> Image.Image:
+    return Image.fromarray(GRAY).convert(mode)
+
+
+def false_colors(name: int) -> Image.Image:
+    return Image.fromarray(cv2.applyColorMap(GRAY, name)[..., ::-1])
+
+
+def with_red(size: int) -> Image.Image:
+    """Return a gray picture with a red mark of some pixels."""
+    marked = gray("RGB")
+    marked.paste((255, 0, 0), (12, 12, 12 + size, 12 + size))
+    return marked
+
+
+def screenshot() -> Image.Image:
+    """Return a film in the window of a program: a bluish bar above it, everything else gray."""
+    window = Image.new("RGB", (160, 160), (40, 40, 40))
+    window.paste((44, 62, 88), (0, 0, 160, 10))
+    window.paste(gray("RGB"), (30, 25))
+    return window
+
+
+def noisy(sigma: float) -> Image.Image:
+    noise = np.random.default_rng(1).normal(0, sigma, (*GRAY.shape, 3))
+    return Image.fromarray(np.clip(GRAY[..., np.newaxis] + noise, 0, 255).astype(np.uint8))
+
+
+def gray_palette() -> Image.Image:
+    """Return a gray picture as places in a palette, whose order is not that of the gray values."""
+    image = Image.fromarray(255 - GRAY).convert("P")
+    image.putpalette([255 - place // 3 for place in range(768)])
+    return image
+
+
+def with_alpha(mode: str, lowest: int) -> Image.Image:
+    image = gray(mode)
+    image.putalpha(Image.fromarray(np.where(GRAY > 30, 255, lowest).astype(np.uint8)))
+    return image
+
+
+COLORED: dict[str, bytes] = {
+    "false colors": as_picture(false_colors(cv2.COLORMAP_JET)),
+    "false colors as JPEG": as_picture(false_colors(cv2.COLORMAP_JET), "JPEG", quality=60),
+    "the palest false colors": as_picture(false_colors(cv2.COLORMAP_BONE)),
+    "the palest false colors as JPEG": as_picture(false_colors(cv2.COLORMAP_BONE), "JPEG", quality=30),
+    "a palette of colors": as_picture(false_colors(cv2.COLORMAP_JET).convert("P")),
+    "colors below an opaque alpha channel": as_picture(false_colors(cv2.COLORMAP_HOT).convert("RGBA")),
+    "a small red mark": as_picture(with_red(3)),
+    "a small red mark as JPEG": as_picture(with_red(6), "JPEG", quality=75),
+    "a screenshot": as_picture(screenshot()),
+    "a screenshot as JPEG": as_picture(screenshot(), "JPEG", quality=50),
+    "sepia": as_picture(Image.merge("RGB", (gray().point(lambda v: min(v + 24, 255)), gray(), gray()))),
+}
+ODD: dict[str, tuple[bytes, str]] = {
+    "transparent gray": (as_picture(with_alpha("L", 0)), "transparent"),
+    "half transparent": (as_picture(with_alpha("RGB", 200)), "transparent"),
+    "a palette with a transparent place": (as_picture(gray_palette(), transparency=40), "transparent"),
+    "a transparent gray value": (as_picture(gray(), transparency=40), "transparent"),
+    "CMYK": (as_picture(gray("CMYK"), "JPEG"), "for printing"),
+    "an animated PNG": (as_picture(gray(), save_all=True, append_images=[Image.new("L", (100, 120))]), "several"),
+    "a JPEG of several pictures": (as_picture(gray(), "MPO", save_all=True, append_images=[gray()]), "several"),
+    "GIF": (as_picture(gray(), "GIF"), "not a readable picture"),
+    "TIFF": (as_picture(gray(), "TIFF"), "not a readable picture"),
+    "BMP": (as_picture(gray(), "BMP"), "not a readable picture"),
+    "12 bits in 16": (as_picture(Image.fromarray(GRAY.astype(np.uint16) * 16)), "16 bits"),
+    "a tiny one in color": (as_picture(Image.new("RGB", (1, 1), (255, 0, 0))), "colors"),
+}
+READ: dict[str, tuple[bytes, int]] = {
+    "gray": (as_picture(gray()), 0),
+    "gray JPEG": (as_picture(gray(), "JPEG", quality=95), 4),
+    "equal channels": (as_picture(gray("RGB")), 0),
+    "equal channels as JPEG": (as_picture(gray("RGB"), "JPEG", quality=95), 4),
+    "a gray palette": (as_picture(gray_palette()), 0),
+    "an opaque alpha channel": (as_picture(gray("LA")), 0),
+    "equal channels and an opaque alpha channel": (as_picture(gray("RGBA")), 0),
+    "noise": (as_picture(noisy(2)), 12),
+    "noise as JPEG of full chroma": (as_picture(noisy(3), "JPEG", quality=95, subsampling=0), 20),
+    "noise as JPEG": (as_picture(noisy(4), "JPEG", quality=75), 24),
+    "a faint tint": (as_picture(Image.merge("RGB", (gray().point(lambda v: v + 8), gray(), gray()))), 4),
+    "16 bits": (as_picture(Image.fromarray(GRAY.astype(np.uint16) * 257)), 0),
+}
+"""Bytes of a picture, and how far its gray values may lie from `GRAY`."""
+
+
+def named(folder: Path, content: bytes) -> Path:
+    path = folder / "film.png"
+    path.write_bytes(content)
+    return path
+
+
+def ask_about(path: Path) -> list[FilmAnswer]:
+    return open_film.ask(
+        path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=prompts.load("chexpert14")
+    )
+
+
+@pytest.mark.parametrize("name", COLORED)
+def test_a_picture_with_colors_is_refused_in_words(name: str, tmp_path: Path) -> None:
+    path = named(tmp_path, COLORED[name])
+
+    for refuse in (ask_about, open_film.check, lambda path: open_film.load(path, ScriptedReader())):
+        with pytest.raises(InputError, match="the picture has colors") as refused:
+            refuse(path)
+        assert "header" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_picture_that_is_no_film_says_why(name: str, tmp_path: Path) -> None:
+    content, reason = ODD[name]
+
+    with pytest.raises(InputError, match=reason) as refused:
+        ask_about(named(tmp_path, content))
+
+    assert "header" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_gray_picture_is_read_however_it_is_stored(name: str, tmp_path: Path) -> None:
+    content, tolerance = READ[name]
+    path = named(tmp_path, content)
+
+    found = gray_picture.read(path).astype(int)
+
+    assert np.abs(found - GRAY).max() <= tolerance
+    assert ask_about(path)
+
+
+def test_a_picture_that_a_camera_turned_is_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = named(tmp_path, as_picture(gray().transpose(Image.Transpose.ROTATE_90), "JPEG", exif=exif, quality=95))
+
+    assert np.abs(gray_picture.read(path).astype(int) - GRAY).max() <= 4
+
+
+def test_words_are_not_asked_about_a_picture_with_colors(tmp_path: Path) -> None:
+    parser = ArgumentParser()
+    add_ask(parser, run=None)
+    words = ["--model", str(tmp_path), "--words", "any effusion?"]
+    options = parser.parse_args([str(named(tmp_path, COLORED["a screenshot"])), *words])
+
+    with pytest.raises(InputError, match="the picture has colors"):
+        ask_words.asked(options, open_reader=lambda _options, _prompts: ScriptedReader())
+
+
+@pytest.mark.parametrize(("seen", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])
+def test_what_is_said_of_a_picture_speaks_of_no_header(seen: str, reason: Reason, tmp_path: Path) -> None:
+    image = open_film.load(named(tmp_path, READ["gray"][0]), ScriptedReader())
+    of_view = [
+        answer_picture(image, SeeingReader(view), prompts.load("chexpert14"), source="1.2")
+        for view in (seeing({seen: 0.99}), seeing({"PA": 0.99}, mirrored=True, rotated=True), None)
+    ]
+
+    said = [" ".join(wording.about(film)) for film in of_view]
+
+    assert [film.reason for film in of_view] == [reason, None, None]
+    assert of_view[0].view == FilmView(seen=seen, certainty=0.99)
+    assert "its picture" in said[0]
+    assert [text for text in said if "header" in text] == []

@@ -1,0 +1,852 @@
+"""Who a result is of: identifiers whole or left out, orders of their own patient, studies with films of several."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.commands import read_files
+from node.commands.explain.film import explain_file
+from node.commands.explain.study import explain_uid
+from node.deliver.hl7 import check_identifiers
+from node.dicom.film_header import parse_header
+from node.domain import OutputObject
+from node.errors import GiveUp
+from node.hl7.text import Message, read
+from node.jobs.patient_numbers import PatientNumbers
+from node.jobs.patient_updates import PatientUpdates
+from node.jobs.round_steps import Steps
+from node.metrics import Metrics
+from node.orders.messages import read_orders
+from node.orders.patients import read_updates
+from node.orders.store import OrderStore
+from node.outputs import oru
+from node.outputs.parts import divide
+from node.outputs.sr import report as sr
+from node.pipeline import Pipeline
+from node.read import prompts
+from node.settings.destinations import Hl7Destination
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+from node.web import studies
+from tests.node.orders.test_patient_updates import merge
+from tests.node.outputs.test_rejection import highdicom_note, rejected_uids
+from tests.node.test_metrics import samples as samples_of
+from tests.node.web.test_web_states import client
+from tests.support import films, samples, senders
+from tests.support.fakes import ScriptedReader
+from tests.support.service import settings_for
+
+Changes = Mapping[str, object]
+"""What is changed in a header, by keyword; None removes it."""
+
+STUDY: Final = str(films.thumbnail().StudyInstanceUID)
+LONG: Final = "ACC-2026-1234567890"  # 19 characters, and SH holds 16
+PROMPTS: Final = replace(prompts.load("chexpert14"), prompts=(prompts.load("chexpert14")["pneumothorax"],))
+
+
+def header(changes: Changes) -> Dataset:
+    return films.changed(samples.cr(1), changes)
+
+
+def requested(**values: str) -> list[Dataset]:
+    """Make the request items of a film."""
+    item = Dataset()
+    films.changed(item, values)
+    return [item]
+
+
+def as_sr(source: Dataset) -> Dataset:
+    [dataset] = sr.write(samples.report(samples.film()), samples.sources(source), samples.BERLIN)
+    return dataset
+
+
+def as_message(source: Dataset) -> Message:
+    report = samples.report(samples.film())
+    _, content = oru.write(report, samples.sources(source), samples.BERLIN, order=None, documents=[])
+    return read(content)
+
+
+def said_in(message: Message, segment: str, field: int, component: int = 1) -> str:
+    return next(message.named(segment)).text(field, component)
+
+
+WHOLE: Final = {
+    "two blanks": ("PatientID", "12  3456", ("PID", 3, 1)),
+    "two blanks after a letter": ("PatientID", "A  77", ("PID", 3, 1)),
+    "padding is none": ("PatientID", " A 77 ", ("PID", 3, 1)),
+    "small letters": ("PatientID", "a77", ("PID", 3, 1)),
+    "64 characters": ("PatientID", "9" * 64, ("PID", 3, 1)),
+    "HL7 delimiters": ("PatientID", "A|7^7&~", ("PID", 3, 1)),
+    "blanks of an issuer": ("IssuerOfPatientID", "ST  JAMES", ("PID", 3, 4)),
+    "blanks of an accession number": ("AccessionNumber", "A  17", ("OBR", 18, 1)),
+    "16 characters": ("AccessionNumber", "A" * 16, ("OBR", 18, 1)),
+    "blanks of a study id": ("StudyID", "S  1", ("OBR", 19, 1)),
+    "blanks of a name": ("PatientName", "van  der  Meer^Jan", ("PID", 5, 1)),
+}
+
+
+@pytest.mark.parametrize(("keyword", "value", "place"), WHOLE.values(), ids=WHOLE)
+def test_an_identifier_is_copied_character_by_character(keyword: str, value: str, place: tuple[str, int, int]) -> None:
+    source = header({keyword: value})
+
+    assert str(as_sr(source)[keyword].value) == value.strip()
+    assert said_in(as_message(source), *place) == value.strip().split("^" if keyword == "PatientName" else "\0")[0]
+
+
+LONGER: Final = {
+    "patient id": ("PatientID", "7" * 70, ("PID", 3, 1)),
+    "issuer": ("IssuerOfPatientID", "I" * 65, ("PID", 3, 4)),
+    "accession number": ("AccessionNumber", LONG, ("OBR", 18, 1)),
+    "accession number as filler": ("AccessionNumber", LONG, ("ORC", 3, 1)),
+    "study id": ("StudyID", "S" * 17, ("OBR", 19, 1)),
+    "name": ("PatientName", "N" * 65, ("PID", 5, 1)),
+}
+
+
+@pytest.mark.parametrize(("keyword", "value", "place"), LONGER.values(), ids=LONGER)
+def test_an_identifier_too_long_is_whole_in_hl7_or_nowhere(
+    keyword: str, value: str, place: tuple[str, int, int]
+) -> None:
+    source = header({keyword: value})
+
+    assert not as_sr(source).get(keyword)
+    assert said_in(as_message(source), *place) == value
+
+
+UNUSABLE: Final = {
+    "two patient ids": ("PatientID", ["P-1", "P-2"]),
+    "a backslash at the end": ("PatientID", ["P-1", ""]),
+    "a tab": ("PatientID", "A\t77"),
+    "a line break": ("PatientID", "A\r\n77"),
+    "two accession numbers": ("AccessionNumber", ["A-1", "A-2"]),
+    "two issuers": ("IssuerOfPatientID", ["X", "Y"]),
+    "two names": ("PatientName", ["Doe^Jane", "Roe^Richard"]),
+    "a name of six parts": ("PatientName", "a^b^c^d^e^f"),
+    "a name of four groups": ("PatientName", "a=b=c=d"),
+    "a control character in a name": ("PatientName", "Doe\x07^Jane"),
+}
+
+
+@pytest.mark.parametrize(("keyword", "value"), UNUSABLE.values(), ids=UNUSABLE)
+def test_no_part_of_an_unusable_identifier_leaves(keyword: str, value: object) -> None:
+    source = header({keyword: value})
+    places = {"PatientID": ("PID", 3, 1), "IssuerOfPatientID": ("PID", 3, 4), "PatientName": ("PID", 5, 1)}
+
+    message = as_message(source)
+
+    assert not as_sr(source).get(keyword)
+    sent = said_in(message, *places.get(keyword, ("OBR", 18, 1)))
+    assert sent == "" or (keyword == "PatientID" and message_issuer(message) == "ChEX Node")
+
+
+def message_issuer(message: Message) -> str:
+    return said_in(message, "PID", 3, 4)
+
+
+def test_a_leaked_null_of_hl7_names_no_patient() -> None:
+    message = as_message(header({"PatientID": '""', "PatientName": '""'}))
+
+    assert next(message.named("PID")).fields[3].startswith("S")
+    assert '""' not in next(message.named("PID")).fields[5]
+
+
+REQUESTS: Final = {
+    "a long number of the film is not replaced": ({"AccessionNumber": LONG}, {"AccessionNumber": "B-2"}, LONG, "B-2"),
+    "that of the request": ({"AccessionNumber": ""}, {"AccessionNumber": "B  2"}, "B  2", "B  2"),
+    "a long one of the request": ({"AccessionNumber": ""}, {"AccessionNumber": LONG}, LONG, ""),
+    "a long one beside the film's": ({"AccessionNumber": "A-1"}, {"AccessionNumber": LONG}, "A-1", ""),
+}
+
+
+@pytest.mark.parametrize(("film", "request_item", "in_hl7", "in_sr"), REQUESTS.values(), ids=REQUESTS)
+def test_no_number_stands_in_for_one_that_is_too_long(
+    film: dict[str, str], request_item: dict[str, str], in_hl7: str, in_sr: str
+) -> None:
+    source = header({**film, "RequestAttributesSequence": requested(**request_item)})
+
+    assert said_in(as_message(source), "OBR", 18) == in_hl7
+    requests = as_sr(source).get("ReferencedRequestSequence", [])
+    assert "".join(str(item.AccessionNumber) for item in requests) == in_sr
+
+
+def test_two_numbers_of_two_requests_are_not_chosen_from() -> None:
+    both = [*requested(AccessionNumber="A-1"), *requested(AccessionNumber="A-2")]
+    source = header({"AccessionNumber": "", "RequestAttributesSequence": both})
+
+    assert said_in(as_message(source), "OBR", 18) == ""
+    assert [item.AccessionNumber for item in as_sr(source).ReferencedRequestSequence] == ["A-1", "A-2"]
+
+
+class Node:
+    """One study on a spool, its orders, and the steps of its rounds."""
+
+    def __init__(self, folder: Path, *kinds: str) -> None:
+        self.spool, self.orders = Spool(folder), OrderStore(folder)
+        self.ledger = Ledger(connect(folder / "ledger.sqlite"))
+        pipeline = Pipeline(
+            spool=self.spool,
+            orders=self.orders,
+            reader=ScriptedReader(critical=folder / "critical"),
+            prompts=PROMPTS,
+            zone=ZoneInfo("UTC"),
+            kinds=kinds or ("sr", "gsps", "oru"),
+        )
+        self.metrics = Metrics()
+        self.steps = Steps(
+            pipeline=pipeline, ledger=self.ledger, metrics=self.metrics, destinations={}, stat_seconds=900.0
+        )
+
+    def receive(self, name: str, **changes: object) -> str:
+        """Receive a film; its SOP Instance UID."""
+        film = films.as_another(films.thumbnail(changes), name)
+        films.keep(self.spool, film, study_uid=STUDY)
+        return str(film.SOPInstanceUID)
+
+    def order(self, text: str) -> None:
+        for change in read_orders(read(text.encode())):
+            (self.orders.forget if change.is_cancelled else self.orders.keep)(change.order)
+
+    def round(self) -> list[OutputObject]:
+        senders.run_round(self.steps, STUDY)
+        return list(self.spool.rounds(STUDY)[-1].outputs)
+
+    def content(self, output: OutputObject) -> bytes:
+        content = self.spool.output(output)
+        assert content is not None
+        return content
+
+    def messages(self, outputs: Iterable[OutputObject]) -> list[Message]:
+        return [read(self.content(output)) for output in outputs if output.kind == "oru"]
+
+    def objects(self, outputs: Iterable[OutputObject], *kinds: str) -> list[Dataset]:
+        return [dcmread(BytesIO(self.content(output))) for output in outputs if output.kind in kinds]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def order(
+    accession: str = "A-17",
+    patient: str = "P-1",
+    *,
+    placer: str = "PL1",
+    study: str = "",
+    priority: str = "R",
+    control: str = "NW",
+) -> str:
+    """An ORM^O01; patient: PID-3."""
+    segments = [
+        r"MSH|^~\&|RIS|CLINIC|CHEX|XRAY|20240131||ORM^O01|C1|P|2.3.1",
+        f"PID|1||{patient}",
+        f"ORC|{control}|{placer}^RIS|F{placer}^RIS||||^^^^^{priority}",
+        f"OBR|1|{placer}^RIS|F{placer}^RIS|XCHEST^Chest^L||||||||||||||{accession}|RP-3",
+        *([f"ZDS|{study}^RIS^Application^DICOM"] if study else []),
+    ]
+    return "\r".join(segments)
+
+
+# film, orders, the placer number that the result carries
+MATCHES: Final[dict[str, tuple[Changes, list[str], str]]] = {
+    "its own": ({}, [order()], "PL1"),
+    "its own of 19 characters": ({"AccessionNumber": LONG}, [order(LONG)], "PL1"),
+    "cut at 16 it would be another's": (
+        {"AccessionNumber": LONG},
+        [order(LONG[:16], "P-2", placer="PL2"), order(LONG)],
+        "PL1",
+    ),
+    "cut at 16 alone": ({"AccessionNumber": LONG}, [order(LONG[:16])], ""),
+    "blanks merged": ({"AccessionNumber": "A  17"}, [order("A 17")], ""),
+    "inner blanks": ({"AccessionNumber": "A  17"}, [order("A  17")], "PL1"),
+    "another case": ({}, [order("a-17")], ""),
+    "another patient": ({}, [order(patient="P-2")], ""),
+    "another patient by study": ({}, [order("", "P-2", study=STUDY)], ""),
+    "another patient after its own": ({}, [order(), order(patient="P-2", placer="PL2")], "PL1"),
+    "another patient before its own": ({}, [order(patient="P-2", placer="PL2"), order()], "PL1"),
+    "by study": ({}, [order("", study=STUDY)], "PL1"),
+    "by study with another number": ({}, [order("A-18", study=STUDY)], ""),
+    "patient with two blanks": ({"PatientID": "12  34"}, [order(patient="12  34")], "PL1"),
+    "patient with one blank less": ({"PatientID": "12  34"}, [order(patient="12 34")], ""),
+    "patient in another case": ({}, [order(patient="p-1")], ""),
+    "a long patient id": ({"PatientID": "7" * 70}, [order(patient="7" * 70)], "PL1"),
+    "a long patient id cut": ({"PatientID": "7" * 70}, [order(patient="7" * 64)], ""),
+    "one of several identifiers": ({}, [order(patient="X-9^^^OTHER~P-1^^^CLINIC")], "PL1"),
+    "same authority": ({"IssuerOfPatientID": "CLINIC"}, [order(patient="P-1^^^CLINIC")], "PL1"),
+    "its universal id": ({"IssuerOfPatientID": "1.2.3"}, [order(patient="P-1^^^CLINIC&1.2.3&ISO")], "PL1"),
+    "another authority": ({"IssuerOfPatientID": "CLINIC"}, [order(patient="P-1^^^OTHER")], ""),
+    "no authority in the order": ({"IssuerOfPatientID": "CLINIC"}, [order()], "PL1"),
+    "no patient on the film": ({"PatientID": None}, [order()], ""),
+    "no patient on the film by study": ({"PatientID": None}, [order("", study=STUDY)], ""),
+    "two patient ids": ({"PatientID": ["P-1", "P-2"]}, [order()], ""),
+    "cancelled": ({}, [order(), order(control="CA")], ""),
+    "cancelled for another patient": ({}, [order(), order(patient="P-2", placer="PL2", control="CA")], "PL1"),
+    "moved to another patient": ({}, [order(), order(patient="P-2")], ""),
+    "changed": ({}, [order(), order(placer="PL3")], "PL3"),
+    "two studies of one number": (
+        {},
+        [order(study="1.2.3"), order(study="1.2.4", placer="PL2")],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "orders", "placer"), MATCHES.values(), ids=MATCHES)
+def test_only_an_order_of_the_same_patient_is_answered(
+    tmp_path: Path, changes: Changes, orders: list[str], placer: str
+) -> None:
+    node = Node(tmp_path, "oru")
+    for text in orders:
+        node.order(text)
+    node.receive("film", **{"PatientID": "P-1", "AccessionNumber": "A-17", **changes})
+
+    [message] = node.messages(node.round())
+
+    assert said_in(message, "ORC", 2) == placer
+    assert said_in(message, "OBR", 18) == str(changes.get("AccessionNumber", "A-17"))
+
+
+@pytest.mark.parametrize(("patient", "is_stat"), [("P-1", True), ("P-2", False), ("p-1", False)])
+@pytest.mark.parametrize(("accession", "study"), [("A-17", ""), ("", STUDY)])
+def test_a_stat_order_of_another_patient_hurries_nobody(
+    tmp_path: Path, patient: str, is_stat: bool, accession: str, study: str
+) -> None:
+    node = Node(tmp_path)
+    node.order(order(accession, patient, study=study, priority="S"))
+    node.receive("film", PatientID="P-1", AccessionNumber="A-17")
+
+    assert node.steps.pipeline.waiting(STUDY).is_stat is is_stat
+
+
+X: Final[Changes] = {
+    "PatientID": "P-1",
+    "PatientName": "Xiang^Xu",
+    "PatientBirthDate": "19500101",
+    "AccessionNumber": "A-1",
+}
+Y: Final[Changes] = {
+    "PatientID": "P-2",
+    "PatientName": "Yilmaz^Yasar",
+    "PatientBirthDate": "19600101",
+    "AccessionNumber": "A-2",
+}
+NOBODY: Final[Changes] = {**X, "PatientID": None, "PatientName": None, "PatientBirthDate": None}
+
+
+def film_names(message: Message, uids: Mapping[str, str]) -> set[str]:
+    """Name the films that a message is about, by their UIDs."""
+    return {uids[segment.text(5)] for segment in message.named("OBX") if segment.text(3, 2) == oru.FILM[1]}
+
+
+# films; the parts: who they are of, the accession number, their films; the films that belong to none
+DIVIDED: Final[dict[str, tuple[Mapping[str, Changes], list[tuple[str, str, str]], str]]] = {
+    "one patient, one number": ({"a": {**X}, "b": {**X}}, [("P-1", "A-1", "ab")], ""),
+    "two patients": ({"a": {**X}, "b": {**Y}}, [("P-1", "A-1", "a"), ("P-2", "A-2", "b")], ""),
+    "two patients, one number": (
+        {"a": {**X}, "b": {**Y, "AccessionNumber": "A-1"}},
+        [("P-1", "A-1", "a"), ("P-2", "A-1", "b")],
+        "",
+    ),
+    "two numbers": ({"a": {**X}, "b": {**X, "AccessionNumber": "A-2"}}, [("P-1", "A-1", "a"), ("P-1", "A-2", "b")], ""),
+    "two long numbers": (
+        {"a": {**X, "AccessionNumber": LONG}, "b": {**X, "AccessionNumber": f"{LONG[:-1]}X"}},
+        [("P-1", LONG, "a"), ("P-1", f"{LONG[:-1]}X", "b")],
+        "",
+    ),
+    "patients by a blank": (
+        {"a": {**X, "PatientID": "12  3"}, "b": {**X, "PatientID": "12 3"}},
+        [("12  3", "A-1", "a"), ("12 3", "A-1", "b")],
+        "",
+    ),
+    "no patient, two in the study": (
+        {"a": {**NOBODY}, "b": {**X}, "c": {**Y}},
+        [("P-1", "A-1", "b"), ("P-2", "A-2", "c")],
+        "a",
+    ),
+    "a film that is not read": (
+        {"a": {**X}, "b": {**Y, "ViewPosition": "LL"}},
+        [("P-1", "A-1", "a"), ("P-2", "A-2", "b")],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("received", "parts", "parked"), DIVIDED.values(), ids=DIVIDED)
+def test_each_patient_and_number_gets_a_message_of_its_own(
+    tmp_path: Path, received: Mapping[str, Changes], parts: list[tuple[str, str, str]], parked: str
+) -> None:
+    node = Node(tmp_path, "oru")
+    uids = {node.receive(name, **changes): name for name, changes in received.items()}
+
+    messages = node.messages(node.round())
+
+    found = [
+        (said_in(message, "PID", 3), said_in(message, "OBR", 18), "".join(sorted(film_names(message, uids))))
+        for message in messages
+    ]
+    assert sorted(found) == parts
+    state = node.ledger.parked()
+    assert [work.reason.split(":")[0] for work in state] == ["patient_unclear"] * bool(parked)
+    assert all(uid in state[0].reason for uid, name in uids.items() if name in parked)
+
+
+NAMED: Final[Changes] = {**NOBODY, "PatientName": "Xiang^Xu"}
+# films; the parts, by their films; the films that belong to none
+RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
+    "names do not count": ({"a": X, "b": {**X, "PatientName": "Xiang^X", "PatientBirthDate": ""}}, "ab", ""),
+    "the case of a number counts": ({"a": X, "b": {**X, "PatientID": "p-1"}}, "a b", ""),
+    "padding does not count": ({"a": X, "b": {**X, "PatientID": " P-1 "}}, "ab", ""),
+    "an issuer on one": ({"a": X, "b": {**X, "IssuerOfPatientID": "H"}}, "ab", ""),
+    "another issuer": ({"a": {**X, "IssuerOfPatientID": "G"}, "b": {**X, "IssuerOfPatientID": "H"}}, "a b", ""),
+    "no issuer beside two": (
+        {"a": {**X, "IssuerOfPatientID": "G"}, "b": {**X, "IssuerOfPatientID": "H"}, "c": X},
+        "a b",
+        "c",
+    ),
+    "long numbers that differ at the end": (
+        {"a": {**X, "PatientID": "7" * 70 + "1"}, "b": {**X, "PatientID": "7" * 70 + "2"}},
+        "a b",
+        "",
+    ),
+    "two values are another than the first": ({"a": X, "b": {**X, "PatientID": ["P-1", "P-2"]}}, "a b", ""),
+    "a number that is null in HL7": ({"a": X, "b": {**NOBODY, "PatientID": '""'}}, "ab", ""),
+    "nobody beside one": ({"a": X, "b": NOBODY}, "ab", ""),
+    "nobody, with the same name": ({"a": X, "b": NAMED}, "ab", ""),
+    "nobody, with the name in capitals": ({"a": X, "b": {**NOBODY, "PatientName": "XIANG^XU^^"}}, "ab", ""),
+    "nobody, with another name": ({"a": X, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}}, "a", "b"),
+    "nobody, with another date of birth": ({"a": X, "b": {**NOBODY, "PatientBirthDate": "19600101"}}, "a", "b"),
+    "nobody, with another number": ({"a": X, "b": {**NOBODY, "AccessionNumber": "A-2"}}, "a", "b"),
+    "nobody, without a number": ({"a": X, "b": {**NOBODY, "AccessionNumber": ""}}, "ab", ""),
+    "nobody beside two numbers": (
+        {"a": X, "b": {**X, "AccessionNumber": "A-2"}, "c": {**NOBODY, "AccessionNumber": ""}},
+        "a b",
+        "c",
+    ),
+    "nobody, with one of two numbers": ({"a": X, "b": {**X, "AccessionNumber": "A-2"}, "c": NOBODY}, "ac b", ""),
+    "nobody, with the name of one of two": ({"a": X, "b": Y, "c": NAMED}, "a b", "c"),
+    "no number beside one": ({"a": X, "b": {**X, "AccessionNumber": ""}}, "ab", ""),
+    "no number beside two": (
+        {"a": X, "b": {**X, "AccessionNumber": "A-2"}, "c": {**X, "AccessionNumber": ""}},
+        "a b c",
+        "",
+    ),
+    "no number of the other patient": ({"a": X, "b": {**Y, "AccessionNumber": ""}}, "a b", ""),
+    "numbers in the requests": (
+        {
+            "a": {**X, "AccessionNumber": "", "RequestAttributesSequence": requested(AccessionNumber="A-1")},
+            "b": {**X, "AccessionNumber": "", "RequestAttributesSequence": requested(AccessionNumber="A-2")},
+        },
+        "a b",
+        "",
+    ),
+    "nobody at all": ({"a": NOBODY, "b": NOBODY}, "ab", ""),
+    "names alone": ({"a": NAMED, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}}, "a b", ""),
+    "names alone, and nobody": ({"a": NAMED, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}, "c": NOBODY}, "a b", "c"),
+    "one name alone, and nobody": ({"a": NAMED, "b": NOBODY}, "ab", ""),
+}
+
+
+@pytest.mark.parametrize(("headers", "parts", "unclear"), RULES.values(), ids=RULES)
+def test_films_are_divided_by_patient_and_number(headers: Mapping[str, Changes], parts: str, unclear: str) -> None:
+    found = divide(STUDY, {name: header({"IssuerOfPatientID": None, **changes}) for name, changes in headers.items()})
+
+    assert " ".join(sorted("".join(part.films) for part in found.parts)) == parts
+    assert "".join(sorted(found.unclear)) == unclear
+    names = {part.name for part in found.parts}
+    assert len(names) == len(found.parts) and ("" in names) == (len(names) == 1)
+
+
+def test_parts_keep_their_names_when_films_come() -> None:
+    both = {"x": header({**X}), "y": header({**Y})}
+    more = {**both, "x2": header({**X}), "z": header({**X, "PatientID": "P-3"})}
+
+    before, after = ({part.name: part.films for part in divide(STUDY, headers).parts} for headers in (both, more))
+
+    assert before.keys() < after.keys()
+
+
+def patient_of(dataset: Dataset) -> tuple[str, str, str]:
+    return str(dataset.PatientID), str(dataset.PatientName), str(dataset.AccessionNumber)
+
+
+def test_no_object_of_a_patient_names_or_shows_another(tmp_path: Path) -> None:
+    node = Node(tmp_path, "sr", "sr3d", "text", "gsps", "sc", "oru")
+    own = {node.receive("x1", **X): "P-1", node.receive("x2", **X): "P-1", node.receive("y1", **Y): "P-2"}
+    outputs = node.round()
+
+    objects = node.objects(outputs, "sr", "sr3d", "text", "gsps", "sc")
+
+    assert {patient_of(dataset) for dataset in objects} == {("P-1", "Xiang^Xu", "A-1"), ("P-2", "Yilmaz^Yasar", "A-2")}
+    for dataset in objects:
+        shown = {patient for uid, patient in own.items() if uid.encode() in films.file_bytes(dataset)}
+        assert shown == {dataset.PatientID}
+    for message in node.messages(outputs):
+        assert {own[name] for name in film_names(message, dict(zip(own, own, strict=True)))} == {
+            said_in(message, "PID", 3)
+        }
+        reports = {segment.text(5) for segment in message.named("OBX") if segment.text(2) == "HD"}
+        assert reports == {
+            str(dataset.SOPInstanceUID)
+            for dataset in objects
+            if dataset.Modality == "SR" and dataset.PatientID == said_in(message, "PID", 3)
+        }
+
+
+def test_each_message_carries_the_numbers_of_its_own_order(node: Node) -> None:
+    for text in (order("A-1", "P-1"), order("A-2", "P-2", placer="PL2")):
+        node.order(text)
+    node.receive("x", **X)
+    node.receive("y", **Y)
+
+    messages = node.messages(node.round())
+
+    assert {(said_in(message, "PID", 3), said_in(message, "ORC", 2)) for message in messages} == {
+        ("P-1", "PL1"),
+        ("P-2", "PL2"),
+    }
+
+
+def test_nameless_patients_of_a_study_are_not_one(node: Node) -> None:
+    """PID-3 is made up for each: a receiver must not take them for one patient."""
+    node.receive("x", **{**X, "PatientID": None})
+    node.receive("y", **{**Y, "PatientID": None})
+
+    messages = node.messages(node.round())
+
+    assert len({said_in(message, "PID", 3) for message in messages}) == len(messages) == 2
+    assert {said_in(message, "PID", 5) for message in messages} == {"Xiang", "Yilmaz"}
+
+
+def test_a_film_that_is_corrected_is_parked_no_more(node: Node) -> None:
+    for name, changes in (("x", X), ("y", Y), ("nobody", NOBODY)):
+        node.receive(name, **changes)
+    first = node.round()
+    node.receive("nobody", **X)
+
+    second = node.round()
+
+    assert node.ledger.study_state(STUDY) == "finished"
+    assert len(node.messages(first)) == len(node.messages(second)) == 2
+    new = [output for output in second if output not in first]
+    assert {patient_of(dataset)[0] for dataset in node.objects(new, "sr", "gsps", "sc")} == {"P-1"}
+
+
+def test_a_parked_film_is_read_again_by_retry_alone(node: Node) -> None:
+    for name, changes in (("x", X), ("y", Y), ("nobody", NOBODY)):
+        node.receive(name, **changes)
+    first = node.round()
+
+    assert [instance.path.name for instance in node.spool.unread(STUDY)] == list(node.spool.rounds(STUDY)[-1].parked)
+    assert node.round() == first
+    assert node.ledger.study_state(STUDY) == "parked"
+
+
+def test_a_second_patient_changes_nothing_of_the_first(node: Node) -> None:
+    node.receive("x", **X)
+    first = node.round()
+    node.receive("y", **Y)
+
+    second = node.round()
+
+    assert set(first) < set(second)
+
+
+def replaced(dataset: Dataset) -> set[str]:
+    return {
+        str(item.ReferencedSOPInstanceUID)
+        for study in dataset.get("PredecessorDocumentsSequence", ())
+        for series in study.ReferencedSeriesSequence
+        for item in series.ReferencedSOPSequence
+    }
+
+
+def test_a_report_replaces_only_reports_on_its_own_patient(node: Node) -> None:
+    for name, changes in (("x1", X), ("x2", X), ("y1", Y), ("y2", Y)):
+        node.receive(name, **changes)
+    first = {str(dataset.SOPInstanceUID): dataset for dataset in node.objects(node.round(), "sr")}
+    for name, changes in (("x3", X), ("y3", Y)):
+        node.receive(name, **changes)
+
+    second = node.objects(node.round(), "sr")
+
+    of_study = [dataset for dataset in second if dataset.SeriesNumber == 9003]
+    assert [len(replaced(dataset)) for dataset in of_study] == [1, 1]
+    for dataset in second:
+        assert {patient_of(first[uid]) for uid in replaced(dataset)} <= {patient_of(dataset)}
+
+
+def test_the_reports_of_two_patients_are_known_as_the_nodes_own(node: Node) -> None:
+    for name, changes in (("x1", X), ("x2", X), ("y1", Y), ("y2", Y)):
+        node.receive(name, **changes)
+
+    of_study = [dataset for dataset in node.objects(node.round(), "sr") if dataset.SeriesNumber == 9003]
+
+    assert len({dataset.SeriesInstanceUID for dataset in of_study}) == len(of_study) == 2
+    assert all(parse_header(dataset).is_own for dataset in of_study)
+
+
+def received(name: str, changes: Changes) -> Dataset:
+    return films.as_another(films.thumbnail(changes), name)
+
+
+def test_a_rejected_patient_is_withdrawn_while_the_other_stays(node: Node) -> None:
+    node.receive("x", **X)
+    node.receive("y", **Y)
+    node.round()
+    films.keep(node.spool, highdicom_note(received("x", X)), study_uid=STUDY)
+
+    messages = node.messages(node.round())
+
+    assert {(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in messages} == {
+        ("P-1", "X"),
+        ("P-2", "P"),
+    }
+
+
+def test_a_note_about_two_patients_is_answered_by_two(node: Node) -> None:
+    node.receive("x", **X)
+    node.receive("y", **Y)
+    written = node.objects(node.round(), "sr", "gsps", "sc")
+    films.keep(node.spool, highdicom_note(received("x", X), received("y", Y)), study_uid=STUDY)
+
+    outputs = node.round()
+
+    notes = node.objects(outputs, "rejection")
+    assert {patient_of(dataset)[0] for dataset in notes} == {"P-1", "P-2"}
+    for dataset in notes:
+        own = {str(other.SOPInstanceUID) for other in written if other.PatientID == dataset.PatientID}
+        assert rejected_uids(dataset) == own
+    assert {said_in(message, "OBR", 25) for message in node.messages(outputs)} == {"X"}
+
+
+def test_the_right_film_replaces_no_report_of_the_wrong_patient(node: Node) -> None:
+    """A film came under a wrong patient, was rejected, and comes again under the right one."""
+    node.receive("wrong", **Y)
+    node.round()
+    films.keep(node.spool, highdicom_note(received("wrong", Y)), study_uid=STUDY)
+    node.receive("right", **X)
+
+    outputs = node.round()
+
+    assert [replaced(dataset) for dataset in node.objects(outputs, "sr")] == [set()]
+    assert {(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in node.messages(outputs)} == {
+        ("P-1", "P"),
+        ("P-2", "X"),
+    }
+
+
+def test_a_merge_of_two_patients_makes_them_one(node: Node) -> None:
+    node.order(order("A-1", "P-1"))
+    node.receive("x1", **X)
+    node.receive("x2", **{**X, "PatientID": "P-0"})
+    first = node.round()
+    updates = PatientUpdates(node.spool, node.metrics, submit=lambda _study: None)
+    for update in read_updates(read(merge("P-1", "P-0").encode())):
+        updates.follow(update, b"merge")
+
+    second = node.round()
+
+    [message] = node.messages(output for output in second if output not in first)
+    assert (said_in(message, "PID", 3), said_in(message, "ORC", 2)) == ("P-0", "PL1")
+    assert {patient_of(dataset)[0] for dataset in node.objects(second, "sr", "gsps", "sc")} == {"P-0"}
+    assert [patient_of(dataset)[0] for dataset in node.objects(second, "rejection")] == ["P-1"]
+
+
+def test_only_the_patient_with_a_critical_finding_goes_first(tmp_path: Path) -> None:
+    node = Node(tmp_path, "oru")
+    node.receive("x", **X)
+    node.receive("y", **{**Y, "ViewPosition": "LL"})
+    (tmp_path / "critical").touch()
+
+    outputs = node.round()
+
+    assert {output.priority for output in outputs} == {"critical", "routine"}
+
+
+def test_files_of_two_patients_are_read_into_two_reports(tmp_path: Path) -> None:
+    paths = []
+    for name, changes in (("x1", X), ("x2", X), ("y1", Y), ("y2", Y), ("nobody", NOBODY)):
+        paths.append(tmp_path / f"{name}.dcm")
+        paths[-1].write_bytes(films.file_bytes(received(name, changes)))
+
+    studies_read = read_files.read(
+        read_files.collect(paths),
+        tmp_path / "out",
+        reader=ScriptedReader(),
+        prompts=PROMPTS,
+        zone=ZoneInfo("UTC"),
+    )
+
+    assert len(list(studies_read)) == 1
+    folder = tmp_path / "out" / STUDY
+    reports = [dcmread(path) for path in folder.glob("study.*.sr.dcm")]
+    assert {patient_of(dataset)[0] for dataset in reports} == {"P-1", "P-2"}
+    text, content = (folder / "report.txt").read_text(), json.loads((folder / "report.json").read_bytes())
+    assert text.count("this study has films of several patients or accession numbers") == 3
+    unread = [film for film in content["films"] if film["status"] == "not_processed"]
+    assert [film["reason"] for film in unread] == ["patient_unclear"]
+    assert [len(part) for part in content["parts"]] == [2, 2, 1]
+
+
+def test_pages_and_explain_tell_the_parts_of_a_study(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    node = Node(settings.storage.directory)
+    uids = {
+        name: node.receive(name, **changes) for name, changes in (("x1", X), ("x2", X), ("y", Y), ("nobody", NOBODY))
+    }
+    node.round()
+
+    known = studies.study(settings, node.spool, PROMPTS, STUDY)
+    told = explain_uid(STUDY, settings)
+
+    assert known is not None
+    assert {frozenset(part) for part in known.parts} == {frozenset((uids["x1"], uids["x2"])), frozenset((uids["y"],))}
+    assert {film.uid: film.status for film in known.films}[uids["nobody"]] == "not_processed"
+    of_parts = {(output.kind, output.films) for output in known.outputs if output.films}
+    both = tuple(sorted((uids["x1"], uids["x2"])))
+    assert of_parts == {("oru", both), ("oru", (uids["y"],)), ("sr", both)}
+    assert {film.film: film.outcome for film in told.received}[uids["nobody"]] == "read, not reported (patient_unclear)"
+    assert [len(finished.parts) for finished in told.rounds] == [2]
+
+
+def test_what_speaks_against_an_order_is_counted(node: Node) -> None:
+    node.order(order("A-1", "P-9"))
+    node.receive("x", **X)
+    node.receive("y", **Y)
+
+    node.round()
+
+    assert samples_of(node.metrics.registry, "cxr_orders_unmatched_total") == {(): 1.0}
+    assert samples_of(node.metrics.registry, "cxr_studies_divided_total") == {(): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "character_set", "is_sent"),
+    [
+        ({"PatientID": "Ä-1"}, "ASCII", False),
+        ({"PatientID": "Ä-1"}, "8859/1", True),
+        ({"PatientID": "Ł-1"}, "8859/1", False),
+        ({"AccessionNumber": "Ä-1"}, "ASCII", False),
+        ({"PatientName": "Müller"}, "ASCII", True),  # a name with a question mark is no other patient's number
+        ({"PatientID": "Ä-1"}, "UNICODE UTF-8", True),
+    ],
+)
+def test_no_character_of_an_identifier_becomes_another(
+    changes: dict[str, str], character_set: str, is_sent: bool
+) -> None:
+    source, report = header({"SpecificCharacterSet": "ISO_IR 192", **changes}), samples.report(samples.film())
+    _, content = oru.write(report, samples.sources(source), samples.BERLIN, order=None, documents=[])
+    destination = Hl7Destination(name="ris", host="127.0.0.1", port=1, character_set=character_set)
+
+    with nullcontext() if is_sent else pytest.raises(GiveUp, match="a character that the character_set of ris lacks"):
+        check_identifiers(content, destination)
+
+
+def test_an_unclear_film_goes_on_when_the_other_is_rejected(node: Node) -> None:
+    for name, changes in (("x", X), ("y", Y), ("nobody", NOBODY)):
+        node.receive(name, **changes)
+    node.round()
+    films.keep(node.spool, highdicom_note(received("y", Y)), study_uid=STUDY)
+
+    outputs = node.round()
+
+    assert node.ledger.study_state(STUDY) == "finished"
+    assert [(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in node.messages(outputs)] == [
+        ("P-1", "P"),
+        ("P-2", "X"),
+    ]
+    assert {patient_of(dataset)[0] for dataset in node.objects(outputs, "sr")} == {"P-1"}
+
+
+def test_a_number_that_is_left_out_is_noted_everywhere(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", "sr", "gsps", "oru")
+    uid = node.receive("film", PatientID="7" * 70)
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(received("film", {"PatientID": "7" * 70})))
+
+    outputs = node.round()
+
+    objects = [*map(films.file_bytes, node.objects(outputs, "sr", "gsps")), *map(node.content, outputs)]
+    assert all(b"DICOM objects leave an identifier empty" in said.replace(b"\r\n", b" ") for said in objects)
+    assert not any(b"7777" in films.file_bytes(dataset) for dataset in node.objects(outputs, "sr", "gsps"))
+    [film] = studies.received_films(STUDY, node.spool, PROMPTS)
+    assert film.instance.sop_instance_uid == uid
+    assert film.film is not None and "identifier_left_out" in film.film.notes
+    assert "identifier_left_out" in explain_file(path, model=tmp_path / "no model").notes
+
+
+def test_a_valid_film_has_no_such_note(node: Node) -> None:
+    node.receive("film", **X)
+
+    assert not any(b"leave an identifier empty" in node.content(output) for output in node.round())
+
+
+def test_the_page_of_a_film_names_its_own_patient(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    node = Node(settings.storage.directory)
+    uids = {name: node.receive(name, **changes) for name, changes in (("x1", X), ("x2", X), ("y", Y))}
+    node.round()
+    browser = client(settings, node.spool, user="reader")
+
+    pages = {name: browser.get(f"/studies/{STUDY}?film={uid}").text for name, uid in uids.items()}
+
+    named = {name: {patient for patient in ("P-1", "P-2") if patient in page} for name, page in pages.items()}
+    assert named == {"x1": {"P-1"}, "x2": {"P-1"}, "y": {"P-2"}}
+    assert all("The films of this study name 2 patients or accession numbers" in page for page in pages.values())
+    assert re.search(r"structured report of film \d and film \d<", pages["y"])
+    assert len(browser.get(f"/api/v1/studies/{STUDY}").json()["parts"]) == 2
+
+
+def test_lost_outputs_of_every_part_are_written_again_alike(node: Node) -> None:
+    node.order(order("A-1", "P-1"))
+    for name, changes in (("x1", X), ("x2", X), ("y1", Y), ("nobody", NOBODY)):
+        node.receive(name, **changes)
+    before = {output: node.content(output) for output in node.round()}
+    for path in (node.spool.received_path(STUDY, "").parent / "outputs").iterdir():
+        path.unlink()
+
+    node.steps.pipeline.rewrite(STUDY)
+
+    assert {output: node.content(output) for output in before} == before
+
+
+def test_numbers_that_an_older_version_cut_are_looked_up_anew(tmp_path: Path) -> None:
+    spool, index = Spool(tmp_path), tmp_path / "index" / "patients.json"
+    folder = films.keep(spool, films.thumbnail({"PatientID": "7" * 70})).instance.path.parent
+    os.utime(folder, (0, 0))
+    index.parent.mkdir(exist_ok=True)
+    index.write_text(json.dumps({STUDY: [0, 0, hashlib.sha256(b"7" * 64).hexdigest()[:16]]}))
+
+    numbers = PatientNumbers(spool)
+
+    assert (numbers.studies_of(["7" * 70]), numbers.studies_of(["7" * 64])) == ([STUDY], [])
+
+
+def test_of_two_numbers_each_needs_an_order_that_names_it(node: Node) -> None:
+    for text in (order("", "P-1", study=STUDY), order("A-2", "P-1", placer="PL2", study="1.2.3")):
+        node.order(text)
+    for name, changes in (("a", X), ("b", {**X, "AccessionNumber": "A-2"}), ("c", {**X, "AccessionNumber": ""})):
+        node.receive(name, **changes)
+
+    messages = node.messages(node.round())
+
+    assert {(said_in(message, "OBR", 18), said_in(message, "ORC", 2)) for message in messages} == {
+        ("A-1", ""),
+        ("A-2", "PL2"),
+        ("", ""),
+    }

@@ -1,0 +1,223 @@
+"""A finding that the model leaves out has no number in any output, and each output names it once, as not assessed.
+
+One whose threshold was not measured on such films is something else: it is to be reviewed, with its number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from models.decisions import Decisions, Measurement
+from models.reading.decision import State, Trusted, decide
+from node.answers.questions import understand
+from node.answers.replies import answer
+from node.domain import Assessment, Film, Finding, FindingState, ReaderMark
+from node.metrics import Metrics
+from node.outputs import impression, report_json, wording
+from node.outputs.answer_json import answer_to_json
+from node.outputs.correction import CorrectionKind
+from node.read import prompts
+from node.read.model import FilmAnswer
+from node.service.drift import Watch
+from node.store.spool import Spool
+from tests.node.outputs.test_asked import LEFT_OUT as ASKED
+from tests.node.outputs.test_faults_readers import DRAWN, corrected
+from tests.support import samples
+from tests.support.samples import EDEMA, PNEUMOTHORAX, absent, finding, uncalibrated
+from tests.support.spoken import PROMPTS
+from tests.support.told import told
+
+SET = prompts.load("chexpert14")
+P = 0.7391
+"""Of what is left out: neither this number nor its 74 percent stands anywhere else."""
+NUMBER = re.compile(r"(?<![\d.])(74|0\.7[34]\d*)(?![\d.])")
+LEFT_OUT = replace(absent(), probability=P, left_out=True)
+OUTPUTS = ("sr", "sr3d", "text", "gsps", "oru", "report.txt", "report.json", "study page", "impression", "sc page")
+NAMING = tuple(name for name in OUTPUTS if name not in ("gsps", "impression"))
+"""Outputs that list what is not reported; a presentation state draws what is, the impression counts the rest."""
+
+
+def said_by_reader(*kinds: CorrectionKind) -> Film:
+    """The film with what is left out after a reader's corrections of it."""
+    film = samples.film(findings=(finding(), LEFT_OUT))
+    return corrected(tuple((kind, "pneumothorax") for kind in kinds), film)
+
+
+FILMS = {
+    "left out": samples.film(findings=(finding(), LEFT_OUT, absent(EDEMA))),
+    "all left out": samples.film(findings=(LEFT_OUT,)),
+    "rejected": said_by_reader(CorrectionKind.REJECT),
+    "added": said_by_reader(CorrectionKind.ADD),
+    "added and confirmed": said_by_reader(CorrectionKind.ADD, CorrectionKind.ACCEPT),
+    "added and rejected": said_by_reader(CorrectionKind.ADD, CorrectionKind.REJECT),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("of", FILMS)
+def test_what_is_left_out_has_no_number(of: str, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = told(FILMS[of], monkeypatch)[output]
+
+    assert NUMBER.findall(text) == []
+
+
+@pytest.mark.parametrize("output", NAMING)
+@pytest.mark.parametrize("of", ["left out", "all left out"])
+def test_what_is_left_out_is_named_once(of: str, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = told(FILMS[of], monkeypatch)[output]
+
+    # A message has a code of each finding, and the report as text.
+    assert len(re.findall("not assessed", text, re.IGNORECASE)) >= 1
+    assert len(re.findall("Pneumothorax", text)) == (1 if output != "oru" else names_in_message(text))
+
+
+def names_in_message(text: str) -> int:
+    """Once by its code, once in the report as text."""
+    coded, spoken = (
+        [line for line in text.splitlines() if line.startswith(kind)] for kind in (("CWE|", "NM|"), ("TX|",))
+    )
+    assert [line.split("|")[2] for line in coded if line.split("|")[1] == PNEUMOTHORAX.value] == ["NOTASSESSED"]
+    assert not any(PNEUMOTHORAX.value in line for line in coded if line.startswith("NM|"))
+    return sum("Pneumothorax" in line for line in spoken)
+
+
+def test_the_impression_counts_it_apart() -> None:
+    assert impression.of_film(FILMS["left out"])[-1] == (
+        "Not reported, may have been missed: 1 other finding. Not assessed by this model, may be there: 1 finding. "
+        "Not looked for: all else, and all outside the analyzed square."
+    )
+    assert impression.of_film(FILMS["all left out"])[-1].startswith(
+        "Not assessed by this model, may be there: 1 finding. Not looked for"
+    )
+
+
+@pytest.mark.parametrize(
+    ("of", "state", "probability"),
+    [
+        ("left out", "absent", None),
+        ("rejected", "absent", None),
+        ("added", "present", None),
+        ("added and confirmed", "present", None),
+    ],
+)
+def test_report_json_has_null_for_its_probability(of: str, state: str, probability: float | None) -> None:
+    written = json.loads(json.dumps(report_json.film_for_programs(FILMS[of])))
+
+    (found,) = (item for item in written["findings"] if item["prompt"] == "pneumothorax")
+    assert (found["state"], found["probability"]) == (state, probability)
+    assert written["findings"][0]["probability"] == 0.83
+
+
+def test_a_reading_keeps_the_number_for_those_who_measure() -> None:
+    """The stored answer is whole: what the network said is what another threshold would be measured on."""
+    kept = report_json.film_from_json(report_json.film_to_json(FILMS["left out"]))
+
+    assert kept == FILMS["left out"]
+    assert kept.findings[1].probability == P
+
+
+def test_what_a_reader_said_of_it_counts() -> None:
+    added, rejected = (found_in(FILMS[of]) for of in ("added", "rejected"))
+
+    assert (added.state, [box.box for box in added.boxes]) == (FindingState.PRESENT, [DRAWN])
+    assert "Pneumothorax, added by a reader" in impression.of_film(FILMS["added"])
+    assert wording.is_left_out(rejected) is False
+    assert "not assessed" not in " ".join(impression.of_film(FILMS["rejected"])).lower()
+
+
+def found_in(film: Film) -> Finding:
+    return next(found for found in film.findings if found.prompt == "pneumothorax")
+
+
+def test_a_question_about_it_is_answered_without_a_number() -> None:
+    content = answer_to_json(ASKED.answer)
+
+    assert (content["state"], content["score"]) == ("absent", None)
+    assert content["boxes"] == [{"box": [10.5, 20, 300, 400], "score": None}]
+    assert str(content["reason"]).startswith("Not assessed")
+
+
+def test_a_question_about_what_is_assessed_keeps_its_number() -> None:
+    asked: FilmAnswer = replace(ASKED.answer, left_out=False)
+
+    content = answer_to_json(asked)
+
+    assert content["score"] == 0.1 + 0.2
+
+
+@pytest.mark.parametrize("text", ["pneumothorax?", "list the findings", "summarize", "where is the pneumothorax?"])
+def test_a_reply_says_no_number_of_it(text: str) -> None:
+    for film in FILMS.values():
+        assert NUMBER.findall(answer(understand(text, PROMPTS), film).text) == []
+
+
+def test_metrics_and_drift_have_no_number_of_it(tmp_path: Path) -> None:
+    metrics, spool = Metrics(), Spool(tmp_path)
+    watch = Watch(spool, metrics, model=samples.MODEL, prompts=SET)
+
+    watch.note(FILMS["left out"], samples.cr())
+
+    counted = {
+        str(sample.labels["prompt"]): sample.value
+        for metric in metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "cxr_finding_probability_count" and sample.value
+    }
+    assert counted == {"pleural_effusion": 1, "pulmonary_edema": 1}
+    assert "pneumothorax" not in str([path.read_text() for path in (tmp_path / "windows").rglob("*.json")])
+
+
+@pytest.mark.parametrize(
+    ("threshold", "measured_on", "probability", "trusted", "expected"),
+    [
+        (1.0, "hospital", 0.99, "real", "absent"),
+        (1.0, "phantoms", 1.0, "real", "absent"),
+        (1.0, None, 0.99, "any", "absent"),
+        (0.5, "phantoms", 0.99, "real", "uncalibrated"),
+        (0.5, None, 0.46, "real", "uncalibrated"),
+        (0.5, None, 0.44, "real", "absent"),
+        (0.5, "hospital", 0.99, "phantoms", "uncalibrated"),
+        (0.5, None, 0.99, "any", "present"),
+    ],
+)
+def test_left_out_and_uncalibrated_are_told_apart(
+    threshold: float, measured_on: str | None, probability: float, trusted: Trusted, expected: State
+) -> None:
+    decisions = Decisions(
+        temperature=1.0,
+        default_threshold=0.5,
+        thresholds={"edema": threshold},
+        measurements={}
+        if measured_on is None
+        else {"edema": Measurement(measured_on=measured_on, positives=5, negatives=5)},
+        review_band=0.05,
+        box_threshold=0.5,
+        region_threshold=0.5,
+    )
+
+    assert decide(decisions, "edema", probability, trusted=trusted) == expected
+    assert decisions.leaves_out("edema") is (threshold == 1)
+
+
+def test_what_is_uncalibrated_is_reviewed_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = told(samples.film(findings=(uncalibrated(),)), monkeypatch)
+
+    for output, text in texts.items():
+        assert "91" in text or "0.91" in text, output
+        assert "not assessed" not in text.lower(), output
+        assert "review" in text.lower() or "uncalibrated" in text, output
+
+
+def test_a_mark_of_a_reader_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever mark a finding that is left out has, and wherever its boxes come from."""
+    for what in Assessment:
+        mark = ReaderMark(what=what, by="anna", at=datetime(2026, 11, 23, tzinfo=UTC))
+        film = samples.film(findings=(replace(LEFT_OUT, reader=mark),))
+        for output, text in told(film, monkeypatch).items():
+            assert NUMBER.findall(text) == [], output

@@ -1,0 +1,180 @@
+"""Texts that are none, that turn others around, or that nobody sees: what outputs copy, and what the node says."""
+
+from __future__ import annotations
+
+import struct
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pydicom.datadict import dictionary_VR
+from pydicom.dataset import Dataset
+from pydicom.filereader import read_dataset
+from pydicom.tag import Tag
+
+from models.errors import ModelError
+from models.manifest import MANIFEST, read_manifest
+from node.answers.questions import understand
+from node.commands.read_files import questions_of
+from node.dicom import drawn
+from node.domain import JsonObject, Note
+from node.errors import ConfigError
+from node.hl7.text import read
+from node.outputs import correction, oru, patient, writers
+from node.outputs.parts import divide
+from node.read import decoding, prompts
+from node.web.corrections import NewCorrection
+from node.web.forms import NewQuestions
+from tests.support import films, samples
+
+LONG_HEADS: Final = frozenset(("OB", "SQ", "UN", "UT"))
+TURNED: Final = [chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))]
+JOINING: Final = [chr(code) for code in range(0x200C, 0x2010)]
+UNSEEN: Final = ["\u00ad", "\u200b", *JOINING, *TURNED, "\u2060", "\ufeff"]
+WRONG: Final = {
+    "numbers": ("US", b"\1\2\3\4"),
+    "numbers that are letters": ("US", b"AB12"),
+    "bytes": ("OB", b"\xff\xfe\0\1"),
+    "no items": ("SQ", b"garbage!"),
+    "an item": ("SQ", struct.pack("<HHL", 0xFFFE, 0xE000, 10) + struct.pack("<HH2sH", 8, 0x100, b"SH", 2) + b"T1"),
+    "a tag": ("AT", b"\1\2\3\4"),
+    "long unknown bytes": ("UN", b"\0\1\xff\xfe" * 2000),
+    "a long text": ("UT", b"y" * 6000),
+    "an unknown representation": ("ZZ", b"ab"),
+    "a long value of it": ("ZZ", b"q" * 6000),
+    "control characters": ("LO", b"A\x01B\x02"),
+    "text that is none": ("LO", b"\xff\xfe\x80\x81"),
+}
+COPIED: Final = tuple(dict.fromkeys((*patient._REQUIRED, *patient._OPTIONAL, *patient.REQUESTED)))
+
+
+def with_element(keyword: str, vr: str, value: bytes) -> bytes:
+    """The file of a film in which a device wrote an element in its own way."""
+    film, tag = films.thumbnail({keyword: None}), Tag(keyword)
+    content = films.file_bytes(film)
+    body = films.body_of(content)
+    file = BytesIO(body)
+    read_dataset(file, False, True, stop_when=lambda found, _vr, _length: found > tag)
+    head = struct.pack("<HH2s", tag.group, tag.element, vr.encode())
+    head += struct.pack("<HL", 0, len(value)) if vr in LONG_HEADS else struct.pack("<H", len(value))
+    return content[: -len(body)] + body[: file.tell()] + head + value + body[file.tell() :]
+
+
+@pytest.mark.parametrize("keyword", COPIED)
+@pytest.mark.parametrize(("vr", "value"), WRONG.values(), ids=WRONG)
+def test_what_is_no_text_is_left_empty_with_a_note(tmp_path: Path, keyword: str, vr: str, value: bytes) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(with_element(keyword, vr, value))
+    header, notes = decoding.read_noted_header(path)
+    target = Dataset()
+
+    patient.copy_patient(header, target)
+    film = patient.noted(samples.film(), header)
+
+    assert patient.read_text(header, keyword) == patient.whole_text(header, keyword) == ""
+    assert target.get(keyword, "") in ("", None)
+    is_text = vr == "LO" and keyword not in films_texts()
+    assert is_text or {Note.IDENTIFIER_LEFT_OUT, Note.TEXT_LEFT_OUT} & {*film.notes, *notes}
+
+
+def films_texts() -> frozenset[str]:
+    """The copied attributes whose value is free text; a wrong date or age was always left empty without a note."""
+    return frozenset(keyword for keyword in COPIED if dictionary_VR(keyword) in ("SH", "LO", "PN"))
+
+
+@pytest.mark.parametrize("keyword", ["PatientName", "StudyDate"])
+@pytest.mark.parametrize(("vr", "value"), WRONG.values(), ids=WRONG)
+def test_no_writer_fails_over_such_a_value(tmp_path: Path, keyword: str, vr: str, value: bytes) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(with_element(keyword, vr, value))
+    header = decoding.read_header(path)
+    header.SOPInstanceUID = samples.cr(1).SOPInstanceUID
+    report, uid = samples.report(samples.film()), str(header.SOPInstanceUID)
+
+    division = divide(report.study_uid, {uid: header})
+    written = list(writers.write_objects(report, samples.received(header), zone=samples.BERLIN, kinds=("sr", "gsps")))
+    _, message = oru.write(report, samples.sources(header), samples.BERLIN, order=None, documents=[])
+
+    assert not division.unclear
+    assert len(written) > 1
+    assert next(read(message).named("PID")).text(5) in ("", "CompressedSamples")
+
+
+@pytest.mark.parametrize("sign", TURNED, ids=ascii)
+@pytest.mark.parametrize("keyword", ["PatientName", "PatientID", "AccessionNumber", "StudyDescription"])
+def test_what_turns_a_copied_text_around_is_left_out(keyword: str, sign: str) -> None:
+    header = samples.cr(1)
+    setattr(header, keyword, f"AB{sign}12")
+
+    assert patient.read_text(header, keyword) == patient.whole_text(header, keyword) == ""
+    assert Note.IDENTIFIER_LEFT_OUT in patient.noted(samples.film(), header).notes
+
+
+@pytest.mark.parametrize("sign", JOINING, ids=ascii)
+def test_names_keep_the_signs_that_they_need(sign: str) -> None:
+    header = samples.cr(1)
+    header.SpecificCharacterSet, header.PatientName = "ISO_IR 192", f"علی{sign}رضا^محمد"
+
+    assert patient.read_text(header, "PatientName") == f"علی{sign}رضا^محمد"
+    _, message = oru.write(
+        samples.report(samples.film()), samples.sources(header), samples.BERLIN, order=None, documents=[]
+    )
+    assert sign in message.decode()
+
+
+@pytest.mark.parametrize("sign", UNSEEN, ids=ascii)
+def test_what_people_write_leaves_without_unseen_signs(sign: str) -> None:
+    said, seen = f"no{sign}dule", "nodule"
+    [asked] = NewQuestions.model_validate({"questions": [{"prompt": said}]}).checked()
+    stored = {**_REWORDED, "text": said}
+
+    assert asked.prompt == seen
+    assert questions_of([said], [])[0].prompt == seen
+    assert drawn.words(said) == seen
+    assert correction.from_json(stored).text == seen
+    assert understand(f"{said}s beside the {sign}hilum?", prompts.load("chexpert14")) == understand(
+        "nodules beside the hilum?", prompts.load("chexpert14")
+    )
+    assert patient.short_text(said) == patient.long_text(said) == seen
+    assert NewCorrection(kind=correction.CorrectionKind.REWORD, text=said).text == said
+
+
+_REWORDED: Final[JsonObject] = {
+    "id": "1",
+    "study": "1.2",
+    "film": "1.2.3",
+    "kind": "reword",
+    "at": "2026-01-01T00:00:00+00:00",
+    "by": "reader",
+    "source": "page",
+    "prompt": "edema",
+    "tracking_uid": "",
+    "box": None,
+    "withdraws": "",
+}
+
+
+@pytest.mark.parametrize("sign", ["\u202e", "\u200b", "\u200d", "\x07"], ids=ascii)
+@pytest.mark.parametrize("place", ['phrases = ["', 'negatives = ["', 'version = "', 'finding = ["'])
+def test_a_prompt_set_with_unseen_signs_is_refused(tmp_path: Path, place: str, sign: str) -> None:
+    text = (Path(prompts.__file__).parent / "prompt_sets" / "chexpert14.toml").read_text()
+    path = tmp_path / "own.toml"
+    escaped = f"\\u{ord(sign):04x}"
+    assert place in text
+    path.write_text(text.replace(place, f"{place}{escaped}", 1))
+
+    with pytest.raises(ConfigError, match="printable"):
+        prompts.load(str(path))
+
+
+@pytest.mark.parametrize("key", ["name", "version", "licence", "trained_on", "intended_use"])
+@pytest.mark.parametrize("sign", ["\x00", "\x07", "\x1b", "\n", "\x7f", "\x85", "\u200b", "\u202e"], ids=ascii)
+def test_a_manifest_with_control_characters_is_refused(tmp_path: Path, key: str, sign: str) -> None:
+    lines = (Path("models/weights/phantom") / MANIFEST).read_text().split("\n")
+    place = next(number for number, line in enumerate(lines) if line.startswith(f'{key} = "'))
+    lines[place] = lines[place].replace('= "', f'= "a\\u{ord(sign):04x}', 1)
+    (tmp_path / MANIFEST).write_text("\n".join(lines))
+
+    with pytest.raises(ModelError, match=f"'{key}'.*control characters"):
+        read_manifest(tmp_path)

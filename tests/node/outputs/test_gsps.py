@@ -1,0 +1,396 @@
+"""The presentation state: the same boxes as the report, on a film that looks as it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.dicom import identity
+from node.dicom.film_header import parse_header
+from node.domain import Box, Film, FindingState, Note, Report
+from node.outputs import gsps, wording
+from node.outputs.document import save_bytes
+from node.outputs.source import Picture
+from node.outputs.sr import report as sr
+from tests.support import samples, validators
+from tests.support.samples import BERLIN, absent, bare, cr, film, finding, received, report, several, sources, unread
+
+
+def written(of: Film, header: Dataset | None = None, *, picture: Picture | None = None) -> Dataset:
+    """Write the state of one film, and read it back from its bytes."""
+    [dataset] = gsps.write(report(of), received(header or cr(1), picture=picture), BERLIN)
+    return dcmread(BytesIO(save_bytes(dataset)))
+
+
+def layer(dataset: Dataset, name: str) -> Dataset:
+    """Return what is drawn in a layer."""
+    [item] = [item for item in dataset.GraphicAnnotationSequence if item.GraphicLayer == name]
+    return item
+
+
+def label(dataset: Dataset) -> list[str]:
+    """Return the lines of the research label."""
+    return [str(item.UnformattedTextValue) for item in layer(dataset, gsps.LABEL).TextObjectSequence]
+
+
+def corners(text: Dataset) -> tuple[float, ...]:
+    """Return left, top, right and bottom of a text's place."""
+    return (*text.BoundingBoxTopLeftHandCorner, *text.BoundingBoxBottomRightHandCorner)
+
+
+def tracked(dataset: Dataset) -> dict[str, list[Dataset]]:
+    """Return the graphic objects of a presentation state by tracking UID."""
+    found: dict[str, list[Dataset]] = {}
+    for part in dataset.GraphicAnnotationSequence:
+        for item in part.get("GraphicObjectSequence", ()):
+            if "TrackingUID" in item:
+                found.setdefault(item.TrackingUID, []).append(item)
+    return found
+
+
+def surrounding(outlines: Iterable[Iterable[float]]) -> tuple[float, ...]:
+    """Return left, top, right and bottom of all points of some outlines."""
+    points = np.concatenate([np.array(list(outline)).reshape(-1, 2) for outline in outlines])
+    return (*points.min(axis=0), *points.max(axis=0))
+
+
+def regions(dataset: Dataset) -> dict[str, tuple[float, ...]]:
+    """Return the boxes of a presentation state by tracking UID, as a program reads them."""
+    return {uid: surrounding(item.GraphicData for item in items) for uid, items in tracked(dataset).items()}
+
+
+def reported_regions(item: Dataset) -> dict[str, tuple[float, ...]]:
+    """Return the boxes of a report's groups by tracking UID."""
+    found: dict[str, tuple[float, ...]] = {}
+    for child in item.get("ContentSequence", ()):
+        found |= reported_regions(child)
+        parts = {part.ConceptNameCodeSequence[0].CodeValue: part for part in child.get("ContentSequence", ())}
+        if child.ConceptNameCodeSequence[0].CodeValue == "125007":
+            found[parts["112040"].UID] = surrounding([parts["111030"].GraphicData])
+    return found
+
+
+def test_report_and_state_share_tracking_uids_and_rectangles() -> None:
+    of = report(film(findings=several().findings))
+    [document] = sr.write(of, sources(cr(1)), BERLIN)
+    [state] = gsps.write(of, received(cr(1)), BERLIN)
+    document, state = (dcmread(BytesIO(save_bytes(dataset))) for dataset in (document, state))
+
+    drawn, reported = regions(state), reported_regions(document)
+
+    assert drawn.keys() == reported.keys()
+    assert drawn
+    for uid, box in drawn.items():
+        assert box == pytest.approx(reported[uid], abs=1e-3)
+
+
+def test_a_state_tracks_only_findings_of_the_report() -> None:
+    of = report(several(), film(3, findings=(absent(),)))
+    headers = sources(cr(1), cr(3))
+
+    states = gsps.write(of, received(cr(1), cr(3)), BERLIN)
+
+    assert [regions(state).keys() for state in states] == [
+        reported_regions(document).keys() for document in sr.write(of, headers, BERLIN)[:2]
+    ]
+    assert not regions(states[1])
+    assert [len(label(state)) for state in states] == [2, 4]  # the film without findings says so
+
+
+@pytest.mark.parametrize(
+    ("header", "findings"),
+    [(cr(), several().findings), (bare(), several().findings), (cr(), ()), (cr(), (absent(),))],
+    ids=["several", "bare", "nothing asked", "none"],
+)
+def test_a_state_is_accepted_by_dciodvfy_and_dcmtk(header: Dataset, findings: tuple[()]) -> None:
+    dataset = written(film(findings=findings), header)
+
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def test_dciodvfy_warns_of_nothing_but_styles_it_does_not_know() -> None:
+    assert validators.unknown_warnings(written(several())) == []
+
+
+@pytest.mark.parametrize("file", ["chrH31.dcm", "chrI2.dcm"])
+def test_names_in_other_scripts_are_accepted(file: str) -> None:
+    header = samples.named(file)
+
+    dataset = written(several(), header)
+
+    assert str(dataset.PatientName) == str(header.PatientName)
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def test_a_present_box_is_a_closed_unfilled_line_with_a_label() -> None:
+    dataset = written(several())
+
+    boxes = layer(dataset, gsps.BOXES)
+    present = [items for items in tracked(dataset).values() if items[0].TrackingID == "Pleural effusion"]
+    [[first]] = present
+    assert (first.GraphicType, first.GraphicFilled, first.GraphicAnnotationUnits) == ("POLYLINE", "N", "PIXEL")
+    assert list(first.GraphicData) == [150.25, 900.5, 700.125, 900.5, 700.125, 1700, 150.25, 1700, 150.25, 900.5]
+    assert [items[0].TrackingID for items in tracked(dataset).values()] == [
+        "Pleural effusion",
+        "Pulmonary edema 1/2",
+        "Pulmonary edema 2/2",
+        "Support devices",
+    ]
+    assert [item.UnformattedTextValue for item in boxes.TextObjectSequence] == [
+        "Right pleural effusion 83 %",
+        "Pulmonary edema 41 % (review)",
+        "Pulmonary edema 41 % (review)",
+        "Support devices 50 %",
+    ]
+
+
+@pytest.mark.parametrize("state", [FindingState.INDETERMINATE, FindingState.UNCALIBRATED])
+@pytest.mark.parametrize("edges", [(150.5, 900, 700, 1700), (3, 4, 5, 6)])
+def test_a_box_to_be_reviewed_is_drawn_as_dashes(state: FindingState, edges: tuple[float, float, float, float]) -> None:
+    left, top, right, bottom = edges
+    box = Box(left=left, top=top, right=right, bottom=bottom)
+
+    dataset = written(film(findings=(finding(state=state, boxes=(box,)),)))
+
+    [dashes] = tracked(dataset).values()
+    ends = np.array([list(dash.GraphicData) for dash in dashes]).reshape(-1, 2, 2)
+    drawn = np.abs(ends[:, 1] - ends[:, 0]).sum()
+    around = 2 * (right - left + bottom - top)
+    assert {(dash.NumberOfGraphicPoints, dash.GraphicType) for dash in dashes} == {(2, "POLYLINE")}
+    assert 0.5 * around < drawn < 0.7 * around
+    assert surrounding(ends.reshape(-1, 4)) == pytest.approx(box.edges)
+    on_edge = (ends[..., 0:1] == (left, right)) | (ends[..., 1:2] == (top, bottom))
+    assert on_edge.any(axis=-1).all()
+    [rectangle] = layer(dataset, gsps.BOXES).CompoundGraphicSequence
+    assert (rectangle.CompoundGraphicType, list(rectangle.GraphicData)) == ("RECTANGLE", pytest.approx(box.edges))
+    assert {dash.CompoundGraphicInstanceID for dash in dashes} == {rectangle.CompoundGraphicInstanceID}
+    [style] = rectangle.LineStyleSequence
+    assert (style.LineDashingStyle, style.LinePattern) == ("DASHED", 0xFF)
+
+
+def test_several_boxes_to_be_reviewed_stay_apart() -> None:
+    dataset = written(several())
+
+    rectangles = layer(dataset, gsps.BOXES).CompoundGraphicSequence
+    numbers = [item.CompoundGraphicInstanceID for item in rectangles]
+    assert len(set(numbers)) == len(rectangles) == 2
+    for rectangle in rectangles:
+        [box] = {
+            regions(dataset)[uid]
+            for uid, dashes in tracked(dataset).items()
+            if dashes[0].get("CompoundGraphicInstanceID") == rectangle.CompoundGraphicInstanceID
+        }
+        assert box == pytest.approx(tuple(rectangle.GraphicData))
+
+
+def test_letters_have_an_outline_where_a_viewer_knows_styles() -> None:
+    dataset = written(several())
+
+    for part in dataset.GraphicAnnotationSequence:
+        for text in part.get("TextObjectSequence", ()):
+            [style] = text.TextStyleSequence
+            assert (style.ShadowStyle, list(style.ShadowColorCIELabValue)) == ("OUTLINED", [0, 0x8080, 0x8080])
+            assert list(style.TextColorCIELabValue) == [0xFFFF, 0x8080, 0x8080]
+
+
+def test_labels_stand_on_the_dark_ground_beside_their_box() -> None:
+    box = Box(left=700, top=700, right=1300, bottom=1100)
+    of = film(findings=(finding(boxes=(box,)),))
+    below = np.full((samples.ROWS, samples.COLUMNS), 230, np.uint8)
+    below[1100:1200] = 20
+
+    [[above_label], [below_label]] = (
+        [corners(text) for text in layer(drawn, gsps.BOXES).TextObjectSequence]
+        for drawn in (written(of), written(of, picture=below))
+    )
+
+    assert above_label[3] == box.top
+    assert (below_label[1], below_label[3]) == (pytest.approx(1100), pytest.approx(1100 + samples.ROWS / 40))
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (0, -1), (-1, 0), (-1, -1)])
+def test_the_research_label_stands_in_the_darkest_corner(corner: tuple[int, int]) -> None:
+    picture = np.full((samples.ROWS, samples.COLUMNS), 230, np.uint8)
+    top_half, left_half = slice(samples.ROWS // 2), slice(samples.COLUMNS // 2)
+    picture[:: 1 if corner[0] == 0 else -1, :: 1 if corner[1] == 0 else -1][top_half, left_half] = 20
+    dataset = written(several(), picture=picture)
+
+    left, top, right, bottom = np.array([corners(item) for item in layer(dataset, gsps.LABEL).TextObjectSequence]).T
+    assert (top.min() > samples.ROWS / 2) == (corner[0] == -1)
+    assert (left.min() > samples.COLUMNS / 2) == (corner[1] == -1)
+    for text in layer(dataset, gsps.BOXES).TextObjectSequence:
+        _, first, _, last = corners(text)
+        assert last <= top.min() or first >= bottom.max()
+    assert right.max() <= samples.COLUMNS
+
+
+def test_texts_are_black_where_all_ground_is_bright() -> None:
+    bright = written(several(), picture=np.full((samples.ROWS, samples.COLUMNS), 230, np.uint8))
+    unknown = written(several())
+
+    grays = {
+        item.GraphicLayer: item.GraphicLayerRecommendedDisplayGrayscaleValue for item in bright.GraphicLayerSequence
+    }
+    assert grays == {gsps.SQUARE: 0xB000, gsps.BOXES: 0xFFFF, gsps.DARK: 0}
+    assert "TextObjectSequence" not in layer(bright, gsps.BOXES)
+    assert sorted(text.UnformattedTextValue for text in layer(bright, gsps.DARK).TextObjectSequence) == sorted(
+        text.UnformattedTextValue
+        for name in (gsps.LABEL, gsps.BOXES)
+        for text in layer(unknown, name).TextObjectSequence
+    )
+    assert validators.dciodvfy(bright) == []
+    assert validators.dcmpschk(bright) == []
+
+
+def test_research_label_and_analyzed_square_have_own_layers() -> None:
+    dataset = written(several())
+
+    assert label(dataset) == ["AI RESEARCH - NOT FOR DIAGNOSIS", "Square: analyzed part"]
+    [square] = layer(dataset, gsps.SQUARE).GraphicObjectSequence
+    assert list(square.GraphicData[:6]) == [120, 0, 1880, 0, 1880, 1760]
+    grays = {
+        item.GraphicLayer: item.GraphicLayerRecommendedDisplayGrayscaleValue for item in dataset.GraphicLayerSequence
+    }
+    assert grays.keys() == {gsps.BOXES, gsps.LABEL, gsps.SQUARE}
+    assert grays[gsps.LABEL] == grays[gsps.BOXES] == 0xFFFF > grays[gsps.SQUARE]
+
+
+@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
+def test_the_label_lies_inside_the_film_clear_of_box_labels(of: Film) -> None:
+    dataset = written(of)
+
+    lines = [corners(item) for item in layer(dataset, gsps.LABEL).TextObjectSequence]
+    line = samples.ROWS / 40
+    left, top, right, bottom = np.array(lines).T
+    assert (left.min(), bottom.max()) == (line, samples.ROWS - line)
+    assert right.max() <= samples.COLUMNS - line
+    assert (top[1:] >= bottom[:-1]).all()
+    if wording.reported(of):
+        assert all(corners(item)[3] <= top.min() for item in layer(dataset, gsps.BOXES).TextObjectSequence)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (64, 64), (64, 9000), (9000, 64)])
+@pytest.mark.parametrize("has_findings", [True, False])
+def test_films_of_any_shape_have_their_label_inside(columns: int, rows: int, has_findings: bool) -> None:
+    whole = Box(left=0, top=0, right=columns, bottom=rows)
+    of = replace(film(sentences=False), columns=columns, rows=rows, analyzed=whole)
+
+    dataset = written(replace(of, findings=(finding(boxes=(whole,)),)) if has_findings else of)
+
+    for part in dataset.GraphicAnnotationSequence:
+        for left, top, right, bottom in map(corners, part.get("TextObjectSequence", ())):
+            assert 0 <= left < right <= columns
+            assert 0 <= top < bottom <= rows
+
+
+def test_a_film_without_findings_says_why_it_has_no_box() -> None:
+    dataset = written(film(findings=(absent(),)))
+
+    assert not regions(dataset)
+    assert label(dataset) == [
+        "AI RESEARCH - NOT FOR DIAGNOSIS",
+        "Square: analyzed part",
+        "No prompted finding near its threshold.",
+        "Not a report of a normal film.",
+    ]
+    assert {item.GraphicLayer for item in dataset.GraphicLayerSequence} == {gsps.LABEL, gsps.SQUARE}
+    assert "box" not in dataset.ContentDescription.lower()
+    assert "boxes" in written(several()).ContentDescription
+
+
+def test_a_caution_about_the_view_stands_on_the_film() -> None:
+    dataset = written(replace(several(), notes=(Note.VIEW_UNKNOWN, Note.MIRRORED)))
+
+    assert label(dataset)[2:] == ["The picture looks mirrored: check the sides."]
+
+
+def test_several_hundred_boxes_are_drawn() -> None:
+    many = tuple(
+        Box(left=x, top=y, right=x + 40, bottom=y + 30) for x in range(0, 1900, 90) for y in range(0, 1700, 90)
+    )
+    of = film(findings=(finding(boxes=many),))
+
+    dataset = written(of)
+
+    assert len(tracked(dataset)) == len(many) > 300
+    assert validators.dciodvfy(dataset) == []
+
+
+def test_one_state_for_each_film_that_was_read() -> None:
+    of = report(several(), unread(2), film(3))
+
+    first, second = gsps.write(of, received(cr(1), bare(2), cr(3)), BERLIN)
+
+    images = [state.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for state in (first, second)]
+    assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
+    assert first.SeriesInstanceUID == second.SeriesInstanceUID
+    assert first.SOPInstanceUID != second.SOPInstanceUID
+    assert parse_header(first).is_own
+
+
+@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
+def test_a_state_is_the_same_whatever_other_films_the_study_has(of: Film) -> None:
+    headers = received(cr(1), bare(2), cr(3), cr(4))
+    neighbors = (unread(2), replace(several(), source=samples.film_uid(3)), film(4))
+
+    alone = gsps.write(report(of), headers, BERLIN)[0]
+    first = gsps.write(report(of, *neighbors), headers, BERLIN)[0]
+    last = gsps.write(report(*neighbors, of), headers, BERLIN)[-1]
+
+    assert save_bytes(alone) == save_bytes(first) == save_bytes(last)
+
+
+@pytest.mark.parametrize(("number", "expected"), [("7", 7), (None, 1), ("0", 1), ("-3", 1), ("99999999999", 1)])
+def test_a_state_has_the_number_of_its_film(number: str | None, expected: int) -> None:
+    header = cr()
+    header.add_new("InstanceNumber", "LO", number)  # whatever was sent; as IS pydicom would refuse the last
+
+    assert written(several(), header).InstanceNumber == expected
+
+
+def test_the_whole_film_is_displayed() -> None:
+    [area] = written(several()).DisplayedAreaSelectionSequence
+
+    assert list(area.DisplayedAreaTopLeftHandCorner) == [1, 1]
+    assert list(area.DisplayedAreaBottomRightHandCorner) == [samples.COLUMNS, samples.ROWS]
+    assert list(area.PresentationPixelAspectRatio) == [1, 1]
+
+
+def test_modules_that_validators_complain_about_are_right() -> None:
+    dataset = written(several())
+
+    assert dataset.ContentLabel == dataset.ContentLabel.upper()[:16]
+    assert dataset.BodyPartExamined == "CHEST"
+    assert "Laterality" not in dataset
+    assert "PixelOriginInterpretation" not in dataset
+    assert dataset.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert dataset.ContributingEquipmentSequence[0].DeviceUID == identity.device_uid(samples.MODEL)
+
+
+def test_equal_readings_share_a_uid_and_a_moved_box_changes_it() -> None:
+    moved = replace(several().findings[0].boxes[0], box=Box(left=150.5, top=900.5, right=700, bottom=1700))
+    first = replace(several().findings[0], boxes=(moved,))
+
+    assert written(several()).SOPInstanceUID == written(several()).SOPInstanceUID
+    assert written(several()).SOPInstanceUID != written(film(findings=(first, *several().findings[1:]))).SOPInstanceUID
+
+
+def test_a_box_outside_its_film_is_refused() -> None:
+    outside = film(findings=(finding(boxes=(Box(left=0, top=0, right=10, bottom=samples.ROWS + 1),)),))
+
+    with pytest.raises(ValueError, match="leaves the film"):
+        gsps.write(report(outside), received(cr(1)), BERLIN)
+
+
+def test_a_study_of_which_nothing_was_read_has_no_state() -> None:
+    nothing: Report = report(unread(1))
+
+    assert gsps.write(nothing, received(bare(1)), BERLIN) == []

@@ -1,0 +1,305 @@
+"""The cardiothoracic ratio in every output: when it is sent, in which words, and what independent readers see in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import BytesIO
+
+import pytest
+from highdicom.sr import ComprehensiveSR, MeasurementReport, srread
+from pydicom.dataset import Dataset
+
+from node.dicom import identity
+from node.dicom.film_header import parse_header
+from node.domain import Film, OutputObject
+from node.hl7.text import read
+from node.measurement import CardiothoracicRatio, Incomparable, View
+from node.outputs import impression, measured, oru, report_json, report_txt
+from node.outputs.document import film_of, save_bytes
+from node.outputs.sr import ratio as sr_ratio
+from node.outputs.writers import output_of
+from tests.support import samples, validators
+from tests.support.documents import all_written, contents, everything, evidence, groups, numbers, said
+from tests.support.samples import BERLIN, absent, cr, film, report, several, sources, unread
+
+COMPARABLE = samples.ratio()
+AP = samples.ratio(view=View.AP, objection=Incomparable.VIEW_AP, mm_per_pixel=0.143)
+FORMS = {"comparable": COMPARABLE, "not comparable, calibrated": AP}
+
+
+def with_ratio(of: CardiothoracicRatio = COMPARABLE, *, number: int = 1) -> Film:
+    return replace(several(), source=samples.film_uid(number), ratio=of)
+
+
+def written(of: CardiothoracicRatio = COMPARABLE) -> Dataset:
+    """Write the report on a ratio, and read it back from its bytes."""
+    _, document = all_written(report(with_ratio(of)))
+    return document
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
+    document = written(FORMS[form])
+
+    assert validators.dciodvfy(document) == []
+    assert validators.dsrdump(document) == []
+
+
+def test_the_template_holds_in_pixelmed() -> None:
+    assert validators.pixelmed([written(ratio) for ratio in FORMS.values()]) == [[], []]
+
+
+def test_highdicom_reads_the_number_and_its_lines_back() -> None:
+    document = srread(BytesIO(save_bytes(written())))
+
+    assert isinstance(document, ComprehensiveSR)
+    assert isinstance(document.content, MeasurementReport)
+    [group] = document.content.get_image_measurement_groups()
+    number, *widths = group.get_measurements()
+    assert (number.name.value, number.value, number.unit.value) == ("CTRATIO", 0.48, "1")
+    assert [list(line.value.flatten()) for line in number.referenced_coordinates] == [
+        [620.5, 1100, 1340.5, 1100],
+        [250, 1400.25, 1750, 1400.25],
+    ]
+    assert [(width.value, width.unit.value) for width in widths] == [(720, "{pixels}"), (1500, "{pixels}")]
+
+
+def test_a_number_is_inferred_from_lines_on_the_film() -> None:
+    [group] = groups(written())
+
+    ratio, heart, thorax = numbers(group)
+    lines = [
+        [item for item in number.ContentSequence if item.ValueType == "SCOORD"] for number in (ratio, heart, thorax)
+    ]
+    assert [len(found) for found in lines] == [2, 1, 1]
+    for line in (line for found in lines for line in found):
+        assert (line.RelationshipType, line.GraphicType, len(line.GraphicData)) == ("INFERRED FROM", "POLYLINE", 4)
+        [image] = line.ContentSequence
+        assert image.ReferencedSOPSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
+    assert contents(ratio, "370129005")[0].ConceptCodeSequence[0].CodeValue == "REGIONBOXES"
+    assert contents(group, "111001")[0].TextValue == "phantom"
+
+
+def test_no_region_stands_beside_a_number_with_lines() -> None:
+    [group] = groups(written())
+
+    assert not [item for item in group.ContentSequence if item.ValueType == "SCOORD"]  # OHIF would draw it alone
+
+
+def test_every_content_item_has_a_name() -> None:
+    assert all("ConceptNameCodeSequence" in item for item in everything(written()))
+
+
+def test_the_report_says_what_it_is_for_and_how_far_it_is_off() -> None:
+    document = written()
+
+    first, *_ = contents(document, "121106")
+    assert first.TextValue.startswith("AI RESEARCH - NOT FOR DIAGNOSIS\r\nCardiothoracic ratio: 0.48")
+    text = " ".join(said(document).split())
+    for expected in (
+        "Cardiothoracic ratio: 0.48, below 0.50 (PA, adult)",
+        "On 380 phantoms the ratio was off by 0.018 in the mean",
+        "It was never measured on films of people.",
+        "raises no finding",
+        "without review by a person",
+    ):
+        assert expected in text
+    assert document.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert len(document.SeriesDescription) <= 64
+    assert [item.CodingSchemeDesignator for item in document.CodingSchemeIdentificationSequence] == ["99CHEX"]
+
+
+def test_widths_are_millimeters_only_with_a_calibrated_spacing() -> None:
+    [group] = groups(written(AP))
+
+    _, *widths = [value for number in numbers(group) for value in number.MeasuredValueSequence]
+    assert [(value.NumericValue, value.MeasurementUnitsCodeSequence[0].CodeValue) for value in widths] == [
+        (103, "mm"),
+        (214.5, "mm"),
+    ]
+
+
+def test_the_group_says_why_a_ratio_cannot_be_compared() -> None:
+    [group] = groups(written(AP))
+
+    [comment] = contents(group, "121106")  # OHIF adds it to the label
+    assert comment.TextValue == "not comparable: AP view, which magnifies the heart"
+
+
+def test_a_ratio_has_a_series_of_its_own_that_the_node_knows() -> None:
+    documents = all_written(report(with_ratio(), with_ratio(number=3)))
+
+    first, third, first_ratio, third_ratio, _ = documents
+    assert len({document.SeriesInstanceUID for document in documents}) == 5
+    assert [document.SeriesNumber for document in documents] == [9001, 9001, 9005, 9005, 9003]
+    assert [film_of(document) for document in (first, third)] == [samples.film_uid(1), samples.film_uid(3)]
+    for document, number in ((first_ratio, 1), (third_ratio, 3)):
+        assert evidence(document) == [samples.film_uid(number)]
+        assert film_of(document) == identity.ratio_of(samples.film_uid(number))
+        assert parse_header(document).is_own
+
+
+def test_the_films_report_is_the_same_with_and_without_a_ratio() -> None:
+    [without] = all_written(report(several()))
+
+    document, _ = all_written(report(with_ratio()))
+
+    assert [item.ConceptNameCodeSequence[0].CodeMeaning for item in everything(document)] == [
+        item.ConceptNameCodeSequence[0].CodeMeaning for item in everything(without)
+    ]
+    assert document.SOPInstanceUID == without.SOPInstanceUID
+
+
+def test_the_report_is_the_same_beside_any_other_film() -> None:
+    alone = all_written(report(with_ratio()))[1]
+    beside = all_written(report(with_ratio(), unread(2), film(3)))[2]
+
+    assert save_bytes(alone) == save_bytes(beside)
+
+
+@pytest.mark.parametrize("of", [None, samples.ratio(error=None)], ids=["no ratio", "error never measured"])
+def test_a_ratio_of_unknown_error_is_sent_nowhere(of: CardiothoracicRatio | None) -> None:
+    without = replace(several(), ratio=of)
+
+    assert len(all_written(report(without))) == 1
+    assert "ardiothoracic" not in report_txt.render(report(without))
+    assert "CTRATIO" not in message(without)
+
+
+def earlier(document: Dataset) -> OutputObject:
+    return replace(output_of("sr", document), sop_instance_uid=f"{document.SOPInstanceUID}.1")
+
+
+def replaced(document: Dataset) -> set[str]:
+    """Return what a document names as its predecessors."""
+    return {
+        reference.ReferencedSOPInstanceUID
+        for study in document.get("PredecessorDocumentsSequence", ())
+        for series in study.ReferencedSeriesSequence
+        for reference in series.ReferencedSOPSequence
+    }
+
+
+def test_a_ratio_replaces_the_earlier_one_and_nothing_else() -> None:
+    findings, ratio = (earlier(document) for document in all_written(report(with_ratio())))
+    before = replace(report(with_ratio()), predecessors=(findings, ratio))
+
+    documents = all_written(before)
+
+    assert [replaced(document) for document in documents] == [{findings.sop_instance_uid}, {ratio.sop_instance_uid}]
+
+
+def test_a_ratio_that_is_gone_is_replaced_by_the_films_report() -> None:
+    findings, ratio = (earlier(document) for document in all_written(report(with_ratio())))
+    before = replace(report(several()), predecessors=(findings, ratio))
+
+    [document] = all_written(before)
+
+    assert replaced(document) == {findings.sop_instance_uid, ratio.sop_instance_uid}
+
+
+def ending_at(column: float) -> CardiothoracicRatio:
+    """Return the ratio of a wider heart."""
+    return replace(COMPARABLE, heart=replace(COMPARABLE.heart, end=(column, 1100.0)))
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (COMPARABLE, "below 0.50 (PA, adult)"),
+        (ending_at(1400.5), "from 0.50 to below 0.55 (PA, adult)"),
+        (ending_at(1460.5), "from 0.55 to below 0.60 (PA, adult)"),
+        (ending_at(1560.5), "0.60 or more (PA, adult)"),
+        (samples.ratio(view=None, objection=Incomparable.VIEW_UNKNOWN), "not comparable: view not known"),
+        (samples.ratio(objection=Incomparable.AGE_UNKNOWN), "not comparable: age not known"),
+        (samples.ratio(objection=Incomparable.CHILD), "not comparable: patient under 18"),
+        (samples.ratio(objection=Incomparable.UNMEASURED), "not comparable: error not measured on such films"),
+    ],
+)
+def test_the_band_is_told_in_words_or_why_there_is_none(of: CardiothoracicRatio, expected: str) -> None:
+    assert measured.comparison(of) == expected
+
+
+def test_an_error_on_real_films_is_told_with_their_name() -> None:
+    real = samples.ratio(error=replace(samples.RATIO_ERROR, measured_on="our_hospital", films=212))
+
+    text = " ".join(measured.lines(real))
+
+    assert "On 212 films of our hospital the ratio was off by 0.018" in text
+    assert "never measured" not in text
+
+
+@pytest.mark.parametrize("of", [COMPARABLE, samples.ratio(objection=Incomparable.CHILD)])
+def test_a_ratio_changes_no_finding_and_stands_in_no_impression(of: CardiothoracicRatio) -> None:
+    for shown in (several(), film(findings=(absent(),))):
+        assert impression.of_film(replace(shown, ratio=of)) == impression.of_film(shown)
+
+
+def test_the_text_report_has_the_ratio_below_the_findings() -> None:
+    lines = report_txt.render(report(with_ratio(AP))).splitlines()
+
+    place = next(number for number, line in enumerate(lines) if "Cardiothoracic ratio: 0.48, not comparable" in line)
+    assert place > max(number for number, line in enumerate(lines) if "Not reported (" in line)
+    assert "720 pixels (103 mm), inner width of the thorax 1500 pixels (214 mm)" in lines[place + 1]
+
+
+def message(of: Film) -> str:
+    return oru.write(report(of), sources(cr(1)), BERLIN, order=None, documents=[])[1].decode()
+
+
+def test_a_message_has_the_number_with_its_unit_and_its_band() -> None:
+    segments = [segment for segment in message(with_ratio(AP)).split("\r") if "CTRATIO" in segment]
+
+    number, band = (segment.split("|") for segment in segments)
+    assert number[2:7] == ["NM", "CTRATIO^Cardiothoracic ratio^99CHEX", "1", "0.48", "1^no units^UCUM"]
+    assert (band[2], band[5]) == ("ST", "not comparable: AP view, which magnifies the heart")
+    assert (number[8], number[11], band[11]) == ("", "P", "P")
+
+
+def test_a_message_names_the_report_of_the_ratio_with_its_film() -> None:
+    documents = [output_of("sr", document) for document in all_written(report(unread(2), with_ratio(number=3)))]
+
+    content = read(
+        oru.write(
+            report(unread(2), with_ratio(number=3)), sources(cr(2), cr(3)), BERLIN, order=None, documents=documents
+        )[1]
+    )
+
+    named = {
+        segment.text(5).split("^")[0]: segment.text(4) for segment in content.named("OBX") if segment.text(2) == "HD"
+    }
+    assert named == {output.sop_instance_uid: number for output, number in zip(documents, ("2", "2", ""), strict=True)}
+
+
+def test_the_report_for_programs_has_lines_and_error() -> None:
+    document = json.loads(json.dumps(report_json.report_to_json(report(with_ratio(AP)), [])))
+
+    [found] = document["films"][0]["measurements"]
+    assert found == {
+        "name": "cardiothoracic_ratio",
+        "value": 0.48,
+        "view": "AP",
+        "comparable": False,
+        "objection": "view_ap",
+        "band": None,
+        "heart": {"line": [620.5, 1100, 1340.5, 1100], "pixels": 720, "mm": pytest.approx(102.96)},
+        "thorax": {"line": [250, 1400.25, 1750, 1400.25], "pixels": 1500, "mm": pytest.approx(214.5)},
+        "mm_per_pixel": 0.143,
+        "error": {"measured_on": "phantoms", "films": 380, "mean_absolute": 0.018, "lower": -0.036, "upper": 0.051},
+    }
+
+
+def test_the_report_for_programs_has_a_number_of_unknown_error() -> None:
+    unknown = with_ratio(samples.ratio(error=None))
+
+    document = json.loads(json.dumps(report_json.report_to_json(report(unknown, unread(2)), [])))
+
+    assert [film["measurements"] and film["measurements"][0]["error"] for film in document["films"]] == [None, []]
+
+
+def test_codes_of_a_ratio_differ_from_those_of_findings() -> None:
+    names = {concept.value for concept in (sr_ratio.RATIO, sr_ratio.BAND, sr_ratio.HEART_WIDTH, sr_ratio.THORAX_WIDTH)}
+
+    assert len(names) == 4
+    assert all(len(name) <= 16 for name in names)

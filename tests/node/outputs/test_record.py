@@ -1,0 +1,278 @@
+"""report.json and report.txt: exact there and back, and nothing that reads like a clean bill of health."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.domain import (
+    Box,
+    Code,
+    Evidence,
+    Film,
+    FilmView,
+    Finding,
+    FindingBox,
+    FindingState,
+    GroundedSentence,
+    Note,
+    Reason,
+    ScoredBox,
+    Side,
+)
+from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine, View
+from node.outputs import impression, report_json, report_txt, wording
+from tests.support import samples
+from tests.support.samples import absent, film, finding, report, several, unread
+
+T = TypeVar("T")
+
+_number = st.floats(allow_nan=False, allow_infinity=False)
+_score = st.floats(0, 1)
+_words = st.text(min_size=1, max_size=20)
+_codes = st.builds(Code, value=_words, scheme=_words, meaning=_words)
+_sides = st.none() | st.sampled_from(Side)
+
+
+@st.composite
+def _boxes(draw: st.DrawFn) -> Box:
+    left, right = sorted(draw(st.lists(_number, min_size=2, max_size=2, unique=True)))
+    top, bottom = sorted(draw(st.lists(_number, min_size=2, max_size=2, unique=True)))
+    return Box(left=left, top=top, right=right, bottom=bottom)
+
+
+def _tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
+    return st.lists(of, max_size=3).map(tuple)
+
+
+_sentences = st.builds(
+    GroundedSentence,
+    text=_words.filter(str.strip),
+    prompt=_words,
+    score=_score,
+    boxes=_tuples(st.builds(ScoredBox, box=_boxes(), score=_score)),
+)
+_findings = st.builds(
+    Finding,
+    prompt=_words,
+    code=_codes,
+    site=st.none() | _codes,
+    side=_sides,
+    probability=_score,
+    state=st.sampled_from(FindingState),
+    boxes=_tuples(st.builds(FindingBox, box=_boxes(), score=_score, tracking_uid=_words, side=_sides)),
+    sentence=st.none() | st.integers(0, 9),
+    evidence=st.none() | st.builds(Evidence, zone=st.none() | _words, extent=_score),
+    contradiction=st.none() | st.sampled_from(list(wording.CONTRADICTIONS)),
+    left_out=st.booleans(),
+)
+
+
+@st.composite
+def _ratios(draw: st.DrawFn) -> CardiothoracicRatio:
+    heart, wider, place = (draw(st.floats(1, 99)) for _ in range(3))
+    ends = [((place, 7.0), (place + width, 7.0)) for width in (heart, heart + wider)]
+    if draw(st.booleans()):  # a film stored on its side
+        ends = [(start[::-1], end[::-1]) for start, end in ends]
+    short, long = (MeasuredLine(start=start, end=end) for start, end in ends)
+    return CardiothoracicRatio(
+        heart=short,
+        thorax=long,
+        view=View.PA,
+        objection=draw(st.none() | st.sampled_from(Incomparable)),
+        mm_per_pixel=draw(st.none() | st.floats(0.1, 1)),
+        error=draw(st.none() | st.just(samples.RATIO_ERROR)),
+    )
+
+
+_films = st.builds(
+    Film,
+    source=_words,
+    reason=st.none() | st.sampled_from(Reason),
+    notes=_tuples(st.sampled_from(Note)),
+    columns=st.integers(1, 9000),
+    rows=st.integers(1, 9000),
+    analyzed=_boxes(),
+    sentences=_tuples(_sentences),
+    findings=_tuples(_findings),
+    ratio=st.none() | _ratios(),
+    view=st.none() | st.builds(FilmView, tag=st.none() | _words, seen=st.none() | _words, certainty=st.none() | _score),
+)
+
+
+@given(_films)
+def test_a_film_is_read_back_exactly(film: Film) -> None:
+    assert report_json.film_from_json(json.loads(json.dumps(report_json.film_to_json(film)))) == film
+
+
+def test_a_film_that_was_not_read_is_read_back_exactly() -> None:
+    assert report_json.film_from_json(report_json.film_to_json(unread(1))) == unread(1)
+
+
+@pytest.mark.parametrize("key", report_json.film_to_json(several()))
+def test_a_damaged_record_is_refused(key: str) -> None:
+    damaged = report_json.film_to_json(several()) | {key: {"not": "this"}}
+
+    if key == "status":  # follows from the reason
+        return
+    with pytest.raises((TypeError, ValueError)):
+        report_json.film_from_json(damaged)
+
+
+def test_the_report_keeps_its_contract() -> None:
+    document = json.loads(
+        json.dumps(report_json.report_to_json(report(several(), unread(2)), ["sr.dcm", "a.gsps.dcm"]))
+    )
+
+    assert document["version"] == 1
+    assert document["study"] == samples.STUDY
+    assert document["model"] == {
+        "name": "phantom",
+        "version": "1.2.0",
+        "weights_sha256": "ab" * 32,
+        "engine": "onnx",
+        "prompts": "chexpert14",
+        "prompts_sha256": "cd" * 32,
+    }
+    assert document["outputs"] == ["sr.dcm", "a.gsps.dcm"]
+    first, second = document["films"]
+    assert (first["status"], first["reason"], first["notes"]) == ("read", None, ["view_unknown"])
+    assert (first["columns"], first["rows"], first["analyzed"]) == (2000, 1760, [120, 0, 1880, 1760])
+    effusion = first["findings"][0]
+    assert effusion["code"] == ["60046008", "SCT", "Pleural effusion"]
+    assert (effusion["laterality"], effusion["probability"], effusion["state"]) == ("right", 0.83, "present")
+    assert effusion["boxes"][0]["box"] == [150.25, 900.5, 700.125, 1700]
+    assert effusion["boxes"][0]["tracking_uid"] == several().findings[0].boxes[0].tracking_uid
+    sentence = first["sentences"][effusion["sentence"]]
+    assert sentence["text"] == "Small right pleural effusion."
+    assert sentence["boxes"] == [{"box": [150.25, 900.5, 700.125, 1700], "score": 0.6}]
+    assert (second["status"], second["reason"], second["analyzed"]) == ("not_processed", "undecodable", None)
+
+
+def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
+    document = json.loads(
+        json.dumps(report_json.report_to_json(report(several()), [], left_alone=[unread(2, Reason.OWN_OBJECT)]))
+    )
+
+    assert document.keys() == {"version", "study", "model", "films", "outputs"}
+    read, left = document["films"]
+    assert (left["source"], left["reason"]) == (samples.film_uid(2), "own_object")
+    for film_ in (read, left):
+        assert film_.keys() == {
+            *("source", "status", "reason", "notes", "columns", "rows", "analyzed", "view"),
+            *("sentences", "findings", "withheld", "impression", "measurements"),
+        }
+    assert read["impression"][0] == "Right pleural effusion, lower zone, 83 %"
+    assert left["impression"] == [wording.not_processed(unread(2, Reason.OWN_OBJECT))]
+    assert read["findings"]
+    for found in read["findings"]:
+        assert found.keys() == {
+            *("prompt", "code", "laterality", "probability", "state", "reason", "sentence", "boxes", "evidence")
+        }
+        assert all(box.keys() == {"box", "score", "tracking_uid"} for box in found["boxes"])
+    for sentence in read["sentences"]:
+        assert sentence.keys() == {"text", "prompt", "by", "score", "boxes"}
+        assert all(box.keys() == {"box", "score"} for box in sentence["boxes"])
+
+
+def test_the_text_says_what_nobody_measured() -> None:
+    rendered = report_txt.render(report(film(findings=(samples.uncalibrated(),), sentences=False)))
+
+    assert "To be reviewed, not calibrated (the threshold was not measured on such films):" in rendered
+    assert "Present (" not in rendered
+
+
+def test_the_text_gives_no_side_to_what_was_not_seen() -> None:
+    lesion = finding(state=FindingState.ABSENT, side=Side.LEFT, probability=0.04)
+
+    rendered = report_txt.render(report(film(findings=(lesion,), sentences=False)))
+
+    assert "Pleural effusion: probability 4 %" in rendered
+    assert "left" not in rendered
+
+
+def test_the_text_says_first_what_was_found_and_last_by_whom() -> None:
+    rendered = report_txt.render(report(several()))
+
+    first, origin = rendered.split("\n\nFilm 1 of 1\n")
+    assert first == "\n".join(("AI RESEARCH - NOT FOR DIAGNOSIS", *impression.of_film(several())))
+    origin = origin[origin.index("\nAbout this report\n") :]
+    for version in ("phantom 1.2.0", "chexpert14", samples.STUDY, samples.film_uid(1)):
+        assert version in origin
+        assert version not in rendered.removesuffix(origin)
+
+
+def test_a_sentence_that_a_rule_made_says_so() -> None:
+    by_rule = replace(film(findings=(finding(),)), sentences=(replace(film().sentences[0], by="rule"),))
+
+    assert "Small right pleural effusion. (made by rule)" in report_txt.render(report(by_rule))
+    assert "made by rule" not in report_txt.render(report(film(findings=(finding(),))))
+
+
+def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
+    lines = report_txt.render(report(several())).splitlines()
+
+    [sentence] = [line for line in lines if "The left lung is clear." in line]
+    assert "columns 1000 to 1700, rows 200 to 1500" in sentence
+    place = next(index for index, line in enumerate(lines) if "Pleural effusion, right: probability 83 %" in line)
+    assert lines[place + 1].strip() == "sentence [1]"
+    assert "columns 150 to 700, rows 900 to 1700" in lines[place + 2]
+
+
+def test_the_text_lists_findings_by_state() -> None:
+    rendered = report_txt.render(report(several()))
+
+    details = rendered[rendered.index("Film 1 of 1") :]
+    places = [details.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
+    assert places == sorted(places)
+    assert details.index("Not reported (") < details.index("Pneumothorax: probability 4 %")
+
+
+def test_report_json_says_why_what_is_left_out_is_never_reported() -> None:
+    left_out = replace(absent(), left_out=True)
+
+    written = report_json.report_to_json(report(film(findings=(left_out, absent(samples.EDEMA)))), [])
+
+    reasons = [found["reason"] for found in json.loads(json.dumps(written))["films"][0]["findings"]]
+    assert reasons == [f"{wording.NEVER}.", None]
+
+
+def test_the_text_gives_what_is_left_out_no_probability() -> None:
+    left_out = replace(absent(), left_out=True)
+
+    rendered = report_txt.render(report(film(findings=(left_out, absent(samples.EDEMA)), sentences=False)))
+
+    assert f"{wording.LEFT_OUT}: Pneumothorax\n" in rendered
+    assert "Pneumothorax: probability" not in rendered
+    assert "Pulmonary edema: probability 4 %" in rendered
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_words(reason: Reason) -> None:
+    assert wording.REASONS[reason] in report_txt.render(report(unread(1, reason), several()))
+
+
+def test_a_film_without_findings_is_not_called_normal() -> None:
+    rendered = report_txt.render(report(film(findings=(absent(),), sentences=False)))
+
+    assert "No prompted finding came near its threshold" in rendered
+    assert "normal" not in rendered.replace("This is not a report of a normal film", "")
+
+
+def test_a_film_that_was_analyzed_whole_says_so() -> None:
+    whole = replace(film(), analyzed=Box(left=0, top=0, right=samples.COLUMNS, bottom=samples.ROWS))
+
+    assert "That is the whole film." in report_txt.render(report(whole))
+
+
+def test_line_breaks_in_a_sentence_do_not_break_the_list() -> None:
+    sentence = GroundedSentence(text="One.\nTwo.\x00", prompt="left_lung", score=0.5, boxes=())
+
+    rendered = report_txt.render(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
+
+    assert "left lung: One. Two. @ no box" in rendered

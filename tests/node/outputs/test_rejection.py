@@ -1,0 +1,364 @@
+"""Rejection notes of an archive (IHE RAD-66): what the node then reads, rejects of its own, and sends."""
+
+from __future__ import annotations
+
+import subprocess
+from io import BytesIO
+from pathlib import Path
+
+import highdicom
+import hl7
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code
+from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorage
+
+from node.dicom import rejection_note
+from node.domain import Delivery
+from node.outputs import rejection
+from node.store import sent_answers
+from node.store.spool import Spool
+from tests.node.jobs.test_rounds import STUDY, Bench, film
+from tests.support import films, peers
+from tests.support.mllp import InformationSystem
+from tests.support.orthanc import beside_node
+from tests.support.service import Service, settings_for, settings_with
+
+TITLES = sorted(rejection_note.TITLES)
+
+_DUMP = """
+(0008,0005) CS [ISO_IR 100]
+(0008,0016) UI [1.2.840.10008.5.1.4.1.1.88.59]
+(0008,0018) UI [{uid}]
+(0008,0060) CS [KO]
+(0008,0020) DA []
+(0008,0030) TM []
+(0008,0050) SH []
+(0010,0010) PN [WRONG^PATIENT]
+(0010,0020) LO [{patient}]
+(0010,0030) DA []
+(0010,0040) CS []
+(0020,000d) UI [{study}]
+(0020,000e) UI [1.2.3.4.5]
+(0020,0010) SH []
+(0020,0013) IS [1]
+(0040,a040) CS [CONTAINER]
+(0040,a043) SQ
+(fffe,e000) na
+(0008,0100) SH [{title}]
+(0008,0102) SH [DCM]
+(0008,0104) LO [rejected]
+(fffe,e00d) na
+(fffe,e0dd) na
+(0040,a375) SQ
+(fffe,e000) na
+(0008,1115) SQ
+(fffe,e000) na
+(0008,1199) SQ
+(fffe,e000) na
+(0008,1150) UI [1.2.840.10008.5.1.4.1.1.1]
+(0008,1155) UI [{film}]
+(fffe,e00d) na
+(fffe,e0dd) na
+(0020,000e) UI [1.2.3.4.6]
+(fffe,e00d) na
+(fffe,e0dd) na
+(0020,000d) UI [{study}]
+(fffe,e00d) na
+(fffe,e0dd) na
+"""
+
+
+def dcmtk_note(
+    folder: Path, rejected: Dataset, *, title: str = "113038", uid: str = "1.2.3.4.7", patient: str = "WRONG"
+) -> Dataset:
+    """A note that dcmtk wrote."""
+    text, file = folder / "note.txt", folder / "note.dcm"
+    facts = {"study": rejected.StudyInstanceUID, "film": rejected.SOPInstanceUID}
+    text.write_text(_DUMP.format(uid=uid, title=title, patient=patient, **facts))
+    subprocess.run([peers.require("dump2dcm"), "+te", text, file], check=True)
+    return dcmread(file)
+
+
+def highdicom_note(*rejected: Dataset, uid: str = "1.2.3.4.8") -> Dataset:
+    """A note that highdicom wrote."""
+    title = Code("113001", "DCM", "Rejected for Quality Reasons")
+    content = highdicom.ko.KeyObjectSelection(document_title=title, referenced_objects=rejected)
+    return highdicom.ko.KeyObjectSelectionDocument(
+        evidence=rejected,
+        content=content,
+        series_instance_uid="1.2.3.4.9",
+        series_number=1,
+        sop_instance_uid=uid,
+        instance_number=1,
+        manufacturer="archive",
+        transfer_syntax_uid=ExplicitVRLittleEndian,
+    )
+
+
+def rejected_uids(note: Dataset) -> set[str]:
+    [study] = note.CurrentRequestedProcedureEvidenceSequence
+    return {
+        str(item.ReferencedSOPInstanceUID)
+        for series in study.ReferencedSeriesSequence
+        for item in series.ReferencedSOPSequence
+    }
+
+
+def uids(deliveries: list[Delivery]) -> set[str]:
+    return {delivery.sop_instance_uid for delivery in deliveries}
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_a_note_of_dcmtk_rejects_what_the_node_wrote(tmp_path: Path, title: str) -> None:
+    bench, wrong = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong")
+    bench.receive(wrong)
+    written = bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong, title=title))
+
+    [delivery] = bench.round()
+
+    [note] = bench.objects([delivery], "rejection")
+    assert note.SOPClassUID == KeyObjectSelectionDocumentStorage
+    assert note.ConceptNameCodeSequence[0].CodeValue == title
+    assert rejected_uids(note) == uids(written)
+    assert all(bench.spool.has_output(delivery) for delivery in written)
+    assert str(note.PatientID) == "WRONG"
+
+
+def test_dciodvfy_accepts_the_nodes_note(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), film("wrong")
+    bench.receive(wrong)
+    bench.round()
+    bench.receive(highdicom_note(wrong))
+    [delivery] = bench.round()
+    file = tmp_path / "own.dcm"
+    file.write_bytes(bench.spool.output(delivery) or b"")
+
+    said = subprocess.run([peers.require("dciodvfy"), file], capture_output=True, text=True, check=False).stderr
+
+    assert "KeyObjectSelectionDocument" in said
+    assert "Error" not in said
+
+
+def test_a_note_names_the_objects_of_its_films_alone(tmp_path: Path) -> None:
+    bench, wrong, right = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong"), film("right")
+    bench.receive(right)
+    kept = uids(bench.round())
+    bench.receive(wrong)
+    other = uids(bench.round())
+    bench.receive(highdicom_note(wrong))
+
+    notes = bench.objects(bench.round(), "rejection")
+
+    assert [rejected_uids(note) for note in notes] == [other]
+    assert not kept & other
+
+
+def test_the_same_rejection_is_noted_once(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), film("wrong")
+    bench.receive(wrong)
+    bench.round()
+    note = highdicom_note(wrong)
+    for again in (note, note, highdicom_note(wrong, uid="1.2.3.4.10")):
+        bench.receive(again)
+    sent = bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong))
+    bench.receive(film("late"))
+
+    later = bench.round()
+
+    assert [delivery.kind for delivery in sent] == ["rejection"]
+    assert sorted(delivery.kind for delivery in later) == ["gsps", "sr"]
+
+
+def test_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(film("right"))
+    bench.receive(wrong)
+    bench.round()
+    answered = uids(bench.answer(str(wrong.SOPInstanceUID)))
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    first = bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong, uid="1.2.3.4.11"))
+
+    [note] = bench.objects(first, "rejection")
+    assert len(answered) == 2
+    assert answered < rejected_uids(note)
+    assert "rejection" not in {delivery.kind for delivery in bench.round()}
+
+
+def test_an_answer_to_a_rejected_film_is_not_sent(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(wrong)
+    bench.round()
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    assert bench.answer(str(wrong.SOPInstanceUID)) == []
+
+    [answer] = sent_answers.all_of(bench.spool, STUDY)
+    assert answer.reason.startswith("this film was rejected by the archive: Incorrect Modality Worklist Entry")
+
+
+def test_a_note_that_comes_after_retention_is_answered(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), films.thumbnail()
+    bench.receive(wrong)
+    written = uids(bench.round())
+    bench.ledger.forget(STUDY)
+    assert bench.spool.remove_study(STUDY)
+    bench.receive(dcmtk_note(tmp_path, wrong))
+
+    [delivery] = bench.round()
+
+    [note] = bench.objects([delivery], "rejection")
+    assert rejected_uids(note) == written
+
+
+def test_a_step_that_runs_again_writes_the_same_note(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), film("wrong")
+    bench.receive(wrong)
+    bench.round()
+    bench.receive(highdicom_note(wrong))
+    pipeline = bench.steps.pipeline
+    plan = pipeline.plan(STUDY)
+    assert plan is not None
+
+    first, second = pipeline.write(plan), pipeline.write(plan)
+
+    assert [output.kind for output in first.outputs] == ["rejection"]
+    assert first == second
+
+
+def test_a_film_rejected_before_it_comes_is_not_read(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), film("wrong")
+    bench.receive(highdicom_note(wrong))
+    first = bench.round()
+    bench.receive(wrong)
+
+    assert bench.round() == first == []
+    assert bench.reader.count == 0
+    [file] = [item.path.name for item in bench.spool.study(STUDY).instances if item.sop_instance_uid != "1.2.3.4.8"]
+    assert bench.steps.read(STUDY, file) == "left:rejected"
+
+
+def test_other_titles_and_schemes_reject_nothing() -> None:
+    note = highdicom_note(film("wrong"))
+    assert rejection_note.parse(note) is not None
+    note.ConceptNameCodeSequence[0].CodingSchemeDesignator = "99LOCAL"
+    assert rejection_note.parse(note) is None
+    note.ConceptNameCodeSequence[0].CodingSchemeDesignator = "DCM"
+    note.ConceptNameCodeSequence[0].CodeValue = "113000"  # "Of Interest"
+    assert rejection_note.parse(note) is None
+
+
+def test_a_file_that_was_replaced_is_looked_at_anew(tmp_path: Path) -> None:
+    path, fresh = tmp_path / "object.dcm", tmp_path / "fresh.dcm"
+    assert not rejection_note.may_be(path)
+    path.write_bytes(films.file_bytes(highdicom_note(film("wrong"))))
+    assert rejection_note.may_be(path)
+
+    fresh.write_bytes(films.file_bytes(film("wrong")))
+    fresh.replace(path)
+
+    assert not rejection_note.may_be(path)
+
+
+def test_the_nodes_own_note_rejects_nothing(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), film("wrong")
+    bench.receive(wrong)
+    bench.round()
+    bench.receive(highdicom_note(wrong))
+    [own] = bench.objects(bench.round(), "rejection")
+    own = dcmread(BytesIO(films.file_bytes(own)))
+    assert rejection_note.parse(own) is None
+
+    bench.receive(own)
+
+    assert bench.round() == []
+
+
+def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> None:
+    wrong = films.thumbnail()
+    with beside_node(tmp_path) as (orthanc, settings), Service(settings) as node:
+        orthanc.upload(wrong)
+        orthanc.wait_for_count(3, study_uid=STUDY)
+        theirs = dcmtk_note(tmp_path, wrong, patient=str(wrong.PatientID))
+
+        orthanc.upload(tmp_path / "note.dcm")
+
+        orthanc.wait_for_count(5, study_uid=STUDY)
+        node.wait_for("delivery.sent", count=3)
+        orthanc.wait_until_idle()
+        files = orthanc.files()
+        assert node.stop() == 0
+    found = {str(item.SOPInstanceUID): item for item in (dcmread(BytesIO(content)) for content in files)}
+    spool = Spool(tmp_path / "node")
+    [note] = [output for mark in spool.rounds(STUDY) for output in mark.outputs if output.kind == rejection.KIND]
+    assert found[note.sop_instance_uid] == dcmread(BytesIO(spool.output(note) or b""))
+    results = {uid for uid, item in found.items() if item.Modality in ("SR", "PR")}
+    assert (len(results), rejected_uids(found[note.sop_instance_uid])) == (2, results)
+    sent = [arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")]
+    assert sorted(sent) == sorted([*results, note.sop_instance_uid])
+    assert str(theirs.SOPInstanceUID) in {item.sop_instance_uid for item in spool.study(STUDY).instances}
+    assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_result_is_withdrawn_once(tmp_path: Path, step: int) -> None:
+    wrong, other = films.thumbnail(), film("other", "other")
+    dcmtk_note(tmp_path, wrong)
+    with peers.ReceivingArchive() as archive, InformationSystem() as system:
+        settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as first:
+            assert peers.send(wrong, port=first.dicom_port) == 0
+            first.wait_for("delivery.sent", count=3)
+            assert first.stop() == 0
+        with Service(settings, die_at=step) as second:
+            assert peers.send(dcmread(tmp_path / "note.dcm"), port=second.dicom_port) == 0
+            assert second.wait_until_dead() == -9
+        with Service(settings) as third:
+            system.wait_for_kept(2)
+            third.wait_for("study.finished")
+            again = dcmtk_note(tmp_path, wrong, uid="1.2.3.4.11")
+            assert peers.send(again, port=third.dicom_port) == 0
+            assert peers.send(other, port=third.dicom_port) == 0
+            third.wait_for("study.finished", count=3)
+            third.stop()
+
+    about = [kept for kept in system.kept if STUDY.encode() in kept.content]
+    assert len({kept.control_id for kept in about}) == 2
+    result, withdrawn = (hl7.parse(kept.content.decode()) for kept in (about[0], about[-1]))
+    assert (str(result.segment("OBR")[25]), str(withdrawn.segment("OBR")[25])) == ("P", "X")
+    assert {str(segment[11]) for segment in withdrawn.segments("OBX")} == {"W"}
+    assert str(withdrawn.segment("PID")) == str(result.segment("PID"))
+    for field in (2, 3, 4, 18):
+        assert str(withdrawn.segment("OBR")[field]) == str(result.segment("OBR")[field])
+    observed = [[(str(item[3]), str(item[4])) for item in found.segments("OBX")] for found in (result, withdrawn)]
+    assert observed[0] == observed[1]
+
+
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_killed_node_sends_its_note_once(tmp_path: Path, step: int) -> None:
+    wrong = films.thumbnail()
+    dcmtk_note(tmp_path, wrong)
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as first:
+            assert peers.send(wrong, port=first.dicom_port) == 0
+            archive.wait_for_kept(2)
+            first.wait_for("delivery.sent", count=2)
+            assert first.stop() == 0
+        with Service(settings, die_at=step) as second:
+            storescu = [peers.require("storescu"), "-aet", "TESTER", "-aec", "CHEX", "-R", "127.0.0.1"]
+            subprocess.run([*storescu, str(second.dicom_port), tmp_path / "note.dcm"], check=True)
+            assert second.wait_until_dead() == -9
+
+        with Service(settings) as third:
+            archive.wait_until(lambda: any(b"113038" in kept.content for kept in archive.kept))
+            third.wait_for("study.finished")
+
+        notes = [kept.dataset for kept in archive.kept if b"113038" in kept.content]
+        assert len({str(note.SOPInstanceUID) for note in notes}) == 1
+        assert len(rejected_uids(notes[0])) == 2

@@ -1,0 +1,154 @@
+"""Secondary captures: the film with its boxes and a page with the findings, as objects that any archive takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.dicom.film_header import parse_header
+from node.domain import Film, Reason
+from node.outputs import document, findings_page, overlay, secondary_capture
+from node.outputs.document import save_bytes
+from node.outputs.source import Picture
+from tests.support import samples, validators
+from tests.support.samples import BERLIN, absent, bare, cr, film, received, report, several, unread
+
+GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
+
+
+def written(*films: Film, picture: Picture | None = GRAY, header: Dataset | None = None) -> list[Dataset]:
+    """Write the captures of films, and read them back from their bytes."""
+    headers = [header or cr(1), *(cr(number) for number in range(2, 5))]
+    objects = secondary_capture.write(report(*films), received(*headers, picture=picture), BERLIN)
+    return [dcmread(BytesIO(save_bytes(dataset))) for dataset in objects]
+
+
+@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
+def test_a_read_film_has_two_captures_in_one_series(of: Film) -> None:
+    drawn, page = written(of)
+
+    assert drawn.SeriesInstanceUID == page.SeriesInstanceUID
+    assert (drawn.InstanceNumber, page.InstanceNumber) == (1, 2)
+    assert drawn.SOPInstanceUID != page.SOPInstanceUID
+    for dataset in (drawn, page):
+        assert dataset.SOPClassUID == "1.2.840.10008.5.1.4.1.1.7"
+        assert (dataset.ConversionType, dataset.BurnedInAnnotation) == ("WSD", "NO")
+        assert list(dataset.ImageType) == ["DERIVED", "SECONDARY"]
+        assert dataset.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+        assert dataset.DerivationDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+        [source] = dataset.SourceImageSequence
+        assert source.ReferencedSOPInstanceUID == samples.film_uid(1)
+        assert (dataset.PatientID, str(dataset.PatientName)) == ("4711", "Müller^Jörg")
+        assert validators.dciodvfy(dataset) == []
+        assert validators.unknown_warnings(dataset) == []
+
+
+def test_the_pixels_are_those_that_were_drawn() -> None:
+    drawn, page = written(several())
+
+    for dataset, image in (
+        (drawn, overlay.draw(GRAY, several())),
+        (page, findings_page.draw(report(several()), several(), is_drawn=True)),
+    ):
+        assert dataset.PhotometricInterpretation == "RGB"
+        assert np.array_equal(dataset.pixel_array, np.asarray(image))
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_a_film_that_was_not_read_has_a_page_alone(reason: Reason) -> None:
+    [page] = written(unread(1, reason), picture=None)
+
+    assert page.InstanceNumber == 2
+    assert page.SourceImageSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
+    assert "BodyPartExamined" not in page
+    assert validators.dciodvfy(page) == []
+
+
+def test_a_film_that_cannot_be_decoded_again_keeps_its_page() -> None:
+    [page] = written(several(), picture=None)
+
+    assert page.InstanceNumber == 2
+    assert page.SOPInstanceUID != written(several())[1].SOPInstanceUID  # it says that the film was not drawn
+
+
+def test_each_film_has_a_series_of_its_own_that_is_known_again() -> None:
+    objects = written(several(), unread(2), film(3))
+
+    assert [document.film_of(dataset) for dataset in objects] == [
+        samples.film_uid(number) for number in (1, 1, 2, 3, 3)
+    ]
+    assert len({dataset.SeriesInstanceUID for dataset in objects}) == 3
+    assert all(parse_header(dataset).is_own for dataset in objects)
+
+
+def test_captures_do_not_depend_on_other_films() -> None:
+    alone = written(several())
+    first = written(several(), unread(2), film(3))[:2]
+    last = written(film(3), unread(2), several())[-2:]
+
+    assert [save_bytes(dataset) for dataset in alone] == [save_bytes(dataset) for dataset in first]
+    assert [save_bytes(dataset) for dataset in alone] == [save_bytes(dataset) for dataset in last]
+
+
+def test_a_film_that_names_no_patient_takes_that_of_another() -> None:
+    objects = written(several(), unread(2), header=bare(1))
+
+    assert {str(dataset.PatientID) for dataset in objects} == {"4711"}
+
+
+def test_what_is_drawn_otherwise_is_another_object() -> None:
+    brighter = GRAY.copy()
+    brighter[0, 0] = 200
+    surer = replace(several(), findings=(replace(several().findings[0], probability=0.9), *several().findings[1:]))
+
+    plain, other_pixels, other_finding = written(several()), written(several(), picture=brighter), written(surer)
+
+    assert [dataset.SOPInstanceUID for dataset in plain] == [dataset.SOPInstanceUID for dataset in written(several())]
+    assert plain[0].SOPInstanceUID != other_pixels[0].SOPInstanceUID
+    assert plain[1].SOPInstanceUID == other_pixels[1].SOPInstanceUID
+    assert plain[0].SOPInstanceUID != other_finding[0].SOPInstanceUID
+    assert plain[1].SOPInstanceUID != other_finding[1].SOPInstanceUID
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [(["L", "F"], ["L", "F"]), (["P", "FR"], ["P", "FR"]), (["L"], None), (["left", "F"], None), (None, None)],
+)
+def test_the_film_keeps_its_directions_and_the_page_has_none(
+    sent: list[str] | None, expected: list[str] | None
+) -> None:
+    header = cr(1)
+    header.add_new("PatientOrientation", "LO", sent)
+
+    drawn, page = written(several(), header=header)
+
+    assert (list(drawn.PatientOrientation) if drawn.PatientOrientation else None) == expected
+    assert not page.PatientOrientation
+    assert validators.dciodvfy(drawn) == []
+
+
+def test_a_film_compressed_with_loss_stays_one() -> None:
+    header = cr(1)
+    header.LossyImageCompression = "01"
+    header.LossyImageCompressionRatio = "12.5"
+    header.LossyImageCompressionMethod = "ISO_10918_1"
+
+    drawn, page = written(several(), header=header)
+
+    assert (drawn.LossyImageCompression, drawn.LossyImageCompressionRatio) == ("01", 12.5)
+    assert "LossyImageCompression" not in page
+    assert validators.dciodvfy(drawn) == []
+
+
+def test_pixels_of_a_film_that_are_not_square_become_square() -> None:
+    header = cr(1)
+    header.PixelSpacing = [0.2, 0.1]
+
+    drawn, _ = written(several(), header=header)
+
+    assert np.array_equal(drawn.pixel_array, np.asarray(overlay.draw(GRAY, several(), shape=(200, 100))))

@@ -1,0 +1,321 @@
+"""The structured report: what it says, and that independent validators accept it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node.dicom import identity
+from node.dicom.film_header import parse_header
+from node.domain import Box, FindingState, GroundedSentence, Reason
+from node.outputs import impression, wording
+from node.outputs.document import film_of
+from node.outputs.sr import report as sr
+from tests.support import samples, validators
+from tests.support.documents import (
+    CONTAINED_TEXT,
+    FORMS,
+    MEASURED,
+    NONE,
+    NOT_PROCESSED,
+    ONE,
+    SEVERAL,
+    all_written,
+    contents,
+    everything,
+    form_of,
+    groups,
+    numbers,
+    said,
+    written,
+)
+from tests.support.samples import BERLIN, bare, cr, film, finding, report, several, sources, uncalibrated, unread
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
+    dataset = form_of(form)
+
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dsrdump(dataset) == []
+
+
+def test_the_templates_hold_in_pixelmed() -> None:
+    forms = [form_of(form) for form in ("to be reviewed", "none", "study")]
+    forms += [form_of("several", kind=kind) for kind in ("sr3d", "text")]
+
+    assert validators.pixelmed(forms) == [[], [], [], [], []]
+
+
+def test_every_reported_box_has_a_group_of_its_own() -> None:
+    dataset = written(SEVERAL)
+
+    found = groups(dataset)
+
+    codes = ("60046008", "19242006", "19242006", "SUPPORT_DEVICES")
+    assert [contents(group, "112039")[0].TextValue for group in found] == [
+        "Pleural effusion",
+        "Pulmonary edema 1/2",
+        "Pulmonary edema 2/2",
+        "Support devices",
+    ]
+    assert len({contents(group, "112040")[0].UID for group in found}) == 4
+    values = [value for group in found for number in numbers(group) for value in number.MeasuredValueSequence]
+    assert [value.NumericValue for value in values] == [83, 41, 41, 50]
+    assert {value.MeasurementUnitsCodeSequence[0].CodeValue for value in values} == {"%"}
+    states = [contents(group, code)[0] for group, code in zip(found, codes, strict=True)]
+    assert [state.ConceptCodeSequence[0].CodeMeaning for state in states] == [
+        "Present",
+        "Indeterminate",
+        "Indeterminate",
+        "Present",
+    ]
+    assert [contents(group, "111030")[0].GraphicType for group in found] == ["POLYLINE"] * 4
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_items_of_a_group_stand_apart(form: str) -> None:
+    containers = [item for item in everything(form_of(form)) if item.ValueType == "CONTAINER"]
+
+    assert {item.ContinuityOfContent for item in containers} == {"SEPARATE"}
+
+
+def test_a_box_is_a_closed_line_clockwise_from_the_top_left() -> None:
+    [group] = groups(written(ONE))
+
+    [region] = contents(group, "111030")
+
+    assert list(region.GraphicData) == [150.25, 900.5, 700.125, 900.5, 700.125, 1700, 150.25, 1700, 150.25, 900.5]
+    assert region.ContentSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
+
+
+def test_absent_findings_are_codes_at_the_root_and_never_numbers() -> None:
+    dataset = written(SEVERAL)
+
+    [evaluations] = contents(dataset, "C0034375")
+
+    [answer] = contents(evaluations, "36118008")
+    assert answer.ConceptCodeSequence[0].CodeMeaning == "Not reported, may have been missed"
+    assert "NUM" not in {item.ValueType for item in everything(evaluations)}
+
+
+def test_a_sentence_that_a_rule_made_says_so() -> None:
+    by_rule = replace(film(findings=(finding(),)), sentences=(replace(film().sentences[0], by="rule"),))
+
+    [group] = groups(written(report(by_rule)))
+
+    assert contents(group, "121106")[0].TextValue == "Small right pleural effusion. (made by rule)"
+
+
+def test_what_nobody_measured_is_to_be_reviewed_and_says_why() -> None:
+    [group] = groups(written(report(film(findings=(uncalibrated(),)))))
+
+    [state] = contents(group, uncalibrated().code.value)
+    [value] = state.ConceptCodeSequence
+    assert (value.CodeValue, value.CodingSchemeDesignator) == ("NOTCALIBRATED", "99CHEX")
+    assert value.CodeMeaning == "Review, not calibrated"
+    [number] = [item for item in group.ContentSequence if item.ValueType == "NUM"]
+    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith(", review, AI probability")
+
+
+def test_a_sentence_without_finding_is_inferred_from_its_boxes() -> None:
+    [evaluations] = contents(written(SEVERAL), "C0034375")
+
+    [sentence] = contents(evaluations, "121106")
+
+    assert sentence.TextValue == "left lung: The left lung is clear."
+    [region] = sentence.ContentSequence
+    assert (region.RelationshipType, region.ValueType) == ("INFERRED FROM", "SCOORD")
+    assert list(region.GraphicData[:2]) == [1000, 200]
+
+
+@pytest.mark.parametrize("form", MEASURED)
+def test_groups_have_the_shape_that_viewers_can_show(form: str) -> None:
+    found = groups(form_of(form))
+
+    assert found
+    assert all(len(contents(group, "111030")) == 1 for group in found)
+    assert len({len(numbers(group)) for group in found}) == 1  # mixed shapes hide boxes in OHIF 3.13.2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_content_item_has_a_name(form: str) -> None:
+    assert all("ConceptNameCodeSequence" in item for item in everything(form_of(form)))
+
+
+def test_a_film_without_findings_gets_a_text_and_no_measurement() -> None:
+    dataset = written(NONE)
+
+    assert dataset.ConceptNameCodeSequence[0].CodeValue == "18748-4"
+    assert {item.ValueType for item in everything(dataset) if item.RelationshipType == "CONTAINS"} <= {
+        "CONTAINER",
+        "TEXT",
+    }
+    for expected in (
+        "No prompted finding came near its threshold in the analyzed square. This is not a report of a normal film",
+        "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels",
+        "Pneumothorax: probability 4 %",
+        "The left lung is clear.",
+    ):
+        assert expected in said(dataset)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_first_text_says_what_was_found(form: str) -> None:
+    dataset = form_of(form)
+
+    first = next(item for item in everything(dataset) if (item.ValueType, item.RelationshipType) == CONTAINED_TEXT)
+
+    label, *lines = first.TextValue.split("\r\n")
+    assert first.ConceptNameCodeSequence[0].CodeMeaning == "Impression"
+    assert label == "AI RESEARCH - NOT FOR DIAGNOSIS"
+    of, _ = FORMS[form]
+    said_of = [film for film in of.films if film.source == film_of(dataset)]
+    expected = impression.of_film(said_of[0]) if said_of else impression.of_report(of)
+    assert " ".join(map(str.strip, lines)) == " ".join(map(str.strip, expected))
+
+
+def test_the_analyzed_part_follows_and_the_versions_come_last() -> None:
+    dataset = written(SEVERAL)
+
+    about, last = contents(dataset, "121106")
+
+    assert dataset.ContentSequence[-1].TextValue == last.TextValue
+    for version in (identity.VERSION, "phantom 1.2.0", "ab" * 32, "chexpert14 1", "cd" * 32):
+        assert version in last.TextValue
+    assert "columns 120 to 1880, rows 0 to 1760 of 2000 x 1760 pixels" in about.TextValue
+    assert "The rest of the film was not analyzed." in about.TextValue
+    assert "no known words state its view or body part" in about.TextValue
+
+
+@pytest.mark.parametrize(("modality", "expected"), [("CR", "CR"), ("DX", "DX"), ("RG", "RG"), ("", "RG")])
+def test_the_modality_is_one_that_acquires(modality: str, expected: str) -> None:
+    header = cr(1)
+    header.Modality = modality
+
+    dataset = written(ONE, header)
+
+    [answer] = [item for item in everything(dataset) if item.ConceptNameCodeSequence[0].CodeValue == "121139"]
+    assert answer.ConceptCodeSequence[0].CodeValue == expected
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_a_study_of_which_nothing_was_read_says_why(reason: Reason) -> None:
+    dataset = written(report(unread(1, reason)))
+
+    assert dataset.ConceptNameCodeSequence[0].CodeValue == "18748-4"
+    assert dataset.ContentTemplateSequence[0].TemplateIdentifier == "2000"
+    assert wording.REASONS[reason] in said(dataset)
+    assert "normal" not in said(dataset)
+
+
+def test_the_reason_comes_first_and_the_film_last_in_short_lines() -> None:
+    [findings] = contents(written(NOT_PROCESSED), "59776-5")
+
+    texts = [item.TextValue for item in contents(findings, "121071")]
+
+    first, _, origin = texts
+    assert origin.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert first.startswith(f"Not processed: {wording.REASONS[Reason.UNDECODABLE]}.")
+    assert first.endswith(f"\r\nFilm 1 of 2 (SOP Instance UID {samples.film_uid(1)})")
+    assert all(len(line) <= 90 and "\n" not in line for text in texts for line in text.split("\r\n"))
+    assert "\r\n" in origin
+
+
+def test_an_object_that_is_no_image_is_referred_to_as_composite() -> None:
+    dose_report = bare(1)
+    dose_report.SOPClassUID = "1.2.840.10008.5.1.4.1.1.88.67"
+    private = bare(2)
+    private.SOPClassUID = "1.2.3.4.5"
+
+    dataset = written(NOT_PROCESSED, dose_report, private)
+
+    assert [item.ValueType for item in everything(dataset) if "ReferencedSOPSequence" in item] == ["COMPOSITE"] * 2
+    assert validators.dciodvfy(dataset) == []
+
+
+def test_no_films_no_report() -> None:
+    assert sr.write(report(), {}, BERLIN) == []
+
+
+def test_the_document_is_complete_preliminary_and_unverified() -> None:
+    dataset = written(ONE)
+
+    assert (dataset.CompletionFlag, dataset.PreliminaryFlag, dataset.VerificationFlag) == (
+        "COMPLETE",
+        "PRELIMINARY",
+        "UNVERIFIED",
+    )
+    assert dataset.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert len(dataset.ReferencedPerformedProcedureStepSequence) == len(dataset.PerformedProcedureCodeSequence) == 0
+    [equipment] = dataset.ContributingEquipmentSequence
+    assert equipment.PurposeOfReferenceCodeSequence[0].CodeValue == "109102"
+    assert equipment.DeviceUID == identity.device_uid(samples.MODEL)
+    assert parse_header(dataset).is_own
+
+
+def test_orders_are_named_once_where_the_films_name_them() -> None:
+    first, second = cr(1), cr(3)
+    request = Dataset()
+    request.RequestedProcedureID = "P-1"
+    for header in (first, second):
+        header.RequestAttributesSequence = [request]
+        header.FillerOrderNumberImagingServiceRequest = "F-9"
+
+    dataset = all_written(report(several(), film(3)), first, second)[-1]
+
+    [order] = dataset.ReferencedRequestSequence
+    assert (order.AccessionNumber, order.RequestedProcedureID) == ("A-17", "P-1")
+    assert order.FillerOrderNumberImagingServiceRequest == "F-9"
+    assert "ReferencedRequestSequence" not in written(ONE, bare(1))
+    assert validators.dciodvfy(dataset) == []
+
+
+def test_control_characters_and_surrogates_leave_sentences() -> None:
+    sentence = GroundedSentence(text="Effusion\x00\x1b \ud800 \\ right.\nNew.", prompt="x", score=0.5, boxes=())
+
+    dataset = written(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
+
+    [group] = groups(dataset)
+    assert contents(group, "121106")[0].TextValue == "Effusion     \\ right.\nNew."
+    assert validators.dciodvfy(dataset) == []
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        Box(left=-0.5, top=0, right=10, bottom=10),
+        Box(left=0, top=0, right=samples.COLUMNS + 0.5, bottom=10),
+        Box(left=0, top=-1, right=10, bottom=10),
+        Box(left=0, top=0, right=10, bottom=samples.ROWS + 1),
+    ],
+)
+def test_a_box_outside_its_film_is_refused(box: Box) -> None:
+    outside = report(film(findings=(finding(boxes=(box,)),)))
+
+    with pytest.raises(ValueError, match="leaves the film"):
+        sr.write(outside, sources(cr(1)), BERLIN)
+
+
+def test_a_reported_finding_without_a_box_is_refused() -> None:
+    boxless = report(film(findings=(finding(boxes=(), state=FindingState.INDETERMINATE),)))
+
+    with pytest.raises(ValueError, match="needs a box"):
+        sr.write(boxless, sources(cr(1)), BERLIN)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_private_codes_are_declared(form: str) -> None:
+    dataset = form_of(form)
+
+    used = {
+        code.CodingSchemeDesignator
+        for item in everything(dataset)
+        for code in (*item.ConceptNameCodeSequence, *item.get("ConceptCodeSequence", ()))
+    }
+    declared = [item.CodingSchemeDesignator for item in dataset.get("CodingSchemeIdentificationSequence", ())]
+
+    assert declared == (["99CHEX"] if "99CHEX" in used else [])
+    assert declared == (["99CHEX"] if form in MEASURED else [])

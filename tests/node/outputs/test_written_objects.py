@@ -1,0 +1,125 @@
+"""The table of writers: pictures are decoded when needed, one at a time, and the loss of one costs no report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydicom.dataset import Dataset
+
+from node.domain import Film
+from node.outputs import writers
+from node.outputs.source import Picture, Source, from_files
+from node.read import decoding
+from node.settings.destinations import DEFAULT_OUTPUTS, OUTPUT_KINDS
+from tests.support import films, samples
+from tests.support.samples import BERLIN, cr, film, report, several, sources, unread
+
+GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
+
+
+def written(
+    *of: Film, kinds: tuple[str, ...], picture: Callable[[str], Picture | None] = lambda _uid: GRAY
+) -> list[tuple[str, Dataset]]:
+    """Write objects of films; picture: what is asked for the picture of each."""
+    received = {
+        uid: Source(header=header, picture=lambda uid=uid: picture(uid))  # type: ignore[misc]
+        for uid, header in sources(cr(1), cr(2), cr(3)).items()
+    }
+    return list(writers.write_objects(report(*of), received, zone=BERLIN, kinds=kinds))
+
+
+def saved(folder: Path, *objects: Dataset) -> tuple[Mapping[str, Dataset], Mapping[str, Path]]:
+    """Save films; returns headers and paths by SOP Instance UID."""
+    paths = {str(dataset.SOPInstanceUID): folder / f"{number}.dcm" for number, dataset in enumerate(objects)}
+    for path, dataset in zip(paths.values(), objects, strict=True):
+        path.write_bytes(films.file_bytes(dataset))
+    return sources(*objects), paths
+
+
+def test_every_kind_of_the_settings_has_a_writer_and_a_class() -> None:
+    assert set(writers.OUTPUTS) == set(OUTPUT_KINDS)
+    assert set(DEFAULT_OUTPUTS) < set(OUTPUT_KINDS)
+
+
+@pytest.mark.parametrize("kind", OUTPUT_KINDS)
+def test_objects_have_the_class_of_their_kind(kind: str) -> None:
+    objects = written(several(), unread(2), kinds=(kind,))
+
+    # Reports that are texts are Comprehensive SR for destinations with Comprehensive 3D SR too.
+    assert {name for name, _ in objects} == ({kind, "sr"} if kind == "sr3d" else {kind})
+    assert all(dataset.SOPClassUID == writers.OUTPUTS[name].sop_class for name, dataset in objects)
+
+
+def test_a_report_needs_no_picture() -> None:
+    asked: list[str] = []
+
+    written(several(), film(3), kinds=("sr",), picture=lambda uid: asked.append(uid))
+
+    assert asked == []
+
+
+def test_pictures_are_asked_for_film_by_film() -> None:
+    asked: list[str] = []
+
+    objects = written(several(), unread(2), film(3), kinds=tuple(OUTPUT_KINDS), picture=lambda uid: asked.append(uid))
+
+    assert asked == sorted(asked)
+    assert set(asked) == {samples.film_uid(1), samples.film_uid(3)}
+    assert {kind for kind, _ in objects} == set(OUTPUT_KINDS)
+
+
+def test_films_that_cannot_be_decoded_lose_their_picture_alone() -> None:
+    wanted = ("sr", "gsps", "sc")
+
+    kinds = [kind for kind, _ in written(several(), film(3), kinds=wanted, picture=lambda _uid: None)]
+
+    assert kinds == ["sr", "sr", "sr", "gsps", "sc", "gsps", "sc"]
+
+
+def test_one_picture_is_kept_at_a_time(tmp_path: Path) -> None:
+    first, second = films.thumbnail(), films.as_another(films.thumbnail(), "second")
+    received = from_files(*saved(tmp_path, first, second))
+    ask_first, ask_second = (received[str(dataset.SOPInstanceUID)].picture for dataset in (first, second))
+
+    kept = ask_first()
+
+    assert kept is not None
+    assert kept is ask_first()
+    assert ask_second() is not None
+    assert kept is not ask_first()
+
+
+def test_the_picture_of_a_file_is_the_film_as_displayed(tmp_path: Path) -> None:
+    headers, paths = saved(tmp_path, films.rg1())
+    [source] = from_files(headers, paths).values()
+
+    picture = source.picture()
+
+    read = next(iter(paths.values()))
+    upright = decoding.load(read, gray="voi", square=lambda columns, rows: (0.0, 0.0, columns, rows)).gray
+    assert picture is not None
+    assert np.array_equal(picture, np.rint(upright * 255).astype(np.uint8))
+
+
+@pytest.mark.parametrize("content", [b"", b"no film", None], ids=["empty", "nothing", "cut short"])
+def test_a_file_that_cannot_be_decoded_has_no_picture(tmp_path: Path, content: bytes | None) -> None:
+    headers, paths = saved(tmp_path, films.thumbnail())
+    [path] = paths.values()
+    path.write_bytes(path.read_bytes()[:-5000] if content is None else content)
+
+    [source] = from_files(headers, paths).values()
+
+    assert source.picture() is None
+
+
+def test_an_error_of_the_disk_is_no_fault_of_a_film(tmp_path: Path) -> None:
+    headers, paths = saved(tmp_path, films.thumbnail())
+    [source] = from_files(headers, paths).values()
+    for path in paths.values():
+        path.unlink()
+
+    with pytest.raises(OSError, match="No such file"):
+        source.picture()

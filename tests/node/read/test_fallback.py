@@ -1,0 +1,135 @@
+"""Where the wanted engine cannot run, the next one does, and everybody is told. This machine has no TensorRT."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.engines import GPU_ENGINES, EngineUnavailable, open_engine
+from models.engines.fallback import ORDER, open_first
+from models.errors import ModelError
+from models.reading.reader import open_reader as open_model
+from node import config, log
+from node.config import ModelSettings
+from node.read import prompts
+from node.read.model import open_reader
+from tests.support.service import Service, settings_for
+
+without_gpu = pytest.mark.skipif(
+    find_spec("tensorrt") is not None or torch.cuda.is_available(),
+    reason="this machine has what these tests must do without",
+)
+
+
+def test_the_order_is_tensorrt_then_the_gpu_then_the_cpu() -> None:
+    assert dict(ORDER) == {
+        "tensorrt": ("tensorrt", "onnx-cuda", "torch-cuda", "onnx"),
+        "onnx-cuda": ("onnx-cuda", "torch-cuda", "onnx"),
+        "torch-cuda": ("torch-cuda", "onnx"),
+    }
+
+
+@without_gpu
+def test_without_a_gpu_the_cpu_answers_and_both_reasons_are_told(half_model: Path, tmp_path: Path) -> None:
+    opened = open_first(half_model, engine="tensorrt", threads=1, engines=tmp_path / "engines")
+
+    assert opened.engine.name == "onnx"
+    assert [(fallback.engine, fallback.reason) for fallback in opened.fallbacks] == [
+        ("tensorrt", "not_installed"),
+        ("onnx-cuda", "no_gpu"),
+        ("torch-cuda", "no_gpu"),
+    ]
+    assert "pip install" in opened.fallbacks[0].message
+    assert all("CUDA build" in fallback.message for fallback in opened.fallbacks[1:])
+    assert not (tmp_path / "engines").exists()
+
+
+def test_a_model_without_float16_graphs_is_told_apart(phantom_model: Path, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(phantom_model, tmp_path / "model"))
+    for graph in bare.glob("onnx/*.float16.onnx"):
+        graph.unlink()
+
+    opened = open_first(bare, engine="tensorrt", threads=1, engines=tmp_path / "engines")
+
+    assert (opened.fallbacks[0].engine, opened.fallbacks[0].reason) == ("tensorrt", "no_graphs")
+    assert "export.build" in opened.fallbacks[0].message and "--target tensorrt" in opened.fallbacks[0].message
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_an_engine_that_any_machine_has_is_opened_at_once(phantom_model: Path, engine: str) -> None:
+    opened = open_first(phantom_model, engine=engine, threads=1)
+
+    assert (opened.engine.name, opened.fallbacks) == (engine, ())
+
+
+@without_gpu
+@pytest.mark.parametrize(
+    ("engine", "reason"), [("tensorrt", "not_installed"), *((name, "no_gpu") for name in ("onnx-cuda", "torch-cuda"))]
+)
+def test_an_engine_asked_for_by_its_own_name_is_not_replaced(
+    half_model: Path, tmp_path: Path, engine: str, reason: str
+) -> None:
+    with pytest.raises(EngineUnavailable) as refused:
+        open_engine(half_model, engine=engine, engines=tmp_path / "engines")
+    assert engine in GPU_ENGINES and refused.value.reason == reason
+
+
+def test_tensorrt_needs_a_folder(half_model: Path) -> None:
+    with pytest.raises(ModelError, match=r"name one, such as storage\.directory/engines"):
+        open_engine(half_model, engine="tensorrt")
+
+
+def test_a_damaged_model_is_refused_by_every_engine(half_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(half_model, tmp_path / "model"))
+    with (model / "weights.safetensors").open("r+b") as weights:
+        weights.write(b"\0")
+
+    with pytest.raises(ModelError, match=r"weights\.safetensors"):
+        open_first(model, engine="tensorrt", engines=tmp_path / "engines")
+
+
+@without_gpu
+def test_the_identity_names_the_engine_that_answers(half_model: Path, tmp_path: Path) -> None:
+    prompt_set = prompts.load("chexpert14")
+
+    reader = open_reader(half_model, prompts=prompt_set, engine="tensorrt", threads=1, engines=tmp_path / "engines")
+
+    assert reader.identity.engine == "onnx"
+    assert [fallback.reason for fallback in reader.fallbacks] == ["not_installed", "no_gpu", "no_gpu"]
+    assert open_model(half_model, engine="onnx", threads=1).fallbacks == ()
+
+
+@without_gpu
+def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_path: Path) -> None:
+    model = ModelSettings(directory=half_model, engine="tensorrt", threads=1)
+    (tmp_path / "storage").mkdir(mode=0o700)
+
+    with Service(settings_for(tmp_path / "storage", archive_port=9, model=model), scripted=False) as service:
+        with urllib.request.urlopen(f"http://127.0.0.1:{service.http_port}/ready", timeout=30) as answer:
+            ready = json.loads(answer.read())
+        metrics = service.metrics()
+        fell_back = service.logged("runtime.fell_back")
+        opened = service.logged("model.opened")
+
+    assert [(line["engine"], line["reason"]) for line in fell_back] == [
+        ("tensorrt", "not_installed"),
+        ("onnx-cuda", "no_gpu"),
+        ("torch-cuda", "no_gpu"),
+    ]
+    assert all("install" in str(line["message"]) for line in fell_back)
+    assert [line["engine"] for line in opened] == ["onnx"]
+    assert ready["ready"] is True
+    assert ready["engine"] == "onnx"
+    assert ready["fallbacks"] == {"tensorrt": "not_installed", "onnx-cuda": "no_gpu", "torch-cuda": "no_gpu"}
+    assert 'cxr_engine_info{engine="onnx",fallback="not_installed"} 1.0' in metrics
+
+
+def test_the_setting_and_the_event_exist() -> None:
+    assert "tensorrt" in config.ENGINES
+    assert "runtime.fell_back" in log.EVENTS

@@ -1,0 +1,349 @@
+"""A film can hurt only itself: what ends, blocks or bloats a decoder makes this film undecodable, and no other."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Never
+
+import imagecodecs
+import numpy as np
+import pytest
+from pydicom import dcmread, dcmwrite
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate, encapsulate_extended, generate_frames
+from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
+
+from node.dicom import attributes
+from node.domain import Reason
+from node.errors import Undecodable
+from node.read import decoder_child, decoding, prompts
+from node.read.decoder_processes import of_this_process
+from node.read.film import answer_film
+from tests.paths import REPOSITORY
+from tests.support import decoded, films, peers
+from tests.support.fakes import ScriptedReader
+from tests.support.material import material
+from tests.support.service import Service, settings_for
+
+PROMPTS = prompts.load("chexpert14")
+HOSTILE = ("rle-panics", "lossless-aborts", "jpegls-blocks")
+
+
+def hostile(name: str) -> Path:
+    return material(f"data/hostile/{name}.dcm")
+
+
+def with_frame(film: Dataset, frame: bytes | bytearray, syntax: UID) -> Dataset:
+    """Give a film a codestream, whatever it holds."""
+    film.PixelData = encapsulate([bytes(frame)])
+    film["PixelData"].is_undefined_length = True
+    film["PixelData"].VR = "OB"
+    film.file_meta.TransferSyntaxUID = syntax
+    return film
+
+
+def with_frame_of(path: Path) -> Dataset:
+    """The codestream of a damaged film in a film that a sender can encode."""
+    damaged = dcmread(path)
+    frame = next(generate_frames(damaged.PixelData, number_of_frames=1))
+    return with_frame(films.thumbnail(), frame, damaged.file_meta.TransferSyntaxUID)
+
+
+def long_fragment(folder: Path) -> Path:
+    """A film whose one fragment has 600 MB, which take no room on the disk."""
+    content = films.file_bytes(films.compressed(films.thumbnail(), RLELossless))
+    path = folder / "film.dcm"
+    with path.open("wb") as file:
+        file.write(content[: content.rindex(b"\xe0\x7f\x10\0OB") + 12])
+        file.write(b"\xfe\xff\0\xe0" + bytes(4) + b"\xfe\xff\0\xe0" + struct.pack("<L", 600_000_000))
+        file.seek(600_000_000, os.SEEK_CUR)
+        file.write(b"\xfe\xff\xdd\xe0" + bytes(4))
+    return path
+
+
+def nothing_but_no_ops(folder: Path) -> Path:
+    header = struct.pack("<16L", 2, 64, 64 + 5 * 2**20, *[0] * 13)
+    film = with_frame(films.thumbnail(), header + b"\x80" * (10 * 2**20), RLELossless)
+    return saved(folder, film)
+
+
+def short_runs(folder: Path) -> Path:
+    """RLE that unpacks to sixty times the film."""
+    header = struct.pack("<16L", 2, 64, 64 + 2**19, *[0] * 13)
+    return saved(folder, with_frame(films.thumbnail(), header + b"\x81\0" * 2**19, RLELossless))
+
+
+def fill_bytes(folder: Path) -> Path:
+    frame = b"\xff\xd8" + b"\xff" * (40 * 2**20) + b"\xd9"
+    return saved(folder, with_frame(films.at_depth(8), frame, JPEGBaseline8Bit))
+
+
+def larger_than_it_says(folder: Path) -> Path:
+    frame = imagecodecs.jpeg2k_encode(np.zeros((4000, 4000), dtype=np.uint16), codecformat="J2K", reversible=True)
+    return saved(folder, with_frame(films.thumbnail(), frame, JPEG2000Lossless))
+
+
+def deflated_zeros(folder: Path) -> Path:
+    """0.6 MB of pixels that inflate to 500 MB, within what a file may inflate to."""
+    content = films.file_bytes(films.thumbnail())
+    start = content.rindex(b"\xe0\x7f\x10\0OW")
+    body = content[len(content) - len(films.body_of(content)) : start]
+    packer = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+    packed = packer.compress(body + b"\xe0\x7f\x10\0OW\0\0" + struct.pack("<L", 500 * 2**20))
+    packed += b"".join(packer.compress(bytes(2**20)) for _ in range(500)) + packer.flush()
+    film = films.thumbnail({"PixelData": b"\0\0"})
+    film.file_meta.TransferSyntaxUID = UID("1.2.840.10008.1.2.1.99")
+    head = films.file_bytes(film)
+    path = folder / "film.dcm"
+    path.write_bytes(head[: -len(films.body_of(head))] + packed)
+    return path
+
+
+def saved(folder: Path, film: Dataset) -> Path:
+    path = folder / "film.dcm"
+    path.write_bytes(films.file_bytes(film))
+    return path
+
+
+GREEDY: dict[str, Callable[[Path], Path]] = {
+    "a fragment of 600 MB": long_fragment,
+    "RLE of no-ops": nothing_but_no_ops,
+    "RLE of runs": short_runs,
+    "JPEG fill bytes": fill_bytes,
+    "a codestream of another size": larger_than_it_says,
+    "deflated zeros": deflated_zeros,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_damaged_film_is_undecodable(name: str) -> None:
+    answered = answer_film(hostile(name), ScriptedReader(), PROMPTS)
+
+    assert answered.reason == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("case", GREEDY)
+def test_one_film_needs_no_more_than_its_size(case: str, tmp_path: Path) -> None:
+    path, before = GREEDY[case](tmp_path), peak_mib()
+
+    with pytest.raises(Undecodable):
+        decoding.picture_of(path)
+
+    assert peak_mib() - before < 64
+
+
+def peak_mib() -> int:
+    """The most memory that this process has had at once."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.split("VmHWM:")[1].split()[0]) // 1024
+
+
+@pytest.mark.parametrize("is_extended", [False, True])
+def test_an_offset_table_leads_to_no_other_frame(is_extended: bool) -> None:
+    film, other = films.compressed(films.thumbnail(), JPEG2000Lossless), np.zeros((4000, 4000), dtype=np.uint16)
+    frame = next(generate_frames(film.PixelData, number_of_frames=1))
+    large = bytes(imagecodecs.jpeg2k_encode(other, codecformat="J2K", reversible=True))
+    if is_extended:
+        film.PixelData, film.ExtendedOffsetTable, film.ExtendedOffsetTableLengths = encapsulate_extended([frame, large])
+        film.ExtendedOffsetTable = film.ExtendedOffsetTable[8:]
+        film.ExtendedOffsetTableLengths = film.ExtendedOffsetTableLengths[8:]
+    else:
+        film.PixelData = encapsulate([frame, large])
+
+    try:
+        gray = decoded.picture_of(film)
+    except Undecodable:
+        return
+    assert np.array_equal(gray, decoded.picture_of(films.thumbnail()))
+
+
+@pytest.mark.parametrize("lost", [0, 4, 200])
+def test_a_lossless_jpeg_is_whole_or_refused(lost: int) -> None:
+    film, whole = films.thumbnail(), decoded.picture_of(films.thumbnail())
+    frame = imagecodecs.jpeg8_encode(film.pixel_array, lossless=True, bitspersample=16, predictor=1)
+    with_frame(film, frame.removesuffix(b"\xff\xd9")[: -lost or None], JPEGLosslessSV1)
+
+    if not lost:  # only the marker is missing, and no pixel
+        assert np.array_equal(decoded.picture_of(film), whole)
+        return
+    with pytest.raises(Undecodable):
+        decoded.picture_of(film)
+
+
+def test_a_damaged_lossless_jpeg_is_refused() -> None:
+    film = films.thumbnail()
+    frame = imagecodecs.jpeg8_encode(film.pixel_array, lossless=True, bitspersample=16, predictor=1)
+    middle = len(frame) // 2
+    with_frame(film, frame[:middle] + bytes(512) + frame[middle + 512 :], JPEGLosslessSV1)
+
+    with pytest.raises(Undecodable):
+        decoded.picture_of(film)
+
+
+def test_other_work_goes_on_while_a_decoder_is_busy() -> None:
+    with ThreadPoolExecutor() as pool:
+        began = time.monotonic()
+        slow = pool.submit(answer_film, hostile("jpegls-blocks"), ScriptedReader(), PROMPTS)
+        longest = 0.0
+        while not slow.done():
+            before = time.monotonic()
+            time.sleep(0.01)
+            longest = max(longest, time.monotonic() - before)
+
+    assert slow.result().reason == Reason.UNDECODABLE
+    assert longest < 1.0
+    assert time.monotonic() - began > 2.0  # it was ended by its processor time, twice
+
+
+def test_a_film_beside_a_slow_one_is_read() -> None:
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(answer_film, hostile("jpegls-blocks"), ScriptedReader(), PROMPTS)
+        time.sleep(0.3)
+        neighbors = [pool.submit(decoded.picture_of, films.thumbnail()) for _ in range(6)]
+        for neighbor in neighbors:
+            assert neighbor.result().any()
+
+    assert slow.result().reason == Reason.UNDECODABLE
+
+
+def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
+    path, processes = saved(tmp_path, films.thumbnail()), of_this_process()
+    decoding.picture_of(path)
+    for child in tuple(processes.children):
+        os.kill(child, signal.SIGKILL)
+    time.sleep(0.2)
+
+    assert decoding.picture_of(path).any()
+
+
+def test_children_end_with_their_parent(tmp_path: Path) -> None:
+    path = saved(tmp_path, films.thumbnail())
+    program = (
+        "import os, sys, pathlib; from node.read import decoding, decoder_processes\n"
+        "decoding.picture_of(pathlib.Path(sys.argv[1]))\n"
+        "print(*decoder_processes.of_this_process().children, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program, path], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert ended.returncode == -signal.SIGKILL
+    (child,) = map(int, ended.stdout.split())
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_large_film_on_busy_cores_is_read(tmp_path: Path) -> None:
+    side = 4096
+    values = (np.add.outer(np.arange(side), np.arange(side)) * 7 % 4096).astype(np.uint16)
+    film = films.with_pixels(films.thumbnail(), values, bits=12)
+    frame = imagecodecs.jpeg2k_encode(values, codecformat="J2K", reversible=True, level=0)
+    path, busy = saved(tmp_path, with_frame(film, frame, JPEG2000Lossless)), "while True: pass"
+    workers = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(os.cpu_count() or 2)]
+    try:
+        assert np.array_equal(decoding.stored_picture(path).indices, values)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+class Panic(BaseException):
+    """What a library in Rust raises, which is no Exception."""
+
+
+def test_a_panic_is_an_error_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Never:
+        raise Panic
+
+    monkeypatch.setattr(decoding, "parse_grayscale", fail)
+
+    assert answer_film(saved(tmp_path, films.thumbnail()), ScriptedReader(), PROMPTS).reason == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("uid", ["1.2.3.x", "1" * 65_000, "1..2"])
+def test_an_object_without_a_valid_uid_is_refused(uid: str, tmp_path: Path) -> None:
+    film = films.as_written(films.thumbnail(), {"SOPInstanceUID": uid.encode() + b"\0" * (len(uid) % 2)})
+    path = tmp_path / "film.dcm"
+    with attributes.quiet():
+        dcmwrite(path, film, enforce_file_format=False)
+
+    with pytest.raises(Undecodable, match="SOP Instance UID"):
+        answer_film(path, ScriptedReader(), PROMPTS)
+
+
+def test_the_limits_grow_with_the_film() -> None:
+    small, large = decoder_child.Limits.of(0), decoder_child.Limits.of(16_000_000)
+
+    assert (small.processor_seconds, small.seconds) == (2, 20)
+    assert (large.processor_seconds, large.seconds) == (18, 180)
+
+
+def test_a_node_answers_hostile_films_and_goes_on(tmp_path: Path) -> None:
+    sent = {name: with_frame_of(hostile(name)) for name in HOSTILE}
+    sent |= {f"good {number}": films.thumbnail() for number in range(3)}
+    for name, film in sent.items():
+        films.as_another(film, name, study=name)
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        before = resident_mib(service.pid)
+        with live(service.http_port) as waits:
+            for film in sent.values():
+                assert peers.send(film, port=service.dicom_port) == 0x0000
+            service.wait_for("film.decided", count=len(sent), limit_seconds=200)
+            archive.wait_until(lambda: {film.StudyInstanceUID for film in sent.values()} <= answered(archive))
+        decided = {line["sop_instance_uid"]: line["reason"] for line in service.logged("film.decided")}
+        more = resident_mib(service.pid) - before
+        assert service.stop() == 0
+
+    for name, film in sent.items():
+        assert decided[film.SOPInstanceUID] == (Reason.UNDECODABLE if name in HOSTILE else "read"), name
+    assert max(waits) < 3.0  # other tests keep the cores busy; a decoder that holds the interpreter does so for 13 s
+    assert more < 1024
+
+
+def answered(archive: peers.ReceivingArchive) -> set[str]:
+    return {str(received.dataset.StudyInstanceUID) for received in list(archive.kept)}
+
+
+@contextmanager
+def live(port: int) -> Iterator[list[float]]:
+    """Ask whether a node lives, again and again; how long each answer took, in seconds."""
+    waits, is_over = list[float](), threading.Event()
+
+    def ask() -> None:
+        while not is_over.wait(0.05):
+            began = time.monotonic()
+            connection = http.client.HTTPConnection(peers.LOOPBACK, port, timeout=30)
+            connection.request("GET", "/live")
+            assert connection.getresponse().status == 200
+            connection.close()
+            waits.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield waits
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def resident_mib(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -1,0 +1,747 @@
+"""Films whose header and pixels contradict each other: read as a person would see them, with a note, or refused."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import imagecodecs
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate, generate_frames
+from pydicom.uid import (
+    HTJ2K,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    HTJ2KLosslessRPCL,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from node.dicom.header import identify
+from node.dicom.question_object import class_of, sender_of
+from node.domain import Note, Reason, Report
+from node.errors import InputError, Undecodable
+from node.outputs import impression, oru, report_json, report_txt, wording
+from node.outputs.answer_json import answer_to_json
+from node.outputs.source import from_files
+from node.outputs.writers import make_report, write_objects
+from node.read import open_film, prompts
+from node.read.decoding import Radiograph, read_header
+from node.read.film import answer_film, answer_picture
+from node.read.model import FilmQuestion
+from node.receive.contexts import TRANSFER_SYNTAXES
+from node.settings.destinations import OUTPUT_KINDS
+from node.store.conflict import has_other_pixels
+from node.store.spool import Spool
+from tests.support import films
+from tests.support.decoded import load, picture_of, stored_picture
+from tests.support.fakes import ScriptedReader
+
+PROMPTS = prompts.load("chexpert14")
+ZONE = ZoneInfo("Europe/Berlin")
+Changes = Mapping[str, object]
+
+
+def square(columns: int, rows: int) -> tuple[float, float, float, float]:
+    return ScriptedReader().square(columns, rows)
+
+
+def read(film: Dataset | Path, gray: str = "voi") -> Radiograph:
+    return load(film, gray=gray, square=square)
+
+
+def table(entries: npt.NDArray[np.integer], *, bits: int, first: int = 0) -> list[Dataset]:
+    item = Dataset()
+    item.add_new("LUTDescriptor", "US", [entries.size % 2**16, first, bits])
+    item.add_new("LUTData", "OW", entries.astype("<u2").tobytes())
+    return [item]
+
+
+def film_of(changes: Changes) -> Dataset:
+    """RG1 as a film of 12 bits, with these attributes."""
+    return films.changed(dcmread(BytesIO(_film())), changes)
+
+
+@cache
+def _film() -> bytes:
+    return films.file_bytes(films.at_depth(12))
+
+
+def with_values(pixels: npt.NDArray[np.integer], *, bits: int = 12, changes: Changes | None = None) -> Dataset:
+    """A film of MONOCHROME2 without window that stores these values."""
+    film = films.with_pixels(films.ramp(), pixels, bits=bits)
+    return films.changed(film, changes or {})
+
+
+def stored() -> npt.NDArray[np.int64]:
+    """The values of RG1 in 12 bits; high ones are dark."""
+    values: npt.NDArray[np.int64] = film_of({}).pixel_array.astype(np.int64)
+    return values
+
+
+def likeness(first: npt.NDArray[np.number], second: npt.NDArray[np.number]) -> float:
+    """The correlation of two pictures; below 0 if one is the negative of the other."""
+    return float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
+
+
+RAMP = np.arange(4096)
+UNREADABLE_MAPPINGS: dict[str, Changes] = {
+    "a width of 1": {"WindowWidth": 1},
+    "a width of 0.5": {"WindowWidth": 0.5},
+    "a width below 0": {"WindowWidth": -5},
+    "a width of 128": {"WindowWidth": 128},
+    "a width of 256": {"WindowWidth": 256},
+    "a window of 8 bits": {"WindowCenter": 128, "WindowWidth": 256},
+    "a center below all values": {"WindowCenter": -1e9},
+    "a center above all values": {"WindowCenter": 1e9},
+    "a center beside the values": {"WindowCenter": 6500},
+    "a width of 16 bits": {"WindowCenter": 32768, "WindowWidth": 65536},
+    "an absurd width": {"WindowWidth": 1e12},
+    "a center that is no number": {"WindowCenter": "NaN"},
+    "an exact width of 1": {"WindowWidth": 1, "VOILUTFunction": "LINEAR_EXACT"},
+    "a sigmoid that is a threshold": {"WindowWidth": 1e-6, "VOILUTFunction": "SIGMOID"},
+    "a sigmoid that is flat": {"WindowWidth": 1e9, "VOILUTFunction": "SIGMOID"},
+    "a first window of several": {"WindowCenter": [9000, 2048], "WindowWidth": [10, 4096]},
+    "a constant table": {"VOILUTSequence": table(np.full(4096, 255), bits=8)},
+    "a table of zeros": {"VOILUTSequence": table(np.zeros(4096, dtype=np.int64), bits=16)},
+    "a table of two grays": {"VOILUTSequence": table(np.where(RAMP > 2000, 255, 0), bits=8)},
+    "a table for 8 bits": {"VOILUTSequence": table(np.arange(256), bits=8)},
+    "a table for other values": {"VOILUTSequence": table(np.arange(256), bits=8, first=60000)},
+    "a table of two grays that falls": {
+        "PhotometricInterpretation": "MONOCHROME2",
+        "VOILUTSequence": table(np.where(RAMP > 2000, 0, 255), bits=8),
+    },
+    "a modality table of two values": {"ModalityLUTSequence": table(np.where(RAMP > 2000, 4095, 0), bits=12)},
+    "a modality table of one value": {"ModalityLUTSequence": table(np.full(4096, 77), bits=12)},
+    "a modality table that ends early": {"ModalityLUTSequence": table(np.arange(400), bits=12)},
+    "a slope near 0": {"RescaleSlope": 1e-9, "RescaleIntercept": 0},
+    "a slope that swallows the values": {"RescaleSlope": 1e-30, "RescaleIntercept": 1000},
+    "a slope beyond all numbers": {"RescaleSlope": 1e308, "RescaleIntercept": 0},
+    "an intercept beyond all values": {"RescaleSlope": 1, "RescaleIntercept": -1e9},
+}
+
+
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+@pytest.mark.parametrize("case", UNREADABLE_MAPPINGS)
+def test_a_film_nobody_could_read_is_stretched_with_a_note(case: str, gray: str) -> None:
+    film = read(film_of(UNREADABLE_MAPPINGS[case]), gray)
+
+    assert film.notes == (Note.STRETCHED,)
+    assert likeness(film.gray, read(film_of({}), gray).gray) > 0.95
+    assert film.gray.std() > 0.15
+
+
+@pytest.mark.parametrize("case", UNREADABLE_MAPPINGS)
+def test_a_stretched_film_is_shown_everywhere_as_it_was_read(case: str, tmp_path: Path) -> None:
+    film = film_of(UNREADABLE_MAPPINGS[case])
+    seen, shown = read(film).gray * 255, stored_picture(film)
+
+    assert np.abs(picture_of(film) - seen).max() <= 0.51
+    assert np.abs(shown.shown(shown.window).astype(float) - seen).max() <= 1.01
+    assert np.abs(by_state(film, tmp_path).astype(float) - seen).max() <= 1.01
+
+
+NO_WINDOW: Changes = {"WindowCenter": None, "WindowWidth": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        NO_WINDOW,
+        {**NO_WINDOW, "PhotometricInterpretation": "MONOCHROME2"},
+        {**NO_WINDOW, "RescaleSlope": 3, "RescaleIntercept": -1024},
+        {**NO_WINDOW, "RescaleIntercept": 500},
+        {**NO_WINDOW, "ModalityLUTSequence": table(RAMP, bits=16)},
+        {**NO_WINDOW, "ModalityLUTSequence": table(RAMP[::-1], bits=12)},
+    ],
+)
+def test_a_state_of_a_film_without_a_window_shows_it_as_read(changes: Changes, tmp_path: Path) -> None:
+    film = film_of(changes)
+
+    assert read(film).notes == ()
+    assert np.abs(by_state(film, tmp_path).astype(float) - read(film).gray * 255).max() <= 1.01
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_a_stretch_keeps_what_the_header_shows_bright(photometric: str) -> None:
+    falling = table(RAMP[::-1] // 2048, bits=1)
+    polarity = {"PhotometricInterpretation": photometric}
+    good = read(film_of({**polarity, "WindowCenter": 2048, "WindowWidth": 4096})).gray
+
+    assert likeness(read(film_of({**polarity, "WindowWidth": 1})).gray, good) > 0.95
+    assert likeness(read(film_of({**polarity, "VOILUTSequence": falling})).gray, good) < -0.95
+    assert likeness(read(film_of({**polarity, "ModalityLUTSequence": falling})).gray, good) < -0.95
+    assert likeness(read(film_of({**polarity, "RescaleSlope": -1, "RescaleIntercept": 1e9})).gray, good) < -0.95
+
+
+def by_state(film: Dataset, folder: Path) -> npt.NDArray[np.uint8]:
+    """What a viewer shows of a film with the presentation state that the node writes (PS3.4 N.2), 0 to 255."""
+    state, values = state_of(film, folder), film_of({}).pixel_array.astype(float)
+    if "ModalityLUTSequence" in state:
+        values = looked_up(state.ModalityLUTSequence[0], values)[0]
+    else:
+        values = values * float(state.get("RescaleSlope", 1)) + float(state.get("RescaleIntercept", 0))
+    (voi,) = state.SoftcopyVOILUTSequence
+    if "VOILUTSequence" in voi:
+        entries, bits = looked_up(voi.VOILUTSequence[0], values)
+        gray = entries / (2**bits - 1)
+    else:
+        center, width = float(voi.WindowCenter), float(voi.WindowWidth)
+        is_exact = voi.get("VOILUTFunction") == "LINEAR_EXACT"
+        low, high = center - width / 2, center + width / 2 - (0 if is_exact else 1)
+        gray = np.clip((values - low) / (high - low), 0, 1)
+    return np.rint(255 * (1 - gray if state.PresentationLUTShape == "INVERSE" else gray)).astype(np.uint8)
+
+
+def looked_up(item: Dataset, values: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.floating], int]:
+    count, first, bits = item.LUTDescriptor
+    entries = np.frombuffer(item.LUTData, "<u2" if bits > 8 else "u1").astype(float)[: count or 2**16]
+    return entries[np.clip(values - first, 0, entries.size - 1).astype(int)], bits
+
+
+def state_of(film: Dataset, folder: Path) -> Dataset:
+    objects = {kind: dataset for kind, dataset in written(film, folder, kinds=("gsps",))[1]}
+    return objects["gsps"]
+
+
+def written(film: Dataset, folder: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
+    """The report on a film, and its objects."""
+    return written_from(saved(folder, film), kinds=kinds)
+
+
+def written_from(path: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+    assert answered.film is not None
+    report = make_report(
+        answered.dataset.StudyInstanceUID,
+        [answered.film],
+        model=ScriptedReader().identity,
+        prompts=PROMPTS,
+        created_at=datetime(2026, 11, 20, tzinfo=UTC),
+    )
+    uid = answered.film.source
+    sources = from_files({uid: answered.dataset}, {uid: path})
+    return report, list(write_objects(report, sources, zone=ZONE, kinds=kinds))
+
+
+def texts(dataset: Dataset) -> list[str]:
+    """Everything that an object says, with blanks for line breaks."""
+    return [" ".join(str(element.value).split()) for element in dataset.iterall() if element.VR != "SQ"]
+
+
+def saved(folder: Path, film: Dataset) -> Path:
+    path = folder / "film.dcm"
+    path.write_bytes(films.file_bytes(film))
+    return path
+
+
+def test_a_table_that_declares_too_many_bits_is_scaled(tmp_path: Path) -> None:
+    dark, good = (film_of({"VOILUTSequence": table(RAMP, bits=bits)}) for bits in (16, 12))
+
+    assert read(dark).notes == (Note.TABLE_SCALED,)
+    assert read(good).notes == ()
+    assert np.array_equal(read(dark).gray, read(good).gray)
+    assert np.abs(by_state(dark, tmp_path).astype(float) - picture_of(dark)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("highest", "bits", "is_scaled"),
+    [(4095, 13, True), (4096, 13, False), (32767, 16, True), (32768, 16, False), (65535, 12, False), (200, 300, True)],
+)
+def test_a_table_is_scaled_below_half_of_its_range(highest: int, bits: int, is_scaled: bool, tmp_path: Path) -> None:
+    film = film_of({"VOILUTSequence": table(RAMP * highest // 4095, bits=bits)})
+
+    assert read(film).notes == ((Note.TABLE_SCALED,) if is_scaled else ())
+    assert picture_of(film).max() > 120
+    assert np.abs(by_state(film, tmp_path).astype(float) - picture_of(film)).max() <= 1
+
+
+def collimated(outside: npt.NDArray[np.integer] | int) -> npt.NDArray[np.int64]:
+    """RG1, positive, in the middle of a film whose rest stores other values: a quarter of it is exposed."""
+    small = 4095 - stored()[::2, ::2]
+    rows, columns = small.shape
+    pixels = np.full((2 * rows, 2 * columns), 0, dtype=np.int64) + outside
+    pixels[rows // 2 : rows // 2 + rows, columns // 2 : columns // 2 + columns] = small
+    return pixels
+
+
+def noise(highest: int) -> npt.NDArray[np.int64]:
+    rows, columns = stored()[::2, ::2].shape
+    return np.random.default_rng(37).integers(0, highest, (2 * rows, 2 * columns))
+
+
+def with_padding(film: Dataset) -> Dataset:
+    film.add_new("PixelPaddingValue", "US", 0)
+    return film
+
+
+WHOLE = {"WindowCenter": 2048, "WindowWidth": 4096}
+READABLE: dict[str, Callable[[], Dataset]] = {
+    "a film as it is": lambda: film_of({}),
+    "a film without a window": lambda: film_of({"WindowCenter": None, "WindowWidth": None}),
+    "a window that is empty": lambda: film_of({"WindowCenter": "", "WindowWidth": ""}),
+    "a window of half the values": lambda: film_of({"WindowCenter": 1900, "WindowWidth": 2400}),
+    "a window of twice the values": lambda: film_of({"WindowCenter": 2048, "WindowWidth": 8192}),
+    "a table that falls": lambda: film_of({"VOILUTSequence": table(RAMP[::-1], bits=12)}),
+    "much black background": lambda: with_values(collimated(0), changes=WHOLE),
+    "much black background, no window": lambda: with_values(collimated(0)),
+    "a small exposed field": lambda: with_values(np.pad((4095 - stored())[::2, ::2], 240), changes=WHOLE),
+    "a small exposed field, no window": lambda: with_values(np.pad((4095 - stored())[::2, ::2], 240)),
+    "a background of noise": lambda: with_values(collimated(noise(150)), changes=WHOLE),
+    "much white background": lambda: with_values(collimated(4095), changes=WHOLE),
+    "a background of padding": lambda: with_padding(with_values(collimated(0), changes=WHOLE)),
+    "values of 8 bits in 16": lambda: with_values(
+        (4095 - stored()) // 16, bits=16, changes={"WindowCenter": 128, "WindowWidth": 256}
+    ),
+}
+
+
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+@pytest.mark.parametrize("case", READABLE)
+def test_a_film_that_can_be_read_keeps_its_gray_values(case: str, gray: str) -> None:
+    assert read(READABLE[case](), gray).notes == ()
+
+
+def two_grays() -> npt.NDArray[np.int64]:
+    return np.where(stored() > 2000, 4095, 0)
+
+
+REFUSED: dict[str, tuple[Callable[[], Dataset], Reason]] = {
+    "two grays": (lambda: with_values(two_grays()), Reason.UNREADABLE),
+    "two grays and a window": (lambda: with_values(two_grays(), changes=WHOLE), Reason.UNREADABLE),
+    "two neighboring values": (lambda: with_values(two_grays() // 4095), Reason.UNREADABLE),
+    "twelve grays": (lambda: with_values(stored() // 342), Reason.UNREADABLE),
+    "nearly all white": (
+        lambda: with_values(np.where(stored() > 300, 4095, stored()), changes=WHOLE),
+        Reason.UNREADABLE,
+    ),
+    "one value in the square": (lambda: with_values(np.pad(np.full((90, 90), 7), ((20, 20), (0, 0)))), Reason.BLANK),
+    "one value": (films.constant, Reason.BLANK),
+}
+
+
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_film_that_no_stretch_helps_is_not_read(case: str, gray: str) -> None:
+    make, reason = REFUSED[case]
+
+    with pytest.raises(Undecodable) as refused:
+        read(make(), gray)
+    assert refused.value.reason == reason
+
+
+def test_one_bright_pixel_leaves_the_published_picture_its_grays() -> None:
+    good, spoiled = 4095 - stored(), 4095 - stored()
+    spoiled[3, 3] = 65535
+    film = with_values(spoiled, bits=16, changes=WHOLE)
+
+    assert read(film).notes == ()
+    assert read(film, "mimic_jpg").notes == (Note.STRETCHED,)
+    assert len(np.unique(read(film, "mimic_jpg").gray)) > 100
+    assert likeness(read(film, "mimic_jpg").gray, read(with_values(good), "mimic_jpg").gray) > 0.95
+
+
+def test_every_output_says_that_a_film_was_stretched(tmp_path: Path) -> None:
+    film = film_of({"WindowWidth": 1})
+    caution = wording.CAUTIONS[Note.STRETCHED]
+
+    report, objects = written(film, tmp_path, kinds=tuple(OUTPUT_KINDS))
+    message = oru.write(report, {film.SOPInstanceUID: objects[0][1]}, ZONE, order=None, documents=[])[1]
+
+    assert Counter(kind for kind, _ in objects) == {"sr": 1, "sr3d": 1, "text": 1, "gsps": 1, "sc": 2}
+    for kind, dataset in objects:
+        assert kind == "sc" or caution in " ".join(texts(dataset))
+    assert caution in message.decode()
+    assert caution in report_txt.render(report)
+    entry = report_json.film_for_programs(report.films[0])
+    assert (entry["notes"], entry["status"]) == (["stretched"], "read")
+    assert caution in impression.of_film(report.films[0])
+
+
+PICTURES: dict[str, tuple[Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.integer]], tuple[Note, ...]]] = {
+    "as it is": (lambda picture: picture, ()),
+    "half as bright": (lambda picture: picture // 2, ()),
+    "a quarter as bright": (lambda picture: picture // 4, (Note.STRETCHED,)),
+    "nearly black": (lambda picture: picture // 8, (Note.STRETCHED,)),
+    "nearly white": (lambda picture: 255 - picture // 8, (Note.STRETCHED,)),
+    "black with one white pixel": (lambda picture: np.where(RAMP[:1] > 0, 0, picture // 8), (Note.STRETCHED,)),
+}
+
+
+def picture_file(folder: Path, pixels: npt.NDArray[np.integer], *, suffix: str = "png") -> Path:
+    path = folder / f"film.{suffix}"
+    Image.fromarray(pixels.astype(np.uint8)).save(path, quality=20)
+    return path
+
+
+@pytest.mark.parametrize("case", PICTURES)
+def test_a_picture_nobody_could_read_is_stretched_with_a_note(case: str, tmp_path: Path) -> None:
+    change, notes = PICTURES[case]
+    good = picture_of(film_of({}))
+    path = picture_file(tmp_path, change(good))
+
+    image = open_film.load(path, ScriptedReader())
+
+    assert image.notes == notes
+    assert abs(likeness(image.gray, good)) > 0.95
+    assert image.gray.max() > 0.95 or not notes
+    assert np.array_equal(open_film.show_picture(path), np.rint(image.gray * 255))
+    assert answer_picture(image, ScriptedReader(), PROMPTS, source="1.2").notes == (Note.VIEW_UNKNOWN, *notes)
+    (answer,) = open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+    assert answer_to_json(answer)["notes"] == list(notes)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("change", [lambda picture: (picture > 128) * 255, lambda picture: picture // 20])
+def test_a_picture_of_a_few_grays_is_refused(
+    suffix: str, change: Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.integer]], tmp_path: Path
+) -> None:
+    path = picture_file(tmp_path, change(picture_of(film_of({}))), suffix=suffix)
+
+    with pytest.raises(InputError, match="name a film"):
+        open_film.load(path, ScriptedReader())
+
+
+def test_a_question_about_a_stretched_film_says_so(tmp_path: Path) -> None:
+    path = saved(tmp_path, film_of({"WindowWidth": 1}))
+
+    (answer,) = open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+
+    assert answer_to_json(answer)["notes"] == ["stretched"]
+
+
+@pytest.mark.parametrize(
+    ("photometric", "shape", "is_disputed"),
+    [
+        ("MONOCHROME2", "INVERSE", True),
+        ("MONOCHROME2", "inverse", True),
+        ("MONOCHROME1", "IDENTITY", True),
+        ("MONOCHROME1", "INVERSE", False),
+        ("MONOCHROME2", "IDENTITY", False),
+        ("MONOCHROME1", None, False),
+        ("MONOCHROME2", "", False),
+        ("MONOCHROME2", "LIN OD", False),
+    ],
+)
+def test_a_film_that_viewers_show_either_way_says_so(
+    photometric: str, shape: str | None, is_disputed: bool, tmp_path: Path
+) -> None:
+    film = film_of({"PhotometricInterpretation": photometric, "PresentationLUTShape": shape})
+    is_inverse = photometric == "MONOCHROME1" or (shape or "").upper() == "INVERSE"
+
+    assert read(film).notes == ((Note.POLARITY_UNCLEAR,) if is_disputed else ())
+    assert likeness(read(film).gray, stored() * (-1 if is_inverse else 1)) > 0.95
+    report, _ = written(film, tmp_path, kinds=())
+    cautions = impression.of_film(report.films[0])
+    assert (wording.CAUTIONS[Note.POLARITY_UNCLEAR] in cautions) == is_disputed
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16])
+@pytest.mark.parametrize("is_signed", [False, True])
+def test_the_sign_of_a_jpeg_2000_codestream_counts(bits: int, is_signed: bool) -> None:
+    film = films.compressed(films.at_depth(bits, signed=is_signed), JPEG2000Lossless)
+
+    wrong = read(films.changed(film, {"PixelRepresentation": int(not is_signed)}))
+
+    assert wrong.notes == (Note.SIGN_DISAGREES,)
+    assert np.array_equal(wrong.gray, read(films.at_depth(bits, signed=is_signed)).gray)
+
+
+@pytest.mark.parametrize("syntax", [JPEGLSLossless, RLELossless])
+def test_the_header_has_the_sign_where_no_codestream_has_one(syntax: UID) -> None:
+    film = films.compressed(films.at_depth(12, signed=True), syntax)
+
+    assert read(film).notes == ()
+    assert np.array_equal(read(film).gray, read(films.at_depth(12, signed=True)).gray)
+
+
+def with_data(film: Dataset, change: Callable[[bytes], bytes]) -> Dataset:
+    """Change the bytes of the pixels, but not what the header says of them."""
+    film.PixelData = change(film.PixelData)
+    return film
+
+
+@pytest.mark.parametrize("make", [films.thumbnail, lambda: films.at_depth(8), lambda: films.ramp(WHOLE)])
+@pytest.mark.parametrize("count", [2, 4, 100, 510])
+@pytest.mark.parametrize("filler", [b"\0", b"\xff", b"\x5a"])
+def test_bytes_behind_the_pixels_are_cut_with_a_note(make: Callable[[], Dataset], count: int, filler: bytes) -> None:
+    film = read(with_data(make(), lambda pixels: pixels + filler * count))
+
+    assert film.notes == (Note.PIXELS_CUT,)
+    assert np.array_equal(film.gray, read(make()).gray)
+
+
+WRONG_LENGTHS: dict[str, Callable[[bytes], bytes]] = {
+    "two too few": lambda pixels: pixels[:-2],
+    "a row too few": lambda pixels: pixels[: -2 * 231],
+    "none": lambda _pixels: b"",
+    "a row more": lambda pixels: pixels + bytes(2 * 231),
+    "ten rows more": lambda pixels: pixels + pixels[: 20 * 231],
+    "a column more": lambda pixels: pixels + bytes(2 * 245),
+    "a frame more": lambda pixels: pixels + pixels,
+    "a picture of twice the size": lambda pixels: pixels * 4 + bytes(2),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LENGTHS)
+def test_pixels_of_another_size_are_refused(case: str) -> None:
+    with pytest.raises(Undecodable) as refused:
+        read(with_data(films.thumbnail(), WRONG_LENGTHS[case]))
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
+def encapsulated_bytes(syntax: UID, *, fragments: int = 1) -> bytes:
+    """The file of a compressed film, in whose pixels nothing follows the sequence delimiter."""
+    film = films.compressed(films.changed(films.thumbnail(), {"DataSetTrailingPadding": None}), syntax)
+    (frame,) = generate_frames(film.PixelData, number_of_frames=1)
+    film.PixelData = encapsulate([frame], fragments_per_frame=fragments)
+    content = films.file_bytes(film)
+    assert content.endswith(DELIMITER)
+    return content
+
+
+DELIMITER = b"\xfe\xff\xdd\xe0\0\0\0\0"
+ENDS: dict[str, Callable[[bytes], bytes]] = {
+    "no delimiter": lambda content: content.removesuffix(DELIMITER),
+    "half a delimiter": lambda content: content[:-4],
+    "other elements": lambda content: content.removesuffix(DELIMITER) + b"\xfc\xff\xfc\xffOB\0\0\2\0\0\0\0\0",
+    "zeros": lambda content: content.removesuffix(DELIMITER) + bytes(510),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, RLELossless])
+def test_a_codestream_without_a_delimiter_is_read(syntax: UID, end: str, tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(ENDS[end](encapsulated_bytes(syntax)))
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.film is not None
+    assert (answered.film.is_read, answered.film.notes) == (True, ())
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
+
+
+def test_fragments_without_a_delimiter_are_read_together(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(encapsulated_bytes(JPEG2000Lossless, fragments=3).removesuffix(DELIMITER))
+
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
+
+
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, RLELossless])
+@pytest.mark.parametrize("lost", [20, 1000])
+def test_a_codestream_that_is_cut_off_is_refused(syntax: UID, lost: int, tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(encapsulated_bytes(syntax)[: -len(DELIMITER) - lost])
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.reason == Reason.UNDECODABLE
+
+
+def test_a_lost_last_fragment_is_noticed(tmp_path: Path) -> None:
+    content = encapsulated_bytes(JPEG2000Lossless, fragments=3)
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content[: content.rindex(b"\xfe\xff\0\xe0")])
+
+    assert answer_film(path, ScriptedReader(), PROMPTS).reason == Reason.UNDECODABLE
+
+
+def explicit(element: int, vr: bytes, value: bytes) -> bytes:
+    return struct.pack("<HH2sH", 2, element, vr, len(value)) + value
+
+
+def implicit(element: int, _vr: bytes, value: bytes) -> bytes:
+    return struct.pack("<HHL", 2, element, len(value)) + value
+
+
+def big(element: int, vr: bytes, value: bytes) -> bytes:
+    return struct.pack(">HH2sH", 2, element, vr, len(value)) + value
+
+
+META_VALUES = [
+    (0, b"UL", struct.pack("<L", 9999)),
+    (2, b"UI", b"1.2.840.10008.5.1.4.1.1.4\0"),
+    (3, b"UI", b"1.2.3.4.5.6\0"),
+    (0x10, b"UI", b"1.2.840.10008.1.2.4.90"),
+    (0x16, b"AE", b"NOBODY"),
+]
+
+
+@pytest.mark.parametrize("values", [META_VALUES, META_VALUES[3:4], META_VALUES[:1], META_VALUES[::-1]])
+@pytest.mark.parametrize(
+    ("syntax", "encoded"),
+    [
+        (ExplicitVRLittleEndian, explicit),
+        (ImplicitVRLittleEndian, implicit),
+        (ExplicitVRBigEndian, big),
+        (DeflatedExplicitVRLittleEndian, explicit),
+        (JPEG2000Lossless, explicit),
+    ],
+)
+def test_meta_elements_inside_a_dataset_are_dropped(
+    syntax: UID, encoded: Callable[[int, bytes, bytes], bytes], values: list[tuple[int, bytes, bytes]], tmp_path: Path
+) -> None:
+    film, content = films.thumbnail(), in_syntax(syntax)
+    body = films.body_of(content)
+    strange = b"".join(encoded(*value) for value in values)
+    if syntax == DeflatedExplicitVRLittleEndian:
+        body = deflated(strange + zlib.decompress(body, -zlib.MAX_WBITS))
+    else:
+        body = strange + body
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content[: -len(films.body_of(content))] + body)
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.film is not None
+    assert (answered.film.is_read, answered.film.source) == (True, film.SOPInstanceUID)
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
+    dataset = read_header(path)
+    assert dataset.file_meta.TransferSyntaxUID == syntax
+    assert [element.tag for element in dataset if element.tag.group == 2] == []
+    assert identify(BytesIO(body), syntax) == (film.StudyInstanceUID, film.SOPInstanceUID)
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian])
+@pytest.mark.parametrize("error", [-60, -17, 6, 9999])
+def test_a_wrong_group_length_hides_nothing(syntax: UID, error: int, tmp_path: Path) -> None:
+    content = bytearray(in_syntax(syntax))
+    content[140:144] = struct.pack("<L", struct.unpack("<L", content[140:144])[0] + error)
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content)
+
+    assert read_header(path).file_meta.TransferSyntaxUID == syntax
+    assert np.array_equal(read(path).gray, read(films.thumbnail()).gray)
+
+
+def in_syntax(syntax: UID) -> bytes:
+    """The file of the thumbnail in a transfer syntax."""
+    film = films.thumbnail()
+    if syntax.is_encapsulated:
+        return films.file_bytes(films.compressed(film, syntax))
+    assert list(film.iterall())  # converts all values, which are copied as they are otherwise
+    if not syntax.is_little_endian:
+        film.PixelData = np.frombuffer(film.PixelData, "<u2").astype(">u2").tobytes()
+    film.file_meta.TransferSyntaxUID = syntax
+    film.set_original_encoding(syntax.is_implicit_VR, syntax.is_little_endian)
+    return films.file_bytes(film)
+
+
+def deflated(content: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    packed = packer.compress(content) + packer.flush()
+    return packed + b"\0" * (len(packed) % 2)
+
+
+def test_meta_elements_of_a_received_film_reach_no_output(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    content = films.file_bytes(film)
+    body = films.body_of(content)
+    spool = Spool(tmp_path)
+    strange = b"".join(explicit(*value) for value in META_VALUES)
+    kept = films.keep_bytes(
+        spool,
+        study_uid=film.StudyInstanceUID,
+        sop_instance_uid=film.SOPInstanceUID,
+        meta=content[: -len(body)],
+        body=strange + body,
+    )
+    path = kept.instance.path
+
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+
+    assert answered.film is not None and answered.film.is_read
+    _, objects = written_from(path, kinds=tuple(OUTPUT_KINDS))
+    assert len(objects) == 6
+    for _, dataset in objects:
+        assert "NOBODY" not in str(dataset.file_meta) + "".join(texts(dataset))
+        assert [element.tag for element in dataset.iterall() if element.tag.group == 2] == []
+    assert sender_of(read_header(path)) != "NOBODY"
+    assert class_of(path) == film.SOPClassUID
+    plain = saved(tmp_path, film)
+    assert not has_other_pixels(path, plain)
+    assert has_other_pixels(path, saved(tmp_path, films.changed(film, {"PixelData": bytes(len(film.PixelData))})))
+
+
+def coded(film: Dataset, frame: bytes, syntax: UID) -> Dataset:
+    """Give a film the codestream of its pixels."""
+    film.PixelData = encapsulate([frame])
+    film["PixelData"].is_undefined_length = True
+    film.file_meta.TransferSyntaxUID = syntax
+    return film
+
+
+def jpeg_12(film: Dataset) -> bytes:
+    return bytes(imagecodecs.jpeg8_encode(film.pixel_array, 98, bitspersample=12))
+
+
+@pytest.mark.parametrize("syntax", [JPEGExtended12Bit, JPEGBaseline8Bit])
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+def test_lossy_jpeg_of_12_bits_is_read(gray: str, syntax: UID) -> None:
+    film = read(coded(film_of({}), jpeg_12(film_of({})), syntax), gray)
+
+    assert film.notes == ()
+    assert np.abs(film.gray - read(film_of({}), gray).gray).max() < (0.01 if gray == "voi" else 0.1)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("RG2_hip", (2140, 1760)), ("MG1", (4664, 3064))])
+def test_real_lossy_jpeg_of_12_bits_is_decoded(name: str, shape: tuple[int, int]) -> None:
+    picture = picture_of(films.shared(f"not_chest/{name}_JPEGext12.dcm"))
+
+    assert picture.shape == shape
+    if name == "RG2_hip":
+        lossless = picture_of(films.shared(f"not_chest/{name}_JPEGlossless.dcm"))
+        assert likeness(picture, lossless) > 0.999
+
+
+@pytest.mark.parametrize("lost", [2, 100, 20000])
+def test_a_cut_off_jpeg_of_12_bits_is_refused(lost: int) -> None:
+    frame = jpeg_12(film_of({}))[:-lost]
+
+    with pytest.raises(Undecodable) as refused:
+        read(coded(film_of({}), frame, JPEGExtended12Bit))
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("syntax", [HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K])
+@pytest.mark.parametrize("bits", [8, 12, 16])
+def test_high_throughput_jpeg_2000_is_offered_and_read(bits: int, syntax: UID) -> None:
+    film = films.at_depth(bits)
+    level = 0.0001 if syntax == HTJ2K else None
+    frame = bytes(imagecodecs.htj2k_encode(film.pixel_array, level, reversible=syntax != HTJ2K))
+
+    image = read(coded(film, frame, syntax))
+
+    assert syntax in TRANSFER_SYNTAXES
+    assert image.notes == ()
+    assert np.abs(image.gray - read(films.at_depth(bits)).gray).max() <= (0.01 if syntax == HTJ2K else 0)
+
+
+def test_the_sign_of_a_high_throughput_codestream_counts() -> None:
+    frame = bytes(imagecodecs.htj2k_encode(film_of({}).pixel_array, reversible=True))
+
+    image = read(coded(film_of({"PixelRepresentation": 1}), frame, HTJ2KLossless))
+
+    assert image.notes == (Note.SIGN_DISAGREES,)
+    assert np.array_equal(image.gray, read(film_of({})).gray)

@@ -1,0 +1,358 @@
+"""Films to gray values: what real files decode to, how they are turned, and every refusal."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Never
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom import dcmwrite
+from pydicom.dataset import Dataset
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    JPEG2000Lossless,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from node.dicom.film_header import parse_header
+from node.domain import Reason
+from node.errors import ConfigError, Undecodable
+from node.read import grayscale
+from node.read.decoding import Radiograph, read_header, sides_known
+from node.read.framing import Turn
+from tests.support import films
+from tests.support.decoded import load, picture_of, stored_picture
+
+
+def central(columns: int, rows: int) -> tuple[float, float, float, float]:
+    side = min(columns, rows)
+    left, top = (columns - side) / 2, (rows - side) / 2
+    return (left, top, left + side, top + side)
+
+
+@pytest.fixture(scope="module")
+def small_file() -> bytes:
+    return films.file_bytes(films.ramp())
+
+
+def decode(film: Dataset | Path, gray: str = "voi") -> Radiograph:
+    return load(film, gray=gray, square=central)
+
+
+def refusal(film: Dataset | Path, gray: str = "voi") -> str:
+    with pytest.raises(Undecodable) as refused:
+        decode(film, gray)
+    return refused.value.reason
+
+
+def saved(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content)
+    return path
+
+
+def test_rg1_is_shown_with_dark_lungs_and_bright_bones() -> None:
+    film, picture = decode(films.rg1()), picture_of(films.rg1())
+
+    lung, spine = film.gray[600:700, 1200:1400].mean(), film.gray[1000:1100, 880:960].mean()
+    assert film.gray.shape == picture.shape == (1955, 1841)
+    assert lung < 0.6 < 0.8 < spine
+    assert film.framing.analyzed.edges == (0.0, 57.0, 1841.0, 1898.0)
+    assert np.abs(picture / 255 - film.gray).max() <= 0.5 / 255 + 1e-6
+
+
+@pytest.mark.parametrize(("encoding", "tolerance"), [("J2KR", 0.0), ("J2KI", 0.03)])
+def test_rg1_is_the_same_film_in_every_encoding(encoding: str, tolerance: float) -> None:
+    assert np.abs(decode(films.rg1(encoding)).gray - decode(films.rg1()).gray).max() <= tolerance
+
+
+def test_near_lossless_jpeg_ls_differs_by_its_allowed_error() -> None:
+    near = decode(films.shared("chest/RG1_JLSN.dcm"))
+
+    assert 0 < np.abs(near.gray - decode(films.rg1()).gray).max() < 1e-3
+
+
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+@pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless, JPEG2000Lossless])
+@pytest.mark.parametrize(("bits", "signed"), [(8, False), (12, False), (16, False), (12, True), (16, True)])
+def test_lossless_encodings_change_nothing(syntax: UID, gray: str, bits: int, signed: bool) -> None:
+    plain = films.at_depth(bits, signed=signed)
+
+    assert np.array_equal(
+        decode(films.compressed(films.at_depth(bits, signed=signed), syntax), gray).gray, decode(plain, gray).gray
+    )
+
+
+@pytest.mark.parametrize("name", ["CR-MONO1-10-chest_headerless.dcm", "nih_google_dx_sc.dcm"])
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+def test_other_real_films_decode(name: str, gray: str) -> None:
+    film = decode(films.shared(f"chest/{name}"), gray)
+
+    assert film.gray.min() >= 0 and film.gray.max() <= 1
+    assert film.gray.std() > 0.1
+
+
+@pytest.mark.parametrize("name", ["RG2_hip_JPEGlossless.dcm", "RG3_extremityAP_MONO1_JPEGLS.dcm", "CT2_RLE.dcm"])
+def test_other_real_encodings_decode(name: str) -> None:
+    assert decode(films.shared(f"not_chest/{name}")).gray.std() > 0.1
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("bits", range(8, 17))
+def test_every_bit_depth_shows_the_same_film(bits: int, signed: bool) -> None:
+    expected = decode(films.thumbnail()).gray
+
+    assert np.abs(decode(films.at_depth(bits, signed=signed)).gray - expected).max() < 1.2 / 2 ** (bits - 1)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(("bits", "shift"), [(16, 0), (15, 0), (12, 0), (12, 4), (10, 3), (8, 8)])
+def test_stored_bits_are_counted_from_their_lowest_value(bits: int, shift: int, signed: bool) -> None:
+    pixels = np.random.default_rng(bits + shift).integers(0, 2**16, (70, 80))
+    film = films.with_pixels(films.thumbnail(), pixels, bits=16, signed=signed)
+    films.changed(film, {"BitsStored": bits, "HighBit": bits + shift - 1})
+    stored = (pixels >> shift) % 2**bits
+    picture = stored_picture(film)
+    assert np.array_equal(picture.indices, (stored + 2 ** (bits - 1)) % 2**bits if signed else stored)
+    assert np.array_equal(picture.levels.counts, np.bincount(picture.indices.ravel(), minlength=2**bits))
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_bits_outside_the_stored_ones_are_masked(shift: int) -> None:
+    film = films.thumbnail()
+    expected = decode(films.thumbnail()).gray
+    overlay = np.uint16(1 if shift else 0x8000)
+    film.PixelData = ((film.pixel_array << shift) | overlay).astype("<u2").tobytes()
+    film.HighBit = 14 + shift
+
+    assert np.array_equal(decode(film).gray, expected)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "turn"),
+    [
+        (["L", "F"], Turn()),
+        (["R", "F"], Turn(mirror_columns=True)),
+        (["L", "H"], Turn(mirror_rows=True)),
+        (["R", "H"], Turn(mirror_columns=True, mirror_rows=True)),
+        (["F", "L"], Turn(transpose=True)),
+        (["F", "R"], Turn(transpose=True, mirror_columns=True)),
+        (["H", "L"], Turn(transpose=True, mirror_rows=True)),
+        (["H", "R"], Turn(transpose=True, mirror_columns=True, mirror_rows=True)),
+    ],
+)
+def test_a_film_is_turned_upright_by_its_orientation(orientation: list[str], turn: Turn) -> None:
+    stored = films.thumbnail()
+    upright = decode(films.thumbnail()).gray
+    pixels = stored.pixel_array[:: -1 if turn.mirror_rows else 1, :: -1 if turn.mirror_columns else 1]
+    films.with_pixels(stored, pixels.T if turn.transpose else pixels, bits=15)
+    stored.PatientOrientation = orientation
+
+    film = decode(stored)
+
+    assert film.framing.turn == turn
+    assert sides_known(parse_header(stored))
+    assert np.array_equal(film.gray, upright)
+    assert picture_of(stored).shape == (stored.Rows, stored.Columns)
+
+
+@pytest.mark.parametrize("orientation", [None, "", ["L"], ["L", "R"], ["LA", "F"], ["L", "P"], ["left", "foot"]])
+def test_without_a_frontal_orientation_no_side_is_known(orientation: object) -> None:
+    film = films.thumbnail({"PatientOrientation": orientation})
+
+    assert not sides_known(parse_header(film))
+    assert decode(film).framing.turn == Turn()
+
+
+def test_every_film_of_one_value_is_blank() -> None:
+    assert {refusal(films.constant(value), gray) for value in (0, 5000) for gray in ("voi", "mimic_jpg")} == {"blank"}
+
+
+def test_a_film_with_an_empty_analyzed_square_is_blank() -> None:
+    film = films.thumbnail()
+    pixels = np.full((300, 100), 5000)
+    pixels[:50] = np.arange(100)
+    films.with_pixels(film, pixels, bits=15)
+
+    assert refusal(film) == Reason.BLANK
+
+
+def test_a_film_that_is_all_padding_is_blank() -> None:
+    film = films.thumbnail()
+    film.add_new("PixelPaddingValue", "US", 0)
+    film.add_new("PixelPaddingRangeLimit", "US", 2**15)
+
+    assert refusal(film) == Reason.BLANK
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"BitsStored": 0},
+        {"BitsStored": 17},
+        {"HighBit": 30},
+        {"HighBit": 3},
+        {"BitsAllocated": None},
+        {"PixelRepresentation": None},
+        {"PhotometricInterpretation": None},
+        {"PixelData": b""},
+        {"Columns": 200},
+    ],
+)
+def test_a_header_that_does_not_fit_its_pixels_is_refused(changes: dict[str, object]) -> None:
+    assert refusal(films.thumbnail(changes)) == Reason.UNDECODABLE
+
+
+def test_an_unknown_transfer_syntax_is_refused() -> None:
+    film = films.thumbnail()
+    film.file_meta.TransferSyntaxUID = UID("1.2.3.4.5")
+
+    assert refusal(film) == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless, JPEG2000Lossless])
+def test_a_codestream_of_another_size_or_of_noise_is_refused(syntax: UID) -> None:
+    larger = films.compressed(films.thumbnail(), syntax)
+    larger.Rows -= 5
+    noise = films.compressed(films.thumbnail(), syntax)
+    noise.PixelData = noise.PixelData[:60] + bytes(len(noise.PixelData) - 60)
+
+    assert refusal(larger) == Reason.UNDECODABLE
+    assert refusal(noise) in (Reason.UNDECODABLE, Reason.BLANK)
+
+
+def test_an_unknown_gray_mode_is_a_mistake_of_the_settings() -> None:
+    with pytest.raises(ConfigError, match="voi"):
+        decode(films.thumbnail(), "sepia")
+
+
+def test_a_deflated_file_is_read(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    film.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+
+    read = saved(tmp_path, films.file_bytes(film))
+
+    assert np.array_equal(decode(read).gray, decode(films.thumbnail()).gray)
+
+
+def test_a_big_endian_file_is_read(tmp_path: Path) -> None:
+    film, path = films.thumbnail(), tmp_path / "film.dcm"
+    film.PixelData = film.pixel_array.astype(">u2").tobytes()
+    film.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
+    dcmwrite(path, film, implicit_vr=False, little_endian=False, force_encoding=True)
+
+    assert np.array_equal(decode(path).gray, decode(films.thumbnail()).gray)
+
+
+def test_a_file_without_preamble_and_meta_is_read(tmp_path: Path) -> None:
+    film = saved(tmp_path, films.headerless_bytes(films.thumbnail()))
+
+    assert np.array_equal(decode(film).gray, decode(films.thumbnail()).gray)
+
+
+def test_a_header_knows_of_its_pixels_without_holding_them(tmp_path: Path) -> None:
+    path = saved(tmp_path, films.file_bytes(films.thumbnail()))
+    header = read_header(path)
+
+    path.unlink()
+
+    assert "PixelData" in header
+    assert header.PatientID == films.thumbnail().PatientID
+    with pytest.raises(OSError, match="missing"):
+        assert header.PixelData
+
+
+@pytest.mark.parametrize("syntax", [None, JPEG2000Lossless])
+@pytest.mark.parametrize("share", [0.6, 0.99])
+def test_a_truncated_file_keeps_its_header_and_fails_decoding(syntax: UID | None, share: float, tmp_path: Path) -> None:
+    film = films.compressed(films.thumbnail(), syntax) if syntax else films.thumbnail()
+    path = saved(tmp_path, films.truncated_bytes(film, share))
+
+    assert read_header(path).SOPInstanceUID == film.SOPInstanceUID
+    assert "PixelData" in read_header(path)
+    assert refusal(path) == Reason.UNDECODABLE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello " * 400, bytes(4000), b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8, b"\xff\xd8\xff\xe0" * 99],
+)
+def test_a_file_that_is_no_dicom_is_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(Undecodable):
+        read_header(saved(tmp_path, content))
+
+
+@given(data=st.data())
+def test_bent_bytes_end_in_a_film_or_a_refusal(
+    small_file: bytes, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    content = bytearray(small_file)
+    for at in data.draw(st.lists(st.integers(128, 2400), min_size=1, max_size=6)):
+        content[at] = data.draw(st.integers(0, 255))
+    path = saved(tmp_path_factory.getbasetemp(), bytes(content))
+
+    try:
+        decode(path)
+    except Undecodable as refused:
+        assert refused.reason in tuple(Reason)
+
+
+def deflated(path: Path, content: bytes, *, has_preamble: bool = True) -> Path:
+    """Write a file whose meta information says that `content`, raw deflate, is its data set."""
+    film = films.ramp()
+    film.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    whole = films.file_bytes(film)
+    syntax = whole.index(DeflatedExplicitVRLittleEndian.encode())
+    meta_end = 144 + int.from_bytes(whole[140:144], "little")
+    assert syntax < meta_end
+    path.write_bytes(whole[0 if has_preamble else 132 : meta_end] + content)
+    return path
+
+
+@pytest.mark.parametrize("has_preamble", [True, False])
+@pytest.mark.parametrize("read", [read_header, picture_of])
+def test_a_deflate_bomb_is_refused_before_it_is_inflated(
+    tmp_path: Path, read: Callable[[Path], object], has_preamble: bool
+) -> None:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    pixels = b"\xe0\x7f\x10\0OW\0\0\xf0\xff\xff\xff"
+    head = deflater.compress(pixels) + deflater.flush(zlib.Z_FULL_FLUSH)
+    mebibyte = deflater.compress(bytes(2**20)) + deflater.flush(zlib.Z_FULL_FLUSH)  # stands for itself, any number
+    path = deflated(tmp_path / "bomb.dcm", head + mebibyte * 600 + deflater.flush(), has_preamble=has_preamble)
+    assert path.stat().st_size < 2**20
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(Undecodable, match="inflates to more than") as refused:
+            read(path)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert refused.value.reason == Reason.UNDECODABLE
+    assert most < 64 * 2**20
+
+
+def test_a_broken_deflated_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Undecodable) as refused:
+        read_header(deflated(tmp_path / "broken.dcm", b"\xff" * 100))
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
+def test_a_machine_without_memory_says_nothing_about_the_film(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Never:
+        raise MemoryError
+
+    monkeypatch.setattr(grayscale, "levels_of", fail)
+
+    with pytest.raises(MemoryError):
+        decode(films.thumbnail())

@@ -1,0 +1,308 @@
+"""Odd association requests, one row each: taken as dcmtk's storescp takes them, or refused, told and counted."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pynetdicom import evt
+from pynetdicom.association import Association
+from structlog.testing import capture_logs
+
+from node.config import ListenerSettings
+from node.deliver import dicom
+from node.receive.dimse import Reception
+from node.receive.listener import application_entity
+from node.receive.server import PendingConnections, Server, Terms
+from node.settings.destinations import DicomDestination
+from tests.support import pdus
+from tests.support.listening import Node, connect, listening
+from tests.support.pdus import USER, VERIFICATION, context, item, request
+from tests.support.peers import wait_until
+
+STORAGE = b"1.2.840.10008.5.1.4.1.1.1"
+LONGEST, CLASS = USER[:8], USER[8:19]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with listening(tmp_path_factory.mktemp("faults"), request_seconds=5.0) as running:
+        yield running
+
+
+def saying(more: bytes) -> bytes:
+    """A request whose user information says more than it has to."""
+    return request(user=item(0x50, USER + more))
+
+
+def role(uid: bytes = VERIFICATION, *, scu: int = 1, scp: int = 1, length: int | None = None) -> bytes:
+    """A role selection (PS3.7 D.3.3.4); length: that of the UID, if it is to be untrue."""
+    said = len(uid) if length is None else length
+    return item(0x54, said.to_bytes(2, "big") + uid + bytes([scu, scp]))
+
+
+def identity(kind: int, *, answer: int = 0, primary: bytes = b"user") -> bytes:
+    """A user identity (PS3.7 D.3.3.7) without a secondary field."""
+    return item(0x58, bytes([kind, answer]) + len(primary).to_bytes(2, "big") + primary + bytes(2))
+
+
+TAKEN = {
+    "a good request": request(),
+    "rubbish after the zero of the calling title": request(calling=b"TESTER\0\xff\xfe\x01junk"),
+    "letters after the zero of the calling title": request(calling=b"TESTER\0abcdefghi"),
+    "rubbish after the zero of the called title": request(called=b"CHEX\0\xff\xfe\x01old"),
+    "letters after the zero of the called title": request(called=b"CHEX\0MODALITY"),
+    "blanks before a title": request(calling=b"  TESTER", called=b" CHEX"),
+    "protocol version with more bits": request(version=0x0003),
+    "every bit of the protocol version": request(version=0xFFFF),
+    "no application context": request(name=b""),
+    "an unknown item": request(more=item(0x99, b"abc")),
+    "an unknown item first": request(name=item(0x60, b"")),
+    "an unknown user item": saying(item(0x77, b"hello")),
+    "an unknown user item first": request(user=item(0x50, item(0x5F, b"") + USER)),
+    "a user item of 60,000 bytes": saying(item(0x77, b"x" * 60_000)),
+    "a version name of 20": request(user=item(0x50, LONGEST + CLASS + item(0x55, b"A" * 20))),
+    "a version name of 300": request(user=item(0x50, LONGEST + CLASS + item(0x55, b"A" * 300))),
+    "a version name without letters": request(user=item(0x50, LONGEST + CLASS + item(0x55, b"\0\xc4\xff"))),
+    "an implementation class of 81": request(user=item(0x50, LONGEST + item(0x52, b"1." * 40 + b"1"))),
+    "an implementation class that is no UID": request(user=item(0x50, LONGEST + item(0x52, b"hello\xff"))),
+    "no implementation class": request(user=item(0x50, LONGEST)),
+    "no maximum length": request(user=item(0x50, CLASS)),
+    "a maximum length of 2 bytes": request(user=item(0x50, item(0x51, b"\x40\0") + CLASS)),
+    "a maximum length of 8 bytes": request(user=item(0x50, item(0x51, bytes(6) + b"\x40\0") + CLASS)),
+    "a maximum length of 0": request(user=item(0x50, item(0x51, bytes(4)) + CLASS)),
+    "no user information": request(user=b""),
+    "empty user information": request(user=item(0x50, b"")),
+    "user information twice": request(more=item(0x50, USER)),
+    "user identity of type 6": saying(identity(6)),
+    "user identity of type 0 that asks for an answer": saying(identity(0, answer=1)),
+    "a user identity of 1 byte": saying(item(0x58, b"\1")),
+    "user identity twice": saying(identity(1) + identity(2)),
+    "a role that is neither yes nor no": saying(role(scu=2, scp=255)),
+    "a role of a UID that is not there": saying(role(length=500)),
+    "an empty role": saying(item(0x54, b"")),
+    "a role twice": saying(role() + role(scp=0)),
+    "a role of what is no UID": saying(role(b"hello\xff")),
+    "an asynchronous window of 1 byte": saying(item(0x53, b"\0")),
+    "an extended negotiation of 1 byte": saying(item(0x56, b"\0")),
+    "a common extended negotiation of 1 byte": saying(item(0x57, b"\0")),
+    "an unknown item in a context": request(contexts=item(0x20, context()[4:] + item(0x41, b"xx"))),
+    "the same context twice": request(contexts=context() + context()),
+    "a context without abstract syntax beside a good one": request(contexts=context(3, None) + context()),
+    "a context of an empty abstract syntax": request(contexts=context(3, b"") + context()),
+    "a context of an abstract syntax of 71": request(contexts=context(3, b"1." * 35 + b"1") + context()),
+    "a context of what is no UID": request(contexts=context(3, b"\xff\xfe") + context()),
+    "a context without transfer syntax beside a good one": request(contexts=context(3, STORAGE, ()) + context()),
+    "an empty transfer syntax beside a good one": request(contexts=context(syntaxes=(b"", pdus.IMPLICIT))),
+    "a transfer syntax that is no text": request(contexts=context(syntaxes=(b"\xff", pdus.IMPLICIT))),
+    "a transfer syntax of 71": request(contexts=context(syntaxes=(b"1." * 35 + b"1", pdus.IMPLICIT))),
+    "a zero after the UIDs": request(contexts=context(1, VERIFICATION + b"\0", (pdus.IMPLICIT + b"\0",))),
+}
+
+REFUSED = {
+    "no calling title": (request(calling=b""), "caller", ""),
+    "a calling title of zeros": (request(calling=bytes(16)), "caller", ""),
+    "a control character in the calling title": (request(calling=b"TES\x07TER"), "caller", "TES?TER"),
+    "a letter that no title has": (request(calling=b"T\xc9STER"), "caller", "T\xc9STER"),
+    "a backslash in the calling title": (request(calling=b"TES\\TER"), "caller", "TES\\TER"),
+    "no called title": (request(called=b""), "called_ae", "TESTER"),
+    "a control character in the called title": (request(called=b"CH\x1bEX"), "called_ae", "TESTER"),
+    "protocol version 0": (request(version=0), "protocol", "TESTER"),
+    "protocol version 2": (request(version=2), "protocol", "TESTER"),
+    "an even context id": (request(contexts=context(2)), "protocol", "TESTER"),
+    "a context id of 0": (request(contexts=context(0)), "protocol", "TESTER"),
+    "an even context id beside a good one": (request(contexts=context(1) + context(4)), "protocol", "TESTER"),
+    "two contexts of one id": (request(contexts=context(1) + context(1, STORAGE)), "protocol", "TESTER"),
+    "no context": (request(contexts=b""), "protocol", "TESTER"),
+    "an empty context": (request(contexts=item(0x20, b"") + context()), "protocol", "TESTER"),
+    "zeros after the last item": (request(more=bytes(6)), "protocol", "TESTER"),
+    "one byte after the last item": (request(more=b"\0"), "protocol", "TESTER"),
+    "an item that is longer than the request": (request(more=b"\x99\0\xff\xff"), "protocol", "TESTER"),
+    "a user item that is longer than its information": (saying(b"\x55\0\xff\xffAB"), "protocol", "TESTER"),
+    "titles alone": (b"\1\0\0\0\0\x44" + request()[6:74], "protocol", "TESTER"),
+    "a request of 16 bytes": (b"\1\0\0\0\0\x10" + bytes(16), "protocol", ""),
+    "an empty request": (b"\1\0\0\0\0\0", "protocol", ""),
+}
+
+
+@pytest.mark.parametrize("sent", TAKEN.values(), ids=TAKEN)
+def test_an_odd_request_is_taken_as_dcmtk_takes_it(node: Node, sent: bytes) -> None:
+    accepted = node.count("cxr_associations_accepted_total")
+
+    with connect(node.listener.port) as peer:
+        peer.settimeout(20)
+        peer.sendall(sent)
+        answer = pdus.read_pdu(peer)
+        peer.sendall(pdus.echo())
+        status = pdus.status_of(pdus.read_pdu(peer))
+
+    assert answer[:1] == bytes([pdus.ASSOCIATE_ACCEPT])
+    assert status == 0x0000
+    assert node.count("cxr_associations_accepted_total") == accepted + 1
+
+
+@pytest.mark.parametrize(("sent", "reason", "title"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_request_is_answered_told_and_counted(tmp_path: Path, sent: bytes, reason: str, title: str) -> None:
+    with capture_logs() as said, listening(tmp_path, request_seconds=5.0) as node, connect(node.listener.port) as peer:
+        peer.settimeout(20)
+        peer.sendall(sent)
+        answer = pdus.read_pdu(peer)
+        node.wait_for_refusal(reason)
+
+    assert answer[0] in (pdus.ASSOCIATE_REJECT, pdus.ABORT)
+    (line,) = [line for line in said if line["event"] == "association.refused"]
+    assert (line["reason"], line["host"], line.get("calling_aet", "")) == (reason, "127.0.0.1", title)
+
+
+@pytest.mark.parametrize(
+    ("sent", "result"),
+    [
+        (request(contexts=context(1, None)), 3),
+        (request(contexts=context(1, b"")), 3),
+        (request(contexts=context(1, b"\xff")), 3),
+        (request(contexts=context(1, VERIFICATION, ())), 4),
+        (request(contexts=context(1, STORAGE, ())), 4),
+        (request(contexts=context(1, VERIFICATION, (b"",))), 4),
+    ],
+    ids=["no class", "empty class", "class that is no UID", "no syntax", "storage without syntax", "empty syntax"],
+)
+def test_a_context_that_lacks_a_syntax_is_refused_alone(node: Node, sent: bytes, result: int) -> None:
+    with connect(node.listener.port) as peer:
+        peer.settimeout(20)
+        peer.sendall(sent)
+        answer = pdus.read_pdu(peer)
+
+    assert answer[:1] == bytes([pdus.ASSOCIATE_ACCEPT])
+    start = answer.index(b"\x21\0")  # PS3.8 9.3.3.2: the context's id, then what became of it
+    assert (answer[start + 4], answer[start + 6]) == (1, result)
+
+
+@pytest.mark.parametrize("fault", ["before the association", "before its answer", "after its answer"])
+def test_a_fault_of_the_node_leaves_a_trace(fault: str) -> None:
+    refused, aborted = list[tuple[str, str]](), list[tuple[str, str]]()
+
+    def requested(event: evt.Event) -> None:
+        if fault == "before its answer":
+            event.assoc.is_aborted = True  # pynetdicom does not negotiate then
+        else:
+            event.assoc.dul.kill_dul()
+
+    def receive(association: Association, on_aborted: Callable[[str], None]) -> Reception:
+        if fault == "before the association":
+            raise RuntimeError("can't start new thread")
+        return cast(Reception, Nothing())
+
+    terms = Terms(
+        pending=PendingConnections(),
+        request_seconds=5.0,
+        idle_seconds=5.0,
+        is_known=lambda _host: True,
+        turn_away=lambda _call: None,
+        on_refused=lambda call, reason, _message: refused.append((call.host, reason)),
+        on_aborted=lambda call, reason: aborted.append((call.calling_aet, reason)),
+        on_turn=lambda: None,
+        receive=receive,
+    )
+    entity = application_entity(ListenerSettings())
+    server = Server(entity, ("127.0.0.1", 0), terms=terms, tls=None, handlers=[(evt.EVT_REQUESTED, requested)])
+    with connect(server.port) as peer:
+        peer.settimeout(20)
+        peer.sendall(request())
+        pdus.read_pdu(peer)
+        wait_until(lambda: bool(refused or aborted), what="the end is told")
+    server.close()
+
+    assert (refused, aborted) == {
+        "before the association": ([("127.0.0.1", "failed")], []),
+        "before its answer": ([("127.0.0.1", "failed")], []),
+        "after its answer": ([], [("TESTER", "protocol")]),
+    }[fault]
+
+
+class Nothing:
+    """Takes no message."""
+
+    def discard(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x63\0\0\0\0\4abcd", request(), b"\6\0\0\0\0\4" + bytes(4), b"\2\0\0\0\0\0"],
+    ids=["an unknown PDU", "a second request", "an answer to no release", "an empty acceptance"],
+)
+def test_a_pdu_that_is_out_of_place_ends_it_with_a_trace(tmp_path: Path, sent: bytes) -> None:
+    with capture_logs() as said, listening(tmp_path) as node, connect(node.listener.port) as peer:
+        peer.settimeout(20)
+        peer.sendall(request())
+        pdus.read_pdu(peer)
+        peer.sendall(sent)
+        answer = pdus.read_pdu(peer)
+        wait_until(lambda: node.count("cxr_associations_aborted_total", reason="protocol") == 1, what="it is counted")
+
+    assert answer[:1] == bytes([pdus.ABORT])
+    assert [line["calling_aet"] for line in said if line["event"] == "association.aborted"] == ["TESTER"]
+
+
+def test_an_association_that_ends_by_a_fault_is_told(tmp_path: Path) -> None:
+    tiny = request(user=item(0x50, item(0x51, (1).to_bytes(4, "big")) + CLASS))  # no answer fits into its PDUs
+
+    with capture_logs() as said, listening(tmp_path) as node, connect(node.listener.port) as peer:
+        peer.settimeout(20)
+        peer.sendall(tiny)
+        pdus.read_pdu(peer)
+        peer.sendall(pdus.echo())
+        assert pdus.read_pdu(peer)[:1] in (b"", bytes([pdus.ABORT]))
+
+    assert node.count("cxr_associations_aborted_total", reason="protocol") == 1
+    (line,) = [line for line in said if line["event"] == "association.aborted"]
+    assert (line["host"], line["calling_aet"]) == ("127.0.0.1", "TESTER")
+
+
+def acceptance(user: bytes, *, result: bytes = b"") -> bytes:
+    """An A-ASSOCIATE-AC (PS3.8 9.3.3) with this user information; result: other items of its context."""
+    accepted = item(0x21, bytes([1, 0, 0, 0]) + (result or item(0x40, pdus.IMPLICIT)))
+    content = b"\0\1\0\0" + b" " * 32 + bytes(32) + item(0x10, b"1.2.840.10008.3.1.1.1") + accepted + user
+    return b"\2\0" + len(content).to_bytes(4, "big") + content
+
+
+ACCEPTANCES = {
+    "a good one": acceptance(item(0x50, USER)),
+    "a version name of 20": acceptance(item(0x50, LONGEST + CLASS + item(0x55, b"A" * 20))),
+    "a version name with zeros": acceptance(item(0x50, LONGEST + CLASS + item(0x55, b"AB\0\0"))),
+    "an implementation class of 80": acceptance(item(0x50, LONGEST + item(0x52, b"1." * 40))),
+    "an unknown user item": acceptance(item(0x50, USER + item(0x77, b"hello"))),
+    "no maximum length": acceptance(item(0x50, CLASS)),
+    "no user information": acceptance(b""),
+    "a role of 2 bytes": acceptance(item(0x50, USER + item(0x54, b"\0\5"))),
+    "a zero after the transfer syntax": acceptance(item(0x50, USER), result=item(0x40, pdus.IMPLICIT + b"\0")),
+    "an unknown item in its context": acceptance(item(0x50, USER), result=item(0x40, pdus.IMPLICIT) + item(0x41, b"x")),
+}
+
+
+@pytest.mark.parametrize("answer", ACCEPTANCES.values(), ids=ACCEPTANCES)
+def test_an_archive_is_reached_however_it_accepts(answer: bytes) -> None:
+    received: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        with listening.accept()[0] as peer:
+            peer.settimeout(20)
+            pdus.read_pdu(peer)
+            peer.sendall(answer)
+            received.append(pdus.read_pdu(peer))
+            peer.sendall(pdus.echo_answer())
+            pdus.read_pdu(peer)
+            peer.sendall(b"\6\0\0\0\0\4" + bytes(4))
+
+    with socket.create_server(("127.0.0.1", 0)) as archive:
+        serving = threading.Thread(target=serve, args=(archive,))
+        serving.start()
+        port = archive.getsockname()[1]
+        dicom.echo(DicomDestination(name="pacs", ae_title="ARCHIVE", host="127.0.0.1", port=port), calling_aet="CHEX")
+        serving.join(20)
+
+    assert [pdu[0] for pdu in received] == [pdus.DATA]

@@ -1,0 +1,261 @@
+import hashlib
+import shutil
+import tracemalloc
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from pydicom import dcmread
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, generate_uid
+from pynetdicom import AE, build_context
+from pynetdicom.dsutils import encode
+
+from node.config import Caller, ListenerSettings
+from node.dicom.header import identify
+from node.metrics import Metrics
+from node.receive.contexts import TRANSFER_SYNTAXES, is_storage
+from node.receive.listener import Listener
+from node.store.spool import Spool
+from tests.support import films, peers
+from tests.support.listening import TESTER, Node, listening
+
+VERIFICATION = "1.2.840.10008.1.1"
+STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
+QUERY = "1.2.840.10008.5.1.4.1.2.2.1"
+RETIRED_ULTRASOUND = "1.2.840.10008.5.1.4.1.1.6"
+PRIVATE = "1.3.12.2.1107.5.9.1"
+CHEST_FILM = "1.2.840.10008.5.1.4.1.1.1"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with listening(tmp_path) as running:
+        yield running
+
+
+def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:
+    film = films.thumbnail()
+    sent = encode(film, is_implicit_vr=False, is_little_endian=True)
+
+    assert peers.send(film, port=node.listener.port) == 0x0000
+
+    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    assert sent is not None
+    assert instance.path.read_bytes().endswith(sent)
+    assert instance.sha256 == hashlib.sha256(sent).hexdigest()
+    assert node.told == [film.StudyInstanceUID]
+
+
+def test_the_file_tells_who_sent_it_to_whom(node: Node) -> None:
+    film = films.thumbnail()
+    peers.send(film, port=node.listener.port)
+
+    kept = dcmread(node.spool.study(film.StudyInstanceUID).instances[0].path)
+
+    assert kept.file_meta.SourceApplicationEntityTitle == "TESTER"
+    assert kept.file_meta.ReceivingApplicationEntityTitle == "CHEX"
+    assert kept.PixelData == film.PixelData
+
+
+def test_a_compressed_film_is_kept_compressed(node: Node, chest_film_jpeg2000: Path) -> None:
+    film = films.rg1("J2KR")
+
+    assert peers.send(chest_film_jpeg2000, port=node.listener.port) == 0x0000
+
+    kept = dcmread(node.spool.study(film.StudyInstanceUID).instances[0].path)
+    assert kept.file_meta.TransferSyntaxUID == film.file_meta.TransferSyntaxUID
+    assert kept.PixelData == film.PixelData
+
+
+def test_the_same_film_twice_is_acknowledged_twice_and_kept_once(node: Node) -> None:
+    film = films.thumbnail()
+
+    assert peers.send_all([film, film], port=node.listener.port) == [0x0000, 0x0000]
+
+    assert len(node.spool.study(film.StudyInstanceUID).instances) == 1
+    assert node.count("cxr_instances_total", outcome="kept") == 1
+    assert node.count("cxr_instances_total", outcome="repeated") == 1
+
+
+def test_echo_is_answered(node: Node) -> None:
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
+    )
+
+    assert association.send_c_echo().Status == 0x0000
+    association.release()
+
+
+@pytest.mark.parametrize("calling", ["NOBODY", "tester"])
+def test_an_unknown_caller_is_rejected_and_counted(node: Node, calling: str) -> None:
+    assert peers.send(films.thumbnail(), port=node.listener.port, calling_ae=calling) is None
+
+    assert node.count("cxr_associations_refused_total", reason="caller") == 1
+    assert list(node.spool.studies()) == []
+
+
+def test_a_known_title_from_another_host_is_rejected(tmp_path: Path) -> None:
+    elsewhere = Caller(ae_title="TESTER", hosts=("192.0.2.1",))
+    with listening(tmp_path, settings=ListenerSettings(callers=(elsewhere,))) as node:
+        assert peers.send(films.thumbnail(), port=node.listener.port) is None
+        assert node.count("cxr_associations_refused_total", reason="caller") == 1
+
+
+def test_another_called_title_is_rejected(node: Node) -> None:
+    assert peers.send(films.thumbnail(), port=node.listener.port, called_ae="OTHER") is None
+    assert node.count("cxr_associations_refused_total", reason="called_ae") == 1
+
+
+def test_nobody_is_let_in_while_the_disk_cannot_be_asked(tmp_path: Path) -> None:
+    with listening(tmp_path / "data") as node:
+        shutil.rmtree(tmp_path / "data")
+
+        association = AE(ae_title="TESTER").associate(
+            "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
+        )
+
+        assert association.is_rejected
+        assert node.count("cxr_associations_refused_total", reason="disk") == 1
+        assert node.count("cxr_associations_open") == 0
+
+
+def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> None:
+    proposed = [VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, PRIVATE, STORAGE_COMMITMENT, QUERY]
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(uid) for uid in proposed]
+    )
+    accepted = {str(context.abstract_syntax) for context in association.accepted_contexts}
+    association.release()
+
+    assert accepted == {VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, PRIVATE}
+
+
+@pytest.mark.parametrize("syntax", TRANSFER_SYNTAXES, ids=lambda syntax: UID(syntax).name)
+def test_every_transfer_syntax_is_accepted(node: Node, syntax: str) -> None:
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(CHEST_FILM, syntax)]
+    )
+    accepted = [context.transfer_syntax for context in association.accepted_contexts]
+    association.release()
+
+    assert accepted == [[syntax]]
+
+
+def test_storage_is_told_from_every_other_service() -> None:
+    assert is_storage(UID(CHEST_FILM))
+    assert is_storage(generate_uid())
+    assert not is_storage(UID(VERIFICATION))
+    assert not is_storage(UID(STORAGE_COMMITMENT))
+    assert not is_storage(UID(QUERY))
+
+
+@pytest.mark.parametrize("uid", ["../../../tmp/x", "1.2.3/../../4", "", "1..2"])
+def test_a_uid_that_holds_a_path_is_refused_without_harm(node: Node, uid: str) -> None:
+    odd = films.thumbnail({"StudyInstanceUID": uid})
+
+    assert peers.send(odd, port=node.listener.port) == 0xC000
+    assert list(node.spool.studies()) == []
+    assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
+
+
+def test_an_object_without_a_study_is_refused(node: Node) -> None:
+    assert peers.send(films.thumbnail({"StudyInstanceUID": None}), port=node.listener.port) == 0xC000
+    assert node.count("cxr_instances_total", outcome="refused") == 1
+
+
+def test_a_deflated_film_is_kept_and_told_by_its_beginning(node: Node) -> None:
+    film = films.thumbnail()
+    film.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+
+    assert peers.send(film, port=node.listener.port) == 0x0000
+
+    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    assert dcmread(instance.path).PixelData == film.PixelData
+
+
+def test_a_deflate_bomb_is_never_inflated_to_find_its_study() -> None:
+    bomb = films.thumbnail()
+    bomb.PixelData = bytes(100_000_000)
+    sent = encode(bomb, is_implicit_vr=False, is_little_endian=True, deflated=True)
+    assert sent is not None
+
+    tracemalloc.start()
+    found = identify(BytesIO(sent), DeflatedExplicitVRLittleEndian)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert found == (bomb.StudyInstanceUID, bomb.SOPInstanceUID)
+    assert peak < 10_000_000
+
+
+def test_what_fails_on_our_side_is_answered_with_another_status(tmp_path: Path) -> None:
+    def fail(_study_uid: str) -> None:
+        raise RuntimeError("nobody hears")
+
+    listener = Listener(ListenerSettings(port=0, callers=(TESTER,)), Spool(tmp_path), Metrics(), on_kept=fail)
+    try:
+        assert peers.send(films.thumbnail(), port=listener.port) == 0x0110
+    finally:
+        listener.close()
+
+
+def test_associations_bytes_and_time_of_kept_objects_are_counted(node: Node) -> None:
+    film = films.thumbnail()
+    sent = encode(film, is_implicit_vr=False, is_little_endian=True)
+    assert sent is not None
+
+    peers.send_all([film, film], port=node.listener.port)
+
+    assert node.count("cxr_associations_accepted_total") == 1
+    assert node.count("cxr_received_bytes_total") == 2 * len(sent)
+    assert node.count("cxr_step_duration_seconds_count", step="receive") == 2
+
+
+def test_one_association_too_many_is_rejected_and_counted(tmp_path: Path) -> None:
+    with listening(tmp_path, settings=ListenerSettings(max_associations=1)) as node:
+        first = AE(ae_title="TESTER").associate(
+            "127.0.0.1", node.listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)]
+        )
+
+        assert node.count("cxr_associations_open") == 1
+        assert peers.send(films.thumbnail(), port=node.listener.port) is None
+        node.wait_for_refusal("limit")
+        first.release()
+
+
+@pytest.mark.parametrize(("priority", "is_stat"), [(0, False), (1, True), (2, False)])
+def test_a_request_of_high_priority_makes_its_study_urgent(node: Node, priority: int, is_stat: bool) -> None:
+    film = films.thumbnail()
+    association = AE(ae_title="TESTER").associate(
+        "127.0.0.1",
+        node.listener.port,
+        ae_title="CHEX",
+        contexts=[build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)],
+    )
+
+    assert association.send_c_store(film, priority=priority).Status == 0x0000
+    association.release()
+
+    assert node.spool.is_stat(film.StudyInstanceUID) is is_stat
+
+
+def test_every_film_of_a_stat_caller_makes_its_study_urgent(tmp_path: Path) -> None:
+    emergency = Caller(ae_title="EMERGENCY", hosts=("127.0.0.1",), priority="stat")
+    film = films.thumbnail()
+    with listening(tmp_path, settings=ListenerSettings(callers=(TESTER, emergency))) as node:
+        peers.send(film, port=node.listener.port)
+        assert not node.spool.is_stat(film.StudyInstanceUID)
+
+        peers.send(film, port=node.listener.port, calling_ae="EMERGENCY")  # a repeated one, too
+        assert node.spool.is_stat(film.StudyInstanceUID)
+
+
+def test_what_is_refused_is_counted_with_its_reason(node: Node) -> None:
+    film = films.thumbnail()
+    del film.StudyInstanceUID
+
+    assert peers.send(film, port=node.listener.port) == 0xC000
+
+    assert node.count("cxr_failures_total", stage="receive", reason="cannot_understand") == 1
+    assert node.count("cxr_step_duration_seconds_count", step="receive") == 0

@@ -1,0 +1,267 @@
+"""The pages as probes and Prometheus see them, also while the disk or the database hangs or fails."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import resource
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from node.config import ListenerSettings
+from node.service.http import limits_for
+from tests.support.peers import LOOPBACK, wait_until
+from tests.support.serving import LIVE, Served, read_to_end, serving
+
+METRICS = b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+READY = b"GET /ready HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def soft_limit() -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def ask(
+    served: Served, path: str, *, method: str = "GET", headers: dict[str, str] | None = None
+) -> tuple[http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection(LOOPBACK, served.port, timeout=30)
+    connection.request(method, path, headers=headers or {})
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer, content
+
+
+def reset(connection: socket.socket) -> None:
+    """Be gone at once, as a process that is killed."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def body_of(answer: bytes) -> dict[str, object]:
+    body: dict[str, object] = json.loads(answer.partition(b"\r\n\r\n")[2])
+    return body
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/metrics"])
+def test_a_head_request_gets_the_status_and_no_body(served: Served, path: str) -> None:
+    answer, content = ask(served, path, method="HEAD")
+
+    assert answer.status == 200
+    assert content == b""
+
+
+@pytest.mark.parametrize("path", ["/", "/live/", "/ready/x", "/openapi.json", "/favicon.ico", "//live"])
+def test_an_unknown_path_is_answered_by_the_known_ones(served: Served, path: str) -> None:
+    answer, content = ask(served, path)
+
+    assert answer.status == 404
+    assert json.loads(content) == {"paths": ["/metrics", "/live", "/ready"]}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"])
+def test_other_methods_are_refused(served: Served, method: str) -> None:
+    answer, _ = ask(served, "/live", method=method)
+
+    assert answer.status == 405
+    assert set(str(answer.getheader("Allow")).split(", ")) == {"GET", "HEAD"}
+
+
+def test_no_answer_names_the_server(served: Served) -> None:
+    for path in ("/live", "/metrics", "/nowhere"):
+        answer, _ = ask(served, path)
+
+        assert answer.getheader("Server") is None
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain;version=0.0.4", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "application/openmetrics-text; version=1.0.0"),
+    ],
+)
+def test_metrics_come_in_the_format_that_is_asked_for(served: Served, accept: str, content_type: str) -> None:
+    answer, content = ask(served, "/metrics", headers={"Accept": accept})
+
+    assert str(answer.getheader("Content-Type")).startswith(content_type)
+    assert b"cxr_build_info" in content
+
+
+def test_metrics_are_compressed_for_who_asks_for_it(served: Served) -> None:
+    answer, content = ask(served, "/metrics", headers={"Accept-Encoding": "gzip"})
+
+    assert answer.getheader("Content-Encoding") == "gzip"
+    assert b"cxr_build_info" in gzip.decompress(content)
+
+
+def test_only_metrics_of_the_given_names_are_sent(served: Served) -> None:
+    _, content = ask(served, "/metrics?name[]=cxr_received_bytes_total")
+
+    names = {line.split()[0] for line in content.decode().splitlines() if not line.startswith("#")}
+    assert names == {"cxr_received_bytes_total"}
+
+
+def test_live_is_answered_while_the_other_pages_hang() -> None:
+    hold = threading.Event()
+    with serving() as served:
+        served.ready.hold = served.scrape.hold = hold
+        with served.connect(READY), served.connect(METRICS):
+            assert served.ready.begun.wait(timeout=30)
+            assert served.scrape.begun.wait(timeout=30)
+            began = time.monotonic()
+
+            assert status_of(served.ask()) == 200
+
+            assert time.monotonic() - began < 2.0
+        hold.set()
+
+
+def test_a_hanging_page_is_answered_in_time_and_holds_one_thread() -> None:
+    hold, before = threading.Event(), threading.active_count()
+    with capture_logs() as said, serving(ready_seconds=0.2, metrics_seconds=0.2) as served:
+        served.ready.hold = served.scrape.hold = hold
+
+        answers = [served.ask(request) for _ in range(5) for request in (READY, METRICS)]
+
+        assert {status_of(answer) for answer in answers} == {503}
+        assert body_of(answers[0]) == {
+            "ready": False,
+            "error": "/ready took more than 0.2 s; check the disk and the database",
+        }
+        assert threading.active_count() <= before + 3  # the server, and one for each page
+        hold.set()
+        wait_until(lambda: status_of(served.ask(READY)) == 200, what="the page is back")
+    told = [line for line in said if line["event"] == "page.failed" and "times" not in line]
+    assert {str(line["reason"]) for line in told} == {f"/{page} took more than 0.2 s" for page in ("ready", "metrics")}
+
+
+def test_requests_whose_clients_are_gone_are_not_computed() -> None:
+    hold = threading.Event()
+    with serving(ready_seconds=60.0) as served:
+        served.ready.hold = hold
+        reset(served.connect(READY))
+        assert served.ready.begun.wait(timeout=30)
+        for _ in range(20):
+            reset(served.connect(READY))
+        for _ in range(5):  # by then the server has noticed what came before
+            served.ask()
+        served.ready.hold = None
+        hold.set()
+
+        assert status_of(served.ask(READY)) == 200
+
+        assert served.ready.count == 2
+
+
+def test_requests_that_wait_share_one_computation() -> None:
+    hold = threading.Event()
+    with serving(ready_seconds=60.0) as served:
+        served.ready.hold = hold
+        for _ in range(21):
+            served.connect(READY).close()  # as Prometheus does after its timeout; a client that may still listen
+        assert served.ready.begun.wait(timeout=30)
+        for _ in range(5):  # by then the server has noticed what came before
+            served.ask()
+        served.ready.hold = None
+        hold.set()
+
+        assert status_of(served.ask(READY)) == 200
+
+        assert served.ready.count <= 3
+
+
+def test_a_failing_page_answers_500_and_logs_no_error_text() -> None:
+    with capture_logs() as said, serving() as served:
+        served.scrape.error = ValueError("Doe^Jane")
+
+        answer = served.ask(METRICS)
+
+    assert status_of(answer) == 500
+    assert b"Doe" not in answer
+    (line,) = said
+    assert (line["event"], line["host"]) == ("page.failed", LOOPBACK)
+    assert str(line["reason"]).startswith("/metrics failed: ValueError at serving.py")
+
+
+def test_closing_takes_at_most_two_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    hold = threading.Event()
+    with serving(ready_seconds=60.0) as served:
+        served.ready.hold = hold
+        connections = [served.connect(said) for said in (b"", b"GET /re", LIVE, READY)]
+        assert served.ready.begun.wait(timeout=30)
+        began = time.monotonic()
+
+        served.server.close()
+
+        assert time.monotonic() - began < 2.0
+        for connection in connections:
+            read_to_end(connection)
+            connection.close()
+        hold.set()
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_a_closing_server_ends_only_idle_connections_at_once() -> None:
+    hold = threading.Event()
+    with serving() as served:
+        served.ready.hold = hold
+        with served.connect(READY) as connection, served.connect(b"GET /re") as idle:
+            assert served.ready.begun.wait(timeout=30)
+            closing = threading.Thread(target=served.server.close)
+            closing.start()
+
+            assert read_to_end(idle) == b""
+            hold.set()
+            assert status_of(read_to_end(connection)) == 200
+            closing.join(timeout=30)
+
+
+def test_it_serves_on_ipv6() -> None:
+    with serving(host="::1") as served:
+        connection = http.client.HTTPConnection("::1", served.port, timeout=30)
+        connection.request("GET", "/live")
+
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_an_address_in_use_is_an_error_at_once(served: Served) -> None:
+    with pytest.raises(OSError, match="in use"), serving(port=served.port):
+        pass
+
+
+@pytest.mark.usefixtures("soft_limit")
+@pytest.mark.parametrize(
+    ("descriptors", "associations", "connections"),
+    [(1024, 20, 256), (1024, 200, 174), (1024, 1000, 32), (512, 20, 202), (4096, 20, 256)],
+)
+def test_films_have_the_first_claim_on_descriptors(descriptors: int, associations: int, connections: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+
+    limits = limits_for(ListenerSettings(max_associations=associations))
+
+    assert limits.connections == connections
+    assert limits.by_host == connections * 3 // 4

@@ -1,0 +1,115 @@
+"""Memory of the service's process: the next film finds the memory of the last one."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnx
+import pytest
+
+from models.engines import open_engine
+from models.engines.proof import graph_path, weights_path
+from tests.support.mappings import mapped_kib
+
+_FAULTS = """
+import json, resource, sys, threading
+from node.service import memory
+
+if sys.argv[1] == "kept":
+    memory.keep_between_films()
+faults = []
+
+def read_film():
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    parts = [bytes(range(256)) * 2**14 for _ in range(4)]
+    faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+
+for _ in range(4):
+    thread = threading.Thread(target=read_film)
+    thread.start()
+    thread.join()
+print(json.dumps(faults))
+"""
+
+
+def faults(mode: str) -> list[int]:
+    """How many new pages each of four threads took from the system for 16 MB, one after another."""
+    command = [sys.executable, "-c", _FAULTS, mode]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return list(map(int, json.loads(said)))
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="needs glibc")
+def test_a_film_finds_the_memory_of_the_last_one() -> None:
+    kept, given_back = faults("kept"), faults("given back")
+
+    assert kept[0] > 1000
+    assert max(kept[1:]) < 100
+    assert min(given_back) > 1000
+
+
+_FLAGS = """
+import re, models, torch
+
+tensor = torch.ones(8 * 2**20)
+for line in open("/proc/self/smaps"):
+    if place := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+        begin, end = (int(address, 16) for address in place.groups())
+    if line.startswith("VmFlags:") and begin <= tensor.data_ptr() + 2**24 < end:
+        print(line)
+"""
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
+def test_large_tensors_ask_for_huge_pages() -> None:
+    """Whether they get them is the kernel's affair; the flag `hg` says that they asked."""
+    said = subprocess.run([sys.executable, "-c", _FLAGS], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert "hg" in said.split()
+
+
+def c_library(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., object]) -> None:
+    """Give the program a C library of these functions, and of `madvise`, which release_pages calls."""
+    named = ctypes.CDLL
+    ours = SimpleNamespace(madvise=lambda *_: 0, **functions)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, *options: ours if name is None else named(name, *options))
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_an_opened_model_returns_what_only_its_opening_needed(
+    phantom_model: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    c_library(monkeypatch, malloc_trim=calls.append)
+
+    open_engine(phantom_model, engine=engine)
+
+    assert len(calls) == (2 if engine == "onnx" else 1), "once more after the graphs of ONNX Runtime"
+
+
+def test_a_c_library_without_malloc_trim_is_no_fault(phantom_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    c_library(monkeypatch)
+
+    assert open_engine(phantom_model, engine="torch").name == "torch"
+
+
+def test_embeddings_of_prompts_stay_in_their_file(phantom_model: Path) -> None:
+    weights = weights_path(graph_path(phantom_model, "encode_prompts"))
+    (rows,) = (
+        weight.dims
+        for weight in onnx.load(graph_path(phantom_model, "encode_prompts"), load_external_data=False).graph.initializer
+        if weight.name == "network.prompt_encoder.tokens.weight"
+    )
+    before = mapped_kib(weights, counted="Size")
+
+    engine = open_engine(phantom_model, engine="onnx")
+
+    assert engine.name == "onnx"
+    assert 1024 * (mapped_kib(weights, counted="Size") - before) >= 4 * math.prod(rows)

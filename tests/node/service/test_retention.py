@@ -1,0 +1,149 @@
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from node.domain import Delivery, DeliveryState
+from node.orders.store import OrderStore
+from node.service.retention import Retention, removable
+from node.store import files, sent_answers
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.rounds import RoundMark
+from node.store.sent_answers import SentAnswer
+from node.store.spool import Spool
+from tests.support import films
+from tests.support.ordered import find, ordered
+
+STUDY = "1.2.3"
+NOW = datetime.now(UTC)
+MONTH = timedelta(days=30)
+
+
+class History:
+    """Notes up to when it was told to forget."""
+
+    def __init__(self) -> None:
+        self.limits: list[datetime] = []
+
+    def forget_older(self, limit: datetime) -> int:
+        self.limits.append(limit)
+        return 0
+
+
+class Shelf:
+    """One old study that was read and delivered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
+        self.orders = OrderStore(folder)
+        kept = films.keep_bytes(
+            self.spool, study_uid=STUDY, sop_instance_uid="1.2.3.4", meta=films.META, body=b"film"
+        ).instance
+        os.utime(kept.path, (1, 1))
+        mark = RoundMark(number=1, created_at=NOW, files=(kept.path.name,), outputs=())
+        self.spool.mark_round(STUDY, mark)
+        self.delivery = Delivery(destination="pacs", study_uid=STUDY, sop_instance_uid="1.9", kind="sr")
+        self.ledger.add_delivery(self.delivery)
+        self.ledger.set_delivery(self.delivery, DeliveryState.SENT, attempts=1)
+        self.ledger.set_study(STUDY, "finished")
+
+    def removable(self, *, now: datetime = NOW) -> list[str]:
+        return removable(self.spool, self.ledger, now=now, keep=MONTH)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    shelf = Shelf(tmp_path)
+    yield shelf
+    shelf.ledger.close()
+
+
+def test_an_old_delivered_study_may_go(shelf: Shelf) -> None:
+    assert shelf.removable() == [STUDY]
+
+
+def test_a_young_study_stays(shelf: Shelf) -> None:
+    assert shelf.removable(now=datetime.fromtimestamp(2, UTC) + MONTH / 2) == []
+
+
+@pytest.mark.parametrize("state", [DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED])
+def test_work_that_waits_or_is_parked_never_ages_out(shelf: Shelf, state: DeliveryState) -> None:
+    shelf.ledger.set_delivery(shelf.delivery, state, attempts=1)
+
+    assert shelf.removable() == []
+
+
+@pytest.mark.parametrize("state", ["receiving", "reading", "parked"])
+def test_a_study_that_is_not_finished_stays(shelf: Shelf, state: str) -> None:
+    shelf.ledger.set_study(STUDY, state)
+
+    assert shelf.removable() == []
+
+
+def test_a_study_with_a_late_film_stays(shelf: Shelf) -> None:
+    late = films.keep_bytes(
+        shelf.spool, study_uid=STUDY, sop_instance_uid="1.2.3.5", meta=films.META, body=b"late"
+    ).instance
+    os.utime(late.path, (1, 1))
+
+    assert shelf.removable() == []
+
+
+def test_a_study_with_an_answer_to_be_sent_stays(shelf: Shelf) -> None:
+    (shelf.spool.directory / "studies" / STUDY / "questions").mkdir()
+    answer = SentAnswer(question="0" * 32, requested_at=NOW)
+    sent_answers.keep(shelf.spool, STUDY, answer)
+    assert shelf.removable() == []
+
+    sent_answers.keep(shelf.spool, STUDY, replace(answer, reason="another model"))
+
+    assert shelf.removable() == [STUDY]
+
+
+def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
+    shelf.orders.keep(ordered(accession="A-17"))
+    for path in shelf.spool.directory.glob("orders/*"):
+        os.utime(path, (1, 1))
+
+    history = History()
+    Retention(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
+
+    assert shelf.spool.study(STUDY).instances == ()
+    assert shelf.ledger.study_state(STUDY) is None
+    assert find(shelf.orders, study_uid=STUDY, accession="A-17") is None
+    assert [limit < NOW - timedelta(days=29) for limit in history.limits] == [True]
+
+
+def test_of_several_processes_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
+    history = History()
+
+    with files.lock(shelf.spool.directory / "retention.lock"):
+        Retention(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
+
+    assert history.limits == []
+    assert shelf.spool.study(STUDY).instances
+
+
+def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
+    shelf.ledger.set_study("1.2.4", "receiving")
+    assert shelf.spool.remove_study(STUDY)
+
+    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=30).close()
+    assert shelf.ledger.study_counts() == {"finished": 1, "receiving": 1}
+    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+
+    assert shelf.ledger.study_counts() == {"receiving": 1}
+    assert shelf.ledger.delivery_counts() == {}
+    assert len(shelf.spool.rounds(STUDY)) == 1
+
+
+def test_the_rows_of_a_study_that_is_still_on_disk_stay(shelf: Shelf) -> None:
+    shelf.ledger.set_delivery(shelf.delivery, DeliveryState.PARKED, attempts=1)
+
+    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+
+    assert shelf.ledger.study_state(STUDY) == "finished"

@@ -1,0 +1,164 @@
+"""deploy/backup.py on a running node: what it took starts elsewhere, and every study has its results, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from pydicom.dataset import Dataset
+
+from node.config import Settings, StorageSettings
+from tests.paths import REPOSITORY
+from tests.support import films, peers
+from tests.support.postgres import Postgres
+from tests.support.service import Service, on_database, settings_for
+
+
+def back_up(storage: Path, backup: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "deploy.backup", str(storage), str(backup), *more]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+
+
+def restored(settings: Settings, backup: Path) -> Settings:
+    """The same node on another machine."""
+    directory = settings.storage.directory.parent / "elsewhere" / "node"
+    shutil.copytree(backup, directory)
+    return replace(settings, storage=StorageSettings(directory=directory, min_free_mib=1))
+
+
+def send_film(node: Service, *, study: str) -> str:
+    """Send the film of a study of its own; the study's UID."""
+    film = films.as_another(films.thumbnail(), study, study=study)
+    assert peers.send(film, port=node.dicom_port) == 0
+    return str(film.StudyInstanceUID)
+
+
+def results(archive: peers.ReceivingArchive) -> Counter[tuple[str, str]]:
+    found = (received.dataset for received in archive.kept)
+    return Counter((str(dataset.StudyInstanceUID), str(dataset.Modality)) for dataset in found)
+
+
+def different(archive: peers.ReceivingArchive) -> dict[tuple[str, bytes], Dataset]:
+    """What arrived, the same bytes once: a kill between sending and noting it sends them again, and never others."""
+    return {(received.sop_instance_uid, received.content): received.dataset for received in archive.kept}
+
+
+def once(*studies: str) -> dict[tuple[str, str], int]:
+    return {(study, kind): 1 for study in studies for kind in ("SR", "PR")}
+
+
+def test_a_restored_node_delivers_the_rest_and_nothing_twice(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as node:
+            delivered, finished = send_film(node, study="delivered"), send_film(node, study="finished")
+            archive.wait_for_kept(4, limit_seconds=60.0)
+            node.wait_for("delivery.sent", count=4)
+            with archive.down():
+                waiting = send_film(node, study="waiting")
+                node.wait_for("study.finished", count=3)
+                node.wait_for("delivery.delayed")
+                outcome = back_up(settings.storage.directory, tmp_path / "backup")
+                node.kill()  # the old machine is gone
+        assert outcome.returncode == 0, outcome.stderr
+        # As if this round had ended after the marks were copied and before the ledger was.
+        (mark,) = (tmp_path / "backup" / "studies" / finished / "rounds").iterdir()
+        mark.unlink()
+
+        with Service(restored(settings, tmp_path / "backup")) as node:
+            archive.wait_for_kept(6, limit_seconds=60.0)
+            node.wait_for("study.finished")
+            later = send_film(node, study="later")
+            archive.wait_for_kept(8, limit_seconds=60.0)
+            assert node.stop() == 0
+
+        assert results(archive) == once(delivered, finished, waiting, later)
+
+
+def test_a_postgresql_node_is_restored_from_dump_and_files(tmp_path: Path) -> None:
+    with Postgres() as postgres, peers.ReceivingArchive() as archive:
+        settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)
+        with Service(settings) as node:
+            delivered = send_film(node, study="delivered")
+            node.wait_for("delivery.sent", count=2)
+            with archive.down():
+                waiting = send_film(node, study="waiting")
+                node.wait_for("study.finished", count=2)
+                outcome = back_up(settings.storage.directory, tmp_path / "backup", "--database-url", postgres.url)
+                node.kill()
+        assert outcome.returncode == 0, outcome.stderr
+
+        postgres.empty()
+        dump = tmp_path / "backup" / "ledger.pg_dump"
+        subprocess.run(["pg_restore", "--exit-on-error", f"--dbname={postgres.url}", dump], check=True, timeout=60)
+        with Service(on_database(restored(settings, tmp_path / "backup"), postgres.url)) as node:
+            archive.wait_for_kept(4, limit_seconds=60.0)
+            later = send_film(node, study="later")
+            archive.wait_for_kept(6, limit_seconds=60.0)
+            assert node.stop() == 0
+
+        assert results(archive) == once(delivered, waiting, later)
+
+
+def test_a_database_that_cannot_be_copied_leaves_no_backup(tmp_path: Path) -> None:
+    (tmp_path / "node" / "studies").mkdir(parents=True)
+    url = f"postgresql://node@{peers.LOOPBACK}:{peers.free_port()}/chex"
+
+    done = back_up(tmp_path / "node", tmp_path / "backup", "--database-url", url)
+
+    assert done.returncode == 1
+    assert "not complete" in done.stderr
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_backup_of_studies_at_every_stage_loses_no_result(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings, die_at=14) as node:  # of eight steps for each of three studies
+            studies = [send_film(node, study=f"study {number}") for number in range(3)]
+            assert node.wait_until_dead() == -9
+        assert back_up(settings.storage.directory, tmp_path / "backup").returncode == 0
+
+        with Service(restored(settings, tmp_path / "backup")) as node:
+            archive.wait_until(lambda: len(different(archive)) >= 6, limit_seconds=60.0)
+            node.wait_for("service.ready")
+            assert node.stop() == 0
+
+        contents = different(archive)
+        kinds = Counter((str(dataset.StudyInstanceUID), str(dataset.Modality)) for dataset in contents.values())
+        assert kinds == once(*studies)
+
+
+def test_a_backup_holds_exactly_the_acknowledged_films(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), quiet_seconds=20.0)
+    with Service(settings) as node:
+        send_film(node, study="only")
+        (film,) = settings.storage.directory.glob("studies/*/received/*.dcm")
+        (film.parent / ".incoming-half").write_bytes(b"half a film")
+
+        assert back_up(settings.storage.directory, tmp_path / "backup").returncode == 0
+
+    kept = sorted(path.relative_to(tmp_path / "backup") for path in (tmp_path / "backup").rglob("*") if path.is_file())
+    assert [path.name for path in kept] == ["format", "ledger.sqlite", film.name]
+    copy = tmp_path / "backup" / kept[2]
+    assert copy.read_bytes() == film.read_bytes()
+    assert copy.stat().st_mtime_ns == film.stat().st_mtime_ns
+    assert os.stat(tmp_path / "backup").st_mode & 0o077 == 0
+
+
+def test_a_backup_over_another_one_or_of_no_node_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "node").mkdir()
+
+    of_nothing = back_up(tmp_path / "node", tmp_path / "new")
+    (tmp_path / "node" / "ledger.sqlite").touch()
+    over_another = back_up(tmp_path / "node", tmp_path / "old")
+
+    assert (of_nothing.returncode, over_another.returncode) == (2, 2)
+    assert "storage.directory" in of_nothing.stderr
+    assert "name a new folder" in over_another.stderr

@@ -1,0 +1,347 @@
+"""Files whose bytes have changed on disk: found before they are read or sent, and mended where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pydicom import dcmread
+
+from node.domain import DeliveryState
+from node.store import files
+from tests.support import films, peers
+from tests.support.damage import (
+    FILM,
+    OTHER,
+    STUDY,
+    Bench,
+    benches,
+    cut,
+    flip,
+    flip_a_pixel,
+    flip_the_name,
+    flip_the_transfer_syntax,
+    interrupted,
+)
+from tests.support.service import Service, run_command, settings_for
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with benches(tmp_path) as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("damage", [flip_a_pixel, flip_the_name, flip_the_transfer_syntax, cut])
+def test_a_damaged_film_is_parked_and_not_read(bench: Bench, damage: Callable[[Path], None]) -> None:
+    damage(bench.keep(FILM))
+
+    assert bench.round() == (["damaged"], [])
+
+    assert not list(bench.folder.rglob("outputs/*"))
+    (parked,) = bench.ledger.parked()
+    assert (parked.study, parked.stage) == (STUDY, "read")
+    assert parked.reason.startswith("damaged: film")
+    assert bench.damaged("film") == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_named"),
+    [
+        (flip_a_pixel, True),
+        (flip_the_name, True),
+        (cut, True),
+        (flip_the_transfer_syntax, False),  # not even its class is known any more
+        (Path.unlink, False),
+    ],
+)
+def test_a_film_beside_a_damaged_one_is_answered(bench: Bench, damage: Callable[[Path], None], is_named: bool) -> None:
+    path, other = bench.keep(FILM), bench.keep(OTHER)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    damage(path)
+
+    assert bench.steps.read(STUDY, other.name) == "read"
+    assert bench.steps.read(STUDY, path.name) == "damaged"
+    written = bench.steps.write(plan)
+
+    assert written is not None
+    report = bench.output("sr").read_bytes()
+    assert str(OTHER.PatientName).encode() in report
+    assert (b"Not processed: its stored copy was damaged" in report) is is_named
+    assert written["parked"] == {path.name: "damaged"}
+
+
+def test_a_damaged_film_sent_again_is_read_as_the_same_version(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    flip_a_pixel(path)
+    assert bench.round()[0] == ["damaged"]
+
+    kept = films.keep(bench.spool, FILM)
+
+    assert (kept.instance.path, kept.instance.number, kept.is_new, kept.is_repaired) == (path, 1, True, True)
+    outcomes, deliveries = bench.round()
+    assert outcomes == ["read"]
+    assert sorted(delivery.kind for delivery in deliveries) == ["gsps", "sr"]
+    assert bench.ledger.study_state(STUDY) == "finished"
+
+
+def test_a_correction_of_a_damaged_film_is_no_conflict_with_it(bench: Bench) -> None:
+    flip_a_pixel(bench.keep(FILM))
+
+    kept = films.keep(bench.spool, films.changed(films.thumbnail(), {"PatientName": "Corrected^Name"}))
+
+    assert (kept.is_conflict, kept.instance.number) == (False, 2)
+    assert bench.round()[0] == ["read"]
+
+
+def test_a_film_damaged_after_its_round_is_not_forgotten_later(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    bench.round()
+    first = bench.output("sr").read_bytes()
+    flip_the_name(path)
+    bench.keep(OTHER)
+
+    outcomes, _ = bench.round()
+
+    assert outcomes == ["damaged", "read"]
+    second = bench.output("sr").read_bytes()
+    assert second != first
+    assert FILM.SOPInstanceUID.encode() in second
+    assert b"its stored copy was damaged" in second
+    assert [parked.stage for parked in bench.ledger.parked()] == ["read"]
+
+    assert films.keep(bench.spool, FILM).is_repaired
+    outcomes, deliveries = bench.round()
+    assert outcomes == ["read", "read"]
+    assert "sr" in [delivery.kind for delivery in deliveries]
+    assert bench.ledger.parked() == []
+
+
+def test_a_film_that_vanishes_during_its_round_is_parked(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    path.unlink()
+
+    assert bench.steps.read(STUDY, path.name) == "damaged"
+    written = bench.steps.write(plan)
+    assert written is not None
+    bench.steps.finish(plan, ["damaged"], written)
+
+    assert [parked.stage for parked in bench.ledger.parked()] == ["read"]
+
+
+def test_a_damaged_film_resent_in_its_round_is_read_in_another(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    flip_a_pixel(path)
+    outcome = bench.steps.read(STUDY, path.name)
+    written = bench.steps.write(plan)
+    assert written is not None
+    bench.keep(FILM)
+
+    assert bench.steps.finish(plan, [str(outcome)], written) is True
+
+    assert bench.round()[0] == ["read"]
+
+
+def test_rounds_with_a_parked_film_write_and_send_nothing_twice(bench: Bench) -> None:
+    flip_a_pixel(bench.keep(FILM))
+    bench.keep(OTHER)
+    _, deliveries = bench.round()
+    assert sorted(delivery.kind for delivery in deliveries) == ["gsps", "sr", "sr"]  # on the film, on the study
+
+    assert [bench.round()[1] for _ in range(2)] == [[], []]
+
+
+def test_the_answer_to_a_parked_film_names_the_earlier_report(bench: Bench) -> None:
+    interrupted(bench, bench.keep(FILM))
+    assert bench.round()[0] == ["interrupted"]
+    before = dcmread(bench.output("sr"))
+    bench.spool.forget_interrupted_readings(STUDY)
+
+    assert bench.round()[0] == ["read"]
+
+    [study] = dcmread(bench.output("sr")).PredecessorDocumentsSequence
+    [series] = study.ReferencedSeriesSequence
+    assert [item.ReferencedSOPInstanceUID for item in series.ReferencedSOPSequence] == [before.SOPInstanceUID]
+
+
+def test_the_report_on_a_parked_film_can_be_written_again(bench: Bench) -> None:
+    interrupted(bench, bench.keep(FILM))
+    _, [report] = bench.round()
+    before = bench.output("sr").read_bytes()
+    cut(bench.output("sr"))
+    assert bench.send(report) == "delayed"
+
+    bench.steps.plan(STUDY)
+
+    assert bench.output("sr").read_bytes() == before
+
+
+def test_damaged_file_meta_of_an_older_version_delays_no_film(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    bench.keep(OTHER)
+    path.write_bytes(bytes(128) + path.read_bytes()[128:])  # its preamble holds no hash
+    flip(path, path.read_bytes().index(b"\x02\0\x02\0UI") + 4)
+    flip_a_pixel(path)
+
+    assert set(bench.round()[0]) == {"damaged", "read"}
+
+    assert bench.output("sr").exists()
+
+
+def test_a_damaged_reading_is_made_again(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    assert bench.steps.read(STUDY, path.name) == "read"
+    (reading,) = bench.folder.rglob("readings/*.json")
+    before = reading.read_bytes()
+    flip(reading, before.index(b'"probability": 0.8') + len(b'"probability": 0.'))
+
+    bench.round()
+
+    assert reading.read_bytes() == before
+
+
+def test_a_small_file_without_its_hash_counts_as_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "mark.json"
+    path.write_bytes(files.to_json({"number": 1}))
+    assert files.read_json(path) == {"number": 1}
+
+    path.write_text('{"number": 1}', encoding="utf-8")
+    assert files.read_json(path) is None
+
+
+def test_a_received_film_of_an_older_version_is_read(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    path.write_bytes(bytes(128) + path.read_bytes()[128:])  # its preamble holds no hash
+
+    assert bench.round()[0] == ["read"]
+
+
+@pytest.mark.parametrize("damage", [cut, lambda path: flip(path, 5000), Path.unlink])
+def test_a_damaged_output_is_written_and_sent_with_equal_bytes(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    with peers.ReceivingArchive() as archive, benches(tmp_path, archive) as bench:
+        bench.keep(FILM)
+        _, deliveries = bench.round()
+        path = bench.output("sr")
+        before = path.read_bytes()
+        damage(path)
+
+        outcomes = {delivery.kind: bench.send(delivery) for delivery in deliveries}
+
+        assert outcomes == {"sr": "delayed", "gsps": "sent"}
+        assert bench.asked == [STUDY]
+        assert bench.steps.plan(STUDY) is None
+        assert path.read_bytes() == before
+        assert {bench.send(delivery, 2) for delivery in deliveries} == {"sent"}
+        sent = next(received.dataset for received in archive.kept if received.dataset.Modality == "SR")
+        assert sent == dcmread(path)
+
+
+def test_a_lost_report_that_a_later_round_repeats_is_still_sent(bench: Bench) -> None:
+    bench.keep(FILM)
+    _, deliveries = bench.round()
+    report = next(delivery for delivery in deliveries if delivery.kind == "sr")
+    path, other = bench.output("sr"), bench.keep(OTHER)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    cut(path)
+
+    assert bench.steps.read(STUDY, other.name) == "read"
+    written = bench.steps.write(plan)
+
+    assert written is not None
+    assert report.sop_instance_uid in str(written["outputs"])
+    assert bench.ledger.delivery_state(report) is DeliveryState.WAITING
+
+
+def test_a_damaged_output_of_another_model_is_parked(tmp_path: Path) -> None:
+    with benches(tmp_path) as bench:
+        bench.keep(FILM)
+        _, deliveries = bench.round()
+        cut(bench.output("sr"))
+        report = next(delivery for delivery in deliveries if delivery.kind == "sr")
+        assert bench.send(report) == "delayed"
+    with benches(tmp_path, version="2") as bench:
+        assert bench.steps.plan(STUDY) is None
+
+        assert bench.send(report, 2) == "parked"
+
+        assert bench.ledger.delivery_state(report) is DeliveryState.PARKED
+        (parked,) = bench.ledger.parked()
+        assert "cannot be written again" in parked.reason
+        assert len(list(tmp_path.rglob("outputs/*.sr.dcm"))) == 1
+
+        bench.spool.uncover(STUDY)  # as `retry` does
+        _, renewed = bench.round()
+        assert [delivery.kind for delivery in renewed if delivery.kind == "sr"] == ["sr"]
+        assert bench.ledger.delivery_state(report) is DeliveryState.ABANDONED
+        assert bench.ledger.parked() == []
+        assert b"scripted 2" in bench.output("sr").read_bytes()
+
+
+def test_an_output_that_was_sent_is_not_missed_here(tmp_path: Path) -> None:
+    with benches(tmp_path) as bench:
+        bench.keep(FILM)
+        _, deliveries = bench.round()
+        for delivery in deliveries:
+            bench.ledger.set_sent(delivery, attempts=1, awaits_commitment=True)
+        cut(bench.output("sr"))
+    with benches(tmp_path, version="2") as bench:
+        bench.keep(OTHER)
+
+        bench.round()
+
+        assert {bench.ledger.delivery_state(delivery) for delivery in deliveries} == {DeliveryState.SENT}
+
+
+def test_a_disk_that_is_gone_parks_no_delivery(bench: Bench) -> None:
+    bench.keep(FILM)
+    _, deliveries = bench.round()
+    (bench.folder / "studies").rename(bench.folder / "elsewhere")
+
+    for delivery in deliveries:
+        with pytest.raises(FileNotFoundError):
+            bench.send(delivery)
+
+    assert bench.ledger.parked() == []
+
+
+def test_an_operator_sees_a_damaged_film_and_a_resend_is_read(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=2.0)
+        with Service(settings) as node:
+            assert peers.send(FILM, port=node.dicom_port) == 0
+            flip_the_name(next((tmp_path / "node").rglob("received/*.dcm")))
+            node.wait_for("study.parked")
+            status = run_command("status", node.settings_path).stdout
+            metrics = node.metrics()
+
+            assert peers.send(FILM, port=node.dicom_port) == 0
+            archive.wait_for_kept(2)
+
+            assert f"parked {STUDY} at read: damaged: film {FILM.SOPInstanceUID}" in status
+            assert 'cxr_damaged_total{what="film"} 1.0' in metrics
+            assert {str(received.dataset.PatientName) for received in archive.kept} == {str(FILM.PatientName)}
+            assert node.stop() == 0
+
+
+def test_a_node_writes_a_damaged_output_again_by_itself(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as node:
+            with archive.down():
+                assert peers.send(FILM, port=node.dicom_port) == 0
+                node.wait_for("delivery.delayed")
+                report = next((tmp_path / "node").rglob("outputs/*.sr.dcm"))
+                before = report.read_bytes()
+                cut(report)
+            archive.wait_for_kept(2, limit_seconds=60.0)
+            node.wait_for("output.rewritten")
+
+            assert report.read_bytes() == before
+            assert node.stop() == 0

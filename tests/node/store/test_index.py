@@ -1,0 +1,137 @@
+"""The index of UIDs: as fast with many studies as with few, and right after a crash and a removal."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from node.errors import InputError
+from node.store import files, sent_answers
+from node.store.films import find_film
+from node.store.index import Index
+from node.store.instances import Instance
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
+from tests.support import films
+
+MANY, FEW = 10_000, 10
+MOST_TIMES_SLOWER = 20
+
+
+def filled(folder: Path, count: int) -> Spool:
+    """A spool with studies of one film each, written without an index, as by a restored copy."""
+    spool = Spool(folder)
+    for number in range(1, count + 1):
+        study = folder / "studies" / f"1.2.{number}"
+        for place in ("received", "rounds"):
+            (study / place).mkdir(parents=True)
+        file = f"1.3.{number}~0001~{'0' * 64}.dcm"
+        (study / "received" / file).touch()
+        mark = {"number": 1, "files": [file], "outputs": [{"sop_instance_uid": f"1.4.{number}"}]}
+        (study / "rounds" / "000001.json").write_bytes(files.to_json(mark))
+    return spool
+
+
+def seconds(spool: Spool, uid: str) -> float:
+    """How long one look-up takes, in the middle of many."""
+    taken = []
+    for _ in range(50):
+        began = time.perf_counter()
+        spool.find_study(uid)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def test_a_uid_is_found_as_fast_among_many_studies_as_among_few(tmp_path: Path) -> None:
+    few, many = filled(tmp_path / "few", FEW), filled(tmp_path / "many", MANY)
+    assert (few.find_study("1.4.7"), many.find_study("1.4.7777")) == ("1.2.7", "1.2.7777")
+
+    slower = {
+        name: seconds(many, among_many) / seconds(few, among_few)
+        for name, among_many, among_few in (
+            ("film", "1.3.9000", "1.3.9"),
+            ("output", "1.4.9000", "1.4.9"),
+            ("unknown", "1.9.9", "1.9.9"),
+        )
+    }
+
+    assert max(slower.values()) < MOST_TIMES_SLOWER, slower
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool(tmp_path)
+
+
+@pytest.fixture
+def film(spool: Spool) -> Instance:
+    return films.keep(spool, films.thumbnail()).instance
+
+
+def remove(spool: Spool, film: Instance) -> None:
+    mark = RoundMark(number=1, created_at=datetime.now(UTC), files=(film.path.name,), outputs=())
+    spool.mark_round(film.study_uid, mark)
+    assert spool.remove_study(film.study_uid)
+
+
+def test_a_film_of_another_process_is_found_at_once(tmp_path: Path, spool: Spool) -> None:
+    assert spool.find_study("1.9.9") is None
+
+    kept = films.keep(Spool(tmp_path), films.thumbnail()).instance
+
+    assert find_film(spool, kept.sop_instance_uid) == kept
+
+
+def test_an_entry_without_its_file_leads_to_no_film(spool: Spool, film: Instance) -> None:
+    spool.index.add("1.3.5", film.study_uid)  # the process was killed before it wrote the object
+    spool.index.add("1.3.6", "1.2.99")  # before it made the folder of the study
+
+    assert find_film(spool, "1.3.5") is None
+    assert spool.find_study("1.3.6") is None
+
+
+def test_what_a_power_cut_took_from_the_index_comes_back(tmp_path: Path, spool: Spool, film: Instance) -> None:
+    spool.keep_document(film.study_uid, "questions", "a" * 32, {})
+    shutil.rmtree(tmp_path / "index")
+
+    started = Spool(tmp_path)
+
+    assert find_film(started, film.sop_instance_uid) == film
+    assert sent_answers.study_of(started, "a" * 32) == film.study_uid
+
+
+def test_a_removed_object_still_names_its_study(tmp_path: Path, spool: Spool, film: Instance) -> None:
+    remove(spool, film)
+    shutil.rmtree(tmp_path / "index")
+
+    for known in (spool, Spool(tmp_path)):
+        assert find_film(known, film.sop_instance_uid) is None
+    assert Spool(tmp_path).find_study(film.sop_instance_uid) == film.study_uid
+
+
+def test_of_two_studies_the_one_with_the_object_is_found(spool: Spool, film: Instance) -> None:
+    remove(spool, film)
+    again = films.keep(spool, films.thumbnail(), study_uid=f"{film.study_uid}.1").instance
+
+    assert find_film(spool, film.sop_instance_uid) == again
+
+
+def test_a_question_goes_with_its_study(spool: Spool, film: Instance) -> None:
+    spool.keep_document(film.study_uid, "questions", "b" * 32, {})
+    assert sent_answers.study_of(spool, "b" * 32) == film.study_uid
+
+    remove(spool, film)
+
+    with pytest.raises(InputError, match="removed"):
+        sent_answers.study_of(spool, "b" * 32)
+
+
+def test_no_name_leads_out_of_the_index(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index", tmp_path / "studies")
+
+    assert [index.find(name) for name in ("", "..", "../studies", "1~2")] == [None] * 4

@@ -1,0 +1,377 @@
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from node.domain import Delivery, DeliveryState
+from node.store.database import connect
+from node.store.ledger import DeliveryRecord, Ledger, Parked
+from node.store.reviews import ReviewRow
+from tests.support.peers import wait_until
+from tests.support.postgres import Postgres
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    is_file = request.param == "sqlite"
+    ledger = Ledger(connect(tmp_path / "ledger.sqlite" if is_file else request.getfixturevalue("postgres").url))
+    yield ledger
+    ledger.close()
+
+
+def delivery(name: str = "pacs", uid: str = "1.2") -> Delivery:
+    return Delivery(destination=name, study_uid="1", sop_instance_uid=uid, kind="sr")
+
+
+def test_commits_survive_a_power_cut(tmp_path: Path) -> None:
+    engine = connect(tmp_path / "ledger.sqlite")
+    with engine.connect() as connection:
+        mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
+        synchronous = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+    engine.dispose()
+
+    assert (mode, synchronous) == ("wal", 2)
+
+
+def test_the_last_state_of_a_study_counts(ledger: Ledger) -> None:
+    ledger.set_study("1", "receiving")
+    ledger.set_study("1", "finished")
+    ledger.set_study("2", "parked", stage="read", reason="why")
+
+    assert ledger.study_counts() == {"finished": 1, "parked": 1}
+    assert ledger.study_state("1") == "finished"
+    assert ledger.study_state("3") is None
+
+
+def test_only_what_is_still_parked_waits_again(ledger: Ledger) -> None:
+    ledger.set_study("1", "parked", stage="read", reason="why")
+    ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=7, reason="why")
+
+    ledger.unpark_study("1")
+    ledger.unpark_delivery(delivery())
+
+    assert ledger.study_state("1") == "receiving"
+    assert ledger.delivery_state(delivery()) is DeliveryState.WAITING
+    assert ledger.parked() == []
+
+    ledger.set_study("1", "finished")
+    ledger.set_sent(delivery(), attempts=1)
+    ledger.unpark_study("1")
+    ledger.unpark_delivery(delivery())
+
+    assert ledger.study_state("1") == "finished"
+    assert ledger.delivery_state(delivery()) is DeliveryState.SENT
+
+
+def test_a_study_belongs_to_one_workflow_until_that_is_over(ledger: Ledger) -> None:
+    assert ledger.claim("1", holder="a") == "a"
+    assert ledger.claim("1", holder="b") == "a"
+    assert ledger.claim("1", holder="a") == "a"
+    assert ledger.claim("2", holder="b") == "b"
+
+    assert ledger.claim("1", holder="b", instead_of="a") == "b"
+    assert ledger.claim("1", holder="c", instead_of="a") == "b"
+    assert ledger.claim("1", holder="a") == "b"
+
+
+def test_of_many_that_claim_a_study_at_once_one_has_it(ledger: Ledger) -> None:
+    ledger.claim("1", holder="over")
+    names = [str(number) for number in range(16)]
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        first = set(pool.map(lambda name: ledger.claim("1", holder=name, instead_of="over"), names))
+        fresh = set(pool.map(lambda name: ledger.claim("2", holder=name), names))
+
+    assert (len(first), len(fresh)) == (1, 1)
+    assert first | fresh <= set(names)
+
+
+def test_a_delivery_that_is_known_keeps_its_state(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery())
+    ledger.set_delivery(delivery(), DeliveryState.SENT, attempts=1)
+
+    ledger.add_delivery(delivery())
+
+    assert ledger.delivery_counts() == {("pacs", "sent"): 1}
+
+
+def test_parked_work_is_listed_with_its_reason(ledger: Ledger) -> None:
+    ledger.set_study("2", "parked", stage="write", reason="why")
+    ledger.add_delivery(delivery())
+    ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=3, reason="refused")
+
+    assert ledger.parked() == [
+        Parked(study="2", stage="write", reason="why"),
+        Parked(study="1", stage="deliver pacs", reason="refused"),
+    ]
+    assert ledger.parked_deliveries(study_uid="1") == [delivery()]
+
+
+def test_a_delivery_parked_before_it_was_noted_has_its_reason(ledger: Ledger) -> None:
+    ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=1, reason="refused")
+
+    assert ledger.parked() == [Parked(study="1", stage="deliver pacs", reason="refused")]
+
+
+def test_a_destination_is_paused_while_a_delivery_awaits_a_retry(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery("down"))
+    ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")
+    ledger.add_delivery(delivery("up"))
+    assert ledger.delayed_destinations() == {"down"}
+
+    ledger.set_delivery(delivery("down"), DeliveryState.SENDING, attempts=2)
+    assert ledger.delayed_destinations() == {"down"}
+
+    ledger.set_delivery(delivery("down"), DeliveryState.SENT, attempts=2)
+    assert ledger.delayed_destinations() == set()
+
+
+def numbered(number: int) -> Delivery:
+    return Delivery(destination="pacs", study_uid=f"1.{number}", sop_instance_uid=f"2.{number}", kind="sr")
+
+
+@pytest.mark.parametrize(("refused", "taken"), [(1, 2), (2, 1)])
+def test_a_later_success_keeps_a_destination_from_being_delayed(ledger: Ledger, refused: int, taken: int) -> None:
+    for number in (1, 2):
+        ledger.add_delivery(numbered(number))
+    ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=1, reason="refused")
+    assert ledger.delayed_destinations() == {"pacs"}
+
+    ledger.set_sent(numbered(taken), attempts=1)
+    assert ledger.delayed_destinations() == set()
+
+    ledger.set_delivery(numbered(refused), DeliveryState.SENDING, attempts=2)
+    ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=2, reason="refused")
+    assert ledger.delayed_destinations() == set()
+
+
+@pytest.mark.parametrize(("taken", "failed"), [(1, 2), (2, 1)])
+def test_a_failure_delays_a_destination_after_earlier_success(ledger: Ledger, taken: int, failed: int) -> None:
+    for number in (1, 2):
+        ledger.add_delivery(numbered(number))
+    ledger.set_sent(numbered(taken), attempts=1)
+
+    ledger.set_delivery(numbered(failed), DeliveryState.SENDING, attempts=1)
+    ledger.set_delivery(numbered(failed), DeliveryState.WAITING, attempts=1, reason="no answer")
+
+    assert ledger.delayed_destinations() == {"pacs"}
+
+
+def test_parked_work_that_fails_again_delays_its_destination(ledger: Ledger) -> None:
+    for state, attempts in ((DeliveryState.WAITING, 1), (DeliveryState.PARKED, 9)):
+        ledger.set_delivery(numbered(1), state, attempts=attempts, reason="no answer")
+    ledger.set_sent(numbered(2), attempts=1)
+
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=0)
+    assert ledger.delayed_destinations() == set()
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="no answer")
+
+    assert ledger.delayed_destinations() == {"pacs"}
+
+
+def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="refused")
+    ledger.set_sent(numbered(2), attempts=1)
+
+    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=2, reason="no connection", is_down=True)
+
+    assert ledger.delayed_destinations() == {"pacs"}
+
+
+def test_a_ledger_without_times_of_attempts_is_taken_over(tmp_path: Path) -> None:
+    with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
+        ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=3, reason="no answer")
+    with closing(sqlite3.connect(tmp_path / "node.sqlite")) as database:
+        database.execute("ALTER TABLE deliveries DROP COLUMN since")
+
+    with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
+        assert ledger.delayed_destinations() == {"pacs"}
+        ledger.set_sent(numbered(2), attempts=1)
+        assert ledger.delayed_destinations() == set()
+
+
+def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:
+    assert ledger.is_delivered("1")
+    ledger.add_delivery(delivery())
+    assert not ledger.is_delivered("1")
+    ledger.set_delivery(delivery(), DeliveryState.SENT, attempts=1)
+    assert ledger.is_delivered("1")
+
+    ledger.forget("1")
+
+    assert ledger.delivery_counts() == {}
+
+
+def test_the_oldest_waiting_work_has_an_age(ledger: Ledger) -> None:
+    assert ledger.oldest_waiting_seconds() == {"studies": 0.0, "deliveries": 0.0}
+
+    ledger.set_study("1", "receiving")
+
+    assert 0.0 <= ledger.oldest_waiting_seconds()["studies"] < 60.0
+
+
+def test_the_last_delivery_of_a_study_is_told_from_the_others(ledger: Ledger) -> None:
+    for destination in ("first", "second"):
+        ledger.add_delivery(delivery(destination))
+
+    assert not ledger.set_sent(delivery("first"), attempts=1)
+    assert ledger.set_sent(delivery("second"), attempts=1)
+
+    assert ledger.delivery_state(delivery("second")) is DeliveryState.SENT
+
+
+def test_each_destination_has_an_oldest_delivery_while_one_waits(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery("up"))
+    ledger.add_delivery(delivery("down"))
+    ledger.set_sent(delivery("up"), attempts=1)
+
+    assert set(ledger.oldest_delivery_seconds()) == {"down"}
+    assert 0.0 <= ledger.oldest_delivery_seconds()["down"] < 60.0
+
+
+def test_sent_objects_count_as_uncommitted_until_committed(ledger: Ledger) -> None:
+    first, second, other = delivery(uid="1.2"), delivery(uid="1.3"), delivery("archive")
+    for sent in (first, second):
+        ledger.set_sent(sent, attempts=1, awaits_commitment=True)
+    ledger.set_sent(other, attempts=1)
+
+    ((name, (count, seconds)),) = ledger.uncommitted().items()
+
+    assert (name, count) == ("pacs", 2)
+    assert 0 <= seconds < 60
+    ledger.add_transaction("2.25.1", [first])
+    ledger.set_answered("2.25.1", kept=[first], failed={})
+    assert ledger.uncommitted()["pacs"][0] == 1
+    ledger.release(second)
+    assert ledger.uncommitted() == {}
+
+
+def test_of_two_deliveries_that_are_sent_at_once_one_is_the_last(ledger: Ledger) -> None:
+    at_once = threading.Barrier(2)
+
+    def send(sent: Delivery) -> bool:
+        at_once.wait(timeout=30)
+        return ledger.set_sent(sent, attempts=1)
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(20):
+            pair = [replace(delivery(uid=f"1.{number}.{uid}"), study_uid=f"2.{number}") for uid in (1, 2)]
+            for waiting in pair:
+                ledger.add_delivery(waiting)
+
+            assert list(pool.map(send, pair)).count(True) == 1
+
+
+def test_a_ledger_asks_no_database_before_it_is_used() -> None:
+    with closing(Ledger(connect("postgresql://nobody@127.0.0.1:1/chex"))) as ledger, pytest.raises(OperationalError):
+        ledger.study_counts()
+
+
+def test_an_answer_counts_only_for_objects_that_were_asked_for(ledger: Ledger) -> None:
+    for number, awaits in ((1, True), (2, True), (3, False), (4, True)):
+        ledger.set_sent(numbered(number), attempts=1, awaits_commitment=awaits)
+    ledger.add_transaction("2.25.1", [numbered(1), numbered(2), numbered(3)])
+    ledger.add_transaction("2.25.1", [numbered(1)])  # a step that was cut short is run again
+    assert not ledger.is_delivered("1.1")
+
+    answered = [numbered(number) for number in (1, 3, 4)]
+    assert ledger.set_answered("2.25.1", kept=answered, failed={numbered(2): "lost"}) == [numbered(1)]
+    assert ledger.set_answered("2.25.1", kept=answered, failed={numbered(2): "lost"}) == []
+
+    assert sorted(awaited.study_uid for awaited in ledger.transaction("2.25.1")) == ["1.1", "1.2", "1.3"]
+    assert ledger.delivery_counts() == {("pacs", "committed"): 1, ("pacs", "waiting"): 1, ("pacs", "sent"): 2}
+    assert [ledger.is_delivered(f"1.{number}") for number in (1, 2, 3, 4)] == [True, False, True, False]
+    assert ledger.delivery_record(numbered(2)) == DeliveryRecord(
+        state=DeliveryState.WAITING, awaits_commitment=True, failures=1, reason="lost"
+    )
+    assert ledger.open_deliveries() == [numbered(2), numbered(4)]
+
+
+def test_an_answer_locks_rows_in_the_order_of_a_delivery(postgres: Postgres) -> None:
+    first, last = numbered(1), numbered(2)
+    with closing(Ledger(connect(postgres.url))) as ledger, ThreadPoolExecutor(1) as pool:
+        for sent in (first, last):
+            ledger.set_sent(sent, attempts=1, awaits_commitment=True)
+        ledger.add_transaction("2.25.1", [first, last])
+        with psycopg.connect(postgres.url) as other:
+            other.execute("SELECT * FROM chex.deliveries WHERE id = %s FOR UPDATE", (first.id,))
+            answered = pool.submit(ledger.set_answered, "2.25.1", kept=[last, first], failed={})
+            wait_until(lambda: bool(postgres.execute("SELECT 1 FROM pg_locks WHERE NOT granted")), what="it waits")
+            free = postgres.execute("SELECT id FROM chex.deliveries FOR UPDATE SKIP LOCKED")
+
+    assert free == [(last.id,)]
+    assert set(answered.result()) == {first, last}
+
+
+def test_what_nobody_is_asked_to_commit_to_any_more_is_delivered(ledger: Ledger) -> None:
+    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
+    ledger.add_transaction("2.25.1", [numbered(1)])
+
+    ledger.release(numbered(1))
+
+    assert ledger.set_answered("2.25.1", kept=[], failed={numbered(1): "lost"}) == []  # nobody would send it again
+    assert ledger.is_delivered("1.1")
+    assert ledger.open_deliveries() == []
+
+
+def test_what_is_to_be_sent_again_is_not_released(ledger: Ledger) -> None:
+    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
+    ledger.add_transaction("2.25.1", [numbered(1)])
+    ledger.set_answered("2.25.1", kept=[], failed={numbered(1): "lost"})
+
+    ledger.release(numbered(1))
+
+    standing = ledger.delivery_record(numbered(1))
+    assert standing is not None
+    assert standing.awaits_commitment
+
+
+def test_a_study_that_is_forgotten_leaves_no_transaction(ledger: Ledger) -> None:
+    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
+    ledger.add_transaction("2.25.1", [numbered(1)])
+
+    ledger.forget("1.1")
+
+    assert ledger.transaction("2.25.1") == []
+    assert ledger.delivery_record(numbered(1)) is None
+
+
+def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.FixtureRequest) -> None:
+    postgres: Postgres = request.getfixturevalue("postgres")
+    with closing(Ledger(connect(postgres.url))) as first, closing(Ledger(connect(postgres.url))) as second:
+        first.set_study("1.1", "finished")
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: (first, second)[number % 2].reviews.replace("1.1", [waiting()]), range(16)))
+        second.reviews.fill("1.1", [])  # what was found in the spool is older than what a round recorded
+
+        assert first.reviews.counts() == second.reviews.counts() == {"near_threshold": 1}
+
+
+def test_a_study_that_is_forgotten_waits_for_no_review(ledger: Ledger) -> None:
+    ledger.set_study("1.1", "finished")
+    ledger.reviews.fill("1.1", [waiting()])
+    assert ledger.reviews.counts() == {"near_threshold": 1}
+
+    ledger.forget("1.1")
+
+    assert ledger.reviews.counts() == {}
+    assert ledger.reviews.recorded() == set()
+
+
+def test_films_of_a_study_that_is_unknown_are_not_recorded(ledger: Ledger) -> None:
+    ledger.reviews.fill("1.1", [waiting()])
+
+    assert ledger.reviews.counts() == {}
+
+
+def waiting() -> ReviewRow:
+    return ReviewRow(
+        study_uid="1.1", film="1.1.1", reason="near_threshold", is_stat=False, urgency=2, received_at=1_000.0
+    )

@@ -1,0 +1,391 @@
+import os
+import resource
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.domain import OutputObject, is_uid
+from node.errors import Refused, SpoolFull
+from node.store.incoming import Incoming
+from node.store.received import Kept, sealed
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
+from tests.support import films
+
+STUDY, FILM = "1.2.3", "1.2.3.4"
+
+
+def keep(spool: Spool, body: bytes = b"film", *, study: str = STUDY, film: str = FILM) -> Kept:
+    return films.keep_bytes(spool, study_uid=study, sop_instance_uid=film, meta=films.META, body=body)
+
+
+def mark(*files: str, number: int = 1) -> RoundMark:
+    return RoundMark(number=number, created_at=datetime.now(UTC), files=files, outputs=())
+
+
+def output() -> OutputObject:
+    return OutputObject(
+        kind="sr", study_uid=STUDY, sop_class_uid="1.1", sop_instance_uid="1.2", series_instance_uid="1.3"
+    )
+
+
+def test_a_kept_object_lies_byte_for_byte_under_its_final_name(tmp_path: Path) -> None:
+    kept = keep(Spool(tmp_path))
+
+    assert kept.is_new
+    assert kept.instance.path.read_bytes() == sealed(films.META) + b"film"
+    assert [path.name for path in kept.instance.path.parent.iterdir()] == [kept.instance.path.name]
+
+
+def test_the_same_object_twice_is_kept_once(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool)
+
+    again = keep(spool)
+
+    assert not again.is_new
+    assert again.instance == first.instance
+
+
+def test_other_bytes_of_a_uid_are_kept_and_the_newest_counts(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool, b"first")
+    os.utime(first.instance.path, (1, 1))
+
+    second = keep(spool, b"second")
+
+    assert first.instance.path.exists()
+    assert spool.study(STUDY).instances == (second.instance,)
+
+
+@given(st.text(max_size=70))
+def test_a_text_is_a_uid_only_when_it_cannot_leave_its_folder(text: str) -> None:
+    if is_uid(text):
+        assert Path(text).name == text
+        assert set(text) <= set("0123456789.")
+        assert ".." not in text
+
+
+@pytest.mark.parametrize("uid", ["../../etc", "1.2/3", "", "1..2", ".1", "1.2.", "1" * 65, "1.2\n", "1.2\0"])
+def test_a_uid_with_a_path_in_it_is_refused(tmp_path: Path, uid: str) -> None:
+    spool = Spool(tmp_path)
+
+    with pytest.raises(Refused, match="not a valid UID"):
+        keep(spool, study=uid)
+    with pytest.raises(Refused, match="not a valid UID"):
+        keep(spool, film=uid)
+
+    assert list(spool.studies()) == []
+
+
+def test_below_the_reserve_nothing_is_kept(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, min_free_mib=10**9)
+
+    with pytest.raises(SpoolFull) as caught:
+        keep(spool)
+
+    assert caught.value.status == 0xA700
+    assert not spool.has_room
+
+
+def test_a_disk_that_fills_while_writing_leaves_no_file(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(SpoolFull, match="send again later"):
+            keep(spool, b"x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["format"]
+    assert keep(spool, b"x" * 100_000).is_new
+
+
+def test_half_written_files_are_swept_and_whole_ones_stay(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    whole = keep(spool).instance.path
+    (whole.parent / ".incoming-half").write_bytes(b"ha")
+
+    assert spool.sweep() == 1
+    assert list(whole.parent.iterdir()) == [whole]
+
+
+def test_a_study_has_unread_files_until_a_round_covers_each(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool).instance.path.name
+    assert spool.has_unread(STUDY)
+
+    spool.mark_round(STUDY, mark(first))
+    assert not spool.has_unread(STUDY)
+
+    late = keep(spool, film="1.2.3.5").instance.path.name
+    assert spool.has_unread(STUDY)
+    spool.mark_round(STUDY, mark(first, late, number=2))
+    assert [round_mark.files for round_mark in spool.rounds(STUDY)] == [(first,), (first, late)]
+
+
+def test_the_mark_of_one_round_never_replaces_that_of_another(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.mark_round(STUDY, first := mark("a"))
+
+    spool.mark_round(STUDY, second := mark("b"))
+    spool.mark_round(STUDY, first)  # as after a crash
+    spool.mark_round(STUDY, second)
+
+    assert spool.rounds(STUDY) == [first, replace(second, number=2)]
+
+
+def test_an_output_that_exists_keeps_its_bytes(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.keep_output(output(), b"first")
+
+    spool.keep_output(output(), b"second")
+
+    assert spool.output(output()) == b"first"
+
+
+def test_of_many_that_write_an_output_at_once_one_does(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    ready = threading.Barrier(16)
+
+    def write(number: int) -> bytes | None:
+        ready.wait(timeout=60)
+        spool.keep_output(output(), str(number).encode())
+        return spool.output(output())
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(write, range(16)))) == 1
+
+
+def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
+    folder = keep(Spool(tmp_path / "node")).instance.path.parent
+
+    while folder != tmp_path:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        folder = folder.parent
+
+
+def test_many_senders_of_one_study_at_once_lose_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    threads = [threading.Thread(target=keep, args=(spool,), kwargs={"film": f"1.2.{i}"}) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(spool.study(STUDY).instances) == 20
+
+
+def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.keep_output(output(), b"sr")
+    spool.mark_round(STUDY, mark(kept.name))
+
+    assert spool.remove_study(STUDY)
+
+    assert [path.name for path in tmp_path.rglob("studies/**/*") if path.is_file()] == ["000001.json"]
+    keep(spool)
+    assert not spool.has_unread(STUDY)
+
+
+def test_a_version_superseded_before_its_reading_delays_no_study(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    keep(spool, b"first")
+    spool.mark_round(STUDY, mark(keep(spool, b"second").instance.path.name))
+
+    assert not spool.has_unread(STUDY)
+    assert spool.remove_study(STUDY)
+
+
+def test_a_study_with_something_unread_is_not_removed(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(kept.name))
+    late = keep(spool, film="1.2.3.5").instance.path
+
+    assert not spool.remove_study(STUDY)
+
+    assert late.exists()
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_removal_that_was_cut_short_loses_nothing_unread(tmp_path: Path, moved: bool) -> None:
+    spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(kept.name))
+    folder, aside = tmp_path / "studies" / STUDY, tmp_path / "studies" / f".removing-{STUDY}"
+    folder.rename(aside)
+    if moved:
+        folder.mkdir()
+        (aside / "rounds").rename(folder / "rounds")
+
+    spool.sweep()
+
+    assert not aside.exists()
+    assert kept.exists() is not moved
+    assert len(spool.rounds(STUDY)) == 1
+
+
+def test_a_film_that_follows_an_interrupted_removal_is_kept(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    old = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(old.name))
+    (tmp_path / "studies" / STUDY).rename(tmp_path / "studies" / f".removing-{STUDY}")
+    new = keep(spool, b"another", film="1.2.3.77").instance.path
+
+    Spool(tmp_path).sweep(is_shared=True)
+
+    assert old.read_bytes() == sealed(films.META) + b"film"
+    assert new.read_bytes() == sealed(films.META) + b"another"
+    assert spool.has_unread(STUDY)
+
+
+def test_beside_other_processes_only_what_is_old_is_swept(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    young, old = (tmp_path / "studies" / f".incoming-{name}" for name in ("young", "old"))
+    for path in (young, old):
+        path.write_bytes(b"half a film")
+    os.utime(old, (1, 1))
+
+    assert spool.sweep(is_shared=True) == 1
+    assert (young.exists(), old.exists()) == (True, False)
+
+
+def test_a_study_removed_by_another_process_is_left_alone(tmp_path: Path) -> None:
+    spool, other = Spool(tmp_path), Spool(tmp_path)
+    spool.mark_round(STUDY, mark(keep(spool).instance.path.name))
+
+    assert other.remove_study(STUDY)
+    assert not spool.remove_study(STUDY)
+    assert len(spool.rounds(STUDY)) == 1
+
+
+def test_the_newest_version_is_the_last_received_at_any_clock(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    first = keep(spool, b"first").instance
+    os.utime(first.path, (2**31, 2**31))
+
+    keep(spool, b"second")
+    assert spool.study(STUDY).instances[0].number == 2
+
+    again = keep(spool, b"first")
+    assert again.is_new
+    assert spool.study(STUDY).instances == (again.instance,)
+
+
+def test_a_folder_that_cannot_be_synced_is_not_acknowledged(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    folder = keep(spool).instance.path.parent
+    folder.rename(folder.parent / "elsewhere")
+    folder.write_text("in the way", encoding="utf-8")
+
+    with pytest.raises(SpoolFull):
+        keep(spool, b"other")
+
+
+def test_a_damaged_mark_counts_as_none(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    kept = keep(spool).instance.path
+    spool.mark_round(STUDY, mark(kept.name))
+    next(tmp_path.rglob("000001.json")).write_text("", encoding="utf-8")
+
+    assert spool.has_unread(STUDY)
+
+
+def test_only_readings_that_never_ended_are_counted(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    with suppress(KeyError), spool.reading_film(STUDY, "key"):
+        raise KeyError
+    returned = spool.interrupted_readings(STUDY, "key")
+    ended_by_the_process = [Spool(tmp_path).reading_film(STUDY, "key") for _ in range(3)]
+    for reading in ended_by_the_process:
+        reading.__enter__()
+
+    assert (returned, spool.interrupted_readings(STUDY, "key")) == (0, 3)
+    spool.forget_interrupted_readings(STUDY)
+    assert spool.interrupted_readings(STUDY, "key") == 0
+
+
+class Slow(Incoming):
+    """An object that, once its place is chosen, lets others try to overtake it before it takes it."""
+
+    def __init__(self, folder: Path, overtake: Callable[[], None]) -> None:
+        super().__init__(folder, meta=films.META, has_room=lambda: True)
+        self._overtake = overtake
+
+    def publish(self, path: Path) -> None:
+        self._overtake()
+        super().publish(path)
+
+
+def test_two_processes_number_versions_of_one_uid_apart(tmp_path: Path) -> None:
+    first, other = Spool(tmp_path), Spool(tmp_path)
+    is_kept = threading.Event()
+
+    def keep_other() -> Kept:
+        kept = keep(other, b"second")
+        is_kept.set()
+        return kept
+
+    with ThreadPoolExecutor(1) as pool:
+        seconds: list[Future[Kept]] = []
+
+        def overtake() -> None:
+            seconds.append(pool.submit(keep_other))
+            is_kept.wait(timeout=0.5)  # as long as it may take to go wrong
+
+        incoming = Slow(tmp_path / "studies", overtake)
+        incoming.write(b"first")
+        kept = first.settle(incoming, study_uid=STUDY, sop_instance_uid=FILM)
+        overtaker = seconds[0].result(timeout=60)
+
+    assert (kept.instance.number, overtaker.instance.number) == (1, 2)
+    assert first.study(STUDY).instances == (overtaker.instance,)
+
+
+def test_a_study_without_any_kept_object_leaves_no_folder(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    keep(spool).instance.path.unlink()
+
+    assert spool.remove_study(STUDY)
+
+    assert list(spool.studies()) == []
+    assert not list((tmp_path / "studies").iterdir())
+
+
+def test_a_removal_succeeds_while_a_starting_process_sweeps(tmp_path: Path) -> None:
+    spool, starting = Spool(tmp_path), Spool(tmp_path)
+    is_over = threading.Event()
+
+    def sweep_all_the_time() -> None:
+        while not is_over.is_set():
+            starting.sweep(is_shared=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        sweeping = pool.submit(sweep_all_the_time)
+        try:
+            for number in range(20):
+                study = f"1.2.{number}"
+                spool.mark_round(study, mark(keep(spool, study=study).instance.path.name))
+                for film in range(30):
+                    (tmp_path / "studies" / study / "readings").mkdir(exist_ok=True)
+                    (tmp_path / "studies" / study / "readings" / f"{film}.json").write_text("{}", encoding="utf-8")
+                assert spool.remove_study(study)
+        finally:
+            is_over.set()
+        sweeping.result(timeout=60)
+
+    spool.sweep()
+    assert not list((tmp_path / "studies").glob(".removing-*"))

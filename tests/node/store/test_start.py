@@ -1,0 +1,210 @@
+"""What a node does before it can read: it keeps films, stops when it is told to, and builds damaged databases anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.config import Settings
+from node.settings.http import HttpSettings
+from node.store import database
+from node.store.ledger import Ledger, is_away
+from tests.support import films, peers
+from tests.support.service import Service, run_command, settings_for
+
+
+def on_fixed_ports(settings: Settings) -> Settings:
+    """The same settings with ports that are known before the node says them."""
+    listener = replace(settings.listener, port=peers.free_port())
+    return replace(settings, listener=listener, http=HttpSettings(port=peers.free_port()))
+
+
+def ready(settings: Settings) -> tuple[int, dict[str, object]]:
+    """Status and content of /ready."""
+    try:
+        with urllib.request.urlopen(f"http://{peers.LOOPBACK}:{settings.http.port}/ready", timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_films_are_kept_while_the_model_is_being_opened(tmp_path: Path) -> None:
+    hold = tmp_path / "hold-model"
+    hold.touch()
+    with peers.ReceivingArchive() as archive:
+        settings = on_fixed_ports(settings_for(tmp_path / "node", archive_port=archive.port))
+        node = Service(settings)
+        try:
+            node.wait_for("service.listening")
+
+            assert peers.send(films.thumbnail(), port=settings.listener.port) == 0
+            status, parts = ready(settings)
+            assert (status, parts["listener"], parts["model"], parts["workers"]) == (503, True, False, False)
+            assert not node.logged("study.delayed")
+
+            hold.unlink()
+            archive.wait_for_kept(2)
+            node.wait_for("service.ready")
+            status, parts = ready(settings)
+            assert (status, parts["model"], parts["workers"]) == (200, True, True)
+            assert node.stop() == 0
+        finally:
+            node.kill()
+
+
+def test_a_node_that_is_told_to_stop_does_not_wait_for_its_model(tmp_path: Path) -> None:
+    (tmp_path / "hold-model").touch()
+    node = Service(settings_for(tmp_path / "node", archive_port=peers.free_port()))
+    try:
+        node.wait_for("service.listening")
+        began = time.monotonic()
+
+        assert node.stop() == 0
+
+        assert time.monotonic() - began < 10
+        assert node.logged("service.stopped")
+    finally:
+        node.kill()
+
+
+def without_journal(path: Path) -> None:
+    """Bring everything that is still in a database's journal into its file, where it can be damaged."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def overwrite_the_beginning(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(bytes(200))
+
+
+def overwrite_a_page(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096)
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def flip_in_an_index(path: Path) -> None:
+    """Change one letter of a key in an index, which leaves every page well formed."""
+    with closing(sqlite3.connect(path)) as connection:
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE type = 'index'").fetchone()
+    content = bytearray(path.read_bytes())
+    content[content.index(b"1.2.7", (page - 1) * size)] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [overwrite_the_beginning, overwrite_a_page, cut, flip_in_an_index])
+def test_a_damaged_database_is_moved_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    storage = settings_for(tmp_path, archive_port=104).storage
+    with closing(Ledger(database.open_ledger(storage))) as ledger:
+        for number in range(20):
+            ledger.set_study(f"1.2.{number}", "parked", stage="read", reason="why")
+    path = tmp_path / "ledger.sqlite"
+    without_journal(path)
+    damage(path)
+
+    aside = database.set_damaged_aside(storage, database.LEDGER)
+
+    assert not path.exists()
+    assert database.files_set_aside(storage) == [aside]
+
+
+@pytest.mark.parametrize(("name", "damage"), [("ledger.sqlite", cut), ("engine.sqlite", overwrite_a_page)])
+def test_a_node_builds_a_damaged_database_anew_and_goes_on(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with archive.down(), Service(settings) as first:
+            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+            first.wait_for("study.finished")
+            first.wait_for("delivery.delayed")
+            assert first.stop() == 0
+        without_journal(settings.storage.directory / name)
+        damage(settings.storage.directory / name)
+        told = run_command("status", first.settings_path)
+
+        with Service(settings) as second:
+            archive.wait_for_kept(2)
+            assert peers.send(films.as_another(films.thumbnail(), "new", study="new"), port=second.dicom_port) == 0
+            archive.wait_until(lambda: len({received.sop_instance_uid for received in archive.kept}) == 4)
+            status = json.loads(run_command("status", second.settings_path, "--json").stdout)
+            assert second.stop() == 0
+
+    if name == "ledger.sqlite":
+        assert (told.returncode, "restart the node" in told.stderr) == (1, True)
+    (aside,) = status["damaged_databases"]
+    assert Path(aside).name.startswith(f"{name}.damaged-")
+    assert Path(aside).exists()
+    assert [line["name"] for line in second.logged("database.damaged")] == [Path(aside).name]
+
+
+def test_a_good_database_stays_where_it_is(tmp_path: Path) -> None:
+    storage = settings_for(tmp_path, archive_port=104).storage
+    with closing(Ledger(database.open_ledger(storage))) as ledger:
+        ledger.set_study("1.2.3", "parked", stage="read", reason="why")
+
+    assert database.set_damaged_aside(storage, database.LEDGER) is None
+
+    with closing(Ledger(database.open_ledger(storage))) as ledger:
+        assert [parked.study for parked in ledger.parked()] == ["1.2.3"]
+
+
+def test_an_error_of_a_damaged_database_parks_no_single_study(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"no database" * 1000)
+    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.DatabaseError) as found:
+        connection.execute("SELECT 1 FROM sqlite_master")
+
+    assert is_away(found.value)
+    assert not database.is_damaged(sqlite3.OperationalError("database is locked"))
+
+
+def test_a_second_opening_of_a_database_drops_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with database.connect(path).connect() as first:
+        first.exec_driver_sql("CREATE TABLE numbers (number INTEGER)")
+        first.commit()
+        database.connect(path)
+
+        # What `node status` does: the last user of a database removes its journal when it closes it.
+        program = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('SELECT * FROM numbers'); c.close()"
+        subprocess.run([sys.executable, "-c", program], check=True)
+        first.exec_driver_sql("INSERT INTO numbers VALUES (1)")
+        first.commit()
+
+        with closing(sqlite3.connect(path)) as other:
+            assert other.execute("SELECT * FROM numbers").fetchall() == [(1,)]
+
+
+def test_databases_and_locks_are_their_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Service(settings_for(tmp_path / "node", archive_port=peers.free_port())) as node:
+            assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
+            node.wait_for("study.finished")
+            open_to_others = [
+                path.name for path in (tmp_path / "node").rglob("*") if path.is_file() and path.stat().st_mode & 0o077
+            ]
+    finally:
+        os.umask(before)
+
+    assert open_to_others == []

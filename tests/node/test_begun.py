@@ -1,0 +1,150 @@
+"""Work that may end the process: it is counted, and what was in hand when a process ended is done alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from node.pipeline import MOST_INTERRUPTIONS
+from node.store import begun
+from node.store.begun import BegunWork
+from tests.support.damage import FILM, STUDY, Bench, benches
+from tests.support.peers import wait_until
+
+Turn = Callable[[], AbstractContextManager[None]]
+LIMIT_SECONDS = 30.0
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with benches(tmp_path) as bench:
+        yield bench
+
+
+class Worker:
+    """A thread that takes a turn, and has it until it is told to leave."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.is_in, self._leave = threading.Event(), threading.Event()
+        self._turn = turn
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._turn():
+            self.is_in.set()
+            self._leave.wait(LIMIT_SECONDS)
+        self.is_in.clear()
+
+    def close(self) -> None:
+        self._leave.set()
+        self._thread.join(LIMIT_SECONDS)
+
+
+@contextmanager
+def waiting(work: BegunWork, turn: Turn) -> Iterator[Worker]:
+    """A worker that waits for its turn."""
+    worker = Worker(turn)
+    with closing(worker):
+        assert not worker.is_in.wait(timeout=0.1)
+        yield worker
+
+
+def died(path: Path, *, times: int) -> None:
+    """Leave what processes leave that end during a piece of work."""
+    path.write_text(str(times), encoding="utf-8")
+
+
+def test_works_together_unless_some_is_done_alone() -> None:
+    work = BegunWork()
+    first, second = Worker(work.together), Worker(work.together)
+    assert first.is_in.wait(LIMIT_SECONDS) and second.is_in.wait(LIMIT_SECONDS)
+
+    # Who comes late goes behind, or who works alone might never begin.
+    with waiting(work, work.alone) as alone, waiting(work, work.together) as late:
+        first.close()
+        assert not alone.is_in.wait(timeout=0.1)
+        second.close()
+        assert alone.is_in.wait(LIMIT_SECONDS)
+        assert not late.is_in.is_set()
+        alone.close()
+        assert late.is_in.wait(LIMIT_SECONDS)
+
+
+def test_one_after_the_other_works_alone() -> None:
+    work = BegunWork()
+    first = Worker(work.alone)
+    assert first.is_in.wait(LIMIT_SECONDS)
+
+    with waiting(work, work.alone) as second:
+        first.close()
+        assert second.is_in.wait(LIMIT_SECONDS)
+
+
+def test_what_was_in_hand_at_a_death_is_done_alone(tmp_path: Path) -> None:
+    path, work = tmp_path / "film.begun", BegunWork()
+    died(path, times=1)
+    beside = Worker(work.together)
+    assert beside.is_in.wait(LIMIT_SECONDS)
+
+    with waiting(work, lambda: work.counted(path)) as suspect:
+        assert begun.count(path) == 1  # nobody blames it while it waits
+        beside.close()
+        assert suspect.is_in.wait(LIMIT_SECONDS)
+        assert begun.count(path) == 2
+
+    wait_until(lambda: not path.exists(), what="the work returned")
+
+
+def test_an_orderly_end_blames_nobody_and_forgets_nothing(tmp_path: Path) -> None:
+    new, suspect = tmp_path / "new.begun", tmp_path / "suspect.begun"
+    died(suspect, times=2)
+
+    counts = []
+    for path in (new, suspect):
+        work = BegunWork()
+        with work.counted(path):
+            work.end()
+            counts.append(begun.count(path))
+
+    assert counts == [0, 2]
+
+
+def test_a_part_of_work_that_returns_clears_no_count(tmp_path: Path) -> None:
+    path = tmp_path / "writing.begun"
+    died(path, times=2)
+
+    with BegunWork().counted(path, is_part=True):
+        assert begun.count(path) == 3
+
+    assert begun.count(path) == 2
+
+
+def test_a_study_whose_writing_ends_processes_is_parked(bench: Bench) -> None:
+    path = bench.keep(FILM)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    assert bench.steps.read(STUDY, path.name) == "read"
+    died(bench.folder / "studies" / STUDY / "writing.begun", times=MOST_INTERRUPTIONS)
+
+    assert bench.steps.write(plan) is None
+    [row] = bench.ledger.parked()
+    assert (row.study, row.stage) == (STUDY, "write")
+    assert row.reason.startswith("interrupted: the process ended 4 times while the outputs")
+
+    bench.spool.forget_interrupted_readings(STUDY)
+    assert bench.steps.write(plan) is not None
+
+
+def test_a_study_that_was_written_counts_nothing(bench: Bench) -> None:
+    bench.keep(FILM)
+    died(bench.folder / "studies" / STUDY / "writing.begun", times=1)
+
+    bench.round()
+
+    assert bench.spool.interrupted_writings(STUDY) == 0
+    assert not [*bench.folder.rglob("*.begun")]

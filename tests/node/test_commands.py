@@ -1,0 +1,251 @@
+"""The commands as a person runs them, with the model that the repository ships."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from node import config
+from node.outputs import wording
+from tests.paths import REPOSITORY
+from tests.support import films, peers
+from tests.support.service import INTERRUPTIBLE, Service, run_command, settings_for
+
+
+def test_read_writes_the_study_and_prints_one_json_document(
+    tmp_path: Path, phantom_model: Path, opacity_film: Path
+) -> None:
+    done = run_command("read", opacity_film, "--model", phantom_model, "--out", tmp_path, "--json")
+
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)["studies"]
+    states = {finding["prompt"]: finding["state"] for finding in report["films"][0]["findings"]}
+    assert [key for key, state in states.items() if state == "present"] == ["lung_opacity"]
+    assert len(states) == 13
+    assert report["model"]["engine"] == "onnx"
+    assert (tmp_path / report["study"] / "sr.dcm").exists()
+    said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
+    assert f"{wording.LEFT_OUT}: Pneumonia, " in said
+
+
+@pytest.mark.parametrize("option", [("--population", "phantoms"), ("--uncalibrated", "accept")])
+def test_read_calls_findings_present_where_the_caller_says_so(
+    option: tuple[str, str], tmp_path: Path, phantom_model: Path, opacity_film: Path
+) -> None:
+    done = run_command("read", opacity_film, "--model", phantom_model, "--out", tmp_path, "--json", *option)
+
+    (report,) = json.loads(done.stdout)["studies"]
+    assert "present" in {finding["state"] for finding in report["films"][0]["findings"]}
+    said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
+    assert ("phantoms; they mean nothing on films of people" in said) == (option[1] == "phantoms")
+    assert ("are accepted by this site" in said) == (option[1] == "accept")
+
+
+def test_ask_names_words_that_the_model_never_learned(phantom_model: Path, chest_film: Path) -> None:
+    done = run_command("ask", chest_film, "--model", phantom_model, "--prompt", "banana or tuberculosis")
+
+    assert done.returncode == 0, done.stderr
+    (question,) = json.loads(done.stdout)["questions"]
+    assert (question["state"], question["positive"], question["boxes"]) == (None, False, [])
+    assert (question["error"], question["words"]) == ("never_learned", ["banana", "tuberculosis"])
+    assert question["message"] == "this model never learned: banana, tuberculosis"
+
+
+def test_ask_answers_each_question_and_a_prompt_with_a_box(phantom_model: Path, chest_film: Path) -> None:
+    common = ("ask", chest_film, "--model", phantom_model)
+
+    apart = run_command(*common, "--engine", "torch", "--prompt", "Pleural effusion", "--prompt", "Edema")
+    together = run_command(*common, "--engine", "onnx", "--prompt", "Edema", "--box", "100,200,700,900")
+    too_much = run_command(*common, "--prompt", "Edema", "--box", "1,2,3,4", "--box", "5,6,7,8")
+
+    assert apart.returncode == 0, apart.stderr
+    questions = json.loads(apart.stdout)["questions"]
+    assert [(question["prompt"], question["box"]) for question in questions] == [
+        ("Pleural effusion", None),
+        ("Edema", None),
+    ]
+    (combined,) = json.loads(together.stdout)["questions"]
+    assert (combined["prompt"], combined["box"]) == ("Edema", [100, 200, 700, 900])
+    for question in (*questions, combined):
+        assert set(question) == {"prompt", "box", "sentence", "score", "state", "positive", "reason", "boxes", "notes"}
+        assert question["positive"] == (question["state"] == "present")
+    assert (too_much.returncode, too_much.stdout) == (2, "")
+
+
+def test_a_model_whose_bytes_changed_is_refused(tmp_path: Path, phantom_model: Path, chest_film: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(phantom_model, model)
+    card = model / "MODEL_CARD.md"
+    card.write_text(card.read_text(encoding="utf-8") + "\nbetter than ever\n", encoding="utf-8")
+
+    done = run_command("read", chest_film, "--model", model, "--out", tmp_path / "out")
+
+    assert done.returncode == 2
+    assert "MODEL_CARD.md" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_each_mistake_in_a_manifest_has_its_line(tmp_path: Path, chest_film: Path) -> None:
+    (tmp_path / "manifest.toml").write_text("color = 1\n", encoding="utf-8")
+    command = [sys.executable, "-m", "models.evaluate", "--model", str(tmp_path), "--data", "phantoms:2000000:1"]
+
+    of_node = run_command("read", chest_film, "--model", tmp_path, "--out", tmp_path / "out")
+    of_models = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+
+    for done in (of_node, of_models):
+        assert done.returncode == 2
+        assert done.stderr.count(" is missing; add it\n") == 9
+        assert all(line.startswith(f"error: {tmp_path}") for line in done.stderr.splitlines())
+
+
+def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_model: Path) -> None:
+    good = tmp_path / "node.toml"
+    model = config.ModelSettings(directory=phantom_model)
+    good.write_text(config.render(settings_for(tmp_path / "node", archive_port=4242, model=model)), encoding="utf-8")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[listener]\nport = -1\ncolor = 3\n[storage]\n", encoding="utf-8")
+
+    shown, refused = run_command("check", good), run_command("check", bad)
+
+    assert shown.returncode == 0
+    assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
+    assert refused.returncode == 2
+    assert [line.split(":")[1].strip() for line in refused.stderr.splitlines()] == [
+        "listener.callers", "storage.directory", "listener.color", "listener.port"
+    ]  # fmt: skip
+
+
+def test_check_says_when_nothing_is_sent_and_no_zone_is_set(tmp_path: Path, phantom_model: Path) -> None:
+    model = config.ModelSettings(directory=phantom_model)
+    settings = dataclasses.replace(settings_for(tmp_path / "node", archive_port=4242, model=model), destinations=())
+    path = tmp_path / "node.toml"
+    path.write_text(config.render(settings), encoding="utf-8")
+
+    shown = run_command("check", path)
+
+    assert shown.stdout.startswith(f"# {config.NOTHING_IS_SENT}\n# {config.ZONE_IS_LEFT}\n")
+    assert config.parse(tomllib.loads(shown.stdout)) == config.load(path)
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = settings_for(
+            tmp_path / "node",
+            archive_port=4242,
+            dicom_port=port,
+            model=config.ModelSettings(directory=phantom_model, engine="torch"),
+        )
+        path = tmp_path / "node.toml"
+        path.write_text(config.render(settings), encoding="utf-8")
+
+        done = run_command("serve", path)
+
+    assert done.returncode == 2
+    assert f"listener: 127.0.0.1:{port} cannot be opened" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("read", "nothing.dcm", "--model", "models/weights/phantom", "--out", "out"),
+        ("read", "README.md", "--model", "nowhere", "--out", "out"),
+        ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--prompt", "Edema"),
+        ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--box", "1,2,3"),
+        ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--prompt", "Edema", "--threads", "-3"),
+        ("read", "README.md", "--model", "models/weights/phantom", "--out", "README.md"),
+        ("check", "nothing.toml"),
+        ("serve", "nothing.toml"),
+        ("status", "nothing.toml"),
+        ("read",),
+        (),
+    ],
+)
+def test_wrong_input_ends_with_2_and_one_clear_line(arguments: tuple[str, ...]) -> None:
+    done = run_command(*arguments)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+
+
+def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) -> None:
+    film = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "PatientBirthDate": "not a date"})
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(film))
+
+    done = run_command("read", path, "--model", phantom_model, "--engine", "torch", "--out", tmp_path / "out", "--json")
+
+    assert done.returncode == 0, done.stderr
+    for secret in ("Zyxwvu", "PID-7788", "not a date"):
+        assert secret not in done.stdout + done.stderr
+
+
+def test_ctrl_c_ends_a_reading_with_a_line_and_the_next_goes_on(tmp_path: Path, phantom_model: Path) -> None:
+    folder, out = tmp_path / "films", tmp_path / "out"
+    folder.mkdir()
+    for number in range(8):
+        film = films.as_another(films.thumbnail(), str(number), study=str(number))
+        (folder / f"{number:02d}.dcm").write_bytes(films.file_bytes(film))
+    command = [
+        *INTERRUPTIBLE,
+        sys.executable,
+        "-m",
+        "node",
+        "read",
+        str(folder),
+        "--model",
+        str(phantom_model),
+        "--out",
+        str(out),
+    ]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reading:
+        assert reading.stderr is not None
+        read = (line for line in reading.stderr if line.endswith(": read\n"))
+        seen = list(itertools.islice(read, 3))
+        reading.send_signal(signal.SIGINT)
+        rest = reading.stderr.read().splitlines()
+
+    assert reading.returncode == 130
+    assert not any("Traceback" in line for line in (*seen, *rest))
+    assert re.fullmatch(
+        rf"stopped; \d+ of 8 studies are in {re.escape(str(out))}; run the same command again to go on", rest[-1]
+    )
+    there = len(list(out.rglob("report.json")))
+    done = run_command("read", folder, "--model", phantom_model, "--out", out)
+    assert 0 < there < 8
+    assert f"8 studies in {out}: " in done.stderr.splitlines()[-1]
+    assert f"{there} done before" in done.stderr.splitlines()[-1]
+
+
+def test_ctrl_c_ends_a_command_of_the_models_with_one_line(tmp_path: Path) -> None:
+    command = [*INTERRUPTIBLE, sys.executable, "-m", "models.phantoms", "phantoms:2000000:9000", "--out", str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as making:
+        peers.wait_until(lambda: any(tmp_path.iterdir()), what="the first film")
+        making.send_signal(signal.SIGINT)
+        said, told = making.communicate(timeout=30)
+
+    assert (making.returncode, said, told) == (130, "", "stopped\n")
+
+
+def test_ctrl_c_stops_a_node_in_good_order(tmp_path: Path) -> None:
+    with Service(settings_for(tmp_path / "node", archive_port=104)) as node:
+        os.kill(node.pid, signal.SIGINT)
+
+        assert node.wait_until_dead(limit_seconds=30) == 130
+        assert node.logged("service.stopped")

@@ -1,0 +1,67 @@
+import os
+import pty
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import config
+from tests.paths import REPOSITORY
+from tests.support.service import settings_for
+
+
+def on_a_terminal(path: Path, *options: str) -> str:
+    """What `serve` prints on a terminal until it has started."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "node", "serve", str(path), *options]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        said = b""
+        while b"service.started" not in said:
+            assert select.select([ours], [], [], 60)[0], said
+            said += os.read(ours, 10_000)  # raises OSError when the process has ended
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return said.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "begins", "table"),
+    [((), "20", None), (("--log", "json"), "{", None), (("--log", "console"), "20", "json"), ((), "{", "json")],
+)
+def test_serve_on_a_terminal_writes_for_people_unless_told(
+    tmp_path: Path, options: tuple[str, ...], begins: str, table: str | None
+) -> None:
+    path = tmp_path / "node.toml"
+    settings = settings_for(tmp_path / "spool", archive_port=1)
+    text = config.render(settings).replace('format = "auto"', f'format = "{table or "auto"}"')
+    path.write_text(text, encoding="utf-8")
+
+    said = on_a_terminal(path, *options)
+
+    assert "service.started" in said
+    assert said.replace("\x1b[2m", "").startswith(begins)
+
+
+def test_a_node_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    settings = settings_for(tmp_path / "spool", archive_port=1)
+    path.write_text(config.render(settings), encoding="utf-8")
+    ours, theirs = pty.openpty()
+    command = ["setsid", "--ctty", sys.executable, "-m", "node", "serve", str(path), "--log", "json"]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        said = b""
+        while b"service.listening" not in said:
+            said += os.read(ours, 10_000)
+        os.close(ours)
+
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()

@@ -1,0 +1,159 @@
+import io
+import json
+import logging
+import re
+import sys
+import threading
+import time
+
+import pytest
+
+from node import log
+from tests.paths import REPOSITORY
+
+NODE = REPOSITORY / "node"
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_line_is_json_with_event_level_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    log.get().info("study.finished", study="1.2.3", outputs=3)
+
+    (line,) = lines(capsys)
+    assert line.pop("timestamp")
+    assert line == {"event": "study.finished", "level": "info", "study": "1.2.3", "outputs": 3}
+
+
+def test_a_field_that_is_not_listed_never_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    log.get().info("study.finished", patient_name="Doe^Jane", accession="A1", text="a sentence", study="1.2.3")
+
+    assert "Doe" not in json.dumps(lines(capsys)[0])
+    assert set(log.FIELDS).isdisjoint({"patient_name", "patient_id", "accession", "birth_date", "text", "sentence"})
+
+
+def test_what_a_library_says_is_named_but_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    logging.getLogger("PIL").warning("value Doe^Jane is odd")
+    logging.getLogger("pydicom").error("Doe^Jane")
+    logging.getLogger("pynetdicom.acse").error("Doe^Jane")
+    logging.getLogger("dbos").warning("a queue is late")
+
+    first, second = lines(capsys)
+    assert first["library"] == "PIL"
+    assert "message" not in first
+    assert second["message"] == "a queue is late"
+
+
+def test_a_thread_that_is_lost_says_where_and_not_what(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure()
+
+    def lose() -> None:
+        raise ValueError("Doe^Jane")
+
+    thread = threading.Thread(target=lose, name="a thread")
+    thread.start()
+    thread.join()
+
+    (line,) = lines(capsys)
+    assert (line["event"], line["library"]) == ("library.warned", "a thread")
+    assert str(line["where"]).startswith("ValueError at test_log.py")
+    assert "Doe" not in json.dumps(line)
+
+
+def test_a_line_for_people_is_one_line_without_patient_data(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure(form="console")
+
+    log.get().info("study.finished", study="1.2.3", outputs=3, patient_name="Doe^Jane")
+    log.get().warning("library.warned", message="red \x1b[31m\nforged line")
+    logging.getLogger("PIL").warning("value Doe^Jane is odd")
+
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[info +\] study.finished +outputs=3 study=1.2.3$", first)
+    assert "\x1b" not in second
+    assert "Doe" not in first + third
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("form", "is_json"), [("auto", False), ("json", True)])
+def test_a_terminal_gets_lines_for_people_unless_told(
+    monkeypatch: pytest.MonkeyPatch, form: str, is_json: bool
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    log.configure(form=form)
+
+    log.get().info("service.ready")
+
+    assert terminal.getvalue().startswith("{") == is_json
+
+
+def test_lines_below_the_level_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure(form="json", level="warning")
+
+    log.get().info("study.finished")
+    log.get().warning("study.delayed")
+
+    assert [line["event"] for line in lines(capsys)] == ["study.delayed"]
+
+
+class FullDisk(io.StringIO):
+    attempts = 0
+
+    def write(self, text: str) -> int:
+        self.attempts += 1
+        raise OSError("no space left")
+
+
+def test_a_log_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk()
+    monkeypatch.setattr(sys, "stdout", disk)
+    log.configure()
+
+    log.get().info("study.finished", study="1.2.3")
+
+    assert disk.attempts > 0
+
+
+def test_the_listed_events_are_exactly_the_logged_events() -> None:
+    roots = "|".join(sorted({event.split(".")[0] for event in log.EVENTS}))
+    sources = (path.read_text(encoding="utf-8") for path in NODE.rglob("*.py"))
+    said = {event for source in sources for event in re.findall(rf'"((?:{roots})\.\w+)"', source)}
+
+    said -= {"engine.sqlite", "retention.lock", "study.html"}  # files
+    said -= {"audit.tls", "model.prompts", "model.uncompared"}  # settings
+    formatted = {"instance.kept", "instance.repeated", "delivery.sent", "delivery.delayed", "delivery.parked"}
+    assert said | formatted == set(log.EVENTS)
+
+
+def test_lines_of_two_threads_never_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            time.sleep(0.001)  # print() writes a line and its end apart: whoever comes between spoils both
+            return super().write(text)
+
+    said = Slow()
+    monkeypatch.setattr(sys, "stdout", said)
+    log.configure()
+
+    def speak() -> None:
+        for _ in range(20):
+            log.get().info("instance.kept")
+
+    speakers = [threading.Thread(target=speak) for _ in range(3)]
+    for speaker in speakers:
+        speaker.start()
+    for speaker in speakers:
+        speaker.join()
+
+    assert [json.loads(line)["event"] for line in said.getvalue().splitlines()] == ["instance.kept"] * 60

@@ -1,0 +1,143 @@
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from node.config import ListenerSettings
+from node.domain import Reason
+from node.errors import Refused
+from node.metrics import FAILURES, ORDER_REFUSALS, REFUSALS, Metrics
+from node.service.http import HttpServer, Readiness, limits_for
+from node.settings.http import HttpSettings
+from tests.support.exported import whole_registry
+
+
+class Service:
+    def __init__(self) -> None:
+        self.parts = {"listener": True, "model": True, "disk": True}
+        self.metrics = Metrics()
+        whole_registry(self.metrics)
+        self.server = HttpServer(
+            HttpSettings(port=0),
+            self.metrics,
+            lambda: Readiness(parts=self.parts),
+            limits=limits_for(ListenerSettings()),
+        )
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.server.port}{path}", timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.server.close()
+
+
+def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
+    """The values of one metric, by its labels in alphabetical order of their names."""
+    return {
+        tuple(value for _, value in sorted(sample.labels.items())): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_live_answers_while_the_process_works(service: Service) -> None:
+    assert service.get("/live")[0] == 200
+
+
+def test_ready_answers_503_and_names_the_part_that_is_not(service: Service) -> None:
+    assert service.get("/ready")[0] == 200
+
+    service.parts["disk"] = False
+
+    status, body = service.get("/ready")
+    assert status == 503
+    assert json.loads(body) == {"ready": False, "listener": True, "model": True, "disk": False}
+
+
+def test_metrics_carry_counters_and_what_is_counted_when_asked(service: Service) -> None:
+    service.metrics.instances.labels("kept").inc()
+    service.metrics.build_info.labels("0.1", "phantom 1", "chexpert14 1").set(1)
+
+    status, body = service.get("/metrics")
+
+    assert status == 200
+    for line in (
+        'cxr_instances_total{outcome="kept"} 1.0',
+        'cxr_studies{state="finished"} 2.0',
+        'cxr_oldest_waiting_seconds{queue="studies"} 1.5',
+        "cxr_spool_free_bytes 1024.0",
+        'cxr_build_info{model="phantom 1",prompts="chexpert14 1",version="0.1"} 1.0',
+    ):
+        assert line in body
+
+
+def test_any_other_path_is_not_found(service: Service) -> None:
+    assert service.get("/studies")[0] == 404
+
+
+def test_counters_start_at_zero_for_every_label_they_can_have() -> None:
+    metrics = Metrics()
+    metrics.expect(destinations=["pacs"], prompts=["edema"])
+    registry = metrics.registry
+
+    assert samples(registry, "cxr_associations_refused_total") == {(reason,): 0.0 for reason in REFUSALS}
+    assert samples(registry, "cxr_orders_refused_total") == {(reason,): 0.0 for reason in ORDER_REFUSALS}
+    assert samples(registry, "cxr_films_total") == {(outcome,): 0.0 for outcome in ("read", *Reason)}
+    assert samples(registry, "cxr_deliveries_total") == {
+        ("pacs", outcome): 0.0 for outcome in ("sent", "committed", "delayed", "parked")
+    }
+    assert samples(registry, "cxr_findings_total") == {
+        ("edema", "other", state): 0.0 for state in ("present", "indeterminate", "uncalibrated", "absent")
+    }
+    assert ("unforeseen", "place") in samples(registry, "cxr_failures_total")
+    assert samples(registry, "cxr_failures_total") == {
+        (reason, stage): 0.0 for stage, reasons in FAILURES.items() for reason in reasons
+    }
+
+
+def test_every_refusal_of_an_object_has_its_label() -> None:
+    kinds: list[type[Refused]] = [Refused, *Refused.__subclasses__()]
+
+    assert {kind.reason for kind in kinds} == set(FAILURES["receive"])
+
+
+def test_work_that_waits_is_counted_by_queue_and_by_destination() -> None:
+    registry = whole_registry()
+
+    assert samples(registry, "cxr_waiting") == {("studies",): 1.0, ("deliveries",): 3.0}
+    assert samples(registry, "cxr_studies") == {
+        ("receiving",): 0.0, ("reading",): 1.0, ("finished",): 2.0, ("parked",): 0.0,
+    }  # fmt: skip
+    assert samples(registry, "cxr_destination_paused") == {("archive",): 1.0, ("second",): 0.0}
+    assert samples(registry, "cxr_destination_oldest_waiting_seconds") == {("archive",): 8.0, ("second",): 0.0}
+    assert samples(registry, "cxr_destination_deliveries")[("second", "parked")] == 0.0
+    assert samples(registry, "cxr_destination_uncommitted") == {("archive",): 2.0, ("second",): 0.0}
+    assert samples(registry, "cxr_destination_oldest_uncommitted_seconds") == {("archive",): 90.0, ("second",): 0.0}
+    assert samples(registry, "cxr_review_films") == {
+        ("contradicted",): 3.0, ("near_threshold",): 0.0, ("uncalibrated",): 0.0,
+    }  # fmt: skip
+    assert samples(registry, "cxr_ready") == {("listener",): 1.0, ("disk",): 0.0}
+
+
+def test_a_step_that_fails_is_not_timed() -> None:
+    metrics = Metrics()
+
+    with metrics.timed("decode"):
+        pass
+    with pytest.raises(KeyError), metrics.timed("decode"):
+        raise KeyError
+
+    assert samples(metrics.registry, "cxr_step_duration_seconds_count")[("decode",)] == 1.0

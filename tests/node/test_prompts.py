@@ -1,0 +1,150 @@
+"""The prompt set chexpert14 against what was published, and clear words for mistakes in another one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pydicom.sr._concepts_dict import concepts
+
+from node.domain import Code, Side
+from node.errors import ConfigError
+from node.prompt_set import PromptKind
+from node.read import prompts
+from tests.paths import REPOSITORY
+
+PATHOLOGIES = [
+    "atelectasis", "cardiomegaly", "consolidation", "edema", "enlarged_cardiomediastinum", "fracture", "lung_lesion",
+    "lung_opacity", "no_finding", "pleural_effusion", "pleural_other", "pneumonia", "pneumothorax", "support_devices",
+]  # fmt: skip
+NOT_IN_PS3_16 = {"46621007", "8186001", "95436008", "233604007", "125605004"}
+CONCEPTS = cast("dict[str, dict[str, dict[str, tuple[str, list[int]]]]]", concepts)  # [scheme][name][value]
+OUR_CODES = {"ENLARGED_CM", "LUNG_LESION", "PLEURAL_OTHER", "SUPPORT_DEVICES"}
+
+
+def snake(name: str) -> str:
+    return name.removeprefix("cxp/").lower().replace(" ", "_")
+
+
+def is_in_ps3_16(code: Code) -> bool:
+    """Whether pydicom's copy of the standard's tables has the code with that meaning."""
+    return any(
+        (value, meaning) == (code.value, code.meaning)
+        for concept in CONCEPTS.get(code.scheme, {}).values()
+        for value, (meaning, _) in concept.items()
+    )
+
+
+def test_chexpert14_asks_14_pathologies_and_15_regions() -> None:
+    loaded = prompts.load("chexpert14")
+
+    assert [prompt.key for prompt in loaded.prompts[:14]] == PATHOLOGIES
+    assert all(prompt.kind is PromptKind.REGION for prompt in loaded.prompts[14:])
+    assert len(loaded.prompts) == 29
+    assert loaded.name == "chexpert14"
+    assert loaded["no_finding"].kind is PromptKind.NO_FINDING
+
+
+def test_chexpert14_has_the_published_phrases_in_order() -> None:
+    source = REPOSITORY.parent / "shared" / "chex" / "prompts.json"
+    if not source.is_file():
+        pytest.skip("needs the published prompts beside the repository")
+    published = json.loads(source.read_text())
+    loaded = prompts.load("chexpert14")
+
+    names, regions = published["class_names/chexpert_14"], published["anatomy_names/cig_rg"]
+    positive, negative = published["prompts/chexpert_pos"], published["prompts/chexpert_neg"]
+
+    assert [prompt.key for prompt in loaded.prompts] == [snake(name) for name in (*names, *regions)]
+    for name in names:
+        assert list(loaded[snake(name)].phrases) == positive[name]
+        assert list(loaded[snake(name)].negatives) == negative[name]
+    for name in regions:
+        assert list(loaded[snake(name)].phrases) == published["prompts/cig_anat"][name]
+
+
+def test_every_code_is_standard_but_for_the_listed_ones() -> None:
+    loaded = prompts.load("chexpert14")
+    findings = [prompt.finding for prompt in loaded.prompts if prompt.finding is not None]
+    sites = [prompt.site for prompt in loaded.prompts if prompt.site is not None]
+
+    assert {code.value for code in findings if code.scheme == "99CHEX"} == OUR_CODES
+    assert {code.value for code in findings if code.scheme != "99CHEX" and not is_in_ps3_16(code)} == NOT_IN_PS3_16
+    assert all(is_in_ps3_16(code) for code in sites)
+    assert len({code.value for code in findings}) == 13
+
+
+def test_regions_name_their_side_and_paired_findings_do_not() -> None:
+    loaded = prompts.load("chexpert14")
+
+    for prompt in loaded.prompts:
+        named = {Side.RIGHT: "right_", Side.LEFT: "left_"}
+        expected = next((side for side, prefix in named.items() if prompt.key.startswith(prefix)), None)
+        assert prompt.side is expected
+        organ = prompt.site.meaning if prompt.site is not None else ""
+        assert prompt.paired == (prompt.kind is PromptKind.PATHOLOGY and organ in ("Lung", "Pleura"))
+
+
+def test_the_hash_is_that_of_the_file(tmp_path: Path) -> None:
+    content = b'version = "7"\n[[prompts]]\nkey = "spine"\nkind = "region"\nphrases = ["Spine"]\n'
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+
+    loaded = prompts.load(str(path))
+
+    assert (loaded.name, loaded.version) == ("mine", "7")
+    assert loaded.sha256 == hashlib.sha256(content).hexdigest()
+
+
+VERSION = 'version = "1"\n'
+REGION = VERSION + '[[prompts]]\nkey = "spine"\nkind = "region"\n'
+SPINE = 'phrases = ["Spine"]\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("version = ", "Invalid value"),
+        ("", "version must be a text"),
+        (VERSION, "at least one [[prompts]]"),
+        ("color = 1\n" + REGION + SPINE, "unknown key 'color'"),
+        (REGION + 'phrase = ["Spine"]', "unknown key 'phrase'"),
+        (REGION.replace("spine", "The spine") + SPINE, "snake_case"),
+        (REGION.replace("region", "organ") + SPINE, "kind must be one of"),
+        (REGION.replace("region", "pathology") + SPINE, "needs a finding code"),
+        (REGION, "at least one phrase"),
+        (REGION + 'phrases = "Spine"', "list of texts"),
+        (REGION + SPINE + 'side = "upper"', "side must be one of"),
+        (REGION + SPINE + "paired = 1", "paired must be true or false"),
+        (REGION + SPINE + 'site = ["1", "SCT"]', "site must be"),
+        (REGION + SPINE + 'site = ["12345678901234567", "SCT", "Spine"]', "longer than 16"),
+        (REGION + SPINE + REGION.removeprefix(VERSION) + SPINE, "stands 2 times"),
+    ],
+)
+def test_mistakes_are_told_in_clear_words(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(content)
+
+    with pytest.raises(ConfigError, match=r"wrong\.toml") as refused:
+        prompts.load(str(path))
+
+    assert says in str(refused.value)
+
+
+def test_every_mistake_is_listed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text('[[prompts]]\nkey = "a"\nkind = "organ"\n[[prompts]]\nkey = "b"\nkind = "region"\n')
+
+    with pytest.raises(ConfigError) as refused:
+        prompts.load(str(path))
+
+    assert len(refused.value.mistakes) == 3
+
+
+@pytest.mark.parametrize("name", ["chexpert15", "../chexpert14", "missing.toml"])
+def test_a_set_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError):
+        prompts.load(name)

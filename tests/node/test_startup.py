@@ -1,0 +1,133 @@
+"""What starts fast stays fast: help and version come without the large libraries, a model opens without the compiler.
+
+Modules are counted, not seconds: an import that slips in fails here on a slow machine and on a fast one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import __version__
+from tests.paths import REPOSITORY
+from tests.support.service import run_command
+
+FOLDERS = ("node", "models", "export", "language")
+
+# Each of these takes from a fifth of a second to two seconds.
+LARGE = set("dbos highdicom matplotlib onnx onnxruntime pydicom pynetdicom scipy sklearn sqlalchemy torch".split())
+# PyTorch's compiler, and what only that needs: 1.5 s.
+COMPILER = {"sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes"}
+
+
+def runnable() -> list[str]:
+    """Every module of the product that a person runs."""
+    names = ["deploy.backup"]
+    for path in sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")):
+        if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8"):
+            place = path.relative_to(REPOSITORY).with_suffix("")
+            names.append(".".join(part for part in place.parts if part != "__main__"))
+    return names
+
+
+def node_commands() -> list[str]:
+    return re.findall(r"^    (\w+)  ", run_command("--help").stdout, re.MULTILINE)
+
+
+def said_and_imported(module: str, *calls: str) -> tuple[str, set[str]]:
+    """Run a module with each of some arguments, to its SystemExit with 0; what it printed, and what it imported."""
+    program = (
+        "import json, runpy, sys\n"
+        "module, *calls = sys.argv[1:]\n"
+        "for call in calls:\n"
+        "    sys.argv = [module, *call.split()]\n"
+        "    try:\n"
+        "        runpy.run_module(module, run_name='__main__', alter_sys=True)\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code, end.code\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", program, module, *calls]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_the_version_is_had_without_the_node() -> None:
+    program = (
+        "import sys, node; print(node.__version__, sorted(name for name in sys.modules if name.startswith('node')))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert done.stdout == f"{__version__} ['node']\n"
+
+
+def test_every_command_is_known_here() -> None:
+    assert {"node", "models.checkpoint", "models.train", "models.phantoms", "export.build"} <= set(runnable())
+    assert {"serve", "read", "status"} <= set(node_commands())
+
+
+@pytest.mark.parametrize("module", runnable())
+def test_help_and_version_need_no_large_library(module: str) -> None:
+    said, imported = said_and_imported(module, "--version", "--help")
+
+    assert said.startswith(f"python -m {module} (ChEX Node) {__version__}\nusage: python -m {module} ")
+    assert LARGE & imported == set()
+
+
+def test_help_of_each_command_of_the_node_needs_no_large_library() -> None:
+    names = node_commands()
+
+    said, imported = said_and_imported("node", *(f"{name} --help" for name in names))
+
+    assert [f"usage: python -m node {name} " in said for name in names] == [True] * len(names)
+    assert LARGE & imported == set()
+
+
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_a_film_is_read_without_the_compiler_of_torch(
+    tmp_path: Path, phantom_model: Path, chest_film: Path, engine: str
+) -> None:
+    program = (
+        "import json, sys; from node.__main__ import main; assert main(sys.argv[1:]) == 0; "
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    read = ["read", str(chest_film), "--model", str(phantom_model), "--out", str(tmp_path), "--engine", engine]
+
+    done = subprocess.run([sys.executable, "-c", program, *read], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("*/sr.dcm"))
+    assert COMPILER & set(json.loads(done.stderr.splitlines()[-1])) == set()
+
+
+def test_no_thread_that_computed_stays(phantom_model: Path) -> None:
+    # More helpers of OpenMP than cores slow down all products of few rows. PyTorch indexes few rows without helpers.
+    program = (
+        "import os, sys, time, numpy, torch; from pathlib import Path; from models.engines import open_engine\n"
+        "count = lambda: len(os.listdir('/proc/self/task'))\n"
+        "torch.set_num_threads(2); before = count()\n"
+        "engine = open_engine(Path(sys.argv[1]), engine='torch', threads=2)\n"
+        "ids = engine.write(numpy.random.default_rng(3).standard_normal((90, 128), dtype=numpy.float32))\n"
+        "end = time.monotonic() + 10\n"
+        "while count() > before and time.monotonic() < end: time.sleep(0.01)\n"
+        "print(len(ids), count() - before)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(phantom_model)], cwd=REPOSITORY, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout) == (0, "90 0\n"), done.stderr
+
+
+def test_quick_tests_can_be_collected_without_torch() -> None:
+    program = "import sys; sys.modules['torch'] = None; import tests.conftest"
+
+    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False).returncode == 0

@@ -1,0 +1,244 @@
+"""The films to review of one study, as its rounds find them: which wait, and for which reason."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from node.config import Settings
+from node.domain import FindingState
+from node.metrics import ReviewReason
+from node.outputs import correction
+from node.outputs.correction import Correction, CorrectionKind
+from node.prompt_set import PromptSet
+from node.read.decoding import Radiograph
+from node.read.model import Reading
+from node.service.reviews import ReviewFinder
+from node.store import lookup
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.web import review
+from node.web.review import ReviewQueue
+from tests.node.outputs.test_rejection import highdicom_note
+from tests.support import peers
+from tests.support.damage import FILM, STUDY, Bench, benches
+from tests.support.fakes import ScriptedReader
+from tests.support.service import settings_for
+from tests.support.spoken import PROMPTS
+
+KEY = "edema"
+
+
+class Doubtful(ScriptedReader):
+    """Answers everything but one prompt with "absent"."""
+
+    def __init__(self, state: FindingState, contradiction: str | None) -> None:
+        super().__init__()
+        self._state, self._contradiction = state, contradiction
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        reading = super().read(image, prompts)
+        answers = []
+        for answer in reading.pathologies:
+            is_doubtful = answer.prompt == KEY
+            state = self._state if is_doubtful else FindingState.ABSENT
+            against = self._contradiction if is_doubtful else None
+            answers.append(replace(answer, state=state, contradiction=against))
+        return replace(reading, pathologies=tuple(answers))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with benches(tmp_path) as made:
+        yield made
+
+
+def read(bench: Bench, state: FindingState, contradiction: str | None = None) -> None:
+    """Read the film with a network that is in doubt about one finding."""
+    pipeline = replace(bench.steps.pipeline, reader=Doubtful(state, contradiction))
+    bench.steps = replace(bench.steps, pipeline=pipeline)
+    bench.keep(FILM)
+    bench.round()
+
+
+def settings_of(bench: Bench) -> Settings:
+    return settings_for(bench.folder, archive_port=104)
+
+
+def queue_of(bench: Bench, *, limit: int = 50) -> ReviewQueue:
+    return review.queue(settings_of(bench), bench.spool, PROMPTS, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("state", "contradiction", "reasons"),
+    [
+        (FindingState.INDETERMINATE, None, ["The probability is too low for present and too high for absent."]),
+        (FindingState.INDETERMINATE, "film_normal", ["The network also calls the whole film normal."]),
+        (FindingState.UNCALIBRATED, None, ["The threshold was not measured on such films."]),
+        (
+            FindingState.UNCALIBRATED,
+            "other_side",
+            [
+                "Asked about the side of its box, the network finds it on the other side.",
+                "The threshold was not measured on such films.",
+            ],
+        ),
+    ],
+)
+def test_a_doubtful_finding_is_in_the_queue_with_its_reasons(
+    bench: Bench, state: FindingState, contradiction: str | None, reasons: list[str]
+) -> None:
+    read(bench, state, contradiction)
+
+    (film,) = queue_of(bench).films
+    (finding,) = film.findings
+
+    assert (film.study, film.film) == (STUDY, FILM.SOPInstanceUID)
+    assert (finding.prompt, finding.state) == (KEY, state)
+    assert list(finding.reasons) == reasons
+
+
+@pytest.mark.parametrize("state", [FindingState.PRESENT, FindingState.ABSENT])
+def test_a_film_without_a_doubtful_finding_is_not_in_the_queue(bench: Bench, state: FindingState) -> None:
+    read(bench, state)
+
+    assert queue_of(bench).films == ()
+
+
+def counted(bench: Bench) -> dict[str, int]:
+    return bench.ledger.reviews.counts()
+
+
+@pytest.mark.parametrize(
+    ("state", "contradiction", "reason"),
+    [
+        (FindingState.INDETERMINATE, None, "near_threshold"),
+        (FindingState.INDETERMINATE, "film_normal", "contradicted"),
+        (FindingState.UNCALIBRATED, None, "uncalibrated"),
+        (FindingState.UNCALIBRATED, "other_side", "contradicted"),
+    ],
+)
+def test_a_film_is_counted_once_by_its_reason(
+    bench: Bench, state: FindingState, contradiction: str | None, reason: str
+) -> None:
+    read(bench, state, contradiction)
+
+    assert counted(bench) == {reason: 1}
+    assert reason in get_args(ReviewReason)
+
+
+def test_a_film_that_a_reader_judged_is_not_counted_any_more(bench: Bench) -> None:
+    read(bench, FindingState.INDETERMINATE)
+    judge(bench)
+
+    assert queue_of(bench).films == (), "the queue does not wait for the round"
+    bench.round()
+
+    assert counted(bench) == {}
+
+
+def test_a_film_is_counted_again_when_the_judgment_is_withdrawn(bench: Bench) -> None:
+    read(bench, FindingState.INDETERMINATE)
+    judged = judge(bench)
+    bench.round()
+    judge(bench, CorrectionKind.WITHDRAW, withdraws=judged)
+    bench.round()
+
+    assert counted(bench) == {"near_threshold": 1}
+
+
+def test_a_rejected_film_is_not_counted(bench: Bench) -> None:
+    read(bench, FindingState.INDETERMINATE)
+    bench.keep(highdicom_note(FILM))
+    bench.round()
+
+    assert counted(bench) == {}
+    assert queue_of(bench).films == ()
+
+
+def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
+    bench.keep(FILM)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan["files"]]
+    written = bench.steps.write(plan)
+    assert written is not None
+
+    for _ in range(2):
+        bench.steps.finish(plan, outcomes, written)
+
+    assert counted(bench) == {"near_threshold": 1}
+
+
+def test_an_older_ledger_gets_its_films_at_the_start(bench: Bench) -> None:
+    read(bench, FindingState.UNCALIBRATED)
+    older = sqlite3.connect(bench.folder / "ledger.sqlite", isolation_level=None)
+    older.execute("DROP TABLE reviews")
+    older.execute("ALTER TABLE studies DROP COLUMN has_reviews")
+    older.close()
+
+    with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
+        assert ledger.reviews.counts() == {}
+        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS)
+        peers.wait_until(lambda: ledger.reviews.counts() == {"uncalibrated": 1}, what="the film is found")
+        finder.close()
+
+        assert ledger.reviews.recorded() == {STUDY}
+
+
+def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_path: Path) -> None:
+    read(bench, FindingState.UNCALIBRATED)
+    damaged = bench.folder / "studies" / "1.1" / "readings"
+    shutil.copytree(bench.folder / "studies" / STUDY, damaged.parent)
+    for answer in damaged.glob("*.json"):
+        answer.write_text(json.dumps({"source": FILM.SOPInstanceUID, "findings": 5}), encoding="utf-8")
+    with closing(Ledger(connect(tmp_path / "new.sqlite"))) as ledger:
+        for study_uid in (STUDY, "1.1"):
+            ledger.add_finished_study(study_uid)
+
+        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS)
+        peers.wait_until(lambda: len(ledger.reviews.recorded()) == 2, what="both studies were looked at")
+        finder.close()
+
+        assert ledger.reviews.counts() == {"uncalibrated": 1}
+
+
+def test_the_queue_goes_beyond_the_listed_films(bench: Bench) -> None:
+    read(bench, FindingState.INDETERMINATE)
+    (row,) = lookup.to_review(settings_of(bench).storage)
+    others = [replace(row, study_uid=f"1.{n}", film=f"1.{n}.1", urgency=9) for n in range(300)]
+    for other in others:
+        bench.ledger.set_study(other.study_uid, "finished")
+        bench.ledger.reviews.replace(other.study_uid, [other])
+
+    found = queue_of(bench, limit=1)
+
+    assert [film.film for film in found.films] == [FILM.SOPInstanceUID]
+    assert found.total == 301
+
+
+def judge(bench: Bench, kind: CorrectionKind = CorrectionKind.ACCEPT, *, withdraws: str = "") -> str:
+    """Store what a reader says of the finding, as the page and the interface for programs do."""
+    number = len(bench.spool.documents(STUDY, "corrections")) + 1
+    made = Correction(
+        id=f"{number:032x}",
+        study_uid=str(STUDY),
+        film=str(FILM.SOPInstanceUID),
+        kind=kind,
+        at=datetime(2026, 11, 23, 12, 0, number, tzinfo=UTC),
+        by="anna",
+        source="page",
+        prompt="" if withdraws else KEY,
+        withdraws=withdraws,
+    )
+    bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    return made.id

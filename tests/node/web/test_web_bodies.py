@@ -1,0 +1,121 @@
+"""Bodies of requests to the web application: too long ones, endless ones, and those that come too slowly."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from typing import Annotated
+
+import pytest
+from fastapi import Body, FastAPI
+from starlette.requests import Request
+
+from node.net.http_limits import Limits
+from node.web import bodies, problems
+from node.web.bodies import BodyLimit
+from tests.support.serving import read_to_end, serving
+
+QUICK = Limits(connections=8, by_host=6, header_seconds=0.5, stalled_seconds=0.5, body_bytes=1000)
+
+
+def application() -> FastAPI:
+    """An application that counts a body, one that parses it, and one that takes its time with it."""
+    made = FastAPI()
+    problems.install(made)
+    made.add_middleware(BodyLimit, limits={"/count": 2_000_000, "/think": 5_000_000})
+
+    @made.post("/count")
+    async def count(request: Request) -> list[int]:
+        pieces: list[bytes] = []
+        await bodies.take(request, pieces.append)
+        return [sum(map(len, pieces)), max(map(len, pieces), default=0)]
+
+    @made.post("/parse")
+    def parse(content: Annotated[dict[str, str], Body()]) -> int:
+        return len(content)
+
+    @made.post("/think")
+    async def think(request: Request) -> str:
+        await bodies.take(request, lambda _part: time.sleep(0.4))
+        return "done"
+
+    return made
+
+
+def posted(path: str, *, length: int | None) -> bytes:
+    """The header of a request; length: None if its body comes in chunks."""
+    body = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return f"POST {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{body}\r\n\r\n".encode()
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def chunks(count: int, *, size: int) -> bytes:
+    return (f"{size:x}\r\n".encode() + b" " * size + b"\r\n") * count + b"0\r\n\r\n"
+
+
+def test_a_body_comes_in_pieces_and_complete() -> None:
+    with serving(application=application()) as served:
+        answer = served.ask(posted("/count", length=1_900_000) + b"x" * 1_900_000)
+
+    total, largest = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert total == 1_900_000
+    assert largest < 1_500_000
+
+
+@pytest.mark.parametrize(("path", "length"), [("/count", 2_000_001), ("/parse", 300_000), ("/parse", 10**9)])
+def test_a_body_that_says_it_is_too_long_is_refused(path: str, length: int) -> None:
+    with serving(application=application()) as served:
+        answer = served.ask(posted(path, length=length))
+
+    assert status_of(answer) == 413
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["title"]
+
+
+@pytest.mark.parametrize("path", ["/count", "/parse"])
+def test_a_body_that_turns_out_too_long_is_refused(path: str) -> None:
+    with serving(application=application()) as served:
+        answer = served.ask(posted(path, length=None) + chunks(40, size=64 * 1024))
+
+    assert status_of(answer) == 413
+
+
+def test_a_body_that_stops_is_cut_off() -> None:
+    begun = posted("/count", length=1000) + b"x" * 10
+    with serving(application=application(), limits=QUICK) as served, served.connect(begun) as connection:
+        served.wait_for_close("silent")
+
+        assert read_to_end(connection) == b""
+
+
+def test_a_body_that_comes_byte_by_byte_is_cut_off() -> None:
+    with serving(application=application(), limits=QUICK) as served:
+        with served.connect(posted("/count", length=100_000)) as connection:
+            began = time.monotonic()
+            with suppress(OSError):
+                while served.closed("silent") == 0 and time.monotonic() - began < 20.0:
+                    connection.sendall(b"x")
+                    time.sleep(0.05)
+
+        assert served.closed("silent") == 1
+
+
+def test_a_steady_body_has_the_time_that_it_needs() -> None:
+    begun = posted("/count", length=100_000)
+    with serving(application=application(), limits=QUICK) as served, served.connect(begun) as connection:
+        for _ in range(50):
+            connection.sendall(b"x" * 2000)
+            time.sleep(0.05)
+        answer = read_to_end(connection)
+
+    assert status_of(answer) == 200
+
+
+def test_a_client_waits_while_the_program_takes_its_time() -> None:
+    with serving(application=application(), limits=QUICK) as served:
+        answer = served.ask(posted("/think", length=4_000_000) + b"x" * 4_000_000)
+
+    assert status_of(answer) == 200

@@ -1,0 +1,191 @@
+"""The stream of changes of the worklist: what it says, how many may watch, and that nobody who has gone is kept."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from node.errors import NodeError
+from node.metrics import Metrics
+from node.net.http_limits import Limits
+from node.service import http as http_pages
+from node.store import lookup
+from node.store.spool import Spool
+from node.web import api, application
+from node.web.look_files import Looks
+from node.web.parts import WebParts
+from tests.support import films, peers
+from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.service import Service, settings_for
+from tests.support.serving import Served, serving
+from tests.support.spoken import PROMPTS
+
+LISTEN = http_pages._listen
+MOST = 16
+QUICK = Limits(connections=128, by_host=96, header_seconds=5.0, stalled_seconds=1.0)
+WATCH = b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n"
+CHANGED = b"event: studies\ndata: changed\n\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A server of the pages without a node behind it."""
+
+    served: Served
+    parts: WebParts
+
+    def watch(self, *fields: bytes) -> socket.socket:
+        return self.served.connect(WATCH % b"".join(field + b"\r\n" for field in fields))
+
+    def wait_for(self, count: int) -> None:
+        peers.wait_until(lambda: self.parts.streams.count == count, what=f"{count} watch")
+
+
+@contextmanager
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    looks = Looks(tmp_path / "looks")
+    looks.close()
+    parts = WebParts(
+        settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks
+    )
+    with serving(application=application.build(parts), limits=QUICK) as served:
+        yield Watched(served=served, parts=parts)
+
+
+def read_until(connection: socket.socket, wanted: bytes, content: bytes = b"") -> bytes:
+    while wanted not in content:
+        piece = connection.recv(4096)
+        assert piece, f"the stream ended within {content!r}"
+        content += piece
+    return content
+
+
+def test_arrival_and_end_of_a_film_are_told(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    # So long a quiet time that the state can be asked for between arrival and end.
+    with (
+        ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=3.0)) as service,
+    ):
+        connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=30)
+        connection.request("GET", "/api/v1/events")
+        stream = connection.getresponse()
+        assert stream.getheader("Cache-Control") == "no-store"
+        states = [state_at_next_event(stream, service)]
+        assert peers.send(film, port=service.dicom_port) == 0
+        while states[-1] != "finished":
+            states.append(state_at_next_event(stream, service))
+        connection.close()
+
+    assert states[0] == ""
+    assert len(states) >= 3, "its arrival is told before its end"
+
+
+def state_at_next_event(stream: http.client.HTTPResponse, service: Service) -> str:
+    """The state of the only study right after the next event; "" while there is none."""
+    while stream.readline() != b"event: studies\n":
+        pass
+    connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=30)
+    connection.request("GET", "/api/v1/studies")
+    studies = json.loads(connection.getresponse().read())["studies"]
+    connection.close()
+    return studies[0]["state"] if studies else ""
+
+
+@pytest.mark.parametrize("fields", [(), (b"Last-Event-ID: 7",), (b"Last-Event-ID: \xff\x00",)])
+def test_a_client_that_comes_back_is_told_to_look_again(tmp_path: Path, fields: tuple[bytes, ...]) -> None:
+    with watched(tmp_path) as node, node.watch(*fields) as connection:
+        head = read_until(connection, b"\r\n\r\n")
+        if b" 400 " in head:  # no header may hold a NUL
+            return
+
+        assert CHANGED in read_until(connection, b"changed\n\n", head)
+
+
+def test_a_question_is_told_to_those_who_watch_its_study(tmp_path: Path) -> None:
+    with watched(tmp_path) as node:
+        film = films.keep(node.parts.spool, films.thumbnail()).instance
+        watch = WATCH.replace(b"/events", f"/events?study={film.study_uid}".encode()) % b""
+        with node.served.connect(watch) as connection:
+            read_until(connection, CHANGED)
+
+            node.parts.spool.keep_document(film.study_uid, "questions", "a" * 32, {})
+
+            assert read_until(connection, CHANGED)
+
+
+def test_a_client_that_goes_away_is_forgotten(tmp_path: Path) -> None:
+    with watched(tmp_path) as node:
+        with ExitStack() as clients:
+            for _ in range(MOST):
+                clients.enter_context(node.watch())
+            node.wait_for(MOST)
+
+        node.wait_for(0)
+        with node.watch() as again:
+            assert b" 200 " in read_until(again, b"\r\n\r\n")
+
+
+def test_only_so_many_may_watch_however_fast_they_come(tmp_path: Path) -> None:
+    with watched(tmp_path) as node, ExitStack() as clients:
+        watching = [clients.enter_context(node.watch()) for _ in range(4 * MOST)]
+        heads = [read_until(connection, b"\r\n\r\n").split(b"\r\n")[0] for connection in watching]
+
+        assert sum(b" 200 " in head for head in heads) == MOST == node.parts.streams.count
+        assert sum(b" 503 " in head for head in heads) == 3 * MOST
+        assert b" 200 " in node.served.ask(b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+
+def narrow(host: str, port: int) -> socket.socket:
+    """A port whose connections hold few bytes that are not sent, so that the test need not fill megabytes."""
+    listening = LISTEN(host, port)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return listening
+
+
+def test_a_client_that_reads_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = itertools.count()
+    monkeypatch.setattr(lookup, "fingerprint", lambda _storage: str(next(changes)))
+    monkeypatch.setattr(api, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(http_pages, "_listen", narrow)
+    with watched(tmp_path) as node, socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect((LOOPBACK, node.served.port))
+        slow.sendall(WATCH % b"")
+        node.wait_for(1)
+        node.served.wait_for_close("stalled")
+        node.wait_for(0)
+        held = next(changes)
+        time.sleep(0.5)
+
+        assert next(changes) == held + 1  # nobody looks for changes any more
+        assert held * len(CHANGED) < 2**20  # nor did anybody while the client read nothing
+
+
+def test_an_outage_of_the_database_ends_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(("first", NodeError("the database is away"), "second"))
+
+    def fingerprint(_storage: object) -> str:
+        answer = next(answers, "second")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(lookup, "fingerprint", fingerprint)
+    monkeypatch.setattr(api, "_POLL_SECONDS", 0.05)
+    with watched(tmp_path) as node, node.watch() as connection:
+        content = b""
+        while content.count(CHANGED) < 2:
+            content += read_until(connection, b"changed\n\n")
+
+        assert b" 200 " in content

@@ -1,0 +1,188 @@
+"""Signing in: wrong passwords, too many of them, where a login leads, and how long a session lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
+
+from node.settings.http import HttpSettings
+from node.store import files
+from node.web.passwords import set_password
+from node.web.sessions import IDLE_SECONDS, LONGEST_SECONDS, Sessions, load_key
+from node.web.sign_in import Busy, SignIn
+from tests.node.web.test_rate import Clock
+from tests.support.web_access import BROWSER, PASSWORD, client_of, opened, sign_in, users_in
+
+HOST = "10.0.0.7"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    settings = HttpSettings(password_file=users_in(tmp_path, "ada", "bob"))
+    with opened(settings, tmp_path) as access, client_of(access) as client:
+        yield client
+
+
+def test_the_login_page_is_plain_and_quotes_what_it_repeats(client: TestClient) -> None:
+    page = client.get("/login", params={"next": '/x?"><b>'}, headers=BROWSER).text
+
+    assert '<form method="post" action="/login">' in page
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert 'value="/x?&#34;&gt;&lt;b&gt;"' in page
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("/study/1.2.3?x=1", "/study/1.2.3?x=1"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example/", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/x\r\nset-cookie: a=b", "/"),
+        ("/\t/evil.example", "/"),
+        ("/login?next=/login", "/"),
+        ("", "/"),
+    ],
+)
+def test_a_login_leads_to_this_server_only(client: TestClient, target: str, place: str) -> None:
+    form = {"user": "ada", "password": PASSWORD, "next": target}
+
+    answer = client.post("/login", data=form, headers=BROWSER)
+
+    assert (answer.status_code, answer.headers["location"]) == (303, place)
+    again = client.get("/login", params={"next": target}, headers=BROWSER)
+    assert (again.status_code, again.headers["location"]) == (303, place)
+
+
+def test_a_wrong_password_is_told_as_an_unknown_user_is(client: TestClient) -> None:
+    with capture_logs() as lines:
+        wrong = client.post("/login", data={"user": "ada", "password": "wrong"}, headers=BROWSER)
+        unknown = client.post("/login", data={"user": "my secret password", "password": ""}, headers=BROWSER)
+
+    assert wrong.status_code == unknown.status_code == 401
+    assert wrong.text == unknown.text
+    assert not client.cookies
+    assert [(line["event"], line["user"]) for line in lines] == [("session.refused", "ada"), ("session.refused", "")]
+
+
+def test_too_many_wrong_passwords_have_to_wait(client: TestClient) -> None:
+    statuses = [sign_in(client, password="wrong") for _ in range(6)]
+
+    assert statuses == [401] * 5 + [429]
+    right = client.post("/login", data={"user": "ada", "password": PASSWORD}, headers=BROWSER)
+    assert right.status_code == 429
+    assert 0 < int(right.headers["retry-after"]) <= 60
+    assert client.get("/api/v1/who", auth=("ada", PASSWORD)).status_code == 429
+    assert sign_in(client, "bob") == 303
+
+
+def test_right_passwords_are_not_counted(client: TestClient) -> None:
+    assert [sign_in(client) for _ in range(7)] == [303] * 7
+
+
+@pytest.mark.parametrize(
+    ("content", "status"), [(b"user=" + b"x" * 20_000, 413), (b"user=%ff", 401), (b"\xff", 400), (b"a&" * 9, 400)]
+)
+def test_a_form_that_is_no_login_is_refused(client: TestClient, content: bytes, status: int) -> None:
+    assert client.post("/login", content=content, headers=BROWSER).status_code == status
+    assert client.get("/login").status_code == 200
+
+
+def test_without_passwords_there_is_no_login_page(tmp_path: Path) -> None:
+    with opened(HttpSettings(), tmp_path) as access, client_of(access) as client:
+        assert client.get("/login").status_code == 404
+
+
+def test_a_program_is_checked_once_until_the_password_changes(tmp_path: Path) -> None:
+    path = users_in(tmp_path, "ada")
+
+    async def check() -> list[bool]:
+        users = SignIn(path)
+        try:
+            many = [users.check("ada", PASSWORD, host=HOST, is_repeated=True) for _ in range(12)]
+            right = [credential is not None for credential in await asyncio.gather(*many)]
+            assert len(users._remembered) == 1
+            set_password(path, "ada", "another password")
+            return [*right, await users.check("ada", PASSWORD, host=HOST, is_repeated=True) is not None]
+        finally:
+            users.close()
+
+    assert asyncio.run(check()) == [True] * 12 + [False]
+
+
+def test_only_so_many_passwords_wait_to_be_checked(tmp_path: Path) -> None:
+    async def check() -> list[object]:
+        users = SignIn(users_in(tmp_path, "ada"))
+        try:
+            many = [users.check("ada", "wrong", host=f"10.0.0.{number}") for number in range(18)]
+            return await asyncio.gather(*many, return_exceptions=True)
+        finally:
+            users.close()
+
+    outcomes = asyncio.run(check())
+
+    assert outcomes[:16] == [None] * 16
+    assert all(isinstance(outcome, Busy) for outcome in outcomes[16:])
+
+
+def test_a_session_ends_when_it_is_idle_or_old(tmp_path: Path) -> None:
+    clock = Clock()
+    sessions = Sessions(b"k" * 32, tmp_path, clock=clock)
+    session = sessions.begin("ada", credential="c")
+
+    clock.now = IDLE_SECONDS
+    assert sessions.read(sessions.cookie(session)) == session
+    clock.now += 1
+    assert sessions.read(sessions.cookie(session)) is None
+    clock.now = 0
+    while clock.now <= LONGEST_SECONDS:
+        kept = sessions.read(sessions.cookie(session))
+        assert kept is not None
+        session = sessions.renewed(kept) or kept
+        clock.now += IDLE_SECONDS
+    assert sessions.read(sessions.cookie(session)) is None
+
+
+def test_a_cookie_is_renewed_once_a_minute(tmp_path: Path) -> None:
+    clock = Clock()
+    sessions = Sessions(b"k" * 32, tmp_path, clock=clock)
+    session = sessions.begin("ada", credential="c")
+
+    clock.now = 59
+    assert sessions.renewed(session) is None
+    clock.now = 60
+    renewed = sessions.renewed(session)
+    assert renewed is not None
+    assert (renewed.id, renewed.began, renewed.seen) == (session.id, 0, 60)
+
+
+def test_an_ended_session_stays_ended_with_every_cookie(tmp_path: Path) -> None:
+    sessions = Sessions(b"k" * 32, tmp_path, clock=Clock())
+    session, other = (sessions.begin("ada", credential="c") for _ in range(2))
+    cookie = sessions.cookie(session)
+
+    sessions.end(session)
+
+    assert sessions.read(cookie) is None
+    assert Sessions(b"k" * 32, tmp_path, clock=Clock()).read(cookie) is None  # another process
+    assert sessions.read(sessions.cookie(other)) == other
+
+
+def test_the_key_is_private_kept_and_made_anew_if_damaged(tmp_path: Path) -> None:
+    key, path = load_key(tmp_path), tmp_path / "session-key"
+
+    assert len(key) == 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert load_key(tmp_path) == key
+    files.write(path, b"short")
+    assert len(load_key(tmp_path)) == 32
+    other = Sessions(b"o" * 32, tmp_path).begin("ada", credential="c")
+    assert Sessions(key, tmp_path).read(Sessions(b"o" * 32, tmp_path).cookie(other)) is None

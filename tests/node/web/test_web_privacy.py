@@ -1,0 +1,229 @@
+"""A patient's values in a film, and a person who does everything over the web: they stand only where they may.
+
+They may stand on the page of a study for a user who has signed in, and in DICOM objects and messages.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node.settings.http import HttpSettings
+from tests.support import films, peers
+from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.service import Service, run_command, settings_for
+from tests.support.traces import MARK, found_in, marked
+from tests.support.web_access import PASSWORD, users_in
+
+# The sender's pydicom warns of what this test makes it send.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+BASIC = {"Authorization": f"Basic {b64encode(f'ada:{PASSWORD}'.encode()).decode()}"}
+NOBODY: dict[str, str] = {}
+JSON, DICOM = "application/json", "application/dicom"
+OWN = ("application/dicom", "x-application/hl7-v2+er7", "image/png")
+"""The media types of what is the patient's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """An answer with its header fields, for a search."""
+
+    status: int
+    kind: str
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node that knows its users, and has read a film of a patient."""
+
+    service: Service
+    film: Dataset
+    archive: ReceivingArchive
+
+    @property
+    def study(self) -> str:
+        return str(self.film.StudyInstanceUID)
+
+    @property
+    def uid(self) -> str:
+        return str(self.film.SOPInstanceUID)
+
+    def ask(
+        self, method: str, path: str, body: object = None, *, kind: str = JSON, who: dict[str, str] = BASIC
+    ) -> Said:
+        """Send a request; a body in bytes is sent as it is, another one as JSON."""
+        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body)
+        connection.request(method, path, body=content, headers={"Content-Type": kind, **who})
+        answer = connection.getresponse()
+        fields = str(answer.getheaders()).encode()
+        said = Said(
+            status=answer.status,
+            kind=answer.getheader("Content-Type", "").partition(";")[0],
+            content=fields + b"\n" + answer.read(),
+        )
+        connection.close()
+        return said
+
+    def json(self, method: str, path: str, body: object = None, *, kind: str = JSON) -> dict[str, object]:
+        said = self.ask(method, path, body, kind=kind)
+        assert said.status < 300, (path, said)
+        found: dict[str, object] = json.loads(said.content.partition(b"\n")[2])
+        return found
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    directory = tmp_path_factory.mktemp("privacy")
+    with ReceivingArchive() as archive:
+        settings = settings_for(directory / "node", archive_port=archive.port)
+        settings = replace(settings, http=HttpSettings(port=0, password_file=users_in(directory, "ada")))
+        with Service(settings) as service:
+            node = Node(service=service, film=marked(films.thumbnail()), archive=archive)
+            assert peers.send(node.film, port=service.dicom_port) == 0
+            archive.wait_for_kept(2)
+            service.wait_for("study.finished")
+            live_through(node)
+            yield node
+
+
+def live_through(node: Node) -> None:
+    """Do everything that a user can do with a study, so that all that it leaves is there to be searched."""
+    film, study = f"/api/v1/films/{node.uid}", f"/api/v1/studies/{node.study}"
+    about = {"questions": [{"prompt": "Edema", "box": [2, 3, 20, 30]}]}
+    asked = node.json("POST", f"{film}/questions", about)["questions"]
+    assert isinstance(asked, list)
+    node.json("POST", f"/api/v1/questions/{asked[0]['id']}/send", {})
+    node.json("POST", f"{film}/replies", {"text": "what changed?"})
+    node.json("POST", f"{film}/corrections", {"kind": "reject", "prompt": "atelectasis", "id": "a" * 32})
+    node.json("POST", f"{study}/retry", {})
+    another = films.file_bytes(marked(films.as_another(films.thumbnail(), "another", study="another")))
+    node.json("POST", "/api/v1/instances", another, kind=DICOM)
+    node.service.wait_for("study.finished", count=3)
+    node.archive.wait_until(lambda: len(node.archive.kept) >= 8)
+
+
+def looks_of(node: Node) -> Iterator[str]:
+    """Addresses of a film that is looked at."""
+    look = node.json("POST", "/api/v1/looks", films.file_bytes(node.film), kind=DICOM)
+    assert found_in(json.dumps(look).encode()) == []
+    asked = (("questions", {"questions": [{"prompt": "Edema"}]}), ("replies", {"text": "List the findings"}))
+    for route, body in asked:
+        said = node.json("POST", f"/api/v1/looks/{look['id']}/{route}", body)
+        assert found_in(json.dumps(said).encode()) == []
+    yield from (f"/upload/{look['id']}", f"/api/v1/looks/{look['id']}/picture")
+
+
+def outputs_of(node: Node) -> Iterator[str]:
+    outputs = node.json("GET", f"/api/v1/studies/{node.study}")["outputs"]
+    assert isinstance(outputs, list)
+    yield from (f"/api/v1/outputs/{output['uid']}" for output in outputs)
+
+
+def paths_of(node: Node) -> list[str]:
+    """What can be read of a node, but for the page of a study."""
+    film = f"/api/v1/films/{node.uid}"
+    return [
+        *("/", "/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
+        *("/review", "/api/v1/review"),
+        *(f"/api/v1/studies/{node.study}", f"{film}/questions", f"{film}/corrections", f"{film}/picture"),
+        *outputs_of(node),
+        *looks_of(node),
+    ]
+
+
+def bad_requests(node: Node) -> Iterator[tuple[str, str, object, str]]:
+    """Requests that hold a patient's values where a careless program quotes them: method, path, body, its type."""
+    name, film = quote(f"{MARK}^{MARK}ö"), f"/api/v1/films/{node.uid}"
+    for path in ("/api/v1/studies", "/api/v1/outputs", "/studies", "/upload", "/static"):
+        yield "GET", f"{path}/{name}", None, JSON
+    yield from (("GET", path, None, JSON) for path in (f"/{name}", f"/?q={name}", f"/api/v1/studies?q={name}"))
+    yield "GET", f"{film}/picture?center={name}&width={name}", None, JSON
+    yield "GET", f"/studies/{node.study}?film={name}", None, JSON
+    yield "POST", f"/api/v1/questions/{name}/send", {}, JSON
+    for path in (f"{film}/questions", f"{film}/replies", f"{film}/corrections"):
+        for body in ({MARK: MARK}, MARK, [MARK], MARK.encode(), {"kind": MARK, "text": [MARK], "questions": MARK}):
+            yield "POST", path, body, JSON
+    cut = films.file_bytes(marked(films.thumbnail()))[:-1000]
+    for path in ("/api/v1/instances", "/api/v1/looks"):
+        yield "POST", path, cut, DICOM
+        yield "POST", path, MARK.encode() * 100, DICOM
+        yield "POST", path, cut, f"{MARK}/{MARK}"
+        yield "POST", path, cut, f'multipart/related; type="application/dicom"; boundary="{MARK}"'
+    no_uid = films.changed(marked(films.thumbnail()), {"StudyInstanceUID": f"{MARK}.1"})
+    yield "POST", "/api/v1/instances", films.file_bytes(no_uid), DICOM
+    yield "POST", "/login", f"user={MARK}&password={MARK}".encode(), "application/x-www-form-urlencoded"
+
+
+def traces(answers: dict[str, Said]) -> dict[str, list[str]]:
+    return {path: found for path, said in answers.items() if (found := found_in(said.content))}
+
+
+def test_no_answer_but_the_page_of_a_study_names_a_patient(node: Node) -> None:
+    answers = {path: node.ask("GET", path) for path in paths_of(node)}
+
+    assert {said.status for said in answers.values()} == {200}
+    assert traces({path: said for path, said in answers.items() if said.kind not in OWN}) == {}
+
+
+def test_only_a_user_who_has_signed_in_sees_the_patient(node: Node) -> None:
+    page, paths = f"/studies/{node.study}", paths_of(node)
+
+    answers = {path: node.ask("GET", path, who=NOBODY) for path in (page, *paths)}
+
+    assert traces(answers) == {}
+    assert {path for path, said in answers.items() if said.status == 200} == {"/metrics", "/live", "/ready"}
+    assert found_in(node.ask("GET", page).content)
+
+
+def test_no_refusal_quotes_what_was_sent(node: Node) -> None:
+    answers = {str(request): node.ask(*request[:3], kind=request[3]) for request in bad_requests(node)}
+
+    assert traces(answers) == {}
+    assert {said.status for said in answers.values() if said.status >= 500} == set()
+    assert sum(said.status >= 400 for said in answers.values()) > len(answers) - 4
+
+
+def test_what_a_user_typed_is_not_logged(node: Node) -> None:
+    film = f"/api/v1/films/{node.uid}"
+    answered = node.ask("POST", f"{film}/questions", {"questions": [{"prompt": f"{MARK} effusion"}]})
+    node.ask("POST", f"{film}/replies", {"text": f"has {MARK} an effusion?"})
+    reworded = {"kind": "reword", "prompt": "atelectasis", "text": f"{MARK} has atelectasis."}
+    node.ask("POST", f"{film}/corrections", reworded)
+
+    assert answered.status == 201
+    assert found_in(node.ask("GET", "/metrics").content) == []
+
+
+def test_commands_tell_nothing_of_a_patient(node: Node, tmp_path: Path) -> None:
+    settings, exported = node.service.settings_path, tmp_path / "corrections.jsonl"
+
+    for arguments in (
+        ("explain", node.uid, settings),
+        ("explain", node.uid, settings, "--json"),
+        ("status", settings, "--json"),
+        ("corrections", settings, "--export", exported),
+    ):
+        asked = run_command(*arguments)
+        assert asked.returncode == 0, asked.stderr
+        assert found_in(f"{asked.stdout}\n{asked.stderr}".encode()) == [], arguments
+
+    assert exported.is_file()
+
+
+def test_no_log_line_holds_a_value_of_a_patient(node: Node) -> None:
+    for request in bad_requests(node):
+        node.ask(*request[:3], kind=request[3])
+
+    assert node.service.logged("correction.made")
+    assert found_in(json.dumps(node.service.lines, ensure_ascii=False).encode()) == []

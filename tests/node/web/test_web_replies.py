@@ -1,0 +1,317 @@
+"""Questions in words to a running node: by rule from the report, by the network, and on what changed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.answers.questions import understand
+from node.answers.replies import answer
+from node.commands import demo
+from node.config import ModelSettings
+from node.jobs.answered_film import read_film
+from node.settings.http import HttpSettings
+from node.store.spool import Spool
+from tests.support import films, peers
+from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.service import Service, run_command, settings_for
+from tests.support.spoken import PROMPTS, misread
+from tests.support.web_access import PASSWORD, users_in
+
+Content = dict[str, object]
+
+BASIC = {"Authorization": f"Basic {b64encode(f'ada:{PASSWORD}'.encode()).decode()}"}
+KEPT = ("text", "findings", "boxes", "questions", "changes")
+UNASKED = "The report does not answer this, so the network is asked."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node with the shipped model; film: one that it has read; headers: that every request needs."""
+
+    service: Service
+    directory: Path
+    film: Dataset
+    headers: dict[str, str]
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Content]:
+        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, body=content, headers={"Content-Type": "application/json", **self.headers})
+        answered = connection.getresponse()
+        said = json.loads(answered.read())
+        connection.close()
+        return answered.status, said
+
+    def reply(self, text: str, *, about: Dataset | None = None, **others: object) -> Content:
+        uid = (about or self.film).SOPInstanceUID
+        status, content = self.ask("POST", f"/api/v1/films/{uid}/replies", {"text": text, **others})
+        assert status == 200, content
+        return content
+
+    def report(self) -> Content:
+        (film,) = cast(list[Content], self.ask("GET", f"/api/v1/studies/{self.film.StudyInstanceUID}")[1]["films"])
+        return cast(Content, film["film"])
+
+    def questions(self) -> list[Content]:
+        path = f"/api/v1/films/{self.film.SOPInstanceUID}/questions"
+        return cast(list[Content], self.ask("GET", path)[1]["questions"])
+
+
+def taken(name: str, *, at: str, patient: str = "4711", issuer: str = "A") -> Dataset:
+    """A film with an opacity, of a study of its own, taken on a day of November 2026."""
+    film = films.as_another(dcmread(demo.FILMS[0]), name, study=name)
+    changes = {"PatientID": patient, "IssuerOfPatientID": issuer, "AcquisitionDate": f"202611{at}"}
+    return films.changed(film, {**changes, "AcquisitionTime": "093000"})
+
+
+def read(service: Service, film: Dataset) -> None:
+    assert peers.send(film, port=service.dicom_port) == 0
+    uid = str(film.StudyInstanceUID)
+    service.wait_for_line(lambda line: line["event"] == "study.finished" and line["study"] == uid)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Node]:
+    directory = tmp_path_factory.mktemp("words") / "node"
+    with ReceivingArchive() as archive:
+        settings = settings_for(directory, archive_port=archive.port, model=ModelSettings(directory=phantom_model))
+        with Service(settings, scripted=False) as service:
+            read(service, film := taken("asked", at="05"))
+            yield Node(service=service, directory=directory, film=film, headers={})
+
+
+@pytest.fixture(scope="module")
+def signed_in(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Node]:
+    """A node whose user has signed in, and whose model may compare films."""
+    directory = tmp_path_factory.mktemp("compared")
+    model = ModelSettings(directory=phantom_model, uncalibrated="accept")
+    with ReceivingArchive() as archive:
+        settings = settings_for(directory / "node", archive_port=archive.port, model=model)
+        http_settings = HttpSettings(port=0, password_file=users_in(directory, "ada"))
+        with Service(replace(settings, http=http_settings), scripted=False) as service:
+            for film in (
+                taken("first", at="01"),
+                taken("second", at="03"),
+                taken("other patient", at="02", patient="4712"),
+                taken("other issuer", at="02", issuer="B"),
+                taken("nameless", at="02", patient=""),
+                last := taken("last", at="05"),
+            ):
+                read(service, film)
+            yield Node(service=service, directory=directory / "node", film=last, headers=BASIC)
+
+
+@pytest.fixture(scope="module")
+def unknown(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Node]:
+    """A node whose model may compare films, and which knows no users."""
+    directory = tmp_path_factory.mktemp("unknown") / "node"
+    model = ModelSettings(directory=phantom_model, uncalibrated="accept")
+    with (
+        ReceivingArchive() as archive,
+        Service(settings_for(directory, archive_port=archive.port, model=model), scripted=False) as service,
+    ):
+        for film in (taken("first", at="01"), last := taken("last", at="05")):
+            read(service, film)
+        yield Node(service=service, directory=directory, film=last, headers={})
+
+
+@pytest.mark.parametrize(
+    "text", ["list the findings", "summarize", "any ptx", "left base?", "heart size", "is it normal"]
+)
+def test_a_reply_is_what_the_rules_say_of_the_report(node: Node, text: str) -> None:
+    film = read_film(Spool(node.directory), str(node.film.SOPInstanceUID)).answer
+    before = len(node.questions())
+
+    reply = node.reply(text)
+
+    expected = answer(understand(text, PROMPTS), film)
+    assert (reply["text"], tuple(cast(list[str], reply["boxes"]))) == (expected.text, expected.boxes)
+    assert tuple(cast(list[str], reply["findings"])) == expected.findings
+    assert misread(expected.text, film) == []
+    assert (reply["questions"], len(node.questions())) == ([], before)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "prompt"),
+    [
+        ("Pneumonia", None, "Pneumonia"),
+        ("a hiatal hernia", UNASKED, "hiatal hernia"),
+        ("hiatal hernia", None, "hiatal hernia"),
+        ("is there a hiatal hernia?", UNASKED, "hiatal hernia"),
+        ("pacemaker?", "The closest prompted finding is stated here", "pacemaker"),
+    ],
+)
+def test_the_network_is_asked_what_the_report_does_not_say(
+    node: Node, text: str, said: str | None, prompt: str
+) -> None:
+    reply = node.reply(text)
+
+    (question,) = cast(list[Content], reply["questions"])
+    assert question["prompt"] == prompt
+    assert question in node.questions()
+    assert reply["text"] is None if said is None else said in str(reply["text"])
+
+
+def test_words_and_question_get_the_same_answer(node: Node) -> None:
+    (by_words,) = cast(list[Content], node.reply("Pneumonia")["questions"])
+    path = f"/api/v1/films/{node.film.SOPInstanceUID}/questions"
+    (by_prompt,) = cast(list[Content], node.ask("POST", path, {"questions": [{"prompt": "Pneumonia"}]})[1]["questions"])
+
+    facts = ("id", "asked_at")
+    assert {**by_words, **dict.fromkeys(facts)} == {**by_prompt, **dict.fromkeys(facts)}
+
+
+def test_a_drawn_box_is_answered_by_report_and_network(node: Node) -> None:
+    finding = next(each for each in cast(list[Content], node.report()["findings"]) if each["boxes"])
+    box = cast(list[Content], finding["boxes"])[0]
+
+    reply = node.reply("what is in this region?", box=box["box"])
+
+    assert box["tracking_uid"] in cast(list[str], reply["boxes"])
+    (question,) = cast(list[Content], reply["questions"])
+    assert (question["prompt"], question["box"]) == (None, box["box"])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("", {"text": " "}, 422),
+        ("", {"text": "x" * 301}, 422),
+        ("", {"text": "what is here?", "box": [9, 9, 9, 9]}, 422),
+        ("", {"text": "what is here?", "box": [0, 0, 99999, 9]}, 409),
+        ("", {"text": "what changed?", "earlier": "no uid"}, 422),
+        ("1.2.3", {"text": "summarize"}, 404),
+    ],
+)
+def test_words_that_cannot_be_answered_are_refused(node: Node, path: str, body: Content, status: int) -> None:
+    uid = path or node.film.SOPInstanceUID
+    answered, content = node.ask("POST", f"/api/v1/films/{uid}/replies", body)
+
+    assert (answered, content["status"]) == (status, status)
+
+
+def test_a_question_in_words_is_audited_without_its_words(node: Node) -> None:
+    before = len(node.service.logged("question.asked"))
+    node.reply("is there a hiatal hernia of Mrs Secretname?")
+
+    node.service.wait_for("question.asked", count=before + 1)
+    (event,) = node.service.logged("question.asked")[before:]
+    assert (event["study"], event["sop_instance_uid"]) == (node.film.StudyInstanceUID, node.film.SOPInstanceUID)
+    assert "ecretname" not in json.dumps(event)
+
+
+def test_a_model_that_cannot_compare_says_why(node: Node) -> None:
+    reply = node.reply("what changed?")
+
+    expected = "This model cannot compare films: the model's error of change was not measured on such films."
+    assert (reply["text"], reply["earlier"], reply["changes"]) == (expected, [], [])
+
+
+def test_films_are_compared_with_the_last_one_before(signed_in: Node) -> None:
+    reply = signed_in.reply("what changed?")
+
+    earlier = cast(list[Content], reply["earlier"])
+    assert [each["at"] for each in earlier] == ["2026-11-03 09:30", "2026-11-01 09:30"]
+    assert reply["compared_with"] == earlier[0]["film"]
+    assert str(reply["text"]).startswith("Compared with the film of 2026-11-03 09:30. ")
+    assert str(reply["text"]).endswith("What is not reported on either film may have been missed.")
+    assert {change["change"] for change in cast(list[Content], reply["changes"])} == {"unchanged"}
+
+
+def test_the_film_of_a_day_or_a_named_one_is_compared(signed_in: Node) -> None:
+    films_known = cast(list[Content], signed_in.reply("what changed?")["earlier"])
+    first = films_known[1]["film"]
+
+    by_day = signed_in.reply("compare with the film of 2026-11-01")
+    named = signed_in.reply("what changed?", earlier=first)
+    missing = signed_in.reply("compare with the film of 2026-11-04")
+
+    assert by_day["compared_with"] == named["compared_with"] == first
+    assert by_day["text"] == named["text"]
+    assert missing["text"] == "This node has read no earlier film of this patient of that day."
+    assert missing["earlier"] == films_known
+
+
+@pytest.mark.parametrize("other", ["other patient", "other issuer", "nameless", "last"])
+def test_films_that_are_not_of_one_patient_are_not_compared(signed_in: Node, other: str) -> None:
+    uid = taken(other, at="02").SOPInstanceUID
+    path = f"/api/v1/films/{signed_in.film.SOPInstanceUID}/replies"
+
+    status, content = signed_in.ask("POST", path, {"text": "what changed?", "earlier": uid})
+
+    assert (status, "one patient" in str(content["detail"])) == (409, True)
+
+
+def test_a_film_of_an_unknown_patient_has_no_earlier_one(signed_in: Node) -> None:
+    reply = signed_in.reply("what changed?", about=taken("nameless", at="02"))
+
+    assert (reply["earlier"], "no film that is known to be an earlier one" in str(reply["text"])) == ([], True)
+
+
+def test_who_has_not_signed_in_is_not_told_of_earlier_films(unknown: Node) -> None:
+    other = taken("first", at="01")
+
+    reply = unknown.reply("compare with the film of 2026-11-01")
+    named = unknown.reply("what changed?", earlier=other.SOPInstanceUID)
+
+    assert str(reply["text"]).startswith("Only a user who has signed in is told which films are of one patient")
+    assert (reply["earlier"], reply["compared_with"]) == ([], None)
+    assert str(named["text"]).startswith("Compared with the film that was named. ")
+    assert (named["earlier"], named["compared_with"]) == ([], other.SOPInstanceUID)
+    assert "2026" not in json.dumps([reply, named])
+
+
+@pytest.mark.parametrize("words", ["list the findings", "Pneumonia", "pacemaker?"])
+def test_command_model_and_node_answer_words_alike(node: Node, tmp_path: Path, phantom_model: Path, words: str) -> None:
+    path = tmp_path / "film.dcm"
+    node.film.save_as(path)
+    address = f"http://{LOOPBACK}:{node.service.http_port}"
+
+    of_node = run_command("ask", path, "--node", address, "--words", words)
+    here = run_command("ask", path, "--model", phantom_model, "--words", words)
+
+    assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
+    by_node, by_model, by_api = (answered(each) for each in (of_node.stdout, here.stdout, node.reply(words)))
+    assert by_node == by_model == by_api
+
+
+def test_command_model_and_node_compare_two_films_alike(unknown: Node, tmp_path: Path, phantom_model: Path) -> None:
+    film, earlier = tmp_path / "film.dcm", tmp_path / "earlier.dcm"
+    unknown.film.save_as(film)
+    taken("first", at="01").save_as(earlier)
+    address = f"http://{LOOPBACK}:{unknown.service.http_port}"
+    compared = ("--words", "what changed?", "--earlier", earlier)
+
+    of_node = run_command("ask", film, "--node", address, *compared)
+    here = run_command("ask", film, "--model", phantom_model, "--uncalibrated", "accept", *compared)
+
+    assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
+    by_node, by_model = json.loads(of_node.stdout), json.loads(here.stdout)
+    assert by_node["changes"]
+    assert {key: by_model[key] for key in KEPT} == {key: by_node[key] for key in KEPT}
+    assert by_model["compared_with"] == str(earlier)
+
+
+def answered(reply: str | Content) -> Content:
+    """What a reply says, without what only a node knows of it."""
+    content = json.loads(reply) if isinstance(reply, str) else reply
+    facts = ("id", "asked_at", "asked_by", "source", "model", "engine", "prompts", "sent")
+    questions = cast(list[Content], content["questions"])
+    bare = [{key: value for key, value in each.items() if key not in facts} for each in questions]
+    return {"questions": bare, **{key: content[key] for key in ("text", "findings", "boxes")}}
+
+
+def test_words_stand_alone_or_with_a_box(tmp_path: Path) -> None:
+    done = run_command("ask", tmp_path / "none.dcm", "--node", "http://x", "--words", "effusion?", "--prompt", "Edema")
+
+    assert (done.returncode, "--words is a question of its own" in done.stderr) == (2, True)

@@ -1,0 +1,110 @@
+"""The films that a person should look at first: which, in which order, why, and when one leaves the list."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from playwright.sync_api import Browser, expect
+from pydicom.dataset import Dataset
+
+from tests.support import films, peers
+from tests.support.browsed import SIZES, Browsed, browsed
+from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.service import Service, settings_for
+
+Content = dict[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node that has read two studies, each of one film, in the order in which they came."""
+
+    service: Service
+    first: Dataset
+    second: Dataset
+
+    def ask(self, method: str, path: str, body: Content | None = None) -> tuple[int, Content]:
+        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=30)
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, body=content, headers={"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        said = json.loads(answer.read())
+        connection.close()
+        return answer.status, said
+
+    def queue(self, query: str = "") -> Content:
+        status, said = self.ask("GET", f"/api/v1/review{query}")
+        assert status == 200
+        return said
+
+    def films(self) -> list[Content]:
+        return cast(list[Content], self.queue()["films"])
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    directory = tmp_path_factory.mktemp("review")
+    first, second = (films.as_another(films.thumbnail(), name, study=name) for name in ("first", "second"))
+    with ReceivingArchive() as archive, Service(settings_for(directory / "node", archive_port=archive.port)) as service:
+        for count, film in enumerate((first, second), 1):
+            assert peers.send(film, port=service.dicom_port) == 0
+            service.wait_for("study.finished", count=count)
+        yield Node(service=service, first=first, second=second)
+
+
+def test_uncertain_findings_are_listed_with_their_reasons(node: Node) -> None:
+    film, other = node.films()
+
+    assert [film["film"], other["film"]] == [node.first.SOPInstanceUID, node.second.SOPInstanceUID]
+    findings = cast(list[Content], film["findings"])
+    _, study = node.ask("GET", f"/api/v1/studies/{node.first.StudyInstanceUID}")
+    (read,) = cast(list[dict[str, Content]], study["films"])
+    states = {str(item["prompt"]): item["state"] for item in cast(list[Content], read["film"]["findings"])}
+    uncertain = {prompt for prompt, state in states.items() if state == "indeterminate"}
+    assert {str(item["prompt"]) for item in findings} == uncertain
+    assert all(item["reasons"] for item in findings)
+    assert node.queue()["total"] == 2
+    part = node.queue("?limit=1")
+    assert (len(cast(list[Content], part["films"])), part["total"]) == (1, 2)
+
+
+def test_the_page_leads_to_the_film_by_keys(node: Node, seen: Browsed) -> None:
+    page = seen.open("/")
+    page.get_by_role("link", name="To review").click()
+    expect(page.locator("h1")).to_have_text("To review")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.wait_for_load_state()  # a module runs before that
+
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+
+    page.wait_for_selector("#stage.ready")
+    path = f"/studies/{node.second.StudyInstanceUID}?film={node.second.SOPInstanceUID}"
+    assert page.url == f"{seen.origin}{path}"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Browser, size: str) -> None:
+    with browsed(browser, node.service.http_port, size=size) as seen:
+        seen.open("/review")
+
+        assert seen.violations() == []
+
+
+def test_a_film_leaves_when_a_reader_has_judged_each_finding(node: Node, seen: Browsed) -> None:
+    path = f"/api/v1/films/{node.first.SOPInstanceUID}/corrections"
+    prompts = [str(item["prompt"]) for item in cast(list[Content], node.films()[0]["findings"])]
+
+    for left, prompt in enumerate(reversed(prompts)):
+        assert len(node.films()) == 2, left
+        assert node.ask("POST", path, {"kind": "reject" if left % 2 else "accept", "prompt": prompt})[0] == 202
+
+    assert [film["film"] for film in node.films()] == [node.second.SOPInstanceUID]
+    page = seen.open("/review")
+    expect(page.locator("tbody tr")).to_have_count(1)

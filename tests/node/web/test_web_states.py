@@ -1,0 +1,257 @@
+"""What the pages say of studies in every state, without a browser; and to whom they name a patient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from node import metrics
+from node.answers.questions import Topic, understand
+from node.config import Settings
+from node.domain import Delivery, DeliveryState, FindingState
+from node.jobs import parked
+from node.metrics import Metrics
+from node.outputs import impression, rejection, wording
+from node.outputs.corrected_film import CORRECTED
+from node.outputs.writers import OUTPUTS
+from node.read import prompts
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+from node.web import application, shown, words
+from node.web.look_files import Looks
+from node.web.parts import WebParts
+from node.web.users import User
+from tests.support import films, samples
+from tests.support.service import settings_for
+from tests.support.spoken import PROMPTS
+
+STUDY = "1.2.3"
+PATIENT = {
+    "PatientName": "Zyx^Secret^^Dr",
+    "PatientID": "SECRET-7",
+    "PatientBirthDate": "19610203",
+    "StudyDate": "20240131",
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_for(tmp_path / "node", archive_port=104, dicom_port=11112)
+
+
+@pytest.fixture
+def spool(settings: Settings) -> Spool:
+    return Spool(settings.storage.directory, min_free_mib=1)
+
+
+def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
+    """Answers of the application, as to a user whom it knows."""
+    looks = Looks(spool.directory / "looks")
+    looks.close()
+    built = application.build(
+        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+    )
+    return TestClient(_with_user(built, user))
+
+
+def _with_user(application: ASGIApp, user: str) -> ASGIApp:
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            known = User(name=user, means="session", host="127.0.0.1", csrf_token="a token")
+            scope.setdefault("state", {}).update({"user": known} if user else {})
+        await application(scope, receive, send)
+
+    return called
+
+
+def in_ledger(settings: Settings, change: Callable[[Ledger], None]) -> None:
+    with parked.open_ledger(settings) as ledger:
+        change(ledger)
+
+
+def test_an_empty_worklist_says_where_to_send_films(settings: Settings, spool: Spool) -> None:
+    page = client(settings, spool).get("/")
+
+    assert page.status_code == 200
+    assert "Nothing received yet: send a film to AE <b>CHEX</b>" in page.text
+    assert "at port <b>11112</b>" in page.text
+
+
+@pytest.mark.parametrize("query", ["?state=lost", "?page=-1", "?page=9e9", "?q=%27%3Cb%3E", "?page=99999999999"])
+def test_a_worklist_takes_any_query(settings: Settings, spool: Spool, query: str) -> None:
+    page = client(settings, spool).get(f"/{query}")
+
+    assert page.status_code == 200
+    assert "<b>&" not in page.text and "'<b>" not in page.text
+
+
+@pytest.mark.parametrize("path", ["/studies/1.2.3", "/studies/nothing", f"/studies/{'1' * 65}"])
+def test_an_unknown_study_is_not_found(settings: Settings, spool: Spool, path: str) -> None:
+    page = client(settings, spool).get(path)
+
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "This node knows no such study." in page.text
+
+
+def test_a_study_whose_films_were_removed_says_so(settings: Settings, spool: Spool) -> None:
+    in_ledger(settings, lambda ledger: ledger.set_study(STUDY, "finished"))
+
+    page = client(settings, spool).get(f"/studies/{STUDY}")
+
+    assert page.status_code == 410
+    assert "The films of this study are no longer on this node" in page.text
+    assert "film.js" not in page.text
+
+
+def test_a_film_of_another_study_is_not_found(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+
+    page = client(settings, spool).get(f"/studies/{STUDY}?film=1.9.9")
+
+    assert page.status_code == 404
+    assert f'href="/studies/{STUDY}"' in page.text
+
+
+def test_a_parked_study_says_why_and_offers_a_retry(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    in_ledger(settings, lambda ledger: ledger.set_study(STUDY, "parked", stage="read", reason="the disk <broke>"))
+    pages = client(settings, spool)
+
+    for path in ("/", f"/studies/{STUDY}"):
+        page = pages.get(path)
+        assert page.status_code == 200
+        assert "Stopped at read: the disk &lt;broke&gt;" in page.text
+        assert f'data-retry="{STUDY}"' in page.text
+
+
+def test_only_a_new_answer_or_a_stop_changes_the_page_of_a_film(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    pages, seen = client(settings, spool), list[str]()
+
+    for state in ("reading", "finished", "parked"):
+        in_ledger(settings, partial(Ledger.set_study, uid=STUDY, state=state))
+        (found,) = re.findall('data-films="([^"]*)"', pages.get(f"/studies/{STUDY}").text)
+        seen.append(found)
+
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_the_worklist_says_why_deliveries_are_not_sent(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    waiting, sent, quiet = (
+        Delivery(destination=to, study_uid=STUDY, sop_instance_uid=f"1.2.{n}", kind="sr", priority="routine")
+        for n, to in enumerate(("pacs", "pacs", "copy"))
+    )
+
+    def change(ledger: Ledger) -> None:
+        ledger.set_study(STUDY, "finished")
+        for delivery in (waiting, sent, quiet):
+            ledger.add_delivery(delivery)
+        ledger.set_delivery(waiting, DeliveryState.WAITING, attempts=3, reason="the archive <refused>")
+        ledger.set_delivery(sent, DeliveryState.SENT, attempts=2, reason="refused before")
+
+    in_ledger(settings, change)
+    pages = client(settings, spool)
+
+    (study,) = pages.get("/api/v1/studies").json()["studies"]
+    assert study["waits"] == {"pacs": "the archive <refused>"}
+    assert '<small class="dim">the archive &lt;refused&gt;</small>' in pages.get("/").text
+
+
+def test_a_film_that_waits_says_so(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+
+    assert "This film is not read yet." in client(settings, spool).get(f"/studies/{STUDY}").text
+
+
+@pytest.mark.parametrize(("orientation", "edges"), [(["L", "F"], ["R", "L"]), (["A", "F"], ["P", "A"]), (None, [])])
+def test_a_film_shows_its_sides_as_its_header_says(
+    settings: Settings, spool: Spool, orientation: list[str] | None, edges: list[str]
+) -> None:
+    films.keep(spool, films.thumbnail({"PatientOrientation": orientation}), study_uid=STUDY)
+
+    page = client(settings, spool).get(f"/studies/{STUDY}")
+
+    assert re.findall(r"edge of the film: </span>(.)</p>", page.text) == edges
+
+
+def test_only_a_known_user_sees_the_patient(settings: Settings, spool: Spool) -> None:
+    films.keep(spool, films.thumbnail(PATIENT), study_uid=STUDY)
+    seen = client(settings, spool, user="reader").get(f"/studies/{STUDY}")
+    others = [
+        client(settings, spool).get(f"/studies/{STUDY}"),
+        client(settings, spool, user="reader").get("/"),
+        client(settings, spool, user="reader").get(f"/api/v1/studies/{STUDY}"),
+    ]
+
+    assert [text in seen.text for text in ("Zyx, Secret, Dr", "SECRET-7", "1961-02-03", "2024-01-31")] == [True] * 4
+    assert seen.headers["cache-control"] == "no-store"
+    assert [word for page in others for word in ("Zyx", "SECRET", "1961") if word in page.text] == []
+
+
+def test_the_bar_names_a_user_who_can_log_out(settings: Settings, spool: Spool) -> None:
+    known, unknown = client(settings, spool, user="reader <1>").get("/"), client(settings, spool).get("/")
+
+    assert "reader &lt;1&gt;" in known.text and 'action="/logout"' in known.text
+    assert '<meta name="csrf-token" content="a token">' in known.text
+    assert "/logout" not in unknown.text and "csrf-token" not in unknown.text
+
+
+def test_files_of_the_pages_are_served_with_their_types(settings: Settings, spool: Spool) -> None:
+    pages = client(settings, spool)
+    types = {name: pages.get(f"/static/{name}").headers["content-type"] for name in ("film.js", "page.css", "icon.svg")}
+
+    assert "javascript" in types["film.js"]
+    assert types["page.css"].startswith("text/css")
+    assert types["icon.svg"] == "image/svg+xml"
+    assert pages.get("/static/../pages.py").status_code == 404
+
+
+def test_a_page_says_of_a_film_what_every_output_says() -> None:
+    film = samples.several()
+
+    page = shown.show(film)
+
+    assert page.impression == tuple(impression.of_film(film))
+    assert [finding.state for finding in page.findings] == ["present", "present", "review"]
+    assert [finding.number for finding in page.findings] == [1, 2, 3]
+    labels = {wording.label(finding, box) for finding in wording.reported(film) for box in finding.boxes}
+    assert {box.label for finding in page.findings for box in finding.boxes} == labels
+    assert page.absent == (("Pneumothorax", wording.percent(film.in_state(FindingState.ABSENT)[0].probability)),)
+    assert page.left_out == ()
+
+
+def test_a_page_names_apart_what_the_model_leaves_out() -> None:
+    film = samples.film(findings=(replace(samples.absent(), left_out=True), samples.absent(samples.EDEMA)))
+
+    page = shown.show(film)
+
+    assert page.left_out == ("Pneumothorax",)
+    assert page.absent == (("Pulmonary edema", "4 %"),)
+
+
+def test_findings_with_their_sides_are_suggested_and_understood(settings: Settings, spool: Spool) -> None:
+    known = client(settings, spool).get("/api/v1/prompts").json()
+
+    phrases = [prompt["phrase"] for prompt in known["prompts"]]
+    sided = [text for text in known["suggestions"] if text not in phrases]
+    asked = [understand(text, prompts.load("chexpert14")) for text in sided]
+    assert known["suggestions"][: len(phrases)] == phrases
+    assert "Left pleural effusion" in sided
+    assert not [text for text in sided if "cardiomegaly" in text]
+    assert {(query.topic, len(query.findings)) for query in asked} == {(Topic.PRESENCE, 1)}
+    assert [query.side for query in asked] == [text.split()[0].lower() for text in sided]
+
+
+def test_the_pages_have_words_for_everything() -> None:
+    assert words.WITHHELD.keys() == {*metrics.WITHHELD, CORRECTED}
+    assert words.OUTPUT_KINDS.keys() == {*OUTPUTS, "oru", rejection.KIND}
+    assert words.ANSWERS.keys() == {*FindingState, ""}
+    assert "normal" not in " ".join(words.ANSWERS.values()).lower()

@@ -1,0 +1,213 @@
+"""Objects submitted over HTTP: each is stored as one that came by C-STORE, and read by a node that sends nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.uid import ExplicitVRLittleEndian
+
+from node.store.spool import Spool
+from tests.support import films, peers
+from tests.support.peers import LOOPBACK
+from tests.support.service import Service, settings_for
+
+Content = dict[str, object]
+
+SINGLE = "application/dicom"
+RELATED = 'multipart/related; type="application/dicom"; boundary=end-of-film'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """An answer of the node."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+    @property
+    def json(self) -> Content:
+        return cast(Content, json.loads(self.body))
+
+    def uids(self, tag: str) -> list[str]:
+        """The SOP Instance UIDs in a sequence of the answer."""
+        items = cast(Content, self.json.get(tag, {})).get("Value", [])
+        return [item["00081155"]["Value"][0] for item in cast("list[dict[str, dict[str, list[str]]]]", items)]
+
+    def reasons(self, tag: str) -> list[int]:
+        """The failure reasons in a sequence of the answer."""
+        items = cast(Content, self.json.get(tag, {})).get("Value", [])
+        return [item["00081197"]["Value"][0] for item in cast("list[dict[str, dict[str, list[int]]]]", items)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A running node without destinations."""
+
+    service: Service
+    spool: Spool
+
+    def ask(self, path: str, body: bytes | None = None, *, kind: str = SINGLE, method: str | None = None) -> Answered:
+        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
+        headers = {} if body is None else {"Content-Type": kind}
+        connection.request(method or ("GET" if body is None else "POST"), path, body=body, headers=headers)
+        answer = connection.getresponse()
+        answered = Answered(
+            status=answer.status, content_type=answer.getheader("Content-Type") or "", body=answer.read()
+        )
+        connection.close()
+        return answered
+
+    def submit(self, body: bytes, *, kind: str = SINGLE, query: str = "") -> Answered:
+        return self.ask(f"/api/v1/instances{query}", body, kind=kind)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    directory = tmp_path_factory.mktemp("submit") / "node"
+    settings = replace(settings_for(directory, archive_port=104), destinations=())
+    listener = replace(settings.listener, max_object_mib=1)
+    with Service(replace(settings, listener=listener)) as service:
+        yield Node(service=service, spool=Spool(directory))
+
+
+def film(name: str) -> Dataset:
+    """A film in a study of its own."""
+    return films.as_another(films.thumbnail(), name, study=name)
+
+
+def related(files: Sequence[bytes]) -> bytes:
+    """The body of a request with several files."""
+    parts = (b"--end-of-film\r\nContent-Type: application/dicom\r\n\r\n" + file + b"\r\n" for file in files)
+    return b"".join(parts) + b"--end-of-film--\r\n"
+
+
+def kept(node: Node, dataset: Dataset) -> bytes:
+    """The stored file of an object."""
+    (instance,) = node.spool.study(str(dataset.StudyInstanceUID)).instances
+    return instance.path.read_bytes()
+
+
+def test_a_film_is_stored_byte_for_byte_read_and_downloaded(node: Node) -> None:
+    sent = film("single")
+
+    answer = node.submit(films.file_bytes(sent))
+
+    assert (answer.status, answer.content_type) == (200, "application/dicom+json")
+    assert answer.uids("00081199") == [sent.SOPInstanceUID]
+    assert films.body_of(kept(node, sent)) == films.body_of(films.file_bytes(sent))
+    path = f"/api/v1/studies/{sent.StudyInstanceUID}"
+    finished = ("study.finished", sent.StudyInstanceUID)
+    node.service.wait_for_line(lambda line: (line["event"], line.get("study")) == finished)
+    outputs = cast(list[Content], node.ask(path).json["outputs"])
+    assert {output["kind"] for output in outputs} == {"sr", "gsps"}
+    assert {node.ask(f"/api/v1/outputs/{output['uid']}").status for output in outputs} == {200}
+    assert node.ask(path).json["deliveries"] == []
+
+
+def test_it_is_the_same_object_as_by_c_store(node: Node) -> None:
+    sent = film("both ways")
+    before = len(node.service.logged("instance.repeated"))
+
+    assert node.submit(films.file_bytes(sent)).status == 200
+    assert peers.send(sent, port=node.service.dicom_port) == 0
+
+    node.service.wait_for("instance.repeated", count=before + 1)
+    assert len(node.spool.versions(str(sent.StudyInstanceUID))) == 1
+
+
+@pytest.mark.parametrize("path", ["/api/v1/instances", "/api/v1/dicomweb/studies"])
+def test_several_films_come_in_one_request(node: Node, path: str) -> None:
+    sent = [film(f"{path} {number}") for number in range(3)]
+
+    answer = node.ask(path, related([films.file_bytes(each) for each in sent]), kind=RELATED)
+
+    assert answer.status == 200
+    assert answer.uids("00081199") == [each.SOPInstanceUID for each in sent]
+    assert [films.body_of(kept(node, each)) for each in sent] == [
+        films.body_of(films.file_bytes(each)) for each in sent
+    ]
+
+
+def test_what_cannot_be_stored_is_told_with_its_reason(node: Node) -> None:
+    good, other = film("good"), film("of another syntax")
+    unknown = films.file_bytes(other).replace(ExplicitVRLittleEndian.encode(), b"1.2.840.10008.1.2.9", 1)
+    cut = films.file_bytes(film("cut"))[:200]
+
+    answer = node.submit(related([films.file_bytes(good), unknown, cut, b"no film"]), kind=RELATED)
+
+    assert answer.status == 202
+    assert answer.uids("00081199") == [good.SOPInstanceUID]
+    assert (answer.uids("00081198"), answer.reasons("00081198")) == ([other.SOPInstanceUID], [0xC122])
+    assert answer.reasons("0008119A") == [0xC000, 0xC000]
+
+
+def test_another_uid_than_announced_is_refused(node: Node) -> None:
+    sent = film("announced")
+    announced = f"{sent.SOPInstanceUID[:-1]}{(int(sent.SOPInstanceUID[-1]) + 1) % 10}"
+
+    answer = node.submit(films.file_bytes(sent).replace(sent.SOPInstanceUID.encode(), announced.encode(), 1))
+
+    assert (answer.status, answer.reasons("00081198")) == (409, [0xC000])
+
+
+def test_a_study_may_be_made_stat(node: Node) -> None:
+    sent = film("stat")
+
+    assert node.submit(films.file_bytes(sent), query="?priority=stat").status == 200
+
+    assert node.spool.is_stat(str(sent.StudyInstanceUID))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status"),
+    [
+        ("application/json", b"{}", 415),
+        ("multipart/form-data; boundary=end-of-film", b"", 415),
+        ('multipart/related; type="application/dicom+json"; boundary=x', b"--x--", 415),
+        ('multipart/related; type="application/dicom"', b"--x--", 400),
+        ('multipart/related; type="application/dicom"; boundary=' + "x" * 300, b"", 400),
+        (RELATED, b"", 400),
+        (RELATED, b"--another--", 400),
+        (RELATED, b"--end-of-film--", 400),
+        (RELATED, related([b"film"])[:-30], 400),
+        (RELATED, b"--end-of-film\r\n\r\n\r\n" * 1001 + b"--end-of-film--", 413),
+        (SINGLE, b"", 409),
+    ],
+)
+def test_a_request_that_is_no_submission_is_refused(node: Node, kind: str, body: bytes, status: int) -> None:
+    answer = node.submit(body, kind=kind)
+
+    assert answer.status == status
+    assert b"\n" not in answer.body
+
+
+def test_an_object_above_the_limit_of_the_listener_is_refused(node: Node) -> None:
+    sent = films.file_bytes(film("large")) + b"\0" * 1024 * 1024
+
+    answer = node.submit(sent)
+
+    assert answer.status == 413
+    assert "listener.max_object_mib" in str(answer.json["detail"])
+    # Not at once: what the node notes meanwhile of objects that came before is written in the same way.
+    peers.wait_until(lambda: not [*node.spool.directory.rglob(".incoming-*")], what="nothing half-written is left")
+
+
+def test_a_connection_that_is_lost_leaves_nothing(node: Node, tmp_path: Path) -> None:
+    sent = films.file_bytes(film("lost"))
+    connection = http.client.HTTPConnection(LOOPBACK, node.service.http_port, timeout=60)
+    connection.putrequest("POST", "/api/v1/instances")
+    connection.putheader("Content-Type", SINGLE)
+    connection.putheader("Content-Length", str(len(sent)))
+    connection.endheaders(sent[:-100])
+    connection.close()
+
+    peers.wait_until(lambda: not [*node.spool.directory.rglob(".incoming-*")], what="nothing half-written is left")
+    assert not node.service.logged("page.failed")

@@ -1,0 +1,1 @@
+"""Tests of the repository itself: its architecture, documents, names, licences and packages."""

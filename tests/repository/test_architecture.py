@@ -1,0 +1,314 @@
+"""Who may import whom, how large a file may grow, what is never called: everything about style that a machine can see.
+
+The rules stand in `tests/repository/architecture.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.paths import REPOSITORY
+from tests.repository.architecture import (
+    BEFORE_THE_LABORATORY,
+    BOUNDARIES,
+    FOLDERS,
+    FORBIDDEN_CALLS,
+    HOMES,
+    LABORATORY,
+    LAYERS,
+    LONGEST_FUNCTION,
+    PRODUCT,
+)
+
+
+class Import(NamedTuple):
+    """One imported module, and whether it is imported when its file is."""
+
+    module: str
+    at_import: bool
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a file's syntax."""
+    return tuple(ast.walk(parsed(path)))
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def module_of(path: Path) -> str:
+    return name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def committed_files() -> list[Path]:
+    """Every file that is or would be committed, so nothing that a command made."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+    if names.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [path for name in names.stdout.split("\0") if name and (path := REPOSITORY / name).is_file()]
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Everything a file imports; of `from node import log` the file that `log` is."""
+    at_import = {id(statement) for statement in parsed(path).body}
+    for statement in nodes(path):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield Import(alias.name, id(statement) in at_import)
+        elif isinstance(statement, ast.ImportFrom):
+            assert statement.level == 0, f"{name_of(path)}: relative imports hide who imports whom"
+            for alias in statement.names:
+                inner = f"{statement.module}.{alias.name}"
+                yield Import(inner if is_ours(inner) else str(statement.module), id(statement) in at_import)
+
+
+def is_ours(module: str) -> bool:
+    place = REPOSITORY.joinpath(*module.split("."))
+    return module.split(".")[0] in PRODUCT and (place.with_suffix(".py").exists() or place.is_dir())
+
+
+def is_allowed(path: Path, homes: tuple[str, ...]) -> bool:
+    return any(name_of(path) == home or (home.endswith("/") and name_of(path).startswith(home)) for home in homes)
+
+
+def layer_of(module: str) -> int | None:
+    """The layer of a module of `node`; None for `node` itself, which holds the version and imports nothing."""
+    parts = module.split(".")
+    if len(parts) == 1:
+        return None
+    for number, names in enumerate(LAYERS):
+        if parts[1] in names:
+            return number
+    raise AssertionError(f"{module} has no place in LAYERS of tests/repository/architecture.py")
+
+
+def test_the_node_imports_downwards_only() -> None:
+    wrong = []
+    for path in python_files("node"):
+        own, own_folder = layer_of(module_of(path)), module_of(path).split(".")[1:2]
+        for module in {found.module for found in imports(path) if found.module.startswith("node.")}:
+            theirs = layer_of(module) if is_ours(module) else None
+            if theirs is not None and (own is None or theirs <= own) and module.split(".")[1:2] != own_folder:
+                wrong.append(f"{name_of(path)} imports {module}")
+
+    assert wrong == []
+
+
+def test_folders_import_each_other_only_where_the_map_says_so() -> None:
+    wrong = [
+        f"{name_of(path)} imports {found.module}"
+        for folder, allowed in FOLDERS.items()
+        for path in python_files(folder)
+        for found in imports(path)
+        if (other := found.module.split(".")[0]) in {*PRODUCT, "tests"} - {folder}
+        and found.module != "node"
+        and not is_allowed(path, allowed.get(other, ()))
+    ]
+
+    assert wrong == []
+
+
+def test_only_its_commands_import_the_laboratory() -> None:
+    wrong = [
+        f"{name_of(path)} imports {found.module}"
+        for path in python_files(*PRODUCT)
+        for found in imports(path)
+        if f"{found.module}.".startswith(f"{LABORATORY}.") and not is_allowed(path, BEFORE_THE_LABORATORY)
+    ]
+
+    assert wrong == []
+
+
+def test_each_outside_library_has_one_home() -> None:
+    of_language = {found.module.split(".")[0] for path in python_files("language") for found in imports(path)}
+    wrong = [
+        f"{name_of(path)} imports {found.module}"
+        for path in python_files(*PRODUCT)
+        for found in imports(path)
+        if (library := found.module.split(".")[0]) in HOMES and not is_allowed(path, HOMES[library])
+    ]
+
+    assert wrong == []
+    assert of_language - {"language"} <= sys.stdlib_module_names
+
+
+def test_of_the_executor_only_documented_parts_are_used() -> None:
+    wrong = [
+        f"{name_of(path)} line {node.lineno}: {ast.unparse(node)}"
+        for path in python_files("node")
+        if "dbos" in {found.module.split(".")[0] for found in imports(path)}
+        for node in nodes(path)
+        if (isinstance(node, ast.ImportFrom) and is_private_part_of_dbos(node))
+        or (isinstance(node, ast.Attribute) and node.attr.startswith("_") and ast.unparse(node.value) != "self")
+    ]
+
+    assert wrong == []
+
+
+def is_private_part_of_dbos(statement: ast.ImportFrom) -> bool:
+    """Whether a file takes more of DBOS than its package offers."""
+    module = str(statement.module)
+    names = [alias.name for alias in statement.names]
+    return module.startswith("dbos.") or (module == "dbos" and any(name.startswith("_") for name in names))
+
+
+def test_no_import_goes_in_a_circle() -> None:
+    graph = {
+        module_of(path): {found.module for found in imports(path) if found.at_import and is_ours(found.module)}
+        for path in python_files(*PRODUCT)
+    }
+    while leaves := {module for module, needs in graph.items() if not needs & (graph.keys() - {module})}:
+        graph = {module: needs for module, needs in graph.items() if module not in leaves}
+
+    assert graph == {}
+
+
+def test_the_node_starts_without_torch() -> None:
+    program = "import sys; sys.modules.update(torch=None, onnxruntime=None, tensorrt=None); import node.service.app"
+
+    outcome = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_no_function_grows_too_long() -> None:
+    lengths = {
+        f"{name_of(path)}: {function.name}": int(function.end_lineno or 0) - function.lineno + 1
+        for path in python_files(*PRODUCT, "tests")
+        for function in nodes(path)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def test_every_file_says_what_it_is() -> None:
+    assert [name_of(path) for path in python_files(*PRODUCT) if not ast.get_docstring(parsed(path))] == []
+
+
+def test_nothing_forbidden_is_called() -> None:
+    wrong = [
+        f"{name_of(path)}:{call.lineno} calls {name}"
+        for path in python_files(*PRODUCT)
+        for call in nodes(path)
+        if isinstance(call, ast.Call)
+        and (name := ast.unparse(call.func)) in FORBIDDEN_CALLS
+        and not is_allowed(path, FORBIDDEN_CALLS[name])
+    ]
+
+    assert wrong == []
+
+
+def test_only_settings_configure_the_program() -> None:
+    wrong = [
+        f"{name_of(path)}:{node.lineno} reads the environment"
+        for path in python_files(*PRODUCT)
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) == "os.environ"
+        and not is_allowed(path, ("models/__init__.py", "node/trace.py", "node/read/decoder_processes.py"))
+        # two switch off what libraries read there, one says to a new process where the program lies
+    ]
+
+    assert wrong == []
+
+
+def test_times_are_aware() -> None:
+    wrong = [
+        f"{name_of(path)}:{call.lineno}"
+        for path in python_files(*PRODUCT)
+        for call in nodes(path)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "datetime.now" and not (call.args or call.keywords)
+    ]
+
+    assert wrong == []
+
+
+def test_input_is_never_checked_by_assert() -> None:
+    wrong = [
+        f"{name_of(path)}:{statement.lineno}"
+        for path in python_files(*PRODUCT)
+        for statement in nodes(path)
+        if isinstance(statement, ast.Assert)
+    ]
+
+    assert wrong == []
+
+
+def test_every_exception_is_caught_only_at_boundaries_or_cleanup() -> None:
+    wrong = [
+        f"{name_of(path)}:{handler.lineno}"
+        for path in python_files(*PRODUCT)
+        for handler in nodes(path)
+        if isinstance(handler, ast.ExceptHandler)
+        and (handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException"))
+        and not is_allowed(path, BOUNDARIES)
+        and ast.unparse(handler.body[-1]) != "raise"
+    ]
+
+    assert wrong == []
+
+
+def test_nothing_is_left_for_later_and_no_machine_is_named() -> None:
+    unwanted = re.compile("|".join((r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", "/wo" + "rk/", "/ro" + "ot/")))
+    wrong = []
+    for path in committed_files():
+        content = path.read_bytes()
+        if b"\0" in content:
+            continue
+        for number, line in enumerate(content.decode("utf-8").splitlines(), 1):
+            if unwanted.search(line):
+                wrong.append(f"{name_of(path)}:{number}: {line.strip()[:80]}")
+
+    assert wrong == []
+
+
+def test_every_path_that_a_tool_is_given_exists() -> None:
+    tools = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    patterns = [
+        *(f"{folder}/**/*.py" for folder in tools["mypy"]["files"]),
+        *(f"{folder}/**/test_*.py" for folder in tools["pytest"]["ini_options"]["testpaths"]),
+        *(f"{pattern}/*.py" for pattern in tools["ruff"]["lint"]["per-file-ignores"]),
+        tools["hatch"]["version"]["path"],
+    ]
+
+    assert [pattern for pattern in patterns if not any(REPOSITORY.glob(pattern))] == []
+
+
+def test_every_command_of_the_makefile_exists() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    modules = set(re.findall(r"python -m ((?:node|models|export|language)[\w.]*)", makefile))
+    targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
+    assert modules >= {"node", "export.build"}
+    assert {"setup", "system-packages", "model", "demo", "test", "check", "clean"} <= targets
+    places = [REPOSITORY.joinpath(*module.split(".")) for module in modules]
+    assert [each for each in places if not (each.with_suffix(".py").exists() or (each / "__main__.py").exists())] == []
+
+
+def test_ci_runs_exactly_make_test() -> None:
+    script = REPOSITORY / ".ci" / "run"
+
+    assert script.stat().st_mode & 0o111
+    assert script.read_text(encoding="utf-8").rstrip().endswith("exec make test")

@@ -1,0 +1,122 @@
+"""A page of a node in a browser that keeps a strict Content-Security-Policy, and what the page should not have done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Locator, Page, Route
+
+from tests.drills.conformance import packages
+from tests.support.peers import LOOPBACK
+
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'"
+SIZES: Mapping[str, tuple[int, int]] = {"wide": (1280, 800), "narrow": (390, 844)}
+
+
+@dataclass
+class Browsed:
+    """A page; faults: errors of the console and of scripts, broken policies, and requests to elsewhere."""
+
+    page: Page
+    port: int
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def origin(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def open(self, path: str) -> Page:
+        """Open a page, and wait for the film if it has one."""
+        self.page.goto(f"{self.origin}{path}")
+        if self.page.locator("#stage").count():
+            self.page.wait_for_selector("#stage.ready")
+        return self.page
+
+    def forgive(self, status: int) -> None:
+        """Forget that the browser told of an answer with this status; all else stays a fault."""
+        assert any(str(status) in fault for fault in self.faults)
+        self.faults[:] = [fault for fault in self.faults if str(status) not in fault]
+
+    def violations(self) -> list[str]:
+        """Return the serious and the critical faults that axe-core finds on the page as it is."""
+        script = (packages.fetched(packages.AXE) / "axe.min.js").read_text(encoding="utf-8")
+        self.page.evaluate(f"() => {{ {script} }}")
+        found = self.page.evaluate("() => axe.run()")["violations"]
+        return [
+            f"{fault['id']}: {node['html'][:120]}"
+            for fault in found
+            if fault["impact"] in ("serious", "critical")
+            for node in fault["nodes"]
+        ]
+
+
+@contextmanager
+def browsed(browser: Browser, port: int, *, size: str = "wide") -> Iterator[Browsed]:
+    """Open a window on a node's pages; at its end nothing may have gone wrong in it."""
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height}, reduced_motion="reduce")
+    seen = Browsed(page=context.new_page(), port=port)
+    _listen(seen, context)
+    try:
+        yield seen
+        assert seen.faults == []
+    finally:
+        context.close()
+
+
+def _listen(seen: Browsed, context: BrowserContext) -> None:
+    page = seen.page
+    page.on("console", lambda said: seen.faults.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: seen.faults.append(str(error)))
+    context.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith((f"{seen.origin}/", f"blob:{seen.origin}/"))
+            else seen.faults.append(request.url)
+        ),
+    )
+    context.route(lambda url: not url.startswith("blob:"), _with_policy)
+
+
+def _with_policy(route: Route) -> None:
+    """Put the policy on every page; all else is left to the node, whose stream of events never ends."""
+    if route.request.resource_type != "document":
+        route.fallback()
+        return
+    answer = route.fetch()
+    route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": POLICY})
+
+
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float], *, button: str = "left") -> None:
+    """Drag over the film, from one part of its frame to another."""
+    frame = page.locator("#frame").bounding_box()
+    assert frame is not None
+    places = [(frame["x"] + x * frame["width"], frame["y"] + y * frame["height"]) for x, y in (start, end)]
+    page.mouse.move(*places[0])
+    page.mouse.down(button="right" if button == "right" else "left")
+    page.mouse.move(*places[1], steps=4)
+    page.mouse.up(button="right" if button == "right" else "left")
+
+
+def settled(place: Locator) -> FloatRect:
+    """Return where a part of the page is, once it has stayed there for a tenth of a second."""
+    before = None
+    for _ in range(50):
+        now = place.bounding_box()
+        if now is not None and now == before:
+            return now
+        before = now
+        place.page.wait_for_timeout(100)
+    raise AssertionError("a part of the page is hidden, or does not come to rest")
+
+
+def tab_to(place: Locator, *, most: int = 200) -> None:
+    """Press Tab until a part of the page has the focus. Raises AssertionError where no Tab leads there."""
+    for _ in range(most):
+        if place.evaluate("part => part === document.activeElement"):
+            return
+        place.page.keyboard.press("Tab")
+    raise AssertionError("no Tab leads there")

@@ -1,0 +1,120 @@
+"""Bytes that change on disk, and one study on a spool whose rounds and deliveries go step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from pydicom.dataset import Dataset
+
+from node.deliver.delivery import Sending
+from node.domain import Delivery
+from node.jobs.round_steps import Steps
+from node.metrics import Metrics
+from node.orders.store import OrderStore
+from node.pipeline import Pipeline
+from node.read import prompts
+from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.spool import Spool
+from tests.support import films, peers, senders
+from tests.support.fakes import ScriptedReader
+
+FILM, OTHER = films.thumbnail(), films.as_another(films.thumbnail(), "other")
+STUDY = FILM.StudyInstanceUID
+
+
+def flip(path: Path, place: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def flip_a_pixel(path: Path) -> None:
+    flip(path, -1000)
+
+
+def flip_the_name(path: Path) -> None:
+    flip(path, path.read_bytes().index(str(FILM.PatientName).encode()))
+
+
+def flip_the_transfer_syntax(path: Path) -> None:
+    flip(path, path.read_bytes().index(b"1.2.840.10008.1.2") + 1)
+
+
+def cut(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+class Bench:
+    """One study on a spool, its rounds and its deliveries, step by step."""
+
+    def __init__(self, folder: Path, archive: peers.ReceivingArchive | None = None, *, version: str = "1") -> None:
+        self.folder, self.spool, self.ledger = folder, Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
+        self.metrics = Metrics()
+        destination = DicomDestination(
+            name="archive", ae_title="ARCHIVE", host=peers.LOOPBACK, port=archive.port if archive else 104
+        )
+        pipeline = Pipeline(
+            spool=self.spool,
+            orders=OrderStore(folder),
+            reader=ScriptedReader(version),
+            prompts=prompts.load("chexpert14"),
+            zone=ZoneInfo("UTC"),
+            kinds=DEFAULT_OUTPUTS,
+        )
+        self.steps = Steps(
+            pipeline=pipeline,
+            ledger=self.ledger,
+            metrics=self.metrics,
+            destinations={"archive": destination},
+            stat_seconds=900.0,
+        )
+        self.asked: list[str] = []
+        self.sending: Sending = senders.sending(self.spool, self.ledger, destination, rewrite=self.asked.append)
+
+    def keep(self, film: Dataset) -> Path:
+        return films.keep(self.spool, film).instance.path
+
+    def round(self) -> tuple[list[str | None], list[Delivery]]:
+        """Read what is new: the outcomes in order of arrival, and what is to be delivered."""
+        plan = self.steps.plan(STUDY)
+        assert plan is not None
+        outcomes = [self.steps.read(STUDY, file) for file in plan["files"]]
+        written = self.steps.write(plan)
+        assert written is not None
+        assert self.steps.finish(plan, [str(outcome) for outcome in outcomes], written) is False
+        by_destination = written["deliveries"]
+        return outcomes, [Delivery(**delivery) for several in by_destination.values() for delivery in several]
+
+    def output(self, kind: str) -> Path:
+        """The newest output of a kind."""
+        return max(self.folder.rglob(f"outputs/*.{kind}.dcm"), key=lambda path: path.stat().st_mtime_ns)
+
+    def send(self, delivery: Delivery, attempt: int = 1) -> object:
+        return self.sending.send(asdict(delivery), attempt, time.time())["outcome"]
+
+    def damaged(self, what: str) -> float | None:
+        return self.metrics.registry.get_sample_value("cxr_damaged_total", {"what": what})
+
+
+@contextmanager
+def benches(folder: Path, archive: peers.ReceivingArchive | None = None, *, version: str = "1") -> Iterator[Bench]:
+    bench = Bench(folder, archive, version=version)
+    yield bench
+    bench.ledger.close()
+
+
+def interrupted(bench: Bench, path: Path) -> None:
+    """Leave what four processes leave that end while they read a film."""
+    key = bench.steps.pipeline._key(path.name)
+    folder = bench.folder / "studies" / STUDY / "readings"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{key}.begun").write_bytes(b"4")

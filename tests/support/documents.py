@@ -1,0 +1,95 @@
+"""The documents that the structured report's writer makes of sample reports, and what stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+
+from node.domain import Reason, Report
+from node.outputs.document import save_bytes
+from node.outputs.writers import OUTPUTS
+from tests.support.samples import (
+    BERLIN,
+    absent,
+    bare,
+    cr,
+    film,
+    finding,
+    received,
+    report,
+    several,
+    uncalibrated,
+    unread,
+)
+
+SEVERAL = report(several())
+ONE = report(film(findings=(finding(), absent())))
+NONE = report(film(findings=(absent(),)))
+NOT_PROCESSED = report(unread(1), unread(2, Reason.LATERAL))
+MIXED = report(several(), unread(2), film(3, findings=(absent(), uncalibrated())))
+CONTAINED_TEXT = ("TEXT", "CONTAINS")  # the observer's name and versions are texts of another relationship
+FORMS = {
+    "several": (SEVERAL, 0),
+    "one": (ONE, 0),
+    "none": (NONE, 0),
+    "not processed": (NOT_PROCESSED, 0),
+    "to be reviewed": (MIXED, 1),
+    "study": (MIXED, 2),
+}
+"""Each form of document: a report, and the place of the document among those written of it."""
+MEASURED = ("several", "one", "to be reviewed")
+
+
+def all_written(of: Report, *headers: Dataset, kind: str = "sr") -> list[Dataset]:
+    """Write a report on films 1 to 3, and read its documents back from their bytes."""
+    documents = OUTPUTS[kind].write(of, received(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
+    return [dcmread(BytesIO(save_bytes(dataset))) for dataset in documents]
+
+
+def written(of: Report, *headers: Dataset) -> Dataset:
+    """Write a report, and return its first document."""
+    return all_written(of, *headers)[0]
+
+
+def form_of(name: str, *, kind: str = "sr") -> Dataset:
+    """Write the document of a form."""
+    of, place = FORMS[name]
+    return all_written(of, kind=kind)[place]
+
+
+def contents(item: Dataset, name: str) -> list[Dataset]:
+    """Return the children of a content item that have a code as their name."""
+    return [child for child in item.get("ContentSequence", ()) if child.ConceptNameCodeSequence[0].CodeValue == name]
+
+
+def groups(dataset: Dataset) -> list[Dataset]:
+    """Return the measurement groups."""
+    [measurements] = contents(dataset, "126010")
+    return contents(measurements, "125007")
+
+
+def evidence(dataset: Dataset) -> list[str]:
+    """Return the films that a document is made from."""
+    [study] = dataset.CurrentRequestedProcedureEvidenceSequence
+    [series] = study.ReferencedSeriesSequence
+    return [reference.ReferencedSOPInstanceUID for reference in series.ReferencedSOPSequence]
+
+
+def numbers(item: Dataset) -> list[Dataset]:
+    """Return the children of a content item that are numbers."""
+    return [child for child in item.get("ContentSequence", ()) if child.ValueType == "NUM"]
+
+
+def everything(item: Dataset) -> Iterator[Dataset]:
+    """Walk the content tree."""
+    for child in item.get("ContentSequence", ()):
+        yield child
+        yield from everything(child)
+
+
+def said(dataset: Dataset) -> str:
+    """Return all text of the content tree, however it is broken into lines."""
+    return "\n".join(" ".join(item.TextValue.split()) for item in everything(dataset) if item.ValueType == "TEXT")

@@ -1,0 +1,203 @@
+"""Runnable: measure how far a model's answers differ between two films between which nothing changed.
+
+    python -m tests.support.repeated [--model DIR] [--phantoms 100] [--first SEED]
+
+Each phantom is read twice, cropped, turned, shifted and exposed a little differently. The first half chooses the error
+(`change`, which a manifest may state), the second half says how often findings are called changed with it: of the same
+phantom, where nothing changed, and of the next phantom, where the truth tells which findings are new or gone. Every
+reply and every comparison is read back (`replies`): none may say what the film's answer does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from models import progress
+from models.lab.phantoms import phantom
+from models.lab.training.augment import vary
+from models.lab.training.stages import Augmentation
+from models.reading.tokenizers import VOCABULARIES
+from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare, extents
+from node.answers.questions import Query, Topic
+from node.answers.replies import answer
+from node.domain import Box, Film, FilmView, Finding, FindingState, Side
+from node.measurement import ErrorOfChange
+from node.prompt_set import PromptSet
+from node.read import prompts
+from node.read.decoding import Radiograph
+from node.read.film import film_of
+from node.read.framing import Framing
+from node.read.model import Reader, open_reader
+from tests.support.spoken import PATHOLOGIES, REGIONS, misread
+
+SIDE: Final = 224
+AGAIN: Final = Augmentation(
+    area=(0.92, 1.0),
+    aspect=1.03,
+    scale=(0.97, 1.03),
+    shift=0.02,
+    rotate=3.0,
+    brightness=0.1,
+    contrast=0.1,
+    gamma=0.1,
+    blur=0.3,
+    noise=0.02,
+    jpeg=0.3,
+)
+"""How two films of one patient differ though nothing of the patient changed."""
+_SHARE: Final = 95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One phantom that was read twice, and the findings that are on it."""
+
+    films: tuple[Film, Film]
+    there: frozenset[str]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.support.repeated", description=__doc__)
+    parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
+    parser.add_argument("--phantoms", type=int, default=200, metavar="COUNT", help="half of them choose the error")
+    parser.add_argument("--first", type=int, default=3_000_000, metavar="SEED")
+    arguments = parser.parse_args()
+    asked = prompts.load("chexpert14")
+    reader: Reader = open_reader(arguments.model, prompts=asked, engine="onnx", threads=1, trusted="phantoms")
+    with progress.on(sys.stderr) as say:
+        pairs = []
+        for number, seed in enumerate(range(arguments.first, arguments.first + arguments.phantoms), 1):
+            pairs.append(pair_of(reader, asked, seed))
+            say("reading phantoms twice", number, arguments.phantoms)
+    half = len(pairs) // 2
+    error = error_of(pairs[:half])
+    figures = {"change": {"measured_on": error.measured_on, "films": error.films, "extent": error.extent,
+                          "probability": error.probability},
+               "chosen_on": describe(pairs[:half]),
+               "unchanged": called(reader, [pair.films for pair in pairs[half:]], error),
+               "changed": told_apart(reader, pairs[half:], error),
+               "replies": read_back(reader, pairs, error)}  # fmt: skip
+    sys.stdout.write(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+def pair_of(reader: Reader, asked: PromptSet, seed: int) -> Pair:
+    """Draw one phantom and read it twice."""
+    drawn = phantom(seed, side=SIDE)
+    rng = np.random.default_rng([seed, 1])
+    first, second = (read(reader, asked, vary(drawn.pixels, AGAIN, rng, size=SIDE), f"1.2.{seed}") for _ in range(2))
+    return Pair(films=(first, second), there=frozenset(str(key) for key in drawn.findings))
+
+
+def read(reader: Reader, asked: PromptSet, gray: np.ndarray[tuple[int, ...], np.dtype[np.float32]], uid: str) -> Film:
+    """Read a square picture as an upright film that tells its sides."""
+    square = Box(left=0, top=0, right=SIDE, bottom=SIDE)
+    image = Radiograph(gray=gray, framing=Framing(columns=SIDE, rows=SIDE, square=square), sides_known=True)
+    reading = reader.read(image, asked)
+    return film_of(reading, image, asked, source=uid, model=reader.identity, view=FilmView(tag="PA"))
+
+
+def error_of(pairs: Sequence[Pair]) -> ErrorOfChange:
+    """Choose the error of change: the 95th percentile of the differences of what did not change."""
+    grown, probable = differences(pairs)
+    return ErrorOfChange(
+        measured_on="phantoms",
+        films=len(pairs),
+        extent=round(float(np.percentile(grown, _SHARE)), 3),
+        probability=round(float(np.percentile(probable, _SHARE)), 3),
+    )
+
+
+def differences(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    """Return the differences of extents in zones of both films, and of probabilities of what one film reports."""
+    grown, probable = [], []
+    for first, second in findings_of(pairs):
+        earlier, later = extents(first), extents(second)
+        grown += [abs(later[zone] - earlier[zone]) for zone in earlier.keys() & later.keys()]
+        if {first.state, second.state} != {FindingState.ABSENT}:
+            probable.append(abs(second.probability - first.probability))
+    return grown, probable
+
+
+def findings_of(pairs: Sequence[Pair]) -> Iterator[tuple[Finding, Finding]]:
+    """Yield each finding of each phantom, from both readings."""
+    for pair in pairs:
+        yield from zip(pair.films[0].findings, pair.films[1].findings, strict=True)
+
+
+def describe(pairs: Sequence[Pair]) -> dict[str, object]:
+    """Return how far apart the answers are, at several shares."""
+    grown, probable = differences(pairs)
+    both = [pair for pair in findings_of(pairs) if FindingState.ABSENT not in {pair[0].state, pair[1].state}]
+    return {
+        "extents": len(grown),
+        "extent": {share: round(float(np.percentile(grown, share)), 3) for share in (50, 90, 95, 99)},
+        "probabilities": len(probable),
+        "probability": {share: round(float(np.percentile(probable, share)), 3) for share in (50, 90, 95, 99)},
+        "reported_on_both": len(both),
+        "in_the_same_zones": sum(extents(first).keys() == extents(second).keys() for first, second in both),
+    }
+
+
+def called(reader: Reader, films: Sequence[tuple[Film, Film]], error: ErrorOfChange) -> dict[str, int]:
+    """Count what findings of these films are called."""
+    counts: Counter[str] = Counter()
+    for earlier, later in films:
+        for found in _compare(reader, earlier, later, error):
+            counts[found.obstacle or found.change] += 1
+    return dict(counts.most_common())
+
+
+def told_apart(reader: Reader, pairs: Sequence[Pair], error: ErrorOfChange) -> dict[str, dict[str, int]]:
+    """Count what findings are called that are on one of two phantoms only."""
+    counts: dict[str, Counter[str]] = {Change.NEW: Counter(), Change.GONE: Counter()}
+    for earlier, later in pairwise(pairs):
+        for found in _compare(reader, earlier.films[0], later.films[0], error):
+            if found.prompt in later.there - earlier.there:
+                counts[Change.NEW][found.obstacle or found.change] += 1
+            elif found.prompt in earlier.there - later.there:
+                counts[Change.GONE][found.obstacle or found.change] += 1
+    return {name: dict(counter.most_common()) for name, counter in counts.items()}
+
+
+def read_back(reader: Reader, pairs: Sequence[Pair], error: ErrorOfChange) -> dict[str, object]:
+    """Ask about every finding and region of the first reading, compare both, and read what is said."""
+    texts = [(text, film) for pair in pairs for film in pair.films[:1] for text in _replies(film)]
+    texts += [
+        (found.text, later)
+        for earlier, later in (pair.films for pair in pairs)
+        for found in _compare(reader, earlier, later, error)
+    ]
+    wrong = [problem for text, film in texts for problem in misread(text, film)]
+    return {"read": len(texts), "misread": len(wrong), "examples": wrong[:5]}
+
+
+def _replies(film: Film) -> Iterator[str]:
+    for prompt in PATHOLOGIES:
+        for topic in (Topic.PRESENCE, Topic.PLACE):
+            yield answer(Query(topic=topic, findings=(prompt.key,)), film).text
+        for side in Side:
+            yield answer(Query(topic=Topic.PRESENCE, findings=(prompt.key,), side=side), film).text
+    for region in REGIONS:
+        yield answer(Query(topic=Topic.REGION, regions=(region.key,)), film).text
+    for topic in (Topic.LIST, Topic.SUMMARY, Topic.NORMAL):
+        yield answer(Query(topic=topic), film).text
+
+
+def _compare(reader: Reader, earlier: Film, later: Film, error: ErrorOfChange) -> tuple[ComparedFinding, ...]:
+    first, second = (ReadFilm(film=film, model=reader.identity, prompts_sha256="") for film in (earlier, later))
+    return compare(first, second, error=error).findings
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The HTTP server with its three pages, without the rest of a node, and clients that speak to it in bytes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp
+
+from node.metrics import Metrics
+from node.net.http_limits import Limits
+from node.service.http import HttpServer, Readiness
+from node.settings.http import HttpSettings, HttpTlsSettings
+from tests.support.peers import LOOPBACK, wait_until
+
+LIVE = b"GET /live HTTP/1.1\r\nHost: node\r\n\r\n"
+LIVE_AND_CLOSE = b"GET /live HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
+ROOMY = Limits(connections=64, by_host=48)
+
+
+@dataclass(kw_only=True)
+class Hook:
+    """What a page does before it is computed; without `hold` it goes on at once."""
+
+    hold: threading.Event | None = None
+    error: Exception | None = None
+    begun: threading.Event = field(default_factory=threading.Event)
+    count: int = 0
+
+    def run(self) -> None:
+        self.count += 1
+        self.begun.set()
+        if self.hold is not None:
+            self.hold.wait(timeout=60)
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """A running server. `ready` and `metrics` hook into the computation of these pages."""
+
+    server: HttpServer
+    metrics: Metrics
+    ready: Hook
+    scrape: Hook
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    def closed(self, reason: str) -> float:
+        """How many connections the limits closed for a reason."""
+        labels = {"reason": reason}
+        return self.metrics.registry.get_sample_value("cxr_http_connections_closed_total", labels) or 0.0
+
+    def wait_for_close(self, reason: str, *, count: int = 1) -> None:
+        wait_until(lambda: self.closed(reason) >= count, what=f"{count} connections closed: {reason}")
+
+    def connect(self, said: bytes = b"", *, host: str = LOOPBACK) -> socket.socket:
+        """Connect from an address, and send something."""
+        connection = socket.create_connection((LOOPBACK, self.port), timeout=30, source_address=(host, 0))
+        connection.sendall(said)
+        return connection
+
+    def ask(self, request: bytes = LIVE_AND_CLOSE, *, host: str = LOOPBACK) -> bytes:
+        """Send a request, and read until the server closes."""
+        with self.connect(request, host=host) as connection:
+            return read_to_end(connection)
+
+
+@contextmanager
+def serving(
+    *,
+    limits: Limits = ROOMY,
+    ready_seconds: float = 3.0,
+    metrics_seconds: float = 8.0,
+    host: str = LOOPBACK,
+    port: int = 0,
+    application: ASGIApp | None = None,
+    tls: HttpTlsSettings | None = None,
+) -> Iterator[Served]:
+    """Serve until the block ends; application: answers all other paths."""
+    metrics, ready, scrape = Metrics(), Hook(), Hook()
+    metrics.associations_open.set_function(_zero_after(scrape.run))
+
+    def readiness() -> Readiness:
+        ready.run()
+        return Readiness(parts={"disk": True})
+
+    server = HttpServer(
+        HttpSettings(host=host, port=port, tls=tls),
+        metrics,
+        readiness,
+        limits=limits,
+        application=application,
+        ready_seconds=ready_seconds,
+        metrics_seconds=metrics_seconds,
+    )
+    try:
+        yield Served(server=server, metrics=metrics, ready=ready, scrape=scrape)
+    finally:
+        server.close()
+
+
+def _zero_after(run: Callable[[], None]) -> Callable[[], float]:
+    def value() -> float:
+        run()
+        return 0.0
+
+    return value
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    """Read until the other side closes or resets."""
+    content = bytearray()
+    try:
+        while piece := connection.recv(65536):
+            content += piece
+    except ConnectionResetError:
+        pass
+    return bytes(content)
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    """Read one answer with a Content-Length."""
+    content = bytearray()
+    while b"\r\n\r\n" not in content:
+        piece = connection.recv(65536)
+        assert piece, f"the connection ended within {bytes(content)!r}"
+        content += piece
+    head, _, body = bytes(content).partition(b"\r\n\r\n")
+    (length,) = (int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body

@@ -1,0 +1,61 @@
+"""Everything that the outputs of a film tell a reader or a program, as text, by output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node.domain import Film
+from node.hl7.text import read
+from node.outputs import findings_page, gsps, impression, oru, report_json, report_txt
+from node.outputs.sr import report as sr
+from node.web import shown
+from tests.support import samples
+from tests.support.drawn_texts import DrawnTexts
+from tests.support.samples import BERLIN
+
+_SILENT = ("UI", "OB", "OW", "DA", "TM", "DT")
+"""Value representations that tell nothing about findings."""
+
+
+def told(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the texts of every output of a film, with values of codes and numbers; identities and UIDs left out."""
+    report, headers = samples.report(film), samples.sources(samples.cr())
+    reports = {"sr": sr.write, "sr3d": sr.write_3d, "text": sr.write_text}
+    found = {kind: _of(*write(report, headers, BERLIN)) for kind, write in reports.items()}
+    found["gsps"] = _of(*gsps.write(report, samples.received(samples.cr()), BERLIN))
+    found["oru"] = "\n".join(hl7_lines(film))
+    found["report.txt"] = report_txt.render(report)
+    found["report.json"] = json.dumps(report_json.report_to_json(report, []))
+    found["study page"] = repr(shown.show(film))
+    found["impression"] = " ".join(impression.of_film(film))
+    written = DrawnTexts(monkeypatch)
+    findings_page.draw(report, film, is_drawn=True)
+    found["sc page"] = " ".join(written.lines)
+    return found
+
+
+def hl7_lines(film: Film) -> list[str]:
+    """Return type, name, value and units of each OBX of the message of a film, without its UIDs."""
+    message = oru.write(samples.report(film), samples.sources(samples.cr()), BERLIN, order=None, documents=[])[1]
+    return [
+        "|".join(segment.text(place) for place in (2, 3, 5, 6)) + f"|{segment.text(5, 2)}|{segment.text(5, 9)}"
+        for segment in read(message).named("OBX")
+        if segment.text(2) != "ST"
+    ]
+
+
+def _of(*objects: Dataset) -> str:
+    return "\n".join(line for dataset in objects for line in _lines(dataset))
+
+
+def _lines(dataset: Dataset) -> Iterator[str]:
+    for element in dataset:
+        if element.VR == "SQ":
+            for item in element.value:
+                yield from _lines(item)
+        elif element.VR not in _SILENT:
+            yield str(element.value)
