@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 
 from node.errors import SpoolFull
 from node.store import files
-from node.store.received import sealed
+from node.store.received import with_hash
 
 _CHECKED_BYTES: Final = 1024 * 1024
 """The room on the disk is checked again after so many bytes, not for each part of the network's."""
@@ -29,7 +29,7 @@ class Incoming:
             self._aside = files.Aside(folder)
         except OSError as error:
             raise full(error) from error
-        self._write(sealed(meta))
+        self._write(with_hash(meta))
 
     @property
     def sha256(self) -> str:
