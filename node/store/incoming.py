@@ -52,9 +52,9 @@ class Incoming:
         file.seek(self._meta_bytes)
         return file
 
-    def seal(self) -> None:
+    def sync(self) -> None:
         """Sync the complete object. Raises OSError."""
-        self._aside.seal()
+        self._aside.sync()
 
     def publish(self, path: Path) -> None:
         """Give the object its final name, synced. Raises OSError."""
