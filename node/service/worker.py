@@ -104,7 +104,9 @@ def open_working(
     if process.reads:
         with database.restoring(sql):
             _restore(shared, ledger, executor, client)
-        threads.append(Retention(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
+        threads.append(
+            Retention(spool, ledger, shared.orders, executor.forget_older, keep_days=settings.storage.keep_days)
+        )
         threads.append(ReviewFinder(spool, ledger, prompts=lambda: shared.prompts.current))
     for thread in threads:
         parts.callback(thread.close)
