@@ -29,10 +29,10 @@ from node.deliver.delivery import Sending
 from node.deliver.results import Asked, DeliveryJson, Queued, Sent
 from node.domain import is_uid
 from node.jobs.answer_steps import AnswerSteps
-from node.jobs.gate import Gate
 from node.jobs.lost import Park
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.round_steps import PlanJson, Steps, WrittenJson
+from node.jobs.running_steps import RunningSteps
 from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings, Hl7Destination
 
@@ -131,11 +131,11 @@ def register(
     steps: Steps | None,
     objects: ObjectSteps | None,
     *,
-    gate: Gate,
+    running: RunningSteps,
     on_step: Callable[[str], None],
 ) -> Registered:
     """Register the workflows with the executor, the reading ones only if there are `steps`."""
-    checkpoints = _Checkpoints(gate=gate, on_step=on_step)
+    checkpoints = _Checkpoints(running=running, on_step=on_step)
     deliver = _register_delivery(sending, checkpoints)
     park: dict[str, Park] = dict.fromkeys((DELIVER, COMMIT), partial(_park_deliveries, sending))
     if steps is not None:
@@ -181,14 +181,14 @@ def study_of(argument: object) -> str | None:
 class _Checkpoints:
     """Runs steps of workflows, and records their results; on_step: gets the name of each step that was run."""
 
-    gate: Gate
+    running: RunningSteps
     on_step: Callable[[str], None]
 
     def run(self, name: str, work: Callable[..., _T], *arguments: object) -> _T:
         """Run a step; after a crash, return the result that was recorded."""
-        # The gate is inside the executor's step, so that an error is never recorded as the step's result.
+        # Inside the executor's step, so that an error is never recorded as the step's result.
         with trace.of_study(study_of(arguments[0])):
-            result = DBOS.run_step({"name": name}, lambda: self.gate.run(lambda: work(*arguments)))
+            result = DBOS.run_step({"name": name}, lambda: self.running.run(lambda: work(*arguments)))
         self.on_step(name)
         return result
 
@@ -205,7 +205,7 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
         return steps.finish(plan, outcomes, written, is_awaited=lambda study_uid: _is_awaited(study_uid, workflow))
 
     @DBOS.workflow(name=STUDY, max_recovery_attempts=_RECOVERIES)
-    @checkpoints.gate.guarded
+    @checkpoints.running.guarded
     def study(study_uid: str, times_busy: int = 0) -> None:
         plan = checkpoints.run("plan", plan_alone, study_uid, DBOS.workflow_id)
         if plan is None:
@@ -229,7 +229,7 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
             _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
 
     @DBOS.workflow(name=QUIET, max_recovery_attempts=_RECOVERIES)
-    @checkpoints.gate.guarded
+    @checkpoints.running.guarded
     def quiet(study_uid: str, times_busy: int = 0) -> None:
         place = checkpoints.run("place", steps.place, study_uid)
         if place is None:
@@ -242,7 +242,7 @@ def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver:
     """Register `answer`, which queues deliveries."""
 
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
-    @checkpoints.gate.guarded
+    @checkpoints.running.guarded
     def answer(study_uid: str, question_id: str) -> None:
         written = checkpoints.run("answer", steps.write, study_uid, question_id)
         _enqueue_all(deliver, written, f"answer:{question_id}", checkpoints)
@@ -254,7 +254,7 @@ def _register_questions(steps: ObjectSteps, checkpoints: _Checkpoints, *, answer
     """Register `question`, which queues answers, or itself while its film is not here."""
 
     @DBOS.workflow(name=QUESTION, max_recovery_attempts=_RECOVERIES)
-    @checkpoints.gate.guarded
+    @checkpoints.running.guarded
     def question(study_uid: str, sop_instance_uid: str) -> None:
         found = checkpoints.run("look", steps.look, study_uid, sop_instance_uid)
         if "wait" in found:
@@ -303,7 +303,7 @@ def _register_delivery(sending: Sending, checkpoints: _Checkpoints) -> DeliverWo
     attempts = _Attempts(sending=sending, checkpoints=checkpoints)
 
     @DBOS.workflow(name=DELIVER, max_recovery_attempts=_RECOVERIES)
-    @checkpoints.gate.guarded
+    @checkpoints.running.guarded
     def deliver(deliveries: list[DeliveryJson], attempt: int, started: float, has_given_way: bool = False) -> None:
         later, sent, wait, sent_at = [], [], 0.0, 0.0
         for number, delivery in enumerate(deliveries):
@@ -324,7 +324,7 @@ def _register_delivery(sending: Sending, checkpoints: _Checkpoints) -> DeliverWo
             _enqueue(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
 
     @DBOS.workflow(name=COMMIT, max_recovery_attempts=_RECOVERIES)
-    @checkpoints.gate.guarded
+    @checkpoints.running.guarded
     def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
         asked = attempts.ask(deliveries, attempt, started)
         wait = asked["wait"]
