@@ -291,7 +291,7 @@ def _statement(finding: Finding) -> str:
     said = by_rule(
         name=wording.name_of(finding), state=finding.state.value, side=_SIDES[finding.side], zone=zone_of(finding)
     )
-    reader, told = wording.reader_of(finding.reader), finding.told_probability
+    reader, told = wording.reader_of(finding.reader), finding.output_probability
     whose = "probability" if reader is None else "AI probability"
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
     doubt = "The network contradicts itself about it." if finding.contradiction is not None else None

@@ -61,11 +61,11 @@ class ExecutorLock:
 
     def _wait_for_lock(self, stop: threading.Event) -> None:
         query = sa.select(sa.func.pg_try_advisory_lock(_key(self._executor)))
-        is_told = False
+        is_logged = False
         while not self._connection.execute(query).scalar():
-            if not is_told:
+            if not is_logged:
                 log.get().warning("executor.waiting", executor=self._executor)
-            is_told = True
+            is_logged = True
             if stop.wait(timeout=_PAUSE_SECONDS):
                 raise Stopped(f"executor {self._executor}: stopped before it got its lock")
 

@@ -271,7 +271,7 @@ class _NetworkReader:
 
         asked = _to_network(prompts)
         try:
-            with _device_told():
+            with _raising_gpu_loss():
                 self._network.check(asked)
                 self._network.prepare(asked)
         except ModelError as error:
@@ -282,7 +282,7 @@ class _NetworkReader:
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         side_of, zone_of = _side_of if image.sides_known else None, self._zone_of(image, prompts)
-        with _device_told():
+        with _raising_gpu_loss():
             look = self._network.look(image.gray)
             said = self._network.report(look, _to_network(prompts), side_of=side_of, zone_of=zone_of)
             view = self._network.view(look)
@@ -371,7 +371,7 @@ class _NetworkReader:
         )
 
     def see(self, image: Radiograph) -> SeenFilm:
-        with for_person(), _device_told():
+        with for_person(), _raising_gpu_loss():
             look = self._network.look(image.gray)
         return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look, notes=image.notes)
 
@@ -404,7 +404,7 @@ class _NetworkReader:
             )
             for question in questions
         ]
-        with for_person(), _device_told():
+        with for_person(), _raising_gpu_loss():
             answers = self._network.ask(
                 cast("Look", film.look),
                 asked,
@@ -431,7 +431,7 @@ def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswe
 
 
 @contextmanager
-def _device_told() -> Iterator[None]:
+def _raising_gpu_loss() -> Iterator[None]:
     """Raise the loss of the GPU as the node's own error."""
     from models import errors
 

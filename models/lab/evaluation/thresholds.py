@@ -67,7 +67,7 @@ class Labelled:
         )
 
 
-def is_told(some: Labelled) -> bool:
+def is_recognized(some: Labelled) -> bool:
     """Say whether films with a finding are told apart from films without it."""
     area = area_under_curve(some.there, some.differences)
     return area is not None and area >= LEAST_AUROC
