@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from models.bounds import require_positive, require_unit
 
 PHANTOMS = "phantoms"
 """The population of films that a program draws; every other population is of real films."""
+LEFT_OUT: Final = 1.0
+"""The threshold, in a manifest, of a finding that is left out: absent whatever its probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +103,7 @@ class Decisions:
 
     temperature: divides the difference of cosines to the positive and the negative prompt (spec §8)
     thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key;
-    one with 1 is left out: neither present nor indeterminate
+    `LEFT_OUT` for a finding that is left out
     measurements: where thresholds come from, by prompt key; a threshold without a measurement was never measured
     phantoms: thresholds on phantoms, by prompt key, of findings whose threshold in `thresholds` is for real films
     review_band: width of the band below a threshold in which a finding is indeterminate, where none was measured
@@ -133,9 +136,9 @@ class Decisions:
             if key not in self.thresholds:
                 raise ValueError(f"measurements.{key} belongs to no threshold; add thresholds.{key} or remove it")
         for key in self.phantoms:
-            if key not in self.measurements or not (self._is_of_real_films(key) or self.threshold(key) == 1):
+            if key not in self.measurements or not (self._is_of_real_films(key) or self.leaves_out(key)):
                 raise ValueError(
-                    f"phantoms.{key} needs measurements.{key}, on real films or with thresholds.{key} = 1; "
+                    f"phantoms.{key} needs measurements.{key}, on real films or with thresholds.{key} = {LEFT_OUT}; "
                     "add it or remove this"
                 )
         for table, bands in (
@@ -143,7 +146,7 @@ class Decisions:
             ("phantoms", {key: (own.band, own.threshold) for key, own in self.phantoms.items()}),
         ):
             for key, (band, threshold) in bands.items():
-                if band is not None and threshold == 1:
+                if band is not None and threshold == LEFT_OUT:
                     raise ValueError(f"{table}.{key}.band belongs to a finding that is left out; remove it")
                 if band is not None and band.lower > threshold:
                     raise ValueError(f"{table}.{key}.band.lower ({band.lower}) must not be above the threshold")
@@ -187,7 +190,7 @@ class Decisions:
         measurement = self.measurements[key]
         return replace(
             self,
-            thresholds=dict(self.thresholds) | {key: 1.0},
+            thresholds=dict(self.thresholds) | {key: LEFT_OUT},
             measurements=dict(self.measurements) | {key: replace(measurement, band=None)},
             phantoms=dict(self.phantoms) | {key: _on_phantoms(self.thresholds[key], measurement)},
         )
@@ -200,9 +203,14 @@ class Decisions:
         """Return the probability from which the finding of a prompt is present."""
         return self.thresholds.get(key, self.default_threshold)
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The keys of the findings that are left out."""
+        return tuple(filter(self.leaves_out, self.thresholds))
+
     def leaves_out(self, key: str) -> bool:
         """Say whether the finding of a prompt is left out: neither present nor indeterminate at any probability."""
-        return self.threshold(key) == 1
+        return self.threshold(key) == LEFT_OUT
 
     def lower(self, key: str | None) -> float:
         """Return the probability from which the finding of a prompt is not absent; key: None for other words."""

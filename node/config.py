@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import tomli_w
@@ -174,11 +174,6 @@ class QuestionsSettings:
 
     creators: manufacturers or persons; labels: labels or descriptions; without case; wait_minutes: for the film
     """
-
-    GONE: ClassVar = {
-        "corrections": "is gone: no object of a workstation corrects a report any more; remove the line, and correct "
-        "reports on the page of the film or over the interface for programs"
-    }
 
     ae_titles: tuple[str, ...] = setting(AE_TITLE, default=())
     creators: tuple[str, ...] = setting(NOT_BLANK, default=())

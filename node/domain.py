@@ -189,7 +189,7 @@ class Finding:
     near: bool | None = False
 
     @property
-    def told_probability(self) -> float | None:
+    def output_probability(self) -> float | None:
         """The probability that outputs may tell, None if there is none: the one rule for all of them.
 
         There is none for a finding that the model leaves out, for nobody showed that its number means anything. There

@@ -157,7 +157,7 @@ def configure(*, form: str = "auto", level: str = "info") -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # observers get every event
         # One stream for all loggers: the lock that keeps two threads' lines apart belongs to the stream.
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Steadfast(sys.stdout))),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StreamThatNeverRaises(sys.stdout))),
         cache_logger_on_first_use=False,
     )
 
@@ -193,7 +193,7 @@ def begin() -> None:
         structlog.configure(
             processors=[partial(_drop_below, logging.WARNING), structlog.processors.add_log_level, *_for_programs()],
             wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-            logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Steadfast(sys.stderr))),
+            logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StreamThatNeverRaises(sys.stderr))),
             cache_logger_on_first_use=False,
         )
 
@@ -257,7 +257,7 @@ def _on_lost_thread(lost: threading.ExceptHookArgs) -> None:
     get().error("library.warned", library=lost.thread.name if lost.thread else "thread", where=place)
 
 
-class _Steadfast:
+class _StreamThatNeverRaises:
     """A stream that never raises: a failure to write the log must not affect a film."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -45,9 +45,9 @@ def main(arguments: list[str]) -> int:
 
 def _bring(options: argparse.Namespace) -> Imported:
     from models import progress
-    from models.checkpoint.importer import Wishes, bring
+    from models.checkpoint.importer import ImportOptions, bring
 
-    wishes = Wishes(
+    wanted = ImportOptions(
         name=options.name,
         version=options.model_version,
         gpt2_heads=options.gpt2_heads,
@@ -55,7 +55,7 @@ def _bring(options: argparse.Namespace) -> Imported:
         seed=options.seed,
     )
     with progress.on(sys.stderr) as report:
-        return bring(options.source, options.directory, wishes, report=report)
+        return bring(options.source, options.directory, wanted, report=report)
 
 
 def _finish(imported: Imported, options: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ _NAME_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ImportOptions:
     """The options of an import; None: as the source says.
 
     rest: the model directory that provides what the source lacks; otherwise it is drawn from `seed`
@@ -62,17 +62,17 @@ class Imported:
     weights_sha256: str
 
 
-def bring(source: Path, directory: Path, wishes: Wishes, *, report: ProgressReport) -> Imported:
+def bring(source: Path, directory: Path, options: ImportOptions, *, report: ProgressReport) -> Imported:
     """Turn a published checkpoint into a model directory.
 
     Raises ModelError if the source or an option is wrong, OSError if a file cannot be written. Neither leaves files
     behind.
     """
     _check_place(directory)
-    for option, text in (("--name", wishes.name), ("--model-version", wishes.version)):
+    for option, text in (("--name", options.name), ("--model-version", options.version)):
         if text is not None:
             _check_label(option, text)
-    rest = open_rest(wishes.rest) if wishes.rest is not None else None
+    rest = open_rest(options.rest) if options.rest is not None else None
     with new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
         found = find(source, work=Path(work), report=report)
         content = open_weights(found.path, place=found.place, report=report)
@@ -81,9 +81,9 @@ def bring(source: Path, directory: Path, wishes: Wishes, *, report: ProgressRepo
             if contents.kind == "ChEX" and rest is not None:
                 raise ModelError("it holds a whole ChEX network; leave --rest out")
             network = assemble(
-                contents, place=found.place, rest=rest, generator_heads=wishes.gpt2_heads, seed=wishes.seed
+                contents, place=found.place, rest=rest, generator_heads=options.gpt2_heads, seed=options.seed
             )
-        provenance = _provenance(found, contents, wishes)
+        provenance = _provenance(found, contents, options)
         weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
         _write_others(aside, network, provenance, rest=rest, weights_sha256=weights_sha256)
         read_manifest(aside)
@@ -141,14 +141,14 @@ def open_rest(directory: Path) -> Rest:
     return Rest(manifest=replace(manifest, views=None, sizes=replace(manifest.sizes, views=None)), state=state)
 
 
-def _provenance(found: Found, contents: Contents, wishes: Wishes) -> Provenance:
+def _provenance(found: Found, contents: Contents, options: ImportOptions) -> Provenance:
     defaults = {"ChEX": found.model or "chex", "CheXzero": "chex-with-chexzero", "GPT-2": "chex-with-gpt2"}
     version = f"step-{contents.step}" if contents.step is not None else f"sha256-{found.sha256[:12]}"
-    name = defaults[contents.kind][:_NAME_LENGTH] if wishes.name is None else wishes.name
+    name = defaults[contents.kind][:_NAME_LENGTH] if options.name is None else options.name
     _check_label("--name", name)
     return Provenance(
         name=name,
-        version=version if wishes.version is None else wishes.version,
+        version=version if options.version is None else options.version,
         kind=contents.kind,
         place=found.place,
         sha256=found.sha256,

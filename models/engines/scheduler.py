@@ -17,10 +17,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Condition, Thread
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from models.engines.turns import current_question
 from models.errors import Abandoned, ModelError
+
+if TYPE_CHECKING:
+    from models.network.packed_decoding import Writing
 
 PERSON_UNITS: Final = 32
 """Calls and tokens of people in a row while films wait: more than most answers have."""
@@ -41,16 +44,7 @@ T = TypeVar("T")
 _is_abandoned: ContextVar[Callable[[], bool] | None] = ContextVar("is_abandoned", default=None)
 
 
-class Rows(Protocol):
-    """Sentences of one caller."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all of them have ended."""
-
-
-R = TypeVar("R", bound=Rows)
-Advance = Callable[[Sequence[R]], Iterator[None]]
+Advance = Callable[[Sequence["Writing"]], Iterator[None]]
 """Advances the sentences of several callers together, and yields between two layers. May be repeated if it failed."""
 
 
@@ -67,14 +61,14 @@ def while_wanted(is_abandoned: Callable[[], bool]) -> Iterator[None]:
         _is_abandoned.reset(token)
 
 
-class Scheduler(Generic[R]):
+class Scheduler:
     """Does all work of one engine on the processor. May be called from several threads."""
 
     def __init__(
         self,
         *,
-        join: Advance[R],
-        step: Advance[R],
+        join: Advance,
+        step: Advance,
         begin: Callable[[], object] = lambda: None,
         most_bytes: int = MOST_BYTES,
         between_calls_seconds: float = _BETWEEN_CALLS_SECONDS,
@@ -87,8 +81,8 @@ class Scheduler(Generic[R]):
         self._join, self._step, self._begin = join, step, begin
         self._between_calls_seconds = between_calls_seconds
         self._changed = Condition()
-        self._films = _Lane[R](most_bytes=most_bytes)
-        self._people = _Lane[R](most_bytes=most_bytes // _PEOPLE_PART)
+        self._films = _Lane(most_bytes=most_bytes)
+        self._people = _Lane(most_bytes=most_bytes // _PEOPLE_PART)
         self._questions: list[ExitStack] = []  # that have begun and not ended
         self._person_ended = time.monotonic()
         self._person_units = self._film_units = 0
@@ -108,9 +102,9 @@ class Scheduler(Generic[R]):
         self._wait(call, lambda lane: lane.calls.append(call))
         return results.pop()
 
-    def write(self, rows: R, *, size: int) -> None:
+    def write(self, writing: Writing, *, size: int) -> None:
         """Generate sentences to their end, with those of others; size: as of `used_bytes`. Raises as `call`."""
-        sentences = _Sentences(rows=rows, size=size)
+        sentences = _Sentences(writing=writing, size=size)
         self._wait(sentences, lambda lane: lane.waiting.append(sentences))
 
     def stop(self) -> None:
@@ -123,7 +117,7 @@ class Scheduler(Generic[R]):
         if thread is not None:
             thread.join()
 
-    def _wait(self, work: _Work, enqueue: Callable[[_Lane[R]], None]) -> None:
+    def _wait(self, work: _Work, enqueue: Callable[[_Lane], None]) -> None:
         """Queue work of this thread, and wait until it is done."""
         question, is_abandoned = current_question(), _is_abandoned.get()
         with self._changed:
@@ -156,7 +150,7 @@ class Scheduler(Generic[R]):
         except BaseException as error:  # nobody would wake those who wait; each of them raises it
             self._give_up(error)
 
-    def _compute(self, lane: _Lane[R]) -> None:
+    def _compute(self, lane: _Lane) -> None:
         """Compute the next unit of a lane: a call, a layer of the films' token, or a token of people."""
         if lane.calls:
             lane.calls.popleft().start()
@@ -176,7 +170,7 @@ class Scheduler(Generic[R]):
                 lane.token = None
             self._thread = None
 
-    def _next(self) -> _Lane[R] | None:
+    def _next(self) -> _Lane | None:
         """Wait for work, and return the lane whose unit is next; None if the thread is to end."""
         with self._changed:
             while True:
@@ -196,7 +190,7 @@ class Scheduler(Generic[R]):
             return 0.0
         return max(0.0, self._person_ended + self._between_calls_seconds - time.monotonic())
 
-    def _chosen(self) -> _Lane[R]:
+    def _chosen(self) -> _Lane:
         """Return the lane that is next, people or films, and count its units while both have work."""
         films, people = self._films, self._people
         if not (films.has_work and people.has_work):
@@ -210,7 +204,7 @@ class Scheduler(Generic[R]):
             self._person_units = self._film_units = 0
         return films
 
-    def _advance(self, lane: _Lane[R]) -> bool:
+    def _advance(self, lane: _Lane) -> bool:
         """Compute a layer of the current token of a lane, or begin the next one. Returns whether layers remain."""
         if lane.token is None:
             with self._changed:
@@ -222,16 +216,16 @@ class Scheduler(Generic[R]):
             lane.token = None
         return lane.token is not None
 
-    def _token(self, batch: list[_Sentences[R]]) -> Iterator[None]:
+    def _token(self, batch: list[_Sentences]) -> Iterator[None]:
         """Generate a token of each of these sentences; those that are new join first."""
         new = [sentences for sentences in batch if not sentences.has_joined]
         if new:
             yield from _each(self._join, new)
             for sentences in new:
                 sentences.has_joined = True
-        yield from _each(self._step, [s for s in batch if not s.done.done() and not s.rows.is_over])
+        yield from _each(self._step, [s for s in batch if not s.done.done() and not s.writing.is_over])
         for sentences in batch:
-            if sentences.rows.is_over:
+            if sentences.writing.is_over:
                 sentences.succeed()
 
 
@@ -270,21 +264,21 @@ class _Function(_Work):
             self.succeed()
 
 
-class _Sentences(_Work, Generic[R]):
-    def __init__(self, *, rows: R, size: int) -> None:
+class _Sentences(_Work):
+    def __init__(self, *, writing: Writing, size: int) -> None:
         super().__init__()
-        self.rows, self.size = rows, size
+        self.writing, self.size = writing, size
         self.has_joined = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Lane(Generic[R]):
+class _Lane:
     """The work of films, or that of people; token: the one that is being generated, layer by layer."""
 
     most_bytes: int
     calls: deque[_Function] = field(default_factory=deque)
-    waiting: deque[_Sentences[R]] = field(default_factory=deque)
-    active: deque[_Sentences[R]] = field(default_factory=deque)
+    waiting: deque[_Sentences] = field(default_factory=deque)
+    active: deque[_Sentences] = field(default_factory=deque)
     token: Iterator[None] | None = None
 
     @property
@@ -312,10 +306,10 @@ class _Lane(Generic[R]):
         self.active = deque(sentences for sentences in self.active if not sentences.done.done())
 
 
-def _each(advance: Advance[R], batch: Sequence[_Sentences[R]]) -> Iterator[None]:
+def _each(advance: Advance, batch: Sequence[_Sentences]) -> Iterator[None]:
     """Advance sentences together; if that fails, each alone, and those at fault fail."""
     try:
-        yield from advance([sentences.rows for sentences in batch])
+        yield from advance([sentences.writing for sentences in batch])
     except (GeneratorExit, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # of any library, a panic in Rust too; the caller raises it

@@ -26,7 +26,7 @@ from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts
 from models.engines.turns import Calls, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
-from models.network.packed_decoding import PackedWriter, Writing
+from models.network.packed_decoding import PackedWriter
 from models.network.products import Choice, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
@@ -80,7 +80,7 @@ class CpuWriter:
     def __init__(self, writer: PackedWriter) -> None:
         # A new thread computes with all cores until something asks for the number that was set: oneDNN does not.
         begin = torch.get_num_threads
-        self.scheduler = Scheduler[Writing](join=writer.join, step=writer.step, begin=begin)
+        self.scheduler = Scheduler(join=writer.join, step=writer.step, begin=begin)
         self._writer = writer
 
     def write(self, features: FloatArray) -> IntArray:

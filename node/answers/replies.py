@@ -283,7 +283,7 @@ def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
 def _statement(finding: Finding) -> str:
     """Say in plain sentences what was decided about a finding that is reported."""
     said = by_rule(name=wording.name_of(finding), state=finding.state, side=finding.side, zone=zone_of(finding))
-    reader, told = wording.reader_of(finding.reader), finding.told_probability
+    reader, told = wording.reader_of(finding.reader), finding.output_probability
     whose = "probability" if reader is None else "AI probability"
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
     doubt = "The network contradicts itself about it." if finding.contradiction is not None else None

@@ -1,7 +1,7 @@
 """The steps of a delivery: send one object, wait for a destination that is down, ask for storage commitment.
 
 Each step takes and returns plain JSON, is timed and counted, and records its result in the ledger. Every step may run
-again: a step that was interrupted is repeated. An error of the disk or the database ends the process (`gate`).
+again: a step that was interrupted is repeated. An error of the disk or the database ends the process (`running_steps`).
 """
 
 from __future__ import annotations

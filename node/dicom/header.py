@@ -196,7 +196,7 @@ def read(
     the limit, OSError for an error of the disk, and any error of pydicom.
     """
     order = order or Order()
-    with _Counted(io.FileIO(str(path))) as file:
+    with _CountedReads(io.FileIO(str(path))) as file:
         dataset, _ = _read(file, order.watching(stop_when or _never), longest_bytes=longest_bytes)
     for tag in order.repeated:
         if tag in dataset and (tag.group in _PATIENT_GROUPS or tag in _OF_PATIENT):
@@ -236,7 +236,7 @@ def open_pixels(path: Path, *, longest_bytes: int) -> Iterator[tuple[FileDataset
             element = vr, length
         return element is not None
 
-    with _Counted(io.FileIO(str(path))) as whole:
+    with _CountedReads(io.FileIO(str(path))) as whole:
         dataset, file = _read(whole, is_found, longest_bytes=longest_bytes)
         if element is None:
             yield dataset, None
@@ -266,7 +266,7 @@ def _read(
         odd_meta = read_meta(file)
         meta = odd_meta if _is_deflated(odd_meta) else None
     if meta is not None and _is_deflated(meta):
-        file = _Counted(Inflated(file))
+        file = _CountedReads(Inflated(file))
         dataset = _read_behind(file, meta, stop_when, longest_bytes=longest_bytes, tags=tags)
         dataset.fileobj_type = _open_inflated  # for the long values that are read on first access
     elif meta is not None and _begins_with_meta(file, UID(meta.TransferSyntaxUID)):
@@ -357,7 +357,7 @@ def _frugal(file: BinaryIO) -> BinaryIO:
 
     pydicom skips a value of known length, and loads values of unknown length and nested sequences to find their ends.
     """
-    return cast(BinaryIO, _Frugal(file))
+    return cast(BinaryIO, _LimitedFile(file))
 
 
 def _never(_tag: BaseTag, _vr: str | None, _length: int) -> bool:
@@ -378,7 +378,7 @@ def _bounded(stop_when: StopWhen) -> StopWhen:
     return look
 
 
-class _Counted(io.BufferedReader):
+class _CountedReads(io.BufferedReader):
     """A file that allows `_MOST_READS` reads; for pydicom it is like a file that `open` returned."""
 
     _left = _MOST_READS
@@ -391,7 +391,7 @@ class _Counted(io.BufferedReader):
         return super().read(size)
 
 
-class _Frugal:
+class _LimitedFile:
     """The methods of a file that pydicom's parser uses, with a limit on the bytes read."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -15,11 +15,11 @@ from node import log
 from node.config import StudySettings
 from node.deliver.delivery import Sending
 from node.domain import Delivery
-from node.jobs.gate import Gate
 from node.jobs.lost import Attended, Unattended
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
 from node.jobs.round_steps import Steps
+from node.jobs.running_steps import RunningSteps
 from node.jobs.set_back import LOOK_SECONDS, shorten_delays
 from node.jobs.workflows import (
     ANSWER,
@@ -73,12 +73,12 @@ class Executor:
         *,
         objects: ObjectSteps | None = None,
         process: Process,
-        gate: Gate,
+        running: RunningSteps,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._sending, self._gate, self._name = sending, gate, process.executor
+        self._sending, self._running, self._name = sending, running, process.executor
         self._attended = Attended()
-        gate.attending = self._attending
+        running.attending = self._attending
         config: DBOSConfig = {
             "name": _APPLICATION,
             "system_database_url": sql.url.render_as_string(hide_password=True),
@@ -91,7 +91,7 @@ class Executor:
         }
         DBOS(config=config)
         log.adopt("dbos")
-        registered = register(sending, steps, objects, gate=gate, on_step=on_step)
+        registered = register(sending, steps, objects, running=running, on_step=on_step)
         self._deliver, self.park = registered.deliver, registered.park
         deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
         if process.only is not None:
@@ -207,8 +207,8 @@ class Executor:
         """
         self._clock.close()
         self._sending.pauses.close()
-        is_broken = self._gate.is_broken  # another process may have taken over its work already
-        self._gate.close(limit_seconds=0.0 if is_broken else _LAST_STEPS_SECONDS)
+        is_broken = self._running.is_broken  # another process may have taken over its work already
+        self._running.close(limit_seconds=0.0 if is_broken else _LAST_STEPS_SECONDS)
         self._sending.associations.close()
 
 

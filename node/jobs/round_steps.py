@@ -1,7 +1,7 @@
 """The steps of a round. Each takes and returns plain JSON, is timed and counted, and records its result in the ledger.
 
 A step that fails permanently parks its study and says so in its result. A full disk, a lost database or a lost GPU is
-raised and ends the process (`gate`). Every step may run again: a step that was interrupted is repeated.
+raised and ends the process (`running_steps`). Every step may run again: a step that was interrupted is repeated.
 """
 
 from __future__ import annotations

@@ -11,31 +11,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from node import log
 
 _PAUSE_SECONDS: Final = 1.0
 
 
-class Touch(Protocol):
-    """Tells the executor that a study has unread files; may block or raise.
-
-    is_new: a file arrived now; false for a study found at start
-    """
-
-    def __call__(self, study_uid: str, *, is_new: bool) -> bool:
-        """Hand on one study if that is needed; returns whether it was."""
-        ...
-
-
 class Submitter:
     """Collects studies, and hands them on from `start` until `close`.
 
+    touch_study: tells the executor that a study has unread files, if that is needed, and returns whether it was; gets
+    the study and whether a file arrived now, false for a study found at start; may block or raise
     on_delayed: called each time the executor did not accept a study
     """
 
-    def __init__(self, touch_study: Touch, *, on_delayed: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, touch_study: Callable[[str, bool], bool], *, on_delayed: Callable[[], object] = lambda: None
+    ) -> None:
         self._touch_study, self._on_delayed = touch_study, on_delayed
         self._waiting: dict[str, bool] = {}  # by study: whether a file arrived now
         self._resting: dict[str, float] = {}  # by study that was just handed on: when it may be handed on again
@@ -99,7 +92,7 @@ class Submitter:
             study_uid, is_new = next(iter(batch.items()))
             del batch[study_uid]
             try:
-                is_submitted = self._touch_study(study_uid, is_new=is_new)
+                is_submitted = self._touch_study(study_uid, is_new)
             except Exception as error:  # the boundary to the executor's database: try again, whatever the error
                 log.get().warning("study.delayed", study=study_uid, reason=type(error).__name__)
                 self._on_delayed()

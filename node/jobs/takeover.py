@@ -49,7 +49,7 @@ class ExecutorLock:
 
     def watch(self, on_lost: Callable[[str], None]) -> None:
         """Check the lock's connection once a second from now on; `on_lost` gets the reason if it is lost."""
-        self._thread = threading.Thread(target=self._run, args=(on_lost,), name="lifeline", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(on_lost,), name="executor-lock", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -61,11 +61,11 @@ class ExecutorLock:
 
     def _wait_for_lock(self, stop: threading.Event) -> None:
         query = sa.select(sa.func.pg_try_advisory_lock(_key(self._executor)))
-        is_told = False
+        is_logged = False
         while not self._connection.execute(query).scalar():
-            if not is_told:
+            if not is_logged:
                 log.get().warning("executor.waiting", executor=self._executor)
-            is_told = True
+            is_logged = True
             if stop.wait(timeout=_PAUSE_SECONDS):
                 raise Stopped(f"executor {self._executor}: stopped before it got its lock")
 
@@ -85,13 +85,13 @@ class Takeover(Periodic):
 
     def __init__(self, database: sa.Engine, executor: str, recover: Callable[[str], int]) -> None:
         self._database, self._executor, self._recover = database, executor, recover
-        super().__init__(self._try, name="heir", pause_seconds=_PAUSE_SECONDS)
+        super().__init__(self._try, name="takeover", pause_seconds=_PAUSE_SECONDS)
 
     def _try(self) -> None:
         try:
             self._look()
         except Exception as error:  # the boundary to the database, whose loss `ExecutorLock` reports: try again
-            log.get().warning("library.warned", library="heir", where=where(error))
+            log.get().warning("library.warned", library="takeover", where=where(error))
 
     def _look(self) -> None:
         with self._database.connect() as connection:

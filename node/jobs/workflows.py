@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
@@ -29,10 +29,10 @@ from node.deliver.delivery import Sending
 from node.deliver.results import Asked, DeliveryJson, Queued, Sent
 from node.domain import is_uid
 from node.jobs.answer_steps import AnswerSteps
-from node.jobs.gate import Gate
 from node.jobs.lost import Park
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.round_steps import PlanJson, Steps, WrittenJson
+from node.jobs.running_steps import RunningSteps
 from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings, Hl7Destination
 
@@ -63,18 +63,6 @@ class Registered:
 
     deliver: DeliverWorkflow
     park: Mapping[str, Park]
-
-
-class _Step(Protocol):
-    """Runs one step of a workflow and records its result."""
-
-    def __call__(self, name: str, work: Callable[..., _T], *arguments: object) -> _T: ...
-
-
-class _Refuse(Protocol):
-    """Notes why a question of a study gets no answer, or an answer is not sent."""
-
-    def __call__(self, study_uid: str, name: str, /, *, reason: str) -> None: ...
 
 
 def answer_workflow(question_id: str) -> str:
@@ -118,12 +106,12 @@ def enqueue_delivery(
     _enqueue(queue_of(first["destination"]), deliver, *arguments, place=place, delay_seconds=delay_seconds)
 
 
-def _enqueue_all(deliver: DeliverWorkflow, queued: Queued, of: str, *, on_step: Callable[[str], None]) -> None:
+def _enqueue_all(deliver: DeliverWorkflow, queued: Queued, of: str, checkpoints: _Checkpoints) -> None:
     """Queue what a step left to be sent, for each destination once; of: what the outputs were written for."""
     for destination, deliveries in queued["deliveries"].items():
         with SetWorkflowID(f"deliver:{destination}:{of}"):
             enqueue_delivery(deliver, deliveries, started=queued["started"])
-        on_step("queue")
+        checkpoints.on_step("queue")
 
 
 def _enqueue(
@@ -143,34 +131,27 @@ def register(
     steps: Steps | None,
     objects: ObjectSteps | None,
     *,
-    gate: Gate,
+    running: RunningSteps,
     on_step: Callable[[str], None],
 ) -> Registered:
     """Register the workflows with the executor, the reading ones only if there are `steps`."""
-
-    def step(name: str, work: Callable[..., _T], *arguments: object) -> _T:
-        # The gate is inside the executor's step, so that an error is never recorded as the step's result.
-        with trace.of_study(study_of(arguments[0])):
-            result = DBOS.run_step({"name": name}, lambda: gate.run(lambda: work(*arguments)))
-        on_step(name)
-        return result
-
-    deliver = _register_delivery(sending, gate, step)
+    checkpoints = _Checkpoints(running=running, on_step=on_step)
+    deliver = _register_delivery(sending, checkpoints)
     park: dict[str, Park] = dict.fromkeys((DELIVER, COMMIT), partial(_park_deliveries, sending))
     if steps is not None:
-        _register_reading(steps, gate, step, deliver=deliver, on_step=on_step)
+        _register_reading(steps, checkpoints, deliver=deliver)
         answers = AnswerSteps(
             pipeline=lambda: steps.pipeline,
             ledger=steps.ledger,
             metrics=steps.metrics,
             destinations=steps.destinations,
         )
-        answer = _register_answers(answers, gate, step, deliver=deliver, on_step=on_step)
+        answer = _register_answers(answers, checkpoints, deliver=deliver)
         park |= dict.fromkeys((QUIET, STUDY), partial(_park_study, steps))
-        park[ANSWER] = partial(_park_question, answers.refuse)
+        park[ANSWER] = partial(_park_question, answers)
         if objects is not None:
-            _register_questions(objects, gate, step, answer=answer, on_step=on_step)
-            park[QUESTION] = partial(_park_question, objects.refuse)
+            _register_questions(objects, checkpoints, answer=answer)
+            park[QUESTION] = partial(_park_question, objects)
     return Registered(deliver=deliver, park=park)
 
 
@@ -183,8 +164,8 @@ def _park_study(steps: Steps, arguments: Sequence[object], reason: str) -> None:
     steps.park_lost(str(arguments[0]), reason=reason)
 
 
-def _park_question(refuse: _Refuse, arguments: Sequence[object], reason: str) -> None:
-    refuse(str(arguments[0]), str(arguments[1]), reason=reason)
+def _park_question(steps: AnswerSteps | ObjectSteps, arguments: Sequence[object], reason: str) -> None:
+    steps.refuse(str(arguments[0]), str(arguments[1]), reason=reason)
 
 
 def study_of(argument: object) -> str | None:
@@ -196,9 +177,23 @@ def study_of(argument: object) -> str | None:
     return argument if isinstance(argument, str) and is_uid(argument) else None
 
 
-def _register_reading(
-    steps: Steps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checkpoints:
+    """Runs steps of workflows, and records their results; on_step: gets the name of each step that was run."""
+
+    running: RunningSteps
+    on_step: Callable[[str], None]
+
+    def run(self, name: str, work: Callable[..., _T], *arguments: object) -> _T:
+        """Run a step; after a crash, return the result that was recorded."""
+        # Inside the executor's step, so that an error is never recorded as the step's result.
+        with trace.of_study(study_of(arguments[0])):
+            result = DBOS.run_step({"name": name}, lambda: self.running.run(lambda: work(*arguments)))
+        self.on_step(name)
+        return result
+
+
+def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> None:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
     def plan_alone(study_uid: str, workflow: str) -> PlanJson | Literal["busy"] | None:
@@ -210,9 +205,9 @@ def _register_reading(
         return steps.finish(plan, outcomes, written, is_awaited=lambda study_uid: _is_awaited(study_uid, workflow))
 
     @DBOS.workflow(name=STUDY, max_recovery_attempts=_RECOVERIES)
-    @gate.guarded
+    @checkpoints.running.guarded
     def study(study_uid: str, times_busy: int = 0) -> None:
-        plan = step("plan", plan_alone, study_uid, DBOS.workflow_id)
+        plan = checkpoints.run("plan", plan_alone, study_uid, DBOS.workflow_id)
         if plan is None:
             return
         if plan == "busy":  # does not wait in a slot, which another study can use
@@ -221,58 +216,54 @@ def _register_reading(
             return
         outcomes = []
         for file in plan["files"]:
-            outcome = step("read", steps.read, study_uid, file)
+            outcome = checkpoints.run("read", steps.read, study_uid, file)
             if outcome is None:
                 return
             outcomes.append(outcome)
-        written = step("write", steps.write, plan)
+        written = checkpoints.run("write", steps.write, plan)
         if written is None:
             return
-        _enqueue_all(deliver, written, f"{study_uid}:{plan['number']}:{plan['created_at']}", on_step=on_step)
+        _enqueue_all(deliver, written, f"{study_uid}:{plan['number']}:{plan['created_at']}", checkpoints)
         workflow = DBOS.workflow_id
-        if step("finish", finish, plan, outcomes, written, workflow):
+        if checkpoints.run("finish", finish, plan, outcomes, written, workflow):
             _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
 
     @DBOS.workflow(name=QUIET, max_recovery_attempts=_RECOVERIES)
-    @gate.guarded
+    @checkpoints.running.guarded
     def quiet(study_uid: str, times_busy: int = 0) -> None:
-        place = step("place", steps.place, study_uid)
+        place = checkpoints.run("place", steps.place, study_uid)
         if place is None:
             return
         _enqueue(STUDIES, study, study_uid, times_busy, place=place)
-        on_step("ready")
+        checkpoints.on_step("ready")
 
 
-def _register_answers(
-    steps: AnswerSteps, gate: Gate, step: _Step, *, deliver: DeliverWorkflow, on_step: Callable[[str], None]
-) -> AnswerWorkflow:
+def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> AnswerWorkflow:
     """Register `answer`, which queues deliveries."""
 
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
-    @gate.guarded
+    @checkpoints.running.guarded
     def answer(study_uid: str, question_id: str) -> None:
-        written = step("answer", steps.write, study_uid, question_id)
-        _enqueue_all(deliver, written, f"answer:{question_id}", on_step=on_step)
+        written = checkpoints.run("answer", steps.write, study_uid, question_id)
+        _enqueue_all(deliver, written, f"answer:{question_id}", checkpoints)
 
     return answer
 
 
-def _register_questions(
-    steps: ObjectSteps, gate: Gate, step: _Step, *, answer: AnswerWorkflow, on_step: Callable[[str], None]
-) -> None:
+def _register_questions(steps: ObjectSteps, checkpoints: _Checkpoints, *, answer: AnswerWorkflow) -> None:
     """Register `question`, which queues answers, or itself while its film is not here."""
 
     @DBOS.workflow(name=QUESTION, max_recovery_attempts=_RECOVERIES)
-    @gate.guarded
+    @checkpoints.running.guarded
     def question(study_uid: str, sop_instance_uid: str) -> None:
-        found = step("look", steps.look, study_uid, sop_instance_uid)
+        found = checkpoints.run("look", steps.look, study_uid, sop_instance_uid)
         if "wait" in found:
             _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=found["wait"])
             return
         for question_id in found["questions"]:
             with SetWorkflowID(answer_workflow(question_id)):
                 _enqueue(QUIET, answer, study_uid, question_id)
-            on_step("queue")
+            checkpoints.on_step("queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +271,7 @@ class _Attempts:
     """What the workflows of deliveries do again when a destination was down."""
 
     sending: Sending
-    step: _Step
+    checkpoints: _Checkpoints
 
     def send(self, delivery: DeliveryJson, attempt: int, started: float, *, may_give_way: bool) -> Sent:
         """Send one object. While its destination is down, wait in the slot, so that few objects are sent in vain.
@@ -288,31 +279,31 @@ class _Attempts:
         If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
         """
         send = self.sending.send
-        result = self.step("send", send, delivery, attempt, started, may_give_way)
+        result = self.checkpoints.run("send", send, delivery, attempt, started, may_give_way)
         if result["outcome"] == "down":
             self._wait_for(delivery["destination"], started)
-            result = self.step("send", send, delivery, attempt + 1, started, may_give_way)
+            result = self.checkpoints.run("send", send, delivery, attempt + 1, started, may_give_way)
         return result
 
     def ask(self, deliveries: list[DeliveryJson], attempt: int, started: float) -> Asked:
         """Ask for storage commitment. While the destination is down, wait in the slot: few requests fail in vain."""
-        asked = self.step("commit", self.sending.commit, deliveries, attempt, started)
+        asked = self.checkpoints.run("commit", self.sending.commit, deliveries, attempt, started)
         if not asked["down"]:
             return asked
         self._wait_for(deliveries[0]["destination"], started)
-        return self.step("commit", self.sending.commit, deliveries, attempt + 1, started)
+        return self.checkpoints.run("commit", self.sending.commit, deliveries, attempt + 1, started)
 
     def _wait_for(self, destination: str, started: float) -> None:
-        while not self.step("probe", self.sending.probe, destination, started):
+        while not self.checkpoints.run("probe", self.sending.probe, destination, started):
             pass
 
 
-def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWorkflow:
+def _register_delivery(sending: Sending, checkpoints: _Checkpoints) -> DeliverWorkflow:
     """Register `deliver` and `commit`, each of which may queue the other."""
-    attempts = _Attempts(sending=sending, step=step)
+    attempts = _Attempts(sending=sending, checkpoints=checkpoints)
 
     @DBOS.workflow(name=DELIVER, max_recovery_attempts=_RECOVERIES)
-    @gate.guarded
+    @checkpoints.running.guarded
     def deliver(deliveries: list[DeliveryJson], attempt: int, started: float, has_given_way: bool = False) -> None:
         later, sent, wait, sent_at = [], [], 0.0, 0.0
         for number, delivery in enumerate(deliveries):
@@ -333,7 +324,7 @@ def _register_delivery(sending: Sending, gate: Gate, step: _Step) -> DeliverWork
             _enqueue(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
 
     @DBOS.workflow(name=COMMIT, max_recovery_attempts=_RECOVERIES)
-    @gate.guarded
+    @checkpoints.running.guarded
     def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
         asked = attempts.ask(deliveries, attempt, started)
         wait = asked["wait"]

@@ -1,8 +1,8 @@
 """Every use of pynetdicom's internals, written for pynetdicom 3.0.4; the other files use its documented interface only.
 
 `GuardedSocket`, `MessageProvider`, `AssociationRequest` and `Fragments` replace pynetdicom's socket, message provider
-and two kinds of PDU on the acceptor's side. A `PduSource` decides about time and the length of PDUs, a
-`MessageReceiver` about the length of messages and where datasets go.
+and two kinds of PDU on the acceptor's side. A `PduReader` decides about time and the length of PDUs; the
+acceptor's functions decide about the length of messages and where datasets go.
 interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
 tests/node/net/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has
 changed.
@@ -13,11 +13,11 @@ from __future__ import annotations
 import socket
 import socketserver
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from pydicom.dataset import Dataset
 from pynetdicom import _config, evt
@@ -33,6 +33,7 @@ from pynetdicom.service_class import StorageServiceClass
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
 from node.net.association_pdus import Unacceptable, readable_acceptance
+from node.net.pdu_reader import PduReader
 
 VERSION: Final = "3.0.4"
 
@@ -60,29 +61,27 @@ _ACCEPTED, _DATA, _ABORT = 0x02, 0x04, 0x07
 _WAIT_MILLISECONDS: Final = 20
 _RESTING_SECONDS, _BUSY_SECONDS, _TURN_SECONDS = 0.02, 0.001, 0.003
 
-
-class MessageReceiver(Protocol):
-    """Decides about the messages of one association while they arrive. If it raises, the association is aborted."""
-
-    def open_dataset(self, command: Dataset, context: PresentationContext | None) -> BytesIO:
-        """Return the file for the dataset of a C-STORE request; context: None if it was not accepted."""
-
-    def is_too_long(self, command_bytes: int, dataset: BytesIO | None) -> bool:
-        """Say whether the current message exceeds its limit."""
-
-    def on_aborted(self, reason: str) -> None:
-        """Report that the association is aborted: `protocol`, `length` or `pieces`."""
+OpenDataset = Callable[[Dataset, PresentationContext | None], BytesIO]
+IsTooLong = Callable[[int, BytesIO | None], bool]
+OnAborted = Callable[[str], None]
 
 
 class MessageProvider(DIMSEServiceProvider):
     """Assembles the messages of one association fragment by fragment.
 
     pynetdicom collects each message in memory, however long it gets, and passes it on when it is complete.
+
+    open_dataset: returns the file for the dataset of a C-STORE request, of its command and context, None if that was
+    not accepted; if it raises, the association is aborted
+    is_too_long: says whether a message exceeds its limit, by the bytes of its command and by its dataset
+    on_aborted: gets the reason why the association is aborted: `protocol`, `length` or `pieces`
     """
 
-    def __init__(self, association: Association, receiver: MessageReceiver) -> None:
+    def __init__(
+        self, association: Association, *, open_dataset: OpenDataset, is_too_long: IsTooLong, on_aborted: OnAborted
+    ) -> None:
         super().__init__(association)
-        self._receiver = receiver
+        self._open_dataset, self._is_too_long, self._on_aborted = open_dataset, is_too_long, on_aborted
         self._dataset: BytesIO | None = None
         self._context_id: int | None = None
         self._messages = self._answers = 0
@@ -116,7 +115,7 @@ class MessageProvider(DIMSEServiceProvider):
             self._abort("protocol")
         else:
             message = self.message
-            if message is not None and self._receiver.is_too_long(message.encoded_command_set.tell(), message.data_set):
+            if message is not None and self._is_too_long(message.encoded_command_set.tell(), message.data_set):
                 self._abort("length")
 
     def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
@@ -164,10 +163,10 @@ class MessageProvider(DIMSEServiceProvider):
         message = self.message
         if isinstance(message, C_STORE_RQ) and message.data_set is not self._dataset:
             context = self._context(message.context_id)
-            message.data_set = self._dataset = self._receiver.open_dataset(message.command_set, context)
+            message.data_set = self._dataset = self._open_dataset(message.command_set, context)
 
     def _abort(self, reason: str) -> None:
-        self._receiver.on_aborted(reason)
+        self._on_aborted(reason)
         self.message = None
         self.dul.event_queue.put(_INVALID_PDU)
 
@@ -290,34 +289,15 @@ def _decode_acceptance(provider: DULServiceProvider, content: bytearray) -> tupl
     return DULServiceProvider._decode_pdu(provider, content)
 
 
-class PduSource(Protocol):
-    """Reads the bytes of one connection within limits."""
-
-    def is_ready(self, *, wait_milliseconds: int) -> bool:
-        """Wait until there is something to read, and say whether there is. Raises OSError or ValueError if closed."""
-
-    def read(self, count: int) -> bytearray:
-        """Read this many bytes, fewer when the connection ends. Raises OSError."""
-
-    def limit_sending(self) -> None:
-        """Set the time limit for the next PDU to the peer."""
-
-    def admit(self) -> None:
-        """Apply the limits of an admitted association from now on."""
-
-    def tell_abort(self, reason: str) -> None:
-        """Report that the node ends an admitted association: `protocol` or `idle`, unless another reason was told."""
-
-
 class GuardedSocket(AssociationSocket):
-    """The connection of one association, read through a `PduSource`.
+    """The connection of one association, read through a `PduReader`.
 
     While a request waits to be handled nothing is read, so that a sender cannot run ahead of the disk.
     """
 
-    def __init__(self, messages: MessageProvider, connection: socket.socket, *, source: PduSource) -> None:
+    def __init__(self, messages: MessageProvider, connection: socket.socket, *, reader: PduReader) -> None:
         super().__init__(messages.assoc, client_socket=connection)
-        self.source, self._messages = source, messages
+        self.reader, self._messages = reader, messages
 
     @property
     def ready(self) -> bool:
@@ -325,7 +305,7 @@ class GuardedSocket(AssociationSocket):
         if self.socket is None or not self._is_connected or not self._messages.msg_queue.empty():
             return False
         try:
-            return self.source.is_ready(wait_milliseconds=0 if self._may_have_to_send() else _WAIT_MILLISECONDS)
+            return self.reader.is_ready(wait_milliseconds=0 if self._may_have_to_send() else _WAIT_MILLISECONDS)
         except (OSError, ValueError):
             self.event_queue.put(_CONNECTION_CLOSED)
             return False
@@ -336,13 +316,13 @@ class GuardedSocket(AssociationSocket):
 
     def recv(self, nr_bytes: int) -> bytearray:
         """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
-        return self.source.read(nr_bytes)
+        return self.reader.read(nr_bytes)
 
     def send(self, bytestream: bytes) -> None:
         """Send a PDU; a peer that does not accept it in time is disconnected."""
         if bytestream[0] == _ABORT:  # pynetdicom reports its own aborts nowhere
-            self.source.tell_abort("idle" if self.assoc.dul.idle_timer_expired() else "protocol")
-        self.source.limit_sending()
+            self.reader.tell_abort("idle" if self.assoc.dul.idle_timer_expired() else "protocol")
+        self.reader.limit_sending()
         super().send(bytestream)
 
 
@@ -363,13 +343,16 @@ def attach(
     connection: socket.socket,
     *,
     request: AssociationRequest,
-    source: PduSource,
-    receiver: MessageReceiver,
+    reader: PduReader,
+    open_dataset: OpenDataset,
+    is_too_long: IsTooLong,
+    on_aborted: OnAborted,
 ) -> None:
-    """Connect an association with its connection, on which its request has come already."""
-    messages, provider = MessageProvider(association, receiver), association.dul
+    """Connect an association with its connection, on which its request has come already; see `MessageProvider`."""
+    messages = MessageProvider(association, open_dataset=open_dataset, is_too_long=is_too_long, on_aborted=on_aborted)
+    provider = association.dul
     provider._decode_pdu = partial(_decode_pdu, provider)  # type: ignore[assignment,method-assign]
-    provider.socket = GuardedSocket(messages, connection, source=source)
+    provider.socket = GuardedSocket(messages, connection, reader=reader)
     provider._recv_pdu.put(request)
     provider.event_queue.put(_REQUEST_ARRIVED)
     association.dimse = messages
@@ -386,7 +369,7 @@ def run(association: Association) -> None:
 
 def admit(association: Association) -> None:
     """Apply the limits of an admitted association from now on."""
-    cast(GuardedSocket, association.dul.socket).source.admit()
+    cast(GuardedSocket, association.dul.socket).reader.admit()
 
 
 def reject(association: Association, answer: tuple[int, int, int]) -> None:

@@ -12,17 +12,17 @@ def answer_to_json(answer: FilmAnswer) -> JsonObject:
 
     What the model leaves out has no number, as in every output: neither a score, nor one of the box asked about.
     """
-    question, is_told = answer.question, not answer.left_out
+    question, is_assessed = answer.question, not answer.left_out
     content: JsonObject = {
         "prompt": question.prompt,
         "box": None if question.box is None else list(question.box.edges),
         "sentence": answer.sentence,
-        "score": answer.score if is_told else None,
+        "score": answer.score if is_assessed else None,
         "state": answer.state,
         "positive": answer.positive,
         "reason": wording.reason_of(answer.contradiction, left_out=answer.left_out),
         "boxes": [
-            {"box": list(scored.box.edges), "score": scored.score if is_told else None} for scored in answer.boxes
+            {"box": list(scored.box.edges), "score": scored.score if is_assessed else None} for scored in answer.boxes
         ],
         "notes": list(answer.notes),
     }

@@ -27,7 +27,7 @@ from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 from node.dicom import attributes, identity
 from node.domain import Box, Film, Report
 from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
-from node.outputs.gsps_graphics import DrawnLayer, Pen, Tracking
+from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
 from node.outputs.label_placement import Ground, place
 from node.outputs.source import Picture, Source
 
@@ -182,17 +182,20 @@ def _drawn(film: Film, state: State, picture: Picture | None) -> dict[str, Drawn
     """Draw square and research label, and boxes with their labels if there are any; by layer, from back to front."""
     columns, rows = wording.size(film)
     line = max(rows / 40, 1.0)
-    pen, ground = Pen(line=line, columns=columns, rows=rows), None if picture is None else Ground(picture)
+    graphics, ground = (
+        GraphicObjects(line=line, columns=columns, rows=rows),
+        None if picture is None else Ground(picture),
+    )
     heading = _heading(film, state.heading, line, ground)
-    layers = {SQUARE: DrawnLayer(graphics=[pen.rectangle(wording.analyzed(film))])}
-    _draw_boxes(state.boxes, pen, layers)
+    layers = {SQUARE: DrawnLayer(graphics=[graphics.rectangle(wording.analyzed(film))])}
+    _draw_boxes(state.boxes, graphics, layers)
     labeled = [drawn for drawn in state.boxes if drawn.label]
     places = _places(film, labeled, line, picture, heading=[where for _, where in heading]) if labeled else []
     texts = [(LABEL, value, where) for value, where in heading]
     texts += [(drawn.layer, drawn.label, where) for drawn, where in zip(labeled, places, strict=True)]
     for layer, value, where in texts:
         is_dark = ground is not None and ground.brightness(np.array([where.edges]))[0] > _BRIGHT
-        layers.setdefault(DARK if is_dark else layer, DrawnLayer()).texts.append(pen.text(value, where))
+        layers.setdefault(DARK if is_dark else layer, DrawnLayer()).texts.append(graphics.text(value, where))
     return {name: layers[name] for name in LAYERS if name in layers}
 
 
@@ -217,16 +220,16 @@ def _heading(film: Film, lines: Sequence[str], line: float, ground: Ground | Non
     return list(zip(lines, places, strict=True))
 
 
-def _draw_boxes(boxes: Sequence[DrawnBox], pen: Pen, layers: dict[str, DrawnLayer]) -> None:
+def _draw_boxes(boxes: Sequence[DrawnBox], graphics: GraphicObjects, layers: dict[str, DrawnLayer]) -> None:
     """Draw boxes into their layers."""
     for number, drawn in enumerate(boxes, 1):
         layer = layers.setdefault(drawn.layer, DrawnLayer())
         if drawn.is_dashed:
-            compound, segments = pen.dashed(drawn.box, drawn.tracking, number=number)
+            compound, segments = graphics.dashed(drawn.box, drawn.tracking, number=number)
             layer.compounds.append(compound)
             layer.graphics.extend(segments)
         else:
-            layer.graphics.append(pen.rectangle(drawn.box, drawn.tracking))
+            layer.graphics.append(graphics.rectangle(drawn.box, drawn.tracking))
 
 
 def _places(

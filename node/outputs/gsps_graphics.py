@@ -48,7 +48,7 @@ class DrawnLayer:
         return item
 
 
-class Pen:
+class GraphicObjects:
     """Makes the objects of one presentation state; their styles are made once."""
 
     def __init__(self, *, line: float, columns: int, rows: int) -> None:

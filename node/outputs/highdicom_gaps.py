@@ -39,7 +39,7 @@ SHORT_LABEL: Final = Concept("125309", "DCM", "Short Label")
 _SOURCE: Final = Concept("260753009", "SCT", "Source")
 
 
-class _OfNobody:
+class _WithoutPatient:
     """Makes a document without a patient; `document.complete` copies the patient, valid or empty, afterwards.
 
     highdicom copies the patient by the SOP class of the first object that is evidence, and raises KeyError if the class
@@ -52,15 +52,15 @@ class _OfNobody:
         """Copy nothing."""
 
 
-class ComprehensiveReport(_OfNobody, ComprehensiveSR):
+class ComprehensiveReport(_WithoutPatient, ComprehensiveSR):
     """A Comprehensive SR."""
 
 
-class Comprehensive3DReport(_OfNobody, Comprehensive3DSR):
+class Comprehensive3DReport(_WithoutPatient, Comprehensive3DSR):
     """A Comprehensive 3D SR."""
 
 
-class TextReport(_OfNobody, EnhancedSR):
+class TextReport(_WithoutPatient, EnhancedSR):
     """An Enhanced SR that `call_basic_text` turns into a Basic Text SR."""
 
 

@@ -244,13 +244,13 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     state_in_words = f"{heading}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
     yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))
-    if finding.told_probability is None:
+    if finding.output_probability is None:
         return
     number = quantity_name(finding)
     yield _Observation(
         value_type="NM",
         name=(number.value, number.meaning, number.scheme_designator),
-        value=(str(wording.whole_percent(finding.told_probability)),),
+        value=(str(wording.whole_percent(finding.output_probability)),),
         sub_id=film,
         units=(PERCENT.value, PERCENT.meaning, PERCENT.scheme_designator),
     )

@@ -49,7 +49,7 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _Identity:
     """What a film says of its patient and its request; "" for what it does not say."""
 
     number: str
@@ -63,7 +63,7 @@ def divide(study_uid: str, headers: Mapping[str, Dataset]) -> Division:
     """Divide the films of a study; headers: of each film, by SOP Instance UID."""
     films = {uid: _read(header) for uid, header in headers.items()}
     patients = _patients(films)
-    by_patient: dict[_Key, list[_Told]] = defaultdict(list)
+    by_patient: dict[_Key, list[_Identity]] = defaultdict(list)
     for uid, patient in patients.items():
         by_patient[patient].append(films[uid])
     numbers = {patient: {film.accession for film in own} - {""} for patient, own in by_patient.items()}
@@ -97,8 +97,8 @@ def patients_of(headers: Iterable[Dataset]) -> frozenset[Patient]:
     )
 
 
-def _read(header: Dataset) -> _Told:
-    return _Told(
+def _read(header: Dataset) -> _Identity:
+    return _Identity(
         number=said(header, "PatientID"),
         issuer=said(header, "IssuerOfPatientID"),
         name=said(header, "PatientName").split("=")[0].rstrip("^ ").casefold(),  # films seldom agree on the case
@@ -107,7 +107,7 @@ def _read(header: Dataset) -> _Told:
     )
 
 
-def _patients(films: Mapping[str, _Told]) -> dict[str, _Key]:
+def _patients(films: Mapping[str, _Identity]) -> dict[str, _Key]:
     """Return a key of the patient for each film that tells its patient."""
     issuers: dict[str, set[str]] = defaultdict(set)
     for film in films.values():
@@ -124,9 +124,9 @@ def _patients(films: Mapping[str, _Told]) -> dict[str, _Key]:
 
 
 def _key(
-    film: _Told,
+    film: _Identity,
     patient: _Key | None,
-    by_patient: Mapping[_Key, Sequence[_Told]],
+    by_patient: Mapping[_Key, Sequence[_Identity]],
     numbers: Mapping[_Key, set[str]],
 ) -> _Key | None:
     """Return patient and accession number of a film; None if they are not clear.
@@ -134,19 +134,19 @@ def _key(
     patient: None if the film does not tell it
     by_patient: the films that tell their patient; numbers: their accession numbers
     """
-    is_told = patient is not None
+    is_named = patient is not None
     if patient is None:
         if len(by_patient) != 1:
             return None
         [patient] = by_patient
     known = numbers[patient]
     accession = film.accession or ("".join(known) if len(known) == 1 else "")
-    if not is_told and (accession not in (known or {""}) or _is_another(film, by_patient[patient])):
+    if not is_named and (accession not in (known or {""}) or _is_another(film, by_patient[patient])):
         return None
     return (*patient, accession)
 
 
-def _is_another(film: _Told, others: Sequence[_Told]) -> bool:
+def _is_another(film: _Identity, others: Sequence[_Identity]) -> bool:
     """Say whether a film's name or date of birth is not among those of a patient."""
     names, born = {other.name for other in others} - {""}, {other.born for other in others} - {""}
     is_other_name = bool(film.name and names) and film.name not in names

@@ -111,7 +111,7 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "prompt": finding.prompt,
         "code": _code_to_json(finding.code),
         "laterality": finding.side,
-        "probability": finding.told_probability,
+        "probability": finding.output_probability,
         "state": finding.state,
         "reason": wording.reason_of(finding.contradiction, left_out=wording.is_left_out(finding)),
         **_reader_to_json(finding.reader),

@@ -74,7 +74,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 def _sure(finding: Finding) -> str:
     """Return the probability of a finding, and what a reader said about it."""
-    told, mark = finding.told_probability, finding.reader
+    told, mark = finding.output_probability, finding.reader
     number = None if told is None else f"{'' if mark is None else 'AI '}probability {wording.percent(told)}"
     return ", ".join(filter(None, (number, None if mark is None else wording.certainty(finding))))
 

@@ -40,15 +40,15 @@ def withdraw(
     """
     results = [output for mark in earlier for output in mark.outputs if output.kind == MESSAGE_KIND and rejected]
     places = [_place(read(content)) for content in instead]
-    told: set[str] = set()
+    seen: set[str] = set()
     for result in reversed(results):
         content = content_of(result)
         message = None if content is None else read(content)
         if content is None or message is None:
             continue
         films = {segment.text(5) for segment in message.named("OBX") if segment.text(3, 2) == oru.FILM[1]}
-        is_newest = told.isdisjoint(films)
-        told |= films
+        is_newest = seen.isdisjoint(films)
+        seen |= films
         is_withdrawn = any(segment.text(_STATUS) == _WITHDRAWN for segment in message.named("OBR"))
         is_replaced = any(_is_same(_place(message), place) for place in places)
         if is_newest and films and films.issubset(rejected) and not (is_withdrawn or is_replaced):
@@ -62,7 +62,7 @@ def _place(message: Message) -> tuple[str, str]:
 
 
 def _is_same(earlier: tuple[str, str], later: tuple[str, str]) -> bool:
-    """Say whether a result takes the place of an earlier one; an order may have told the accession number since."""
+    """Say whether a result takes the place of an earlier one; an order may have seen the accession number since."""
     return earlier[0] == later[0] and (earlier[1] == later[1] or "" in (earlier[1], later[1]))
 
 

@@ -232,7 +232,7 @@ def certainty(finding: Finding) -> str:
     """Return how sure a finding is: the network's probability, that a reader said it, or that it is not assessed."""
     if finding.reader is not None:
         return READER[finding.reader.what]
-    return "not assessed" if finding.told_probability is None else percent(finding.told_probability)
+    return "not assessed" if finding.output_probability is None else percent(finding.output_probability)
 
 
 def mark_of(finding: Finding, box: FindingBox) -> ReaderMark | None:

@@ -40,5 +40,5 @@ def read_film_rule(directory: Path) -> FilmRule:
         square=lambda columns, rows: square(columns, rows, manifest.input),
         ages=manifest.ages,
         measured=tuple(key for key in decisions.measurements if not decisions.leaves_out(key)),
-        left_out=tuple(filter(decisions.leaves_out, decisions.thresholds)),
+        left_out=decisions.left_out,
     )

@@ -215,7 +215,7 @@ class _NetworkReader:
         from models.errors import ModelError
 
         try:
-            with _device_told():
+            with _raising_gpu_loss():
                 self._network.check(prompts.prompts)
                 self._network.prepare(prompts.prompts)
         except ModelError as error:
@@ -226,7 +226,7 @@ class _NetworkReader:
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         side_of, zone_of = side_of_square if image.sides_known else None, self._zone_of(image, prompts)
-        with _device_told():
+        with _raising_gpu_loss():
             look = self._network.look(image.gray)
             said = self._network.report(look, prompts.prompts, side_of=side_of, zone_of=zone_of)
             view = self._network.view(look)
@@ -290,7 +290,7 @@ class _NetworkReader:
         )
 
     def see(self, image: Radiograph) -> SeenFilm:
-        with for_person(), _device_told():
+        with for_person(), _raising_gpu_loss():
             look = self._network.look(image.gray)
         return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look, notes=image.notes)
 
@@ -318,7 +318,7 @@ class _NetworkReader:
             question if question.box is None else replace(question, box=film.framing.to_square(question.box))
             for question in questions
         ]
-        with for_person(), _device_told():
+        with for_person(), _raising_gpu_loss():
             answers = self._network.ask(
                 cast("Look", film.look),
                 asked,
@@ -345,7 +345,7 @@ def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswe
 
 
 @contextmanager
-def _device_told() -> Iterator[None]:
+def _raising_gpu_loss() -> Iterator[None]:
     """Raise the loss of the GPU as the node's own error."""
     from models import errors
 

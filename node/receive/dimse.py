@@ -62,20 +62,10 @@ class DatasetOnDisk(BytesIO):
 
 
 class Reception:
-    """Limits the messages of one association, and gives the dataset of each C-STORE a file.
+    """Limits the messages of one association, and gives the dataset of each C-STORE a file."""
 
-    on_aborted: gets the reason why the association is aborted
-    """
-
-    def __init__(
-        self,
-        association: Association,
-        *,
-        intake: Intake,
-        on_aborted: Callable[[str], None],
-    ) -> None:
-        self._association, self.on_aborted = association, on_aborted
-        self._intake = intake
+    def __init__(self, association: Association, *, intake: Intake) -> None:
+        self._association, self._intake = association, intake
         self._datasets_on_disk: list[DatasetOnDisk] = []
 
     def open_dataset(self, command: Dataset, context: PresentationContext | None) -> DatasetOnDisk:

@@ -143,9 +143,9 @@ class Listener:
     def _alive(self) -> dict[Association, Caller]:
         return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
 
-    def _receive(self, association: Association, on_aborted: Callable[[str], None]) -> Reception:
+    def _receive(self, association: Association) -> Reception:
         """Direct the objects of an association to disk while they arrive."""
-        return Reception(association, intake=self.intake, on_aborted=on_aborted)
+        return Reception(association, intake=self.intake)
 
     def _on_requested(self, event: evt.Event) -> None:
         """Refuse callers that are not admitted; offer the others the contexts that they may use."""

@@ -30,10 +30,11 @@ from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 from node.errors import where
 from node.net import association_pdus, pynetdicom_adapter
 from node.net.admission import Call, Refusal
+from node.net.pdu_reader import PduReader, left
 from node.net.pynetdicom_adapter import AssociationRequest
 from node.net.tls import ServerTls, complaint
+from node.receive.association_request import NotAssociated, part, read_head, read_rest
 from node.receive.dimse import Reception
-from node.receive.pdu_socket import NotAssociated, PduReader, left, part, read_head, read_rest
 from node.receive.strangers import ClientAddress, Stranger, Strangers
 
 _PLACES: Final = 32
@@ -82,7 +83,7 @@ class Terms:
     on_refused: gets the call, a reason, and what was wrong if more is known; without titles if no request came
     on_aborted: gets the call and a reason, once for each association
     on_turn: called many times a second, between two connections; must not block
-    receive: accepts the messages of an association; gets a function that takes the reason why it is aborted
+    receive: accepts the messages of an association
     """
 
     pending: PendingConnections
@@ -93,7 +94,7 @@ class Terms:
     on_refused: Callable[[Call, str, str | None], None]
     on_aborted: Callable[[Call, str], None]
     on_turn: Callable[[], None]
-    receive: Callable[[Association, Callable[[str], None]], Reception]
+    receive: Callable[[Association], Reception]
 
 
 class Server(ThreadedAssociationServer):
@@ -288,8 +289,16 @@ class _Handler(RequestHandler):
             idle_seconds=terms.idle_seconds,
             on_aborted=tell_abort,
         )
-        reception = terms.receive(association, tell_abort)
-        pynetdicom_adapter.attach(association, self.request, request=request, source=reader, receiver=reception)
+        reception = terms.receive(association)
+        pynetdicom_adapter.attach(
+            association,
+            self.request,
+            request=request,
+            reader=reader,
+            open_dataset=reception.open_dataset,
+            is_too_long=reception.is_too_long,
+            on_aborted=tell_abort,
+        )
         self.association = association
         try:
             pynetdicom_adapter.run(association)

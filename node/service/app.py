@@ -108,7 +108,7 @@ class _Opened:
     def is_broken(self) -> bool:
         """Whether the process must end."""
         return (
-            (self.working is not None and self.working.gate.is_broken)
+            (self.working is not None and self.working.running.is_broken)
             or (self.receiving is not None and self.receiving.is_broken)
             or (self.answerer is not None and self.answerer.is_broken)
             or (self.shared.remote is not None and self.shared.remote.is_lost)

@@ -239,7 +239,7 @@ class Watch:
 
         A finding that the model leaves out is counted in its state, and has no probability.
         """
-        told = ((finding.prompt, finding.told_probability) for finding in film.findings)
+        told = ((finding.prompt, finding.output_probability) for finding in film.findings)
         probabilities = {prompt: probability for prompt, probability in told if probability is not None}
         with self._spool.changing_windows():
             changed: dict[str, JsonObject] = {}

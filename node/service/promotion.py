@@ -48,7 +48,7 @@ def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
     model = settings.model
     accept = 'or set model.uncompared = "accept"'
     compare = f"{command_for('node')} shadow node.toml --model {model.directory} --prompt-set {model.prompts}"
-    if "unmeasured" not in compared:  # none, or of a version that did not look at thresholds
+    if not compared:
         return (
             f"{name} was never compared, with these prompts, with what this node has served; name the model and prompts"
             f" in use in the settings, and run `{compare}`, {accept}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,7 @@ from node.jobs.executor import Client
 from node.jobs.object_questions import take
 from node.jobs.patient_updates import PatientUpdates
 from node.jobs.processes import refused_callers_path
-from node.jobs.submitter import Submitter, Touch
+from node.jobs.submitter import Submitter
 from node.net.callers import RefusedCallers
 from node.orders.listener import OrderListener
 from node.receive.listener import Listener
@@ -90,7 +90,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
     )
 
 
-def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Event) -> Touch:
+def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Event) -> Callable[[str, bool], bool]:
     """Return the function that hands a study to the executor; it sets `damaged` when a database is damaged."""
     spool = shared.spool
 
@@ -98,7 +98,7 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
     def planned_at_start() -> dict[str, frozenset[str] | None]:
         return client.planned_files()
 
-    def is_needed(study_uid: str, *, is_new: bool) -> bool:
+    def is_needed(study_uid: str, is_new: bool) -> bool:
         unread = spool.unread(study_uid)
         if is_new:
             return bool(unread) or ledger.study_state(study_uid) != "finished"  # or a film that was read came again
@@ -108,9 +108,9 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         planned = planned_at_start().get(study_uid, frozenset())
         return planned is not None and not {instance.path.name for instance in unread} <= planned
 
-    def touch(study_uid: str, *, is_new: bool) -> bool:
+    def touch(study_uid: str, is_new: bool) -> bool:
         take(spool, study_uid, settings=shared.settings.questions, run_object=client.run_object)
-        if not is_needed(study_uid, is_new=is_new):
+        if not is_needed(study_uid, is_new):
             if ledger.study_state(study_uid) == "finished":
                 held_updates.park(spool, ledger, study_uid)
             return False
@@ -118,9 +118,9 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         client.touch_study(study_uid, shared.settings.study)
         return True
 
-    def touch_or_break(study_uid: str, *, is_new: bool) -> bool:
+    def touch_or_break(study_uid: str, is_new: bool) -> bool:
         try:
-            return touch(study_uid, is_new=is_new)
+            return touch(study_uid, is_new)
         except Exception as error:
             if database.is_damaged(error):
                 damaged.set()

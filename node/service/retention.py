@@ -6,8 +6,8 @@ Waiting or parked work is never removed. If several processes share a folder, on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from node import log
 from node.errors import where
@@ -22,19 +22,22 @@ _PAUSE_SECONDS = 3600.0
 _GONE_AFTER = timedelta(days=1)
 
 
-class History(Protocol):
-    """The executor's records of ended workflows."""
-
-    def forget_older(self, limit: datetime) -> int:
-        """Remove the records of workflows that ended before a time; returns their number."""
-        ...
-
-
 class Retention(Periodic):
-    """Cleans at once, and then every hour until closed."""
+    """Cleans at once, and then every hour until closed.
 
-    def __init__(self, spool: Spool, ledger: Ledger, orders: OrderStore, history: History, *, keep_days: float) -> None:
-        self._spool, self._ledger, self._orders, self._history = spool, ledger, orders, history
+    forget_older: removes the records of workflows that ended before a time, and returns their number
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        ledger: Ledger,
+        orders: OrderStore,
+        forget_older: Callable[[datetime], int],
+        *,
+        keep_days: float,
+    ) -> None:
+        self._spool, self._ledger, self._orders, self._forget_older = spool, ledger, orders, forget_older
         self._keep = timedelta(days=keep_days)
         super().__init__(self._try, name="retention", pause_seconds=_PAUSE_SECONDS, at_once=True)
 
@@ -57,7 +60,7 @@ class Retention(Periodic):
             self._forget(study_uid)
         self._orders.remove_older(now - self._keep)
         processes.remove_gone(self._spool.directory, before=now - _GONE_AFTER)
-        forgotten = self._history.forget_older(now - self._keep)
+        forgotten = self._forget_older(now - self._keep)
         if forgotten:
             log.get().info("executor.cleaned", workflows=forgotten)
 

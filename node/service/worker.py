@@ -20,10 +20,10 @@ from node.deliver.destination_table import kinds_of
 from node.domain import MESSAGE_KIND, Delivery
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
-from node.jobs.gate import Gate
 from node.jobs.lost import LostWorkflows
 from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.round_steps import Steps, delivery_of
+from node.jobs.running_steps import RunningSteps
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
@@ -42,21 +42,21 @@ from node.store.ledger import Ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """A running executor and its ledger; gate: broken when the process must end.
+    """A running executor and its ledger; running: is broken when the process must end.
 
     use_model: reads with other prompts from the next round on; takes the same reader with them
     """
 
     ledger: Ledger
     executor: Executor
-    gate: Gate
+    running: RunningSteps
     threads: tuple[Periodic, ...]
     use_model: Callable[[OpenModel], None]
 
     @property
     def is_good(self) -> bool:
         """Whether the executor and its threads work."""
-        return not self.gate.is_broken and all(thread.is_alive for thread in self.threads)
+        return not self.running.is_broken and all(thread.is_alive for thread in self.threads)
 
 
 def open_working(
@@ -73,14 +73,14 @@ def open_working(
     model: the model and its prompts; None in a process that does not read; answerer: as well
     Raises Stopped when `stop` is set while it waits for the database or for its name.
     """
-    settings, process, spool, gate = shared.settings, shared.process, shared.spool, Gate()
+    settings, process, spool, running = shared.settings, shared.process, shared.spool, RunningSteps()
     sql = database.open_ledger(settings.storage)
     parts.callback(sql.dispose)
     if database.is_server(sql):
         database.wait_for(sql, stop=stop)
         executor_lock = ExecutorLock(sql, process.executor, stop=stop)
         parts.callback(executor_lock.close)
-        executor_lock.watch(gate.break_down)
+        executor_lock.watch(running.fail)
     ledger = Ledger(sql)
     client = Client(database.open_executor_database(settings.storage))
     parts.callback(client.close)
@@ -93,7 +93,7 @@ def open_working(
         None if reading is None else reading.steps,
         objects=None if answerer is None or model is None else _objects(shared, sending, answerer),
         process=process,
-        gate=gate,
+        running=running,
         on_step=on_step,
     )
     parts.callback(executor.close)
@@ -104,14 +104,16 @@ def open_working(
     if process.reads:
         with database.restoring(sql):
             _restore(shared, ledger, executor, client)
-        threads.append(Retention(spool, ledger, shared.orders, executor, keep_days=settings.storage.keep_days))
+        threads.append(
+            Retention(spool, ledger, shared.orders, executor.forget_older, keep_days=settings.storage.keep_days)
+        )
         threads.append(ReviewFinder(spool, ledger, prompts=lambda: shared.prompts.current))
     for thread in threads:
         parts.callback(thread.close)
     return Working(
         ledger=ledger,
         executor=executor,
-        gate=gate,
+        running=running,
         threads=tuple(threads),
         use_model=reading.use if reading is not None else lambda _model: None,
     )

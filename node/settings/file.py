@@ -185,12 +185,8 @@ class SettingsReader:
             return None
         hints = typing.get_type_hints(kind)
         fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
-        gone: Mapping[str, str] = getattr(kind, "GONE", {})  # what to say of keys that earlier versions had
         for key in sorted(table.keys() - fields.keys()):
             name = f"{where}.{key}".lstrip(".")
-            if key in gone:
-                self.mistakes.append(f"{name}: {gone[key]}")
-                continue
             near = difflib.get_close_matches(key, fields, 1)
             remedy = f"did you mean {near[0]}?" if near else "remove it or correct its spelling"
             self.mistakes.append(f"{name}: unknown key; {remedy}")

@@ -43,13 +43,13 @@ class Aside:
         while rest:
             rest = rest[os.write(self._handle, rest) :]
 
-    def seal(self) -> None:
+    def sync(self) -> None:
         """Sync the content to disk; nothing can be added after this."""
         os.fsync(self._handle)
         self._close()
 
     def publish(self, path: Path) -> None:
-        """Give a sealed file its final name, synced."""
+        """Give a synced file its final name, synced."""
         os.rename(self.path, path)
         sync_folder(path.parent)
 
@@ -67,15 +67,15 @@ class Aside:
 
 def write(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
     """Write a file into an existing folder. A failure leaves nothing behind."""
-    with _sealed(path.parent, content, mode=mode) as aside:
+    with _synced(path.parent, content, mode=mode) as aside:
         aside.publish(path)
 
 
 def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Write files into an existing folder, and sync it once. After a failure some are written and some are not."""
-    with ExitStack() as sealed:
+    with ExitStack() as stack:
         asides = {
-            name: sealed.enter_context(_sealed(folder, content, mode=PRIVATE)) for name, content in contents.items()
+            name: stack.enter_context(_synced(folder, content, mode=PRIVATE)) for name, content in contents.items()
         }
         for name, aside in asides.items():
             os.rename(aside.path, folder / name)
@@ -84,7 +84,7 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 def write_new(path: Path, content: bytes) -> bool:
     """Write a file into an existing folder unless its name is taken; returns whether it was written."""
-    with _sealed(path.parent, content, mode=PRIVATE) as aside:
+    with _synced(path.parent, content, mode=PRIVATE) as aside:
         try:
             os.link(aside.path, path)
         except FileExistsError:
@@ -94,12 +94,12 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 @contextmanager
-def _sealed(folder: Path, content: bytes, *, mode: int) -> Iterator[Aside]:
+def _synced(folder: Path, content: bytes, *, mode: int) -> Iterator[Aside]:
     """Write a file under a temporary name, synced; the temporary name is removed at the end."""
     aside = Aside(folder, mode=mode)
     try:
         aside.write(content)
-        aside.seal()
+        aside.sync()
         yield aside
     finally:
         aside.discard()

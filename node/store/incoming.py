@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 
 from node.errors import SpoolFull
 from node.store import files
-from node.store.received import sealed
+from node.store.received import with_hash
 
 _CHECKED_BYTES: Final = 1024 * 1024
 """The room on the disk is checked again after so many bytes, not for each part of the network's."""
@@ -29,7 +29,7 @@ class Incoming:
             self._aside = files.Aside(folder)
         except OSError as error:
             raise full(error) from error
-        self._write(sealed(meta))
+        self._write(with_hash(meta))
 
     @property
     def sha256(self) -> str:
@@ -52,9 +52,9 @@ class Incoming:
         file.seek(self._meta_bytes)
         return file
 
-    def seal(self) -> None:
+    def sync(self) -> None:
         """Sync the complete object. Raises OSError."""
-        self._aside.seal()
+        self._aside.sync()
 
     def publish(self, path: Path) -> None:
         """Give the object its final name, synced. Raises OSError."""

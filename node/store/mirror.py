@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 from node.errors import BucketAway
 from node.store import begun, files
 from node.store.bucket import Bucket, BucketRefuses, Listed, Stored
-from node.store.place import Sealed
+from node.store.place import SyncedFile
 
 _FOLDERS: Final = ("studies", "orders", "windows")
 _NAMED_BY_HASH: Final = frozenset(("received", "conflicts", "outputs"))
@@ -61,10 +61,10 @@ class Mirror:
         """Whether the last call to the bucket failed; `reason` says why."""
         return self._away_since is not None
 
-    def publish(self, sealed: Sealed, path: Path) -> None:
+    def publish(self, synced: SyncedFile, path: Path) -> None:
         """Put an object and give it its final name; if the bucket has other good bytes of this name, they stay."""
-        content = sealed.path.read_bytes()
-        modified_ns = sealed.path.stat().st_mtime_ns
+        content = synced.path.read_bytes()
+        modified_ns = synced.path.stat().st_mtime_ns
         with self._one_writer(path):
             name = self._name(path)
             if not self._put_new(path, content, modified_ns):
@@ -75,7 +75,7 @@ class Mirror:
                         return
                 else:
                     self._put(path, content, modified_ns)
-            sealed.publish(path)
+            synced.publish(path)
 
     def write(self, path: Path, content: bytes) -> None:
         """Put a file, and write it."""
@@ -244,7 +244,7 @@ def _bring(path: Path, stored: Stored) -> None:
     aside = files.Aside(path.parent)
     try:
         aside.write(stored.content)
-        aside.seal()
+        aside.sync()
         os.utime(aside.path, ns=(stored.modified_ns, stored.modified_ns))
         aside.publish(path)
     finally:

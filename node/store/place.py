@@ -14,7 +14,7 @@ from node.store import files
 _T = TypeVar("_T")
 
 
-class Sealed(Protocol):
+class SyncedFile(Protocol):
     """A synced file under a temporary name: `files.Aside`, or an object that was received."""
 
     @property
@@ -30,7 +30,7 @@ class Sealed(Protocol):
 class SafePlace(Protocol):
     """Writes and removes files of the spool in existing folders. Every method raises OSError."""
 
-    def publish(self, sealed: Sealed, path: Path) -> None:
+    def publish(self, synced: SyncedFile, path: Path) -> None:
         """Give a file its final name."""
         ...
 
@@ -66,9 +66,9 @@ class SafePlace(Protocol):
 class PlainFolder:
     """The folder alone: it is the place of its files."""
 
-    def publish(self, sealed: Sealed, path: Path) -> None:
+    def publish(self, synced: SyncedFile, path: Path) -> None:
         """Give a file its final name, synced."""
-        sealed.publish(path)
+        synced.publish(path)
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file, synced."""

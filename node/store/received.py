@@ -4,7 +4,7 @@
 
 The dataset is stored byte for byte as received, so its hash also tells whether an object was received before. The file
 meta information in front of it is the node's own. Its SHA-256 is stored in the first 32 bytes of the preamble, which
-PS3.10 7.1 leaves to implementations. Files of an older version have a preamble of zeros and no such hash.
+PS3.10 7.1 leaves to implementations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum, auto
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -106,7 +105,7 @@ def newest_arrival(studies: Path) -> datetime | None:
     return datetime.fromtimestamp(max(times), UTC) if times else None
 
 
-def sealed(meta: bytes) -> bytes:
+def with_hash(meta: bytes) -> bytes:
     """Write the hash of file meta information into the preamble before it.
 
     meta: preamble, prefix and file meta information (PS3.10 7.1)
@@ -122,7 +121,7 @@ def is_intact(path: Path) -> bool:
     """
     try:
         with path.open("rb") as file:
-            if _read_seal(file) is Seal.BROKEN:
+            if not _read_meta(file):
                 return False
             return hashlib.file_digest(file, "sha256").hexdigest() == path.stem.split("~")[2]
     except FileNotFoundError:
@@ -139,29 +138,18 @@ def has_intact_meta(path: Path) -> bool:
     """Say whether the hash proves that the file meta information of a received object is unchanged."""
     try:
         with path.open("rb") as file:
-            return _read_seal(file) is Seal.GOOD
+            return _read_meta(file)
     except OSError:
         return False
 
 
-class Seal(Enum):
-    """The result of checking the hash of the file meta information; NONE: the file has no hash."""
-
-    GOOD = auto()
-    BROKEN = auto()
-    NONE = auto()
-
-
-def _read_seal(file: BinaryIO) -> Seal:
-    """Read a file up to its dataset, and check the hash."""
+def _read_meta(file: BinaryIO) -> bool:
+    """Read a file up to its dataset, and say whether its file meta information has the hash in its preamble."""
     preamble, head = file.read(_PREAMBLE_BYTES), file.read(len(_PREFIX) + len(_GROUP_LENGTH) + 4)
     length = int.from_bytes(head[-4:], "little")
     if not head.startswith(_PREFIX + _GROUP_LENGTH) or length > _LONGEST_META:
-        return Seal.BROKEN
-    meta = head + file.read(length)
-    if not any(preamble):
-        return Seal.NONE
-    return Seal.GOOD if preamble[:_HASH_BYTES] == hashlib.sha256(meta).digest() else Seal.BROKEN
+        return False
+    return preamble[:_HASH_BYTES] == hashlib.sha256(head + file.read(length)).digest()
 
 
 def _modified_at(path: Path) -> float:

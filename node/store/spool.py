@@ -108,14 +108,14 @@ class Spool:
         if not (is_uid(study_uid) and is_uid(sop_instance_uid)):
             raise Refused("Study or SOP Instance UID is not a valid UID; correct it at the sender")
         try:
-            incoming.seal()
+            incoming.sync()
             with files.lock(self._keeping / _lock_of(study_uid)):  # one at a time, among all processes
                 return self._settle(incoming, self._folder(study_uid), sop_instance_uid)
         except OSError as error:
             raise full(error) from error
 
     def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> received.Kept:
-        """Give a sealed object its place, depending on the newest version only, so that a crash changes nothing."""
+        """Give a synced object its place, depending on the newest version only, so that a crash changes nothing."""
         place = folder / "received"
         self.place.settle_doubts(place)
         known = received.versions(place, sop_instance_uid)

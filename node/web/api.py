@@ -148,10 +148,10 @@ async def watch(
     study: Annotated[str | None, Query(pattern=UID_PATTERN, max_length=64, description="of questions")] = None,
 ) -> Response:
     """Send the event `studies` whenever the worklist has changed, or something was asked about a study."""
-    return _Watching(parts, request, study)
+    return _EventStream(parts, request, study)
 
 
-class _Watching(StreamingResponse):
+class _EventStream(StreamingResponse):
     """The stream of one client, or its refusal. It takes its place when the answer begins, also in a burst."""
 
     def __init__(self, parts: WebParts, request: Request, study: str | None) -> None:

@@ -81,11 +81,8 @@ def test_its_decisions_were_tuned(manifest: Manifest) -> None:
 
 
 def test_it_leaves_out_what_it_does_not_recognize(manifest: Manifest) -> None:
-    def left_out(of: Manifest) -> set[str]:
-        return {key for key in of.decisions.thresholds if of.decisions.leaves_out(key)}
-
-    assert left_out(manifest) == {"atelectasis", "fracture", "pneumonia", "support_devices"}
-    assert left_out(manifest.on_phantoms()) == {"pneumonia"}, "no phantom has it"
+    assert set(manifest.decisions.left_out) == {"atelectasis", "fracture", "pneumonia", "support_devices"}
+    assert manifest.on_phantoms().decisions.left_out == ("pneumonia",), "no phantom has it"
 
 
 def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> None:

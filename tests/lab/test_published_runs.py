@@ -17,7 +17,7 @@ from models.lab.training.parts import begins_with
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import FilmSource, Machine, Run, read_run
 from models.lab.training.stage_trainer import open_trainer, take_step
-from models.lab.training.store import open_library, stock
+from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import build_model
 from models.manifest import NetworkSizes
 from models.progress import quiet
@@ -74,15 +74,17 @@ def test_a_published_run_takes_a_step_in_which_every_loss_counts(name: str, film
     run = shortened(read_run(RUNS / f"{name}.toml"), films)
     assert stock(run.data, run.store, renderers=1, report=quiet)
     catalog = catalog_of(run.data.classes)
-    library = open_library(run.data, run.store, catalog)
+    film_store = open_film_store(run.data, run.store, catalog)
     model = build_model(run, catalog, ())
-    trainer = open_trainer(run, ProcessGroup(rank=0, size=1), number=0, catalog=catalog, library=library, model=model)
+    trainer = open_trainer(
+        run, ProcessGroup(rank=0, size=1), number=0, catalog=catalog, film_store=film_store, model=model
+    )
     before = {key: weight.clone() for key, weight in model.network.state_dict().items()}
 
     with disturbed(model.network.train(), trainer.stage.noise):
         outcome = take_step(trainer, 0, stop=False)
 
-    assert len(library) == (12 if name == "published_1" else 6)
+    assert len(film_store) == (12 if name == "published_1" else 6)
     assert outcome.losses.isfinite().all() and (outcome.losses > 0).all()
     changed = {key for key, weight in model.network.state_dict().items() if not torch.equal(weight, before[key])}
     assert {key.split(".")[0] for key in changed} == set(trainer.stage.train)

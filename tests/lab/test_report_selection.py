@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from models.lab.tasks.report import (
-    Told,
+    SelectedSentence,
     gets_sentence,
     greatest_positiveness,
     positiveness,
@@ -54,4 +54,4 @@ def test_the_published_code_gives_numbers_of_another_prompt() -> None:
     told = published_selection(SIMILARITY, PREFERENCE, rule=ReportRule())
 
     # The fourth sentence, made for the fifth prompt, stays and is shown as the fourth prompt's.
-    assert told == [Told(0, 0), Told(1, 1), Told(3, 3)]
+    assert told == [SelectedSentence(0, 0), SelectedSentence(1, 1), SelectedSentence(3, 3)]

@@ -24,7 +24,7 @@ from models.lab.training.catalog import catalog_of
 from models.lab.training.loop import train
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import Run, read_run
-from models.lab.training.store import open_library
+from models.lab.training.store import open_film_store
 from tests.support.training import stocked, write_run
 
 ALONE = ProcessGroup(rank=0, size=1)
@@ -40,8 +40,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def films(run: Run) -> StageFilms:
-    library = open_library(run.data, run.store, CATALOG)
-    return StageFilms(run, ALONE, number=0, catalog=CATALOG, library=library)
+    film_store = open_film_store(run.data, run.store, CATALOG)
+    return StageFilms(run, ALONE, number=0, catalog=CATALOG, film_store=film_store)
 
 
 def same(first: Batch, second: Batch) -> bool:
@@ -163,12 +163,12 @@ from models.lab.training.batches import Batches, StageFilms
 from models.lab.training.catalog import catalog_of
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import read_run
-from models.lab.training.store import open_library
+from models.lab.training.store import open_film_store
 
 if __name__ == "__main__":
     run, catalog = read_run(Path(sys.argv[1])), catalog_of(["chexpert"])
-    library = open_library(run.data, run.store, catalog)
-    films = StageFilms(run, ProcessGroup(rank=0, size=1), number=0, catalog=catalog, library=library)
+    film_store = open_film_store(run.data, run.store, catalog)
+    films = StageFilms(run, ProcessGroup(rank=0, size=1), number=0, catalog=catalog, film_store=film_store)
     batches = Batches(films, end=500, loaders=1)
     batches[0]
 """
@@ -195,10 +195,10 @@ def test_what_a_loader_cannot_read_is_told_as_it_is(run: Run, tmp_path: Path) ->
     store = tmp_path / "films"
     shutil.copytree(run.store, store)
     moved = replace(run, data=replace(run.data, store=str(store)))
-    library = open_library(moved.data, moved.store, CATALOG)
+    film_store = open_film_store(moved.data, moved.store, CATALOG)
     for path in store.glob("*.npy"):
         path.unlink()
-    films = StageFilms(moved, ALONE, number=0, catalog=CATALOG, library=library)
+    films = StageFilms(moved, ALONE, number=0, catalog=CATALOG, film_store=film_store)
 
     with pytest.raises(FileNotFoundError) as refused:
         Batches(films, end=5, loaders=1)[0]

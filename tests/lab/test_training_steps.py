@@ -19,7 +19,7 @@ from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import Run, read_run
 from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.lab.training.stages import Noise
-from models.lab.training.store import Library, open_library
+from models.lab.training.store import FilmStore, open_film_store
 from models.lab.training.trained_model import TrainedModel, build_model
 from models.network.attention import DecoderLayer
 from models.network.chex import Chex
@@ -44,22 +44,24 @@ def run(store: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def library(run: Run) -> Library:
-    return open_library(run.data, run.store, CATALOG)
+def film_store(run: Run) -> FilmStore:
+    return open_film_store(run.data, run.store, CATALOG)
 
 
-def model_of(run: Run, library: Library) -> TrainedModel:
-    return build_model(run, CATALOG, library.texts())
+def model_of(run: Run, film_store: FilmStore) -> TrainedModel:
+    return build_model(run, CATALOG, film_store.texts())
 
 
-def trainer_of(run: Run, library: Library, name: str) -> StageTrainer:
+def trainer_of(run: Run, film_store: FilmStore, name: str) -> StageTrainer:
     number = list(STAGES).index(name)
-    return open_trainer(run, ALONE, number=number, catalog=CATALOG, library=library, model=model_of(run, library))
+    return open_trainer(
+        run, ALONE, number=number, catalog=CATALOG, film_store=film_store, model=model_of(run, film_store)
+    )
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_a_stage_trains_its_weights_and_no_others(run: Run, library: Library, name: str) -> None:
-    trainer = trainer_of(run, library, name)
+def test_a_stage_trains_its_weights_and_no_others(run: Run, film_store: FilmStore, name: str) -> None:
+    trainer = trainer_of(run, film_store, name)
     # Behind a gate that is closed no gradient would flow in the first step.
     torch.nn.init.constant_(trainer.model.network.post_decoder.gate, 0.5)
     before = {key: weight.clone() for key, weight in trainer.model.network.state_dict().items()}
@@ -81,8 +83,8 @@ def test_a_stage_trains_its_weights_and_no_others(run: Run, library: Library, na
             assert not changed & own, part
 
 
-def test_frozen_weights_are_exceptions(run: Run, library: Library) -> None:
-    network = model_of(run, library).network
+def test_frozen_weights_are_exceptions(run: Run, film_store: FilmStore) -> None:
+    network = model_of(run, film_store).network
     stage = replace(run.stages[1], train=("image_encoder",), frozen=("image_encoder.stem", "image_encoder.layers.0"))
 
     free(network, stage)
@@ -93,8 +95,8 @@ def test_frozen_weights_are_exceptions(run: Run, library: Library) -> None:
     assert all(name.startswith("image_encoder.") for name in learning)
 
 
-def test_a_stage_that_names_no_weight_is_told(run: Run, library: Library) -> None:
-    network = model_of(run, library).network
+def test_a_stage_that_names_no_weight_is_told(run: Run, film_store: FilmStore) -> None:
+    network = model_of(run, film_store).network
 
     with pytest.raises(ModelError, match="train names detectors"):
         free(network, replace(run.stages[0], train=("detectors",)))
@@ -102,7 +104,7 @@ def test_a_stage_that_names_no_weight_is_told(run: Run, library: Library) -> Non
         free(network, replace(run.stages[0], train=("detector",), frozen=("detector",)))
 
 
-def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path, library: Library) -> None:
+def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path, film_store: FilmStore) -> None:
     path = write_run(
         tmp_path / "run.toml",
         store=store,
@@ -114,7 +116,9 @@ def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path
         drawing="padded = false, together = 0.0",
     )
     run = read_run(path)
-    trainer = open_trainer(run, ALONE, number=0, catalog=CATALOG, library=library, model=model_of(run, library))
+    trainer = open_trainer(
+        run, ALONE, number=0, catalog=CATALOG, film_store=film_store, model=model_of(run, film_store)
+    )
 
     losses = torch.stack([take_step(trainer, step, stop=False).losses for step in range(40)])
 
@@ -124,8 +128,8 @@ def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path
         assert fallen[name] < 0.9, fallen
 
 
-def test_a_loss_that_is_no_number_ends_the_run(run: Run, library: Library) -> None:
-    trainer = trainer_of(run, library, "contrast")
+def test_a_loss_that_is_no_number_ends_the_run(run: Run, film_store: FilmStore) -> None:
+    trainer = trainer_of(run, film_store, "contrast")
     torch.nn.init.constant_(trainer.model.heads.align_scale, torch.inf)
 
     with pytest.raises(ModelError, match="the loss of step 0 is NaN or infinite"):
@@ -133,17 +137,17 @@ def test_a_loss_that_is_no_number_ends_the_run(run: Run, library: Library) -> No
 
 
 @pytest.mark.parametrize("name", ["contrast", "joint"])
-def test_losses_in_mixed_precision_are_near(run: Run, library: Library, name: str) -> None:
+def test_losses_in_mixed_precision_are_near(run: Run, film_store: FilmStore, name: str) -> None:
     mixed = replace(run, machine=replace(run.machine, mixed_precision=True))
 
-    exact, near = (take_step(trainer_of(each, library, name), 0, stop=False).losses for each in (run, mixed))
+    exact, near = (take_step(trainer_of(each, film_store, name), 0, stop=False).losses for each in (run, mixed))
 
     torch.testing.assert_close(near, exact, rtol=0.05, atol=0.01)
     assert not torch.equal(near, exact)
 
 
-def test_noise_leaves_no_trace(run: Run, library: Library) -> None:
-    network = model_of(run, library).network
+def test_noise_leaves_no_trace(run: Run, film_store: FilmStore) -> None:
+    network = model_of(run, film_store).network
     films, prompts = torch.rand(2, 64, 64), torch.randn(2, 3, 16)
     torch.nn.init.constant_(network.post_decoder.gate, 0.5)
 
@@ -166,8 +170,8 @@ def test_noise_leaves_no_trace(run: Run, library: Library) -> None:
     assert torch.equal(after, calm)
 
 
-def test_a_dropped_branch_is_dropped_for_a_whole_film(run: Run, library: Library) -> None:
-    network = model_of(run, library).network
+def test_a_dropped_branch_is_dropped_for_a_whole_film(run: Run, film_store: FilmStore) -> None:
+    network = model_of(run, film_store).network
     layer = network.detector.layers[0]
     assert isinstance(layer, DecoderLayer)
     tokens, memory = torch.randn(40, 6, 16), torch.randn(40, 16, 16)
@@ -204,8 +208,8 @@ def test_all_tokens_may_have_their_own_embedding() -> None:
         _ = table.shared_id
 
 
-def test_a_network_with_few_embeddings_answers_as_with_all(run: Run, library: Library) -> None:
-    few = model_of(run, library).network
+def test_a_network_with_few_embeddings_answers_as_with_all(run: Run, film_store: FilmStore) -> None:
+    few = model_of(run, film_store).network
     every = Chex(run.network)
     state = dict(few.state_dict())
     for part in ("prompt_encoder", "generator"):
@@ -230,8 +234,8 @@ def test_a_patch_is_covered_by_the_part_of_it_that_lies_in_a_box() -> None:
     assert shares[0].tolist() == [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
 
 
-def test_a_step_does_not_depend_on_what_was_computed_before(run: Run, library: Library) -> None:
-    first, second = (trainer_of(run, library, "joint") for _ in range(2))
+def test_a_step_does_not_depend_on_what_was_computed_before(run: Run, film_store: FilmStore) -> None:
+    first, second = (trainer_of(run, film_store, "joint") for _ in range(2))
     take_step(second, 5, stop=False)
     second.model.network.load_state_dict(first.model.network.state_dict())
     second.model.heads.load_state_dict(first.model.heads.state_dict())

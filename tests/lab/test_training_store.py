@@ -20,7 +20,7 @@ import pytest
 from models.errors import ModelError
 from models.lab.training.catalog import catalog_of
 from models.lab.training.runfile import Data, FilmSource
-from models.lab.training.store import open_library, stock
+from models.lab.training.store import open_film_store, stock
 from models.lab.training.workers import Job, do_all
 from models.progress import quiet
 from tests.support import peers
@@ -56,7 +56,7 @@ def data_of(path: Path, *, side: int = 64) -> Data:
 
 
 def make(data: Data, folder: Path) -> list[int]:
-    """Make films in this process; returns how many shelves were to be made, each time one was done."""
+    """Make films in this process; returns how many shards were to be made, each time one was done."""
     totals: list[int] = []
 
     def report(stage: str, done: int = 0, total: int = 0) -> None:
@@ -127,7 +127,7 @@ MAKE = """
 
 
 def kill_in_the_middle(path: Path, store: Path, repository: Path) -> list[Path]:
-    """Kill the parent of two workers once some shelves are made; returns these, none where it was over before.
+    """Kill the parent of two workers once some shards are made; returns these, none where it was over before.
 
     The workers must leave with it.
     """
@@ -164,13 +164,13 @@ def test_a_killed_run_makes_only_the_shelves_that_are_missing(tmp_path: Path, re
         for store in (tmp_path / name for name in "abc")
         if (made := kill_in_the_middle(path, store, repository))
     )
-    times = {shelf: shelf.stat().st_mtime_ns for shelf in made}
+    times = {shard: shard.stat().st_mtime_ns for shard in made}
 
     totals = make(data_of(path), store)
 
-    # What had lines is kept; no worker had more than one shelf in hand.
+    # What had lines is kept; no worker had more than one shard in hand.
     assert totals == [SHELVES - len(made)] * (SHELVES - len(made))
-    assert {shelf: shelf.stat().st_mtime_ns for shelf in made} == times
+    assert {shard: shard.stat().st_mtime_ns for shard in made} == times
     # Two workers and a kill leave the same bytes as one worker.
     make(data_of(path), tmp_path / "whole")
     assert contents(store) == contents(tmp_path / "whole")
@@ -181,14 +181,14 @@ def test_films_are_read_back_in_their_order(tmp_path: Path) -> None:
     path = films_file(tmp_path, count=450)
     make(data_of(path, side=32), tmp_path / "store")
 
-    library = open_library(data_of(path, side=32), tmp_path / "store", CATALOG)
+    film_store = open_film_store(data_of(path, side=32), tmp_path / "store", CATALOG)
 
-    assert len(library) == 450
+    assert len(film_store) == 450
     for number in (0, 199, 200, 449):
-        pixels, truth = library.film(number)
+        pixels, truth = film_store.film(number)
         assert pixels.shape == (32, 32) and pixels.std() > 10
         assert truth.said[0].text == f"Film {number}."
-    assert library.texts() == {f"Film {number}." for number in range(450)}
+    assert film_store.texts() == {f"Film {number}." for number in range(450)}
 
 
 def test_a_stop_ends_after_the_shelf_in_hand(tmp_path: Path) -> None:
@@ -217,10 +217,10 @@ def test_smaller_sources_repeat_to_the_size_of_the_largest(tmp_path: Path) -> No
     data = Data(films=tuple(films.values()), side=16)
     make(data, tmp_path / "store")
 
-    library = open_library(data, tmp_path / "store", CATALOG)
+    film_store = open_film_store(data, tmp_path / "store", CATALOG)
 
     # As the published sampler rounds it: 3 x 25 / 10 is 7.5, and halves go to the even number.
-    assert len(library) == 25 + 8 * 10
+    assert len(film_store) == 25 + 8 * 10
 
 
 def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
@@ -232,11 +232,11 @@ def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
     text = lines.read_text()
     lines.write_text(text.partition("\n")[0] + "\n")
     with pytest.raises(ModelError, match="do not belong together; delete both"):
-        open_library(data_of(path), store, CATALOG)
+        open_film_store(data_of(path), store, CATALOG)
     lines.write_text(text)
     pixels.write_bytes(pixels.read_bytes()[:1000])
     with pytest.raises(ModelError, match=r"cannot be read .*; delete"):
-        open_library(data_of(path), store, CATALOG)
+        open_film_store(data_of(path), store, CATALOG)
 
 
 def test_phantoms_of_an_earlier_version_are_opened(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_phantoms_of_an_earlier_version_are_opened(tmp_path: Path) -> None:
 
     assert pixels.read_bytes() == written
     assert make(data, tmp_path) == []
-    assert len(open_library(data, tmp_path, CATALOG)) == 3
+    assert len(open_film_store(data, tmp_path, CATALOG)) == 3
 
 
 def test_two_runs_do_not_make_the_same_films_at_once(tmp_path: Path) -> None:

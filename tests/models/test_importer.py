@@ -15,7 +15,7 @@ import torch
 from models.checkpoint import importer, published
 from models.checkpoint.__main__ import main
 from models.checkpoint.files import verify
-from models.checkpoint.importer import Wishes, bring
+from models.checkpoint.importer import ImportOptions, bring
 from models.checkpoint.weights import load_network, load_weights
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from models.network.chex import Chex
@@ -260,7 +260,7 @@ def test_whatever_stops_it_leaves_nothing_behind(
             raise failure
 
     with pytest.raises(failure):
-        bring(archive, model, Wishes(gpt2_heads=HEADS), report=stop)
+        bring(archive, model, ImportOptions(gpt2_heads=HEADS), report=stop)
 
     assert not model.parent.exists()
 

@@ -154,7 +154,7 @@ def test_who_gives_up_leaves_at_the_next_token() -> None:
     callers.call("first")
     assert callers.script.reached.wait(LIMIT_SECONDS)
     callers.write(Said("stays", 4))
-    callers.write(Said("gone", 10**9), wanted=wanted)
+    callers.write(Said("gone", 10**6), wanted=wanted)
     callers.script.reached.clear()
     callers.script.hold_at = leave
 
@@ -205,7 +205,7 @@ def test_an_error_of_a_call_reaches_its_caller_only() -> None:
 
 def test_a_stopped_scheduler_lets_all_callers_go() -> None:
     callers = held("layer 5 film")
-    callers.write(Said("film", 10**9))
+    callers.write(Said("film", 10**6))
     assert callers.script.reached.wait(LIMIT_SECONDS)
     callers.write(Said("waiting", 1))
     callers.call("call", is_person=True)
@@ -229,7 +229,7 @@ def test_a_thread_that_ends_by_an_error_leaves_no_caller_waiting() -> None:
         if errors:
             raise errors.pop()
 
-    scheduler = Scheduler[Said](join=script.join, step=script.step, begin=begin)
+    scheduler = Scheduler(join=script.join, step=script.step, begin=begin)
 
     with pytest.raises(MemoryError, match="no room"), ThreadPoolExecutor(1) as pool:
         pool.submit(scheduler.call, lambda: 1).result(LIMIT_SECONDS)
@@ -280,7 +280,7 @@ def test_eight_hundred_calls_from_many_threads_all_end() -> None:
     assert len(counted) == 800
 
 
-def _used_and_idle() -> Scheduler[Said]:
+def _used_and_idle() -> Scheduler:
     """Return a scheduler whose thread has ended twice."""
     callers = Callers(Scripted())
     for _ in range(2):

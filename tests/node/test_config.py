@@ -299,14 +299,6 @@ def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
     ]
 
 
-def test_the_setting_of_decisions_at_workstations_is_refused(tmp_path: Path) -> None:
-    for value in ("true", "false"):
-        (found,) = mistakes_in(tmp_path, f'{GOOD}\n[questions]\nlabels = ["ask AI"]\ncorrections = {value}\n')
-
-        assert found.startswith("questions.corrections: is gone: no object of a workstation corrects a report any more")
-        assert "remove the line, and correct reports on the page of the film" in found
-
-
 def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     assert load(tmp_path, f"\ufeff{GOOD}") == load(tmp_path, GOOD)
 

@@ -130,7 +130,7 @@ BOUNDARIES = (
     "node/deliver/commitment.py",
     "node/store/conflict.py",
     "node/commands/doctor/checks.py",
-    "node/jobs/gate.py",
+    "node/jobs/running_steps.py",
     "node/jobs/lost.py",
     "node/jobs/set_back.py",
     "node/jobs/takeover.py",

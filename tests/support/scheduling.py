@@ -7,27 +7,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import cast
+
+import torch
 
 from models.engines.scheduler import Scheduler, while_wanted
 from models.engines.turns import for_person
+from models.network.packed_decoding import Writing
 
 LAYERS = 24
 LIMIT_SECONDS = 30.0
+_TOKEN = torch.ones(1, dtype=torch.int64)
+"""One that ends no sentence."""
 
 
-@dataclass(eq=False)
-class Said:
+class Said(Writing):
     """Sentences that end after so many tokens; fails_at: the token that cannot be generated; error: what it raises."""
 
-    name: str
-    tokens: int
-    fails_at: int | None = None
-    error: type[BaseException] = ValueError
-    written: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        return self.written >= self.tokens
+    def __init__(
+        self, name: str, tokens: int, *, fails_at: int | None = None, error: type[BaseException] = ValueError
+    ) -> None:
+        super().__init__(torch.zeros(1, 1), max_length=tokens + 1)
+        self.name, self.fails_at, self.error = name, fails_at, error
 
 
 @dataclass
@@ -45,18 +46,19 @@ class Scripted:
             self.reached.set()
             assert self.may_go_on.wait(LIMIT_SECONDS)
 
-    def join(self, rows: Sequence[Said]) -> Iterator[None]:
-        self.note("join " + " ".join(said.name for said in rows))
+    def join(self, batch: Sequence[Writing]) -> Iterator[None]:
+        self.note("join " + " ".join(said.name for said in cast(Sequence[Said], batch)))
         yield
 
-    def step(self, rows: Sequence[Said]) -> Iterator[None]:
+    def step(self, batch: Sequence[Writing]) -> Iterator[None]:
+        rows = cast(Sequence[Said], batch)
         for layer in range(LAYERS):
             self.note(f"layer {layer} " + " ".join(said.name for said in rows))
             yield
-        if (failed := next((said for said in rows if said.fails_at == said.written), None)) is not None:
+        if (failed := next((said for said in rows if said.fails_at == said.place), None)) is not None:
             raise failed.error("this token cannot be generated")
         for said in rows:
-            said.written += 1
+            said.add(_TOKEN)
         self.note("token " + " ".join(said.name for said in rows))
 
     def tokens(self) -> list[str]:
@@ -68,7 +70,7 @@ class Callers:
 
     def __init__(self, script: Scripted, *, most_bytes: int = 1000, between_calls_seconds: float = 0.0) -> None:
         self.script = script
-        self.scheduler = Scheduler[Said](
+        self.scheduler = Scheduler(
             join=script.join, step=script.step, most_bytes=most_bytes, between_calls_seconds=between_calls_seconds
         )
         self.outcomes: dict[str, BaseException | None] = {}

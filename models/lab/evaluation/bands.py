@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
 
-from models.decisions import Band, Decisions
+from models.decisions import LEFT_OUT, Band, Decisions
 from models.lab.evaluation.calibration import Marks, Scores
 
 CLEARLY_LOW: Final = 0.1
@@ -36,7 +36,7 @@ def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> B
     Returns None for a finding that is never present, which cannot be told from its absence, and for one whose band
     would hold more films than `MOST_REVIEWED`.
     """
-    if threshold >= 1:
+    if threshold == LEFT_OUT:
         return None
     fitted = IsotonicRegression(y_min=0, y_max=1).fit_transform(probabilities, there.astype(np.float64))
     is_low = fitted < CLEARLY_LOW

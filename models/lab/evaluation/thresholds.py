@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from language.labels import NO_FINDING
+from models.decisions import LEFT_OUT
 from models.errors import ModelError
 from models.lab.evaluation.calibration import Marks, Scores
 from models.lab.evaluation.curves import area_under_curve
@@ -66,7 +67,7 @@ class Labelled:
         )
 
 
-def is_told(some: Labelled) -> bool:
+def is_recognized(some: Labelled) -> bool:
     """Say whether films with a finding are told apart from films without it."""
     area = area_under_curve(some.there, some.differences)
     return area is not None and area >= LEAST_AUROC
@@ -105,7 +106,7 @@ def shared(findings: Mapping[str, Labelled], *, most: float) -> dict[str, float]
 
     findings: with probabilities, all with the same films without a finding
     A threshold that calls n of N such films is expected to call (n + 1) / (N + 1) of others, so it counts as one more.
-    A finding that is not worth its share, or is found at low probabilities alone, gets the threshold 1.
+    A finding that is not worth its share, or is found at low probabilities alone, is left out.
     """
     films = max((len(some.normal) for some in findings.values()), default=0)
     budget = int(most * (films + 1) + 1e-9)
@@ -130,7 +131,7 @@ def shared(findings: Mapping[str, Labelled], *, most: float) -> dict[str, float]
 
 def _offers(some: Labelled, budget: int) -> Iterator[tuple[int, float, float]]:
     """Yield what a finding may cost: the cost, and the best sensitivity for it with its threshold."""
-    yield 0, 0.0, 1.0
+    yield 0, 0.0, LEFT_OUT
     cuts = _cuts(some.differences, some.there)
     costs = 1 + np.count_nonzero(some.normal >= cuts.thresholds[:, np.newaxis], axis=1)
     for cost in range(1, budget + 1):
@@ -213,7 +214,7 @@ def _f1(cuts: _Cuts, others: Sequence[tuple[_Cuts, int]] = ()) -> Scores:
 
 
 def same_point(threshold: float, before: float, after: float) -> float:
-    """Return the threshold at the same difference of cosines, for another temperature; 1 stays 1."""
-    if threshold >= 1:
-        return 1.0
+    """Return the threshold at the same difference of cosines, for another temperature."""
+    if threshold == LEFT_OUT:
+        return LEFT_OUT
     return min(round(float(sigmoid(np.array(logit(threshold) * before / after))), 6), 0.999999)

@@ -27,7 +27,7 @@ from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision, summary
 from models.lab.evaluation.evaluated_model import Weighed, sigmoid
 from models.lab.evaluation.reports import f1
-from models.lab.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, is_told, same_point
+from models.lab.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, is_recognized, same_point
 from models.lab.phantoms import FINDINGS, PhantomSet
 from models.manifest import DetectionRule, Manifest
 from models.network.detector import Detection
@@ -134,7 +134,7 @@ def best_decisions(
     for key, threshold in chosen.items():
         measurement = _measurement(films[key].at(temperature), threshold=threshold, population=population)
         decisions = decisions.measured(key, threshold, measurement)
-        if population == PHANTOMS and not is_told(films[key]):
+        if population == PHANTOMS and not is_recognized(films[key]):
             decisions = decisions.leaving_out(key)
     return decisions if region is None else replace(decisions, region_threshold=region)
 

@@ -40,7 +40,7 @@ class Recording:
     """What the published network computed.
 
     folder: where `image0.png`, `image1.png`, ... are, the recorded films
-    taken: names of the recorded inputs given to our network, filled by `take` and `told`
+    taken: names of the recorded inputs given to our network, filled by `take` and `text`
     absent: names of inputs that the recording lacks
     """
 
@@ -65,13 +65,13 @@ class Recording:
 
     def sentences(self, name: str) -> list[str]:
         """Return a recorded list of texts."""
-        return cast("list[str]", self.told(name))
+        return cast("list[str]", self.text(name))
 
     def sentences_of_films(self, name: str) -> list[list[str]]:
         """Return recorded texts, one list per film."""
-        return cast("list[list[str]]", self.told(name))
+        return cast("list[list[str]]", self.text(name))
 
-    def told(self, name: str) -> object:
+    def text(self, name: str) -> object:
         """Return an entry of `golden_text.json`. Raises ModelError if it is missing."""
         if name not in self.texts:
             self.absent.add(name)

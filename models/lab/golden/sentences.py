@@ -12,22 +12,22 @@ from models.reading.tokenizers import SENTENCE_END
 
 def report_sentences(ours: RecordedNetwork) -> Computed:
     """Write the sentences of the reports, greedily, and encode them again."""
-    told = []
+    texts = []
     for film in range(ours.films):
-        features = _told_features(ours, film, "rg/region_mask")
+        features = _selected_features(ours, film, "rg/region_mask")
         ids = ours.network.write(features)
-        told.append(ours.decode(ids))
+        texts.append(ours.decode(ids))
         yield f"rg/gen{film}/token_ids", ids
         yield f"rg/gen{film}/margins", _margins(ours, features, ids)
         if film == 0:
             yield from _first_step(ours, features)
-    yield "rg/pred_sentences_before_dedup", told
-    yield from _embedded(ours, told)
+    yield "rg/pred_sentences_before_dedup", texts
+    yield from _embedded(ours, texts)
 
 
 def other_sentences(ours: RecordedNetwork) -> Computed:
     """Write the sentences of the reports where every class is judged by itself."""
-    features = [_told_features(ours, film, "rg_noavg/region_mask") for film in range(ours.films)]
+    features = [_selected_features(ours, film, "rg_noavg/region_mask") for film in range(ours.films)]
     yield "rg_noavg/pred_sentences_before_dedup", [ours.decode(ours.network.write(film)) for film in features]
 
 
@@ -37,7 +37,7 @@ def region_margins(ours: RecordedNetwork) -> Computed:
     yield "region/margins", _margins(ours, features, ours.recording.take("region/token_ids").long())
 
 
-def _told_features(ours: RecordedNetwork, film: int, mask: str) -> Tensor:
+def _selected_features(ours: RecordedNetwork, film: int, mask: str) -> Tensor:
     """Choose the features [S, dim] of the prompts of a film that get a sentence."""
     return ours.recording.take("rg/box_features_post")[film][ours.recording.take(mask)[film]]
 
@@ -68,8 +68,8 @@ def _margins(ours: RecordedNetwork, features: Tensor, ids: Tensor) -> Tensor:
     return torch.stack(margins, dim=1)
 
 
-def _embedded(ours: RecordedNetwork, told: list[list[str]]) -> Computed:
+def _embedded(ours: RecordedNetwork, texts: list[list[str]]) -> Computed:
     """Encode the sentences of all films, rows filled up with zeros."""
-    features, padding = fill_up([ours.embed(texts) for texts in told])
+    features, padding = fill_up([ours.embed(of_film) for of_film in texts])
     yield "rg/sentence_features", features
     yield "rg/sentence_mask", ~padding

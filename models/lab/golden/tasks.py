@@ -125,10 +125,10 @@ def selections(ours: RecordedNetwork) -> Computed:
     recording = ours.recording
     features, mask = (recording.take(f"rg/sentence_{part}") for part in ("features", "mask"))
     yield "rg/sentence_similarity01", np.stack([_similarity(film) for film in features])
-    similarities = [similarity_of(as_array(film[told])) for film, told in zip(features, mask, strict=True)]
+    similarities = [similarity_of(as_array(film[selected])) for film, selected in zip(features, mask, strict=True)]
     others = [name for name in recording.texts if name.startswith("rg/postprocess/")]
     for name in dict.fromkeys([*(f"rg/postprocess/{rule}" for rule in _RULES), *others]):
-        config = cast("dict[str, dict[str, float | str]]", recording.told(name))["config"]
+        config = cast("dict[str, dict[str, float | str]]", recording.text(name))["config"]
         yield name, {"config": config, **_reports(ours, similarities, config)}
 
 
@@ -151,14 +151,14 @@ def _reports(
     scores = recording.take("rg/multiboxes_weights")
     reports: dict[str, list[object]] = {}
     for film, similarity in enumerate(similarities):
-        told = report.published_selection(similarity, as_array(preferences[film]), rule=_rule(config))
-        texts = [sentences[film][number] for number, _ in told]
+        selected = report.published_selection(similarity, as_array(preferences[film]), rule=_rule(config))
+        texts = [sentences[film][number] for number, _ in selected]
         parts: dict[str, object] = {
             "pred_sentences": texts,
-            "pred_prompt_names": [names[prompt] for _, prompt in told],
-            "pred_prompt_types": [kinds[prompt] for _, prompt in told],
-            "kept_indices": [number for number, _ in told],
-            "pred_boxes_weights": [scores[film, prompt].tolist() for _, prompt in told],
+            "pred_prompt_names": [names[prompt] for _, prompt in selected],
+            "pred_prompt_types": [kinds[prompt] for _, prompt in selected],
+            "kept_indices": [number for number, _ in selected],
+            "pred_boxes_weights": [scores[film, prompt].tolist() for _, prompt in selected],
             "report": " ".join(texts),
         }
         for part, value in parts.items():

@@ -19,7 +19,7 @@ from models.reading.deduplicate import deduplicate
 from models.reading.phrasebook import contrast
 
 
-class Told(NamedTuple):
+class SelectedSentence(NamedTuple):
     """A sentence of a report, by its number among the generated sentences, and the prompt it is shown with."""
 
     sentence: int
@@ -52,7 +52,7 @@ def gets_sentence(
     return chosen
 
 
-def published_selection(similarity: FloatArray, preference: FloatArray, *, rule: ReportRule) -> list[Told]:
+def published_selection(similarity: FloatArray, preference: FloatArray, *, rule: ReportRule) -> list[SelectedSentence]:
     """Choose the sentences that stay, and the prompts that they are shown with (spec §9.1, BUG-8).
 
     The published code uses a sentence's number as an index into all prompts: after the first prompt without a sentence,
@@ -61,4 +61,4 @@ def published_selection(similarity: FloatArray, preference: FloatArray, *, rule:
     similarity: [S, S], of the generated sentences; preference: [Q], of all prompts
     """
     kept, _ = deduplicate(similarity, preference[: len(similarity)], rule)
-    return [Told(sentence=number, prompt=number) for number in kept]
+    return [SelectedSentence(sentence=number, prompt=number) for number in kept]

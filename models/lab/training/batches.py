@@ -23,7 +23,7 @@ from models.lab.training.catalog import Catalog
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.random_streams import film_numbers, stream
 from models.lab.training.runfile import Run
-from models.lab.training.store import Library
+from models.lab.training.store import FilmStore
 from models.lab.training.workers import STOPPING, begin_worker
 
 _AHEAD = 4
@@ -33,21 +33,21 @@ _AHEAD = 4
 class StageFilms(Dataset[Batch]):
     """The part of each batch of a stage that one process of the group trains on, by the number of the batch."""
 
-    def __init__(self, run: Run, group: ProcessGroup, *, number: int, catalog: Catalog, library: Library) -> None:
+    def __init__(self, run: Run, group: ProcessGroup, *, number: int, catalog: Catalog, film_store: FilmStore) -> None:
         self._run, self._group, self._number = run, group, number
-        self._catalog, self._library = catalog, library
+        self._catalog, self._film_store = catalog, film_store
 
     def __getitem__(self, place: int) -> Batch:
         """Read and augment the films of a batch, on the CPU."""
         run, stage = self._run, self._run.stages[self._number]
         own = stage.batch // self._group.size
         first = place * stage.batch + self._group.rank * own
-        numbers = film_numbers(run.seed, self._number, first=first, count=own, films=len(self._library))
+        numbers = film_numbers(run.seed, self._number, first=first, count=own, films=len(self._film_store))
         size = run.network.image_encoder.image_size
         shown = []
         for film, number in enumerate(numbers, first):
             rng = stream(run.seed, "film", self._number, film)
-            pixels, labels = self._library.film(number)
+            pixels, labels = self._film_store.film(number)
             shown.append(augment(pixels, labels, stage.augmentation, rng, catalog=self._catalog, size=size))
         return collate(
             shown,

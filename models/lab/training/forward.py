@@ -1,7 +1,7 @@
 """What the network computes for one training step. Each part is computed once, and only if an objective needs it.
 
-Boxes are not clipped, because the losses need them so (spec §10). "Told" features are the output of the post decoder;
-sentences and decisions are made from them.
+Boxes are not clipped, because the losses need them so (spec §10). Decoded features are those that the post
+decoder returns; sentences and decisions are made from them.
 """
 
 from __future__ import annotations
@@ -204,29 +204,29 @@ class Forward:
         )
 
     @cached_property
-    def told_classes(self) -> Tensor:
+    def decoded_classes(self) -> Tensor:
         """[F, C', dim]."""
-        return self._told_prompts[:, : len(self.classes)]
+        return self._decoded_prompts[:, : len(self.classes)]
 
     @cached_property
-    def told_regions(self) -> Tensor:
+    def decoded_regions(self) -> Tensor:
         """[F, A', dim], of the regions with one box; without the post decoder if the stage does not train it."""
         end = len(self.classes) + len(self.regions)
         if not self._after:
             return self.found.aggregated[:, len(self.classes) : end]
         if not self.by_boxes:
-            return self._told_prompts[:, len(self.classes) : end]
+            return self._decoded_prompts[:, len(self.classes) : end]
         detector = self.network.detector
         tokens = detector.gather(detector.pool(self.picture[0], self.batch.regions[:, self.regions]))
-        told: Tensor = self.network.post_decoder(tokens, whole_picture(*self.picture), group=1)
-        return told
+        decoded: Tensor = self.network.post_decoder(tokens, whole_picture(*self.picture), group=1)
+        return decoded
 
     @cached_property
-    def told_sentences(self) -> Tensor:
+    def decoded_sentences(self) -> Tensor:
         """[F, S, dim]; without the post decoder if the stage does not train it."""
         if not self._after:
             return self.found_sentences.aggregated
-        return self._tell(self.found_sentences, together=self.stage.drawing.padded)
+        return self._decode(self.found_sentences, together=self.stage.drawing.padded)
 
     def embed(self, texts: list[str]) -> Tensor:
         """Return the vectors [text, dim] of texts that were encoded for this step."""
@@ -235,8 +235,8 @@ class Forward:
         return torch.stack([self._vectors[text] for text in texts])
 
     @cached_property
-    def _told_prompts(self) -> Tensor:
-        return self._tell(self.found, together=self._together)
+    def _decoded_prompts(self) -> Tensor:
+        return self._decode(self.found, together=self._together)
 
     def _marked(self, is_so: Callable[[DrawnQuestion], bool]) -> Tensor:
         """Mark the text questions of which something is true: [F, S], False for padding."""
@@ -299,7 +299,7 @@ class Forward:
             joined = torch.where(skips.unsqueeze(-1), joined, pooled)
         return detector.conclude(proposed, detector.gather(joined), padding=padding)
 
-    def _tell(self, found: Detection, *, together: bool) -> Tensor:
+    def _decode(self, found: Detection, *, together: bool) -> Tensor:
         """Run the post decoder: [F, Q, dim].
 
         together: all tokens of a film see each other, as in reports; otherwise each prompt is alone, as an interactive
@@ -311,8 +311,8 @@ class Forward:
             apart: Tensor = post(tokens.flatten(1, 2), memory, group=tokens.shape[2])
             return apart.reshape(tokens.shape)[:, :, 0]
         dropped = torch.rand(found.scores.shape, device=memory.device) < self.noise.box_drop
-        told = post.of_prompts(found.aggregated, found.tokens, memory, dropped=dropped if self.noise.box_drop else None)
-        return told[:, :, 0]
+        drops = dropped if self.noise.box_drop else None
+        return post.of_prompts(found.aggregated, found.tokens, memory, dropped=drops)[:, :, 0]
 
 
 def _numbers(marks: Tensor) -> list[int]:

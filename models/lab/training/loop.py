@@ -25,7 +25,7 @@ from models.lab.training.process_group import ProcessGroup
 from models.lab.training.records import Records
 from models.lab.training.runfile import Run
 from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
-from models.lab.training.store import open_library
+from models.lab.training.store import open_film_store
 from models.lab.training.trained_model import TrainedModel, build_model
 from models.progress import ProgressReport, quiet
 
@@ -53,17 +53,17 @@ def train(
     torch.set_num_threads(run.machine.threads)
     cv2.setNumThreads(1)
     catalog = catalog_of(run.data.classes)
-    library = open_library(run.data, run.store, catalog)
+    film_store = open_film_store(run.data, run.store, catalog)
     if group.leads:
-        for remark in remarks_on(run.stages, shares_of(library.lines())):
+        for remark in remarks_on(run.stages, shares_of(film_store.lines())):
             report(remark)
-    model = build_model(run, catalog, () if run.data.words == "full" else library.texts())
+    model = build_model(run, catalog, () if run.data.words == "full" else film_store.texts())
     checkpoint = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
     progress = _resumed(checkpoint, model)
     records = _records(run, progress) if group.leads else None
     try:
         for number in range(progress.stage, len(run.stages)):
-            trainer = open_trainer(run, group, number=number, catalog=catalog, library=library, model=model)
+            trainer = open_trainer(run, group, number=number, catalog=catalog, film_store=film_store, model=model)
             if checkpoint is not None and number == checkpoint["stage"]:
                 trainer.optimizer.load_state_dict(dict(checkpoint["optimizer"]))
                 trainer.scaler.load_state_dict(dict(checkpoint["scaler"]))

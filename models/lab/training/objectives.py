@@ -74,7 +74,7 @@ def anat_cls(forward: Forward) -> Tensor:
     known = forward.batch.region_known[:, forward.regions][:, :, forward.judged]
     drawn = draw_absent(present & known, expected=round(forward.stage.drawing.classes))
     losses = contrast.anatomy_contrast(
-        forward.told_regions,
+        forward.decoded_regions,
         forward.judged_positive,
         forward.judged_negative,
         present=present,
@@ -99,27 +99,27 @@ def draw_absent(there: Tensor, *, expected: int) -> Tensor:
 
 def anat_mse(forward: Forward) -> Tensor:
     """Align the drawn regions with the mean vector of the sentences about them."""
-    targets = torch.zeros_like(forward.told_regions)
+    targets = torch.zeros_like(forward.decoded_regions)
     valid = torch.zeros(targets.shape[:2], dtype=torch.bool, device=targets.device)
     for film, said in enumerate(forward.batch.said):
         for place, region in enumerate(forward.regions):
             texts = [sentence.text for sentence in said if region in sentence.regions]
             if texts and region in forward.drawn_regions:
                 targets[film, place], valid[film, place] = forward.embed(texts).mean(dim=0), True
-    return contrast.squared_error(forward.told_regions, targets, valid)
+    return contrast.squared_error(forward.decoded_regions, targets, valid)
 
 
 def sent_contr(forward: Forward) -> Tensor:
     """Choose the right sentence for the features that the sentence itself located."""
     temperature = forward.stage.temperatures.sentences
     return contrast.sentence_contrast(
-        forward.told_sentences, forward.sentences, forward.is_sentence, temperature=temperature
+        forward.decoded_sentences, forward.sentences, forward.is_sentence, temperature=temperature
     )
 
 
 def sent_mse(forward: Forward) -> Tensor:
     """Align the features that a sentence located with the sentence's own vector."""
-    return contrast.squared_error(forward.told_sentences, forward.sentences, forward.is_sentence)
+    return contrast.squared_error(forward.decoded_sentences, forward.sentences, forward.is_sentence)
 
 
 def global_contr(forward: Forward) -> Tensor:
@@ -174,7 +174,7 @@ def presence(forward: Forward) -> Tensor:
 
     A mined label is explained by the decision and by how often such labels are wrong (`stages.MinedLabels`).
     """
-    decided = torch.sigmoid(_decisions(forward, forward.told_classes))
+    decided = torch.sigmoid(_decisions(forward, forward.decoded_classes))
     rates, classes = forward.stage.mined, [forward.catalog.classes[number].name for number in forward.classes]
     invented = decided.new_tensor([rates.invented_by_class.get(name, rates.invented) for name in classes])
     labelled = decided * (1 - rates.missed) + (1 - decided) * invented
@@ -187,7 +187,7 @@ def presence(forward: Forward) -> Tensor:
 
 def region_presence(forward: Forward) -> Tensor:
     """Decide whether a region holds each class, in the way the reader decides."""
-    logits = forward.heads.decide(forward.told_regions, forward.positive, forward.negative)
+    logits = forward.heads.decide(forward.decoded_regions, forward.positive, forward.negative)
     present = forward.batch.region_present[:, forward.regions][:, :, forward.classes]
     known = forward.batch.region_known[:, forward.regions][:, :, forward.classes]
     losses = functional.binary_cross_entropy_with_logits(logits, present.float(), reduction="none")

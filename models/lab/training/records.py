@@ -8,22 +8,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from models.errors import ModelError
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 TABLE = "log.csv"
 _FIXED = ("stage", "step", "seconds", "pictures_per_second", "learning_rate", "gradient", "total")
-
-
-class Writer(Protocol):
-    """The methods of TensorBoard's writer that are used."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """Add one number."""
-
-    def close(self) -> None:
-        """Write what is still buffered."""
 
 
 class Records:
@@ -67,12 +60,11 @@ class Records:
         return [row for row in rows if (self._stages.index(row["stage"]), int(row["step"])) <= position]
 
 
-def _open_events(folder: Path) -> Writer:
+def _open_events(folder: Path) -> SummaryWriter:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ModelError(
             "machine.events needs TensorBoard: run pip install -c constraints.txt '.[train]', or remove the setting"
         ) from error
-    writer: Writer = SummaryWriter(str(folder))
-    return writer
+    return SummaryWriter(str(folder))

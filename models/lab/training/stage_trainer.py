@@ -19,7 +19,7 @@ from models.lab.training.random_streams import seed_torch, stream
 from models.lab.training.runfile import Run
 from models.lab.training.schedule import learning_rate
 from models.lab.training.stages import Stage
-from models.lab.training.store import Library
+from models.lab.training.store import FilmStore
 from models.lab.training.text_encoding import TextEncoder
 from models.lab.training.trained_model import TrainedModel
 
@@ -62,7 +62,7 @@ class StageTrainer:
 
 
 def open_trainer(
-    run: Run, group: ProcessGroup, *, number: int, catalog: Catalog, library: Library, model: TrainedModel
+    run: Run, group: ProcessGroup, *, number: int, catalog: Catalog, film_store: FilmStore, model: TrainedModel
 ) -> StageTrainer:
     """Enable the gradients of a stage's weights, make its optimizer. Raises ModelError if it names no weights."""
     stage = run.stages[number]
@@ -71,8 +71,8 @@ def open_trainer(
     encoder = model.network.prompt_encoder
     on_gpu = run.machine.device == "cuda"  # bfloat16 needs no scaled loss
     learns = any(weight.requires_grad for weight in encoder.parameters())
-    steps = steps_of(stage, films=len(library))
-    films = StageFilms(run, group, number=number, catalog=catalog, library=library)
+    steps = steps_of(stage, films=len(film_store))
+    films = StageFilms(run, group, number=number, catalog=catalog, film_store=film_store)
     return StageTrainer(
         run=run,
         group=group,

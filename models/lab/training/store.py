@@ -1,7 +1,7 @@
 """The films of a run, rendered once: pixels in `.npy` files, labels in `.jsonl` files.
 
-A shelf is a pair of such files with up to 200 films. Its labels are written last, so a shelf with labels is complete,
-and a run that was stopped or killed makes only the missing shelves. The name of a shelf identifies its contents and the
+A shard is a pair of such files with up to 200 films. Its labels are written last, so a shard with labels is complete,
+and a run that was stopped or killed makes only the missing shards. The name of a shard identifies its contents and the
 version of the program that makes it. No process holds more than one film in memory.
 """
 
@@ -34,15 +34,15 @@ from models.progress import ProgressReport
 
 _SHELF = 200
 _VERSION = 3
-"""The version of the code that makes shelves of real films. A new version makes new shelves under other names."""
+"""The version of the code that makes shards of real films. A new version makes new shards under other names."""
 _LOCK = "lock"
 _WAIT_SECONDS = 0.2
 _Maker = tuple[Path, Job]
-"""The path of a shelf's files, without their suffixes, and the job that makes the shelf."""
+"""The path of a shard's files, without their suffixes, and the job that makes the shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shelf:
+class Shard:
     """Some films on disk.
 
     path: of both files, without their suffixes; first: the offset in bytes of the first film's pixels
@@ -73,13 +73,13 @@ class Shelf:
             return cast("Line", json.loads(file.read(end - begin)))
 
 
-class Library:
+class FilmStore:
     """All films of a run, by number."""
 
-    def __init__(self, shelves: Sequence[Shelf], catalog: Catalog) -> None:
-        self._shelves = tuple(shelves)
-        self._order = tuple(shelf for shelf in shelves for _ in range(shelf.repeat))
-        self._ends = np.cumsum([len(shelf) for shelf in self._order])
+    def __init__(self, shards: Sequence[Shard], catalog: Catalog) -> None:
+        self._shards = tuple(shards)
+        self._order = tuple(shard for shard in shards for _ in range(shard.repeat))
+        self._ends = np.cumsum([len(shard) for shard in self._order])
         self._catalog = catalog
 
     def __len__(self) -> int:
@@ -88,9 +88,9 @@ class Library:
     def film(self, number: int) -> tuple[NDArray[np.uint8], FilmLabels]:
         """Return the pixels [side, side] of a film and its labels."""
         which = int(np.searchsorted(self._ends, number, side="right"))
-        shelf = self._order[which]
-        place = number - (int(self._ends[which]) - len(shelf))
-        return shelf.pixels(place), labels_of(shelf.line(place), self._catalog)
+        shard = self._order[which]
+        place = number - (int(self._ends[which]) - len(shard))
+        return shard.pixels(place), labels_of(shard.line(place), self._catalog)
 
     def texts(self) -> set[str]:
         """Collect all sentences of all reports."""
@@ -98,7 +98,7 @@ class Library:
 
     def lines(self) -> Iterator[tuple[Line, int]]:
         """Read the labels of all films, with how often an epoch uses each."""
-        return ((shelf.line(place), shelf.repeat) for shelf in self._shelves for place in range(len(shelf)))
+        return ((shard.line(place), shard.repeat) for shard in self._shards for place in range(len(shard)))
 
 
 def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, stopped: Stopped = never) -> bool:
@@ -119,16 +119,16 @@ def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, s
         )
 
 
-def open_library(data: Data, folder: Path, catalog: Catalog) -> Library:
-    """Open what `stock` made. Raises ModelError if a shelf is damaged."""
-    shelves = [_open(path, side=data.side, repeat=1) for path, _ in _phantom_makers(data, folder)]
+def open_film_store(data: Data, folder: Path, catalog: Catalog) -> FilmStore:
+    """Open what `stock` made. Raises ModelError if a shard is damaged."""
+    shards = [_open(path, side=data.side, repeat=1) for path, _ in _phantom_makers(data, folder)]
     indices = [_index(films, folder) for films in data.films]
     sources = [np.load(index) for index in indices]
     most = max([data.phantoms, *map(len, sources)])
     for films, index, places in zip(data.films, indices, sources, strict=True):
         repeat = films.times(own=len(places), most=most)
-        shelves += [_open(path, side=data.side, repeat=repeat) for path, _ in _cut(index, places, side=data.side)]
-    return Library(shelves, catalog)
+        shards += [_open(path, side=data.side, repeat=repeat) for path, _ in _cut(index, places, side=data.side)]
+    return FilmStore(shards, catalog)
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def _alone(folder: Path, *, stopped: Stopped, report: ProgressReport) -> Iterato
 
 
 def _film_makers(films: FilmSource, folder: Path, *, side: int, report: ProgressReport) -> Iterator[_Maker]:
-    """Yield the shelves of real films and the jobs that make them; their file is checked once."""
+    """Yield the shards of real films and the jobs that make them; their file is checked once."""
     index = _index(films, folder)
     if not index.exists():
         report(f"checking the lines of {films.file}")
@@ -168,14 +168,14 @@ def _index(films: FilmSource, folder: Path) -> Path:
 
 
 def _cut(index: Path, places: Places, *, side: int) -> Iterator[tuple[Path, Places]]:
-    """Divide the films of a file into shelves."""
+    """Divide the films of a file into shards."""
     for start in range(0, len(places), _SHELF):
         own = places[start : start + _SHELF]
         yield index.with_name(f"{index.stem}-{side}-{start:07}-{len(own)}"), own
 
 
 def _phantom_makers(data: Data, folder: Path) -> Iterator[_Maker]:
-    """Yield the shelves of phantoms; they begin at the same seeds in every run, so that runs can share them."""
+    """Yield the shards of phantoms; they begin at the same seeds in every run, so that runs can share them."""
     program = _program()
     end = data.first_seed + data.phantoms
     for start in range(data.first_seed - data.first_seed % _SHELF, end, _SHELF):
@@ -195,7 +195,7 @@ def _write_phantoms(path: Path, seeds: range, side: int) -> None:
 
 
 def _write(path: Path, films: Iterable[TrainingFilm], *, count: int, side: int) -> None:
-    """Write a shelf film by film; its labels get their final name last."""
+    """Write a shard film by film; its labels get their final name last."""
     with replacing(path.with_suffix(".jsonl")) as lines, replacing(path.with_suffix(".npy")) as pixels:
         header = {"descr": "|u1", "fortran_order": False, "shape": (count, side, side)}
         np.lib.format.write_array_header_1_0(pixels, header)
@@ -204,8 +204,8 @@ def _write(path: Path, films: Iterable[TrainingFilm], *, count: int, side: int) 
             lines.write(f"{json.dumps(film.line)}\n".encode())
 
 
-def _open(path: Path, *, side: int, repeat: int) -> Shelf:
-    """Open a shelf. Raises ModelError if it is incomplete or damaged."""
+def _open(path: Path, *, side: int, repeat: int) -> Shard:
+    """Open a shard. Raises ModelError if it is incomplete or damaged."""
     lines, pixels = path.with_suffix(".jsonl"), path.with_suffix(".npy")
     try:
         with lines.open("rb") as file:
@@ -219,7 +219,7 @@ def _open(path: Path, *, side: int, repeat: int) -> Shelf:
         raise ModelError(
             f"{pixels} and {lines} do not belong together; delete both and run the command again to make them again"
         )
-    return Shelf(path=path, side=side, first=stored.offset, starts=starts, repeat=repeat)
+    return Shard(path=path, side=side, first=stored.offset, starts=starts, repeat=repeat)
 
 
 def _program() -> str:

@@ -24,7 +24,7 @@ def of_regions(forward: Forward) -> Tensor:
         if region in forward.drawn_regions
         and (texts := [sentence.text for sentence in said if region in sentence.regions])
     ]
-    return _taught(forward, forward.told_regions, rows)
+    return _taught(forward, forward.decoded_regions, rows)
 
 
 def of_sentences(forward: Forward) -> Tensor:
@@ -35,7 +35,7 @@ def of_sentences(forward: Forward) -> Tensor:
         for place, question in enumerate(asked)
         if question.is_sentence
     ]
-    return _taught(forward, forward.told_sentences, rows)
+    return _taught(forward, forward.decoded_sentences, rows)
 
 
 def of_findings(forward: Forward) -> Tensor:
@@ -48,7 +48,7 @@ def of_findings(forward: Forward) -> Tensor:
         for place, number in enumerate(forward.classes)
         if known[film][number] and (text := _about(forward, film, number, present=present[film][number]))
     ]
-    return _taught(forward, forward.told_classes, rows)
+    return _taught(forward, forward.decoded_classes, rows)
 
 
 def of_texts(forward: Forward) -> Tensor:

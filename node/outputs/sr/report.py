@@ -263,12 +263,12 @@ def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[Out
     replaces those of some kinds, which its destinations have; or any, if none is of these kinds.
     """
     read = {film.source for film in report.read_films}
-    is_heir = not about or (about in read and not _concerns_study(report))
+    replaces_others = not about or (about in read and not _concerns_study(report))
     read |= {identity.ratio_of(film.source) for film in report.read_films if measured.ratio_of(film)}
     found = [
         earlier
         for earlier in report.predecessors
-        if (earlier.film == about and about) or (is_heir and earlier.film not in read)
+        if (earlier.film == about and about) or (replaces_others and earlier.film not in read)
     ]
     known = {earlier.film for earlier in found if earlier.kind in kinds}
     return [earlier for earlier in found if earlier.kind in kinds or earlier.film not in known]

@@ -21,7 +21,7 @@ from models.engines.proof import Precision
 from models.engines.scheduler import Scheduler
 from models.lab.evaluation.prompt_set import read_questions
 from models.manifest import read_manifest, write_manifest
-from models.network.packed_decoding import PackedWriter, Writing
+from models.network.packed_decoding import PackedWriter
 from models.network.products import int8_fault
 from models.progress import ProgressReport
 from models.reading.decided_film import Look
@@ -130,7 +130,7 @@ def drawn_film(number: int) -> FloatArray:
     return film
 
 
-def scheduler_of(engine: Engine) -> Scheduler[Writing]:
+def scheduler_of(engine: Engine) -> Scheduler:
     """Return the queue of an engine on the processor; what it shows is no part of an engine's interface."""
     scheduler = engine._calls  # type: ignore[attr-defined]
     assert isinstance(scheduler, Scheduler)

@@ -71,7 +71,7 @@ def lowest_of(model: Path, population: str, prompts: PromptSet) -> dict[str, flo
     decisions = read_manifest(model).decisions
     decisions = decisions.on_phantoms() if population == "phantoms" else decisions
     keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
-    return {key: decisions.lower(key) for key in keys if decisions.threshold(key) < 1}
+    return {key: decisions.lower(key) for key in keys if not decisions.leaves_out(key)}
 
 
 def objections(film: Film, lowest: Mapping[str, float], words: Words) -> Iterator[str]:

@@ -14,8 +14,8 @@ import pytest
 from pydicom.uid import UID
 
 from node.deliver.associations import Associations
-from node.jobs.gate import Gate
 from node.jobs.lost import MOST_LOSSES, Attended, LostWorkflows, Unattended
+from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
@@ -91,49 +91,49 @@ def test_a_panic_while_an_output_is_sent_parks_it_alone(bench: Bench) -> None:
 
 
 def test_a_panic_in_a_step_leaves_no_step_in_hand() -> None:
-    gate = Gate()
+    running = RunningSteps()
 
     with pytest.raises(Panic):
-        gate.run(panic)
+        running.run(panic)
 
     began = time.monotonic()
-    gate.close(limit_seconds=60.0)  # waits for the steps in hand
+    running.close(limit_seconds=60.0)  # waits for the steps in hand
     assert time.monotonic() - began < 30.0
 
 
 def test_a_panic_between_steps_is_noted_with_its_place() -> None:
-    gate, attended = Gate(), Attended()
-    gate.attending = lambda: attended.run("a")
+    running, attended = RunningSteps(), Attended()
+    running.attending = lambda: attended.run("a")
 
     with pytest.raises(Panic):
-        gate.guarded(panic)()
+        running.guarded(panic)()
 
     assert not attended.holds("a")
     assert str(attended.reason("a")).startswith("Panic at test_faults_panics.py")
-    assert not gate.is_broken
+    assert not running.is_broken
 
 
 def test_a_workflow_whose_thread_runs_is_attended() -> None:
-    gate, attended = Gate(), Attended()
-    gate.attending = lambda: attended.run("a")
+    running, attended = RunningSteps(), Attended()
+    running.attending = lambda: attended.run("a")
     held = list[bool]()
 
-    gate.guarded(lambda: held.extend([attended.holds("a"), attended.holds("b")]))()
+    running.guarded(lambda: held.extend([attended.holds("a"), attended.holds("b")]))()
 
     assert held == [True, False]
 
 
 def test_a_workflow_that_fails_stays_attended_until_the_end() -> None:
-    gate, attended, attending = Gate(), Attended(), threading.Event()
-    gate.attending = lambda: attended.run("a")
+    running, attended, attending = RunningSteps(), Attended(), threading.Event()
+    running.attending = lambda: attended.run("a")
 
     def fail() -> None:
         attending.set()
         raise OSError("the database is away")
 
-    threading.Thread(target=gate.guarded(fail), daemon=True).start()
+    threading.Thread(target=running.guarded(fail), daemon=True).start()
     assert attending.wait(timeout=30.0)
-    wait_until(lambda: gate.is_broken, what="it is broken")
+    wait_until(lambda: running.is_broken, what="it is broken")
 
     assert attended.holds("a")
 

@@ -51,32 +51,32 @@ def test_who_waits_for_its_name_can_be_stopped(engine: sa.Engine) -> None:
 
 
 def test_different_names_keep_out_of_each_others_way(engine: sa.Engine, postgres: Postgres) -> None:
-    lifelines = [ExecutorLock(engine, name, stop=NEVER) for name in ("worker-0", "worker-1")]
+    locks = [ExecutorLock(engine, name, stop=NEVER) for name in ("worker-0", "worker-1")]
 
     assert len(postgres.execute(HELD)) == 2
-    for lifeline in lifelines:
-        lifeline.close()
+    for lock in locks:
+        lock.close()
 
 
 def test_an_executor_hears_that_its_lock_is_lost(engine: sa.Engine, postgres: Postgres) -> None:
-    lifeline, lost = ExecutorLock(engine, "worker", stop=NEVER), threading.Event()
-    lifeline.watch(lambda _reason: lost.set())
+    lock, lost = ExecutorLock(engine, "worker", stop=NEVER), threading.Event()
+    lock.watch(lambda _reason: lost.set())
 
     postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'", database="postgres")
 
     assert lost.wait(timeout=30)
-    lifeline.close()
+    lock.close()
 
 
 def test_an_executor_that_says_nothing_any_more_loses_its_lock(engine: sa.Engine, postgres: Postgres) -> None:
-    lifeline = ExecutorLock(engine, "worker", stop=NEVER, silence_seconds=1)  # not watched: as in a frozen process
+    lock = ExecutorLock(engine, "worker", stop=NEVER, silence_seconds=1)  # not watched: as in a frozen process
 
     wait_until(lambda: not postgres.execute(HELD), what="the lock is free")
 
     ExecutorLock(engine, "worker", stop=NEVER).close()
     wait_until(lambda: not postgres.execute(HELD), what="the server has seen that the lock is given back")
     assert postgres.execute(HELD) == []
-    lifeline.close()
+    lock.close()
 
 
 def test_only_the_work_of_dead_executors_is_put_back(engine: sa.Engine, postgres: Postgres) -> None:
@@ -93,9 +93,9 @@ def test_only_the_work_of_dead_executors_is_put_back(engine: sa.Engine, postgres
         recovered.append(executor)
         return 1
 
-    heir = Takeover(engine, "me", recover)
+    takeover = Takeover(engine, "me", recover)
     assert again.wait(timeout=30)
-    heir.close()
+    takeover.close()
     living.close()
 
     assert set(recovered) == {"dead"}
@@ -113,7 +113,7 @@ def test_no_executor_starts_while_its_work_is_put_back(engine: sa.Engine, postgr
         events.append("put back")
         return 1
 
-    heir = Takeover(engine, "me", recover)
+    takeover = Takeover(engine, "me", recover)
     assert in_hand.wait(timeout=30)
     starting = threading.Thread(target=lambda: _start(engine, events), daemon=True)
     with capture_logs() as said:
@@ -121,18 +121,18 @@ def test_no_executor_starts_while_its_work_is_put_back(engine: sa.Engine, postgr
         wait_until(lambda: bool(said), what="it says that it waits")
         go_on.set()
         starting.join(timeout=30)
-    heir.close()
+    takeover.close()
 
     assert events == ["put back", "started"]
 
 
 def _start(engine: sa.Engine, events: list[str]) -> None:
-    lifeline = ExecutorLock(engine, "dead", stop=NEVER)
+    lock = ExecutorLock(engine, "dead", stop=NEVER)
     events.append("started")
-    lifeline.close()
+    lock.close()
 
 
-def test_an_heir_outlives_a_look_that_fails(engine: sa.Engine, postgres: Postgres) -> None:
+def test_a_takeover_outlives_a_look_that_fails(engine: sa.Engine, postgres: Postgres) -> None:
     looks = threading.Semaphore(0)
 
     def recover(_executor: str) -> int:
@@ -140,9 +140,9 @@ def test_an_heir_outlives_a_look_that_fails(engine: sa.Engine, postgres: Postgre
         raise sa.exc.OperationalError("lost", None, Exception("lost"))
 
     postgres.execute("INSERT INTO dbos.workflow_status VALUES ('dead', 'PENDING')")
-    heir = Takeover(engine, "me", recover)
+    takeover = Takeover(engine, "me", recover)
 
     assert looks.acquire(timeout=30)
     assert looks.acquire(timeout=30)
-    assert heir.is_alive
-    heir.close()
+    assert takeover.is_alive
+    takeover.close()

@@ -66,18 +66,12 @@ class Waiting(ScriptedReader):
         return super().ask(film, questions, prompts)
 
 
-class Sentence:
-    """One that has ended."""
-
-    is_over = True
-
-
 class Queued(ScriptedReader):
     """Asks through the queue of the network, which other work holds while the block of `held` runs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler[Sentence](join=lambda _: iter(()), step=lambda _: iter(()))
+        self.scheduler = Scheduler(join=lambda _: iter(()), step=lambda _: iter(()))
         self.asked, self.left = threading.Event(), threading.Event()
 
     def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:

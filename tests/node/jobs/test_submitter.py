@@ -12,7 +12,7 @@ class Engine:
         self._failures = failures
         self._changed = threading.Condition()
 
-    def touch_study(self, study_uid: str, *, is_new: bool) -> bool:
+    def touch_study(self, study_uid: str, _is_new: bool) -> bool:
         with self._changed:
             if self._failures:
                 self._failures -= 1

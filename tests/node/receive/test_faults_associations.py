@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from node.config import ListenerSettings
 from node.deliver import dicom
 from node.receive.dimse import Reception
+from node.receive.intake import Intake
 from node.receive.listener import application_entity
 from node.receive.server import PendingConnections, Server, Terms
 from node.settings.destinations import DicomDestination
@@ -191,10 +192,10 @@ def test_a_fault_of_the_node_leaves_a_trace(fault: str) -> None:
         else:
             event.assoc.dul.kill_dul()
 
-    def receive(association: Association, on_aborted: Callable[[str], None]) -> Reception:
+    def receive(association: Association) -> Reception:
         if fault == "before the association":
             raise RuntimeError("can't start new thread")
-        return cast(Reception, Nothing())
+        return Reception(association, intake=cast(Intake, None))  # no message comes
 
     terms = Terms(
         pending=PendingConnections(),
@@ -221,13 +222,6 @@ def test_a_fault_of_the_node_leaves_a_trace(fault: str) -> None:
         "before its answer": ([("127.0.0.1", "failed")], []),
         "after its answer": ([], [("TESTER", "protocol")]),
     }[fault]
-
-
-class Nothing:
-    """Takes no message."""
-
-    def discard(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from node.receive.pdu_socket import PduReader
+from node.net.pdu_reader import PduReader
 from tests.support.peers import LOOPBACK, wait_until
 
 

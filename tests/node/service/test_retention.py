@@ -23,17 +23,6 @@ NOW = datetime.now(UTC)
 MONTH = timedelta(days=30)
 
 
-class History:
-    """Notes up to when it was told to forget."""
-
-    def __init__(self) -> None:
-        self.limits: list[datetime] = []
-
-    def forget_older(self, limit: datetime) -> int:
-        self.limits.append(limit)
-        return 0
-
-
 class Shelf:
     """One old study that was read and delivered."""
 
@@ -50,6 +39,15 @@ class Shelf:
         self.ledger.add_delivery(self.delivery)
         self.ledger.set_delivery(self.delivery, DeliveryState.SENT, attempts=1)
         self.ledger.set_study(STUDY, "finished")
+        self.forgotten = list[datetime]()
+        """The times before which records of workflows were to be removed."""
+
+    def clean(self, *, keep_days: float) -> None:
+        Retention(self.spool, self.ledger, self.orders, self._forget_older, keep_days=keep_days).close()
+
+    def _forget_older(self, limit: datetime) -> int:
+        self.forgotten.append(limit)
+        return 0
 
     def removable(self, *, now: datetime = NOW) -> list[str]:
         return removable(self.spool, self.ledger, now=now, keep=MONTH)
@@ -109,22 +107,19 @@ def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
     for path in shelf.spool.directory.glob("orders/*"):
         os.utime(path, (1, 1))
 
-    history = History()
-    Retention(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
+    shelf.clean(keep_days=30)
 
     assert shelf.spool.study(STUDY).instances == ()
     assert shelf.ledger.study_state(STUDY) is None
     assert find(shelf.orders, study_uid=STUDY, accession="A-17") is None
-    assert [limit < NOW - timedelta(days=29) for limit in history.limits] == [True]
+    assert [limit < NOW - timedelta(days=29) for limit in shelf.forgotten] == [True]
 
 
 def test_of_several_processes_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
-    history = History()
-
     with files.lock(shelf.spool.directory / "retention.lock"):
-        Retention(shelf.spool, shelf.ledger, shelf.orders, history, keep_days=30).close()
+        shelf.clean(keep_days=30)
 
-    assert history.limits == []
+    assert shelf.forgotten == []
     assert shelf.spool.study(STUDY).instances
 
 
@@ -132,9 +127,9 @@ def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
     shelf.ledger.set_study("1.2.4", "receiving")
     assert shelf.spool.remove_study(STUDY)
 
-    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=30).close()
+    shelf.clean(keep_days=30)
     assert shelf.ledger.study_counts() == {"finished": 1, "receiving": 1}
-    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+    shelf.clean(keep_days=0)
 
     assert shelf.ledger.study_counts() == {"receiving": 1}
     assert shelf.ledger.delivery_counts() == {}
@@ -144,6 +139,6 @@ def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
 def test_the_rows_of_a_study_that_is_still_on_disk_stay(shelf: Shelf) -> None:
     shelf.ledger.set_delivery(shelf.delivery, DeliveryState.PARKED, attempts=1)
 
-    Retention(shelf.spool, shelf.ledger, shelf.orders, History(), keep_days=0).close()
+    shelf.clean(keep_days=0)
 
     assert shelf.ledger.study_state(STUDY) == "finished"

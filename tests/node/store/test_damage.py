@@ -182,18 +182,6 @@ def test_the_report_on_a_parked_film_can_be_written_again(bench: Bench) -> None:
     assert bench.output("sr").read_bytes() == before
 
 
-def test_damaged_file_meta_of_an_older_version_delays_no_film(bench: Bench) -> None:
-    path = bench.keep(FILM)
-    bench.keep(OTHER)
-    path.write_bytes(bytes(128) + path.read_bytes()[128:])  # its preamble holds no hash
-    flip(path, path.read_bytes().index(b"\x02\0\x02\0UI") + 4)
-    flip_a_pixel(path)
-
-    assert set(bench.round()[0]) == {"damaged", "read"}
-
-    assert bench.output("sr").exists()
-
-
 def test_a_damaged_reading_is_made_again(bench: Bench) -> None:
     path = bench.keep(FILM)
     assert bench.steps.read(STUDY, path.name) == "read"
@@ -213,13 +201,6 @@ def test_a_small_file_without_its_hash_counts_as_damaged(tmp_path: Path) -> None
 
     path.write_text('{"number": 1}', encoding="utf-8")
     assert files.read_json(path) is None
-
-
-def test_a_received_film_of_an_older_version_is_read(bench: Bench) -> None:
-    path = bench.keep(FILM)
-    path.write_bytes(bytes(128) + path.read_bytes()[128:])  # its preamble holds no hash
-
-    assert bench.round()[0] == ["read"]
 
 
 @pytest.mark.parametrize("damage", [cut, lambda path: flip(path, 5000), Path.unlink])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from node.domain import OutputObject, is_uid
 from node.errors import Refused, SpoolFull
 from node.store.incoming import Incoming
-from node.store.received import Kept, sealed
+from node.store.received import Kept, with_hash
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films
@@ -42,7 +42,7 @@ def test_a_kept_object_lies_byte_for_byte_under_its_final_name(tmp_path: Path) -
     kept = keep(Spool(tmp_path))
 
     assert kept.is_new
-    assert kept.instance.path.read_bytes() == sealed(films.META) + b"film"
+    assert kept.instance.path.read_bytes() == with_hash(films.META) + b"film"
     assert [path.name for path in kept.instance.path.parent.iterdir()] == [kept.instance.path.name]
 
 
@@ -247,8 +247,8 @@ def test_a_film_that_follows_an_interrupted_removal_is_kept(tmp_path: Path) -> N
 
     Spool(tmp_path).sweep(is_shared=True)
 
-    assert old.read_bytes() == sealed(films.META) + b"film"
-    assert new.read_bytes() == sealed(films.META) + b"another"
+    assert old.read_bytes() == with_hash(films.META) + b"film"
+    assert new.read_bytes() == with_hash(films.META) + b"another"
     assert spool.has_unread(STUDY)
 
 

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from node.errors import GpuLost
-from node.jobs.gate import Gate
+from node.jobs.running_steps import RunningSteps
 from tests.support.peers import wait_until
 
 
@@ -12,9 +12,9 @@ class Stop(BaseException):
 
 
 def test_a_workflow_without_its_database_breaks_the_gate() -> None:
-    gate, came_back = Gate(), threading.Event()
+    running, came_back = RunningSteps(), threading.Event()
 
-    @gate.guarded
+    @running.guarded
     def body(_study_uid: str) -> None:
         raise OSError("the database is away")
 
@@ -24,7 +24,7 @@ def test_a_workflow_without_its_database_breaks_the_gate() -> None:
 
     threading.Thread(target=run, daemon=True).start()
 
-    wait_until(lambda: gate.is_broken, what="it is broken")
+    wait_until(lambda: running.is_broken, what="it is broken")
     assert not came_back.wait(timeout=0.2)
 
 
@@ -38,52 +38,52 @@ def test_a_workflow_without_its_database_breaks_the_gate() -> None:
 def test_the_process_ends_with_the_reason_of_its_own_errors(
     error: Exception, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate = Gate()
+    running = RunningSteps()
 
     def work() -> None:
         raise error
 
-    threading.Thread(target=lambda: gate.run(work), daemon=True).start()
+    threading.Thread(target=lambda: running.run(work), daemon=True).start()
 
-    wait_until(lambda: gate.is_broken, what="it is broken")
+    wait_until(lambda: running.is_broken, what="it is broken")
     line = capsys.readouterr().out
     assert told in line and "Doe" not in line
 
 
 def test_what_an_engine_raises_to_stop_a_workflow_passes() -> None:
-    gate = Gate()
+    running = RunningSteps()
 
-    @gate.guarded
+    @running.guarded
     def body() -> None:
         raise Stop
 
     with pytest.raises(Stop):
         body()
-    assert not gate.is_broken
+    assert not running.is_broken
 
 
 def test_nothing_begins_behind_a_broken_gate() -> None:
-    gate, begun = Gate(), threading.Event()
-    gate.break_down("the lock is lost")
+    running, begun = RunningSteps(), threading.Event()
+    running.fail("the lock is lost")
 
-    threading.Thread(target=lambda: gate.run(begun.set), daemon=True).start()
+    threading.Thread(target=lambda: running.run(begun.set), daemon=True).start()
 
     assert not begun.wait(timeout=0.2)
-    gate.close(limit_seconds=5)
+    running.close(limit_seconds=5)
 
 
 def test_closing_waits_for_the_step_in_hand() -> None:
-    gate, in_hand, go_on, done = Gate(), threading.Event(), threading.Event(), threading.Event()
+    running, in_hand, go_on, done = RunningSteps(), threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
         in_hand.set()
         go_on.wait(timeout=30)
         done.set()
 
-    threading.Thread(target=lambda: gate.run(work), daemon=True).start()
+    threading.Thread(target=lambda: running.run(work), daemon=True).start()
     assert in_hand.wait(timeout=30)
     threading.Timer(0.1, go_on.set).start()
 
-    gate.close(limit_seconds=30)
+    running.close(limit_seconds=30)
 
     assert done.is_set()

@@ -1,4 +1,4 @@
-"""Every workflow step runs through the gate, so that a failing disk or database stops the process and loses no work."""
+"""Every step of a workflow runs here, so that a failing disk or database stops the process and loses no work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Gate:
-    """Counts the running steps. Once the gate is closed, every new step waits until the process ends.
+class RunningSteps:
+    """Counts the running steps. Once it is closed, every new step waits until the process ends.
 
     attending: entered in the thread of a workflow for as long as its body runs
     """
@@ -31,7 +31,7 @@ class Gate:
     def run(self, work: Callable[[], _T]) -> _T:
         """Run one step.
 
-        If the work raises, the gate closes permanently and the call never returns, so the executor cannot record a
+        If the work raises, this closes permanently and the call never returns, so the executor cannot record a
         result. What is no `Exception`, such as SystemExit, is raised: it ends the workflow without one (`lost`).
         """
         with self._changed:
@@ -51,7 +51,7 @@ class Gate:
     def guarded(self, body: Callable[_P, None]) -> Callable[_P, None]:
         """Wrap a workflow body so that an exception between its steps never reaches the executor.
 
-        The executor would mark the workflow as failed. The wrapper breaks the gate down instead, as `run` does. The
+        The executor would mark the workflow as failed. The wrapper closes this permanently instead, as `run` does. The
         exceptions with which the executor itself ends a workflow are no subclasses of Exception, and pass. So do those
         with which it does not: they leave a workflow without an outcome (`lost`).
         """
@@ -66,8 +66,8 @@ class Gate:
 
         return run
 
-    def break_down(self, reason: str) -> None:
-        """Close the gate permanently; the process must end."""
+    def fail(self, reason: str) -> None:
+        """Close permanently; the process must end."""
         log.get().error("executor.broken", reason=reason)
         with self._changed:
             self.is_broken = self._is_closed = True
@@ -85,7 +85,7 @@ class Gate:
             self._changed.notify_all()
 
     def _stay(self, error: Exception) -> NoReturn:
-        """Break the gate down and wait for the end of the process."""
-        self.break_down(str(error) if isinstance(error, NodeError) else where(error))
+        """Close permanently, and wait for the end of the process."""
+        self.fail(str(error) if isinstance(error, NodeError) else where(error))
         while True:
             threading.Event().wait()
