@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from models import boxes as unit_boxes
 from models.errors import ModelError
+from models.lab.lines import patient_of
 from models.lab.phantoms.picture import phantom
 from models.lab.training.augment import augment, draw_map, mirror, move, move_boxes
 from models.lab.training.batch import collate
 from models.lab.training.catalog import catalog_of, exchange_sides
-from models.lab.training.films import TrainingFilm, find_films, patient_of, read_films
+from models.lab.training.films import TrainingFilm, find_films, read_films
 from models.lab.training.labels import FilmLabels, Line, labels_of, line_of
 from models.lab.training.random_streams import film_numbers, stream
 from models.lab.training.runfile import FilmSource
@@ -318,7 +319,7 @@ SENTENCE = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "
     [
         ({"patient": "p"}, "not a film as expected"),
         ({"file": 3}, "not a film as expected"),
-        ({"boxes": [{"label": "Edema", "xyxy": [1, 2, 3]}]}, "xyxy must be four numbers"),
+        ({"boxes": [{"label": "Edema", "xyxy": [1, 2, 3]}]}, 'every "xyxy" must be four numbers'),
         ({"boxes": [{"label": "Efusion", "xyxy": [1, 2, 3, 4]}]}, BAD_LABEL),
         ({"nih_labels": ["Efusion"]}, BAD_LABEL),
         ({"truth": {"present": {"vindrcxr/Cardiomegly": True}}}, "did you mean 'vindrcxr/Cardiomegaly'"),
@@ -332,8 +333,8 @@ SENTENCE = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "
         ({"truth": {"said": [SENTENCE | {"findings": ["edem"]}]}}, "no catalog has the class 'edem'"),
         ({"truth": {"said": [SENTENCE | {"regions": ["liver"]}]}}, "no catalog has the region 'liver'"),
         ({"truth": {"sides": [SIDE | {"finding": "edem"}]}}, "no catalog has the class 'edem'"),
-        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "not a film as expected"),
-        ({"truth": ["edema"]}, "not a film as expected"),
+        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "truth is not as expected"),
+        ({"truth": ["edema"]}, "truth is not as expected"),
     ],
 )
 def test_a_wrong_line_is_named_before_any_picture_is_read(
@@ -357,7 +358,8 @@ def test_catalog_labels_that_a_run_does_not_use_are_accepted(tmp_path: Path) -> 
 
     (film,) = films_of(tmp_path / "films.jsonl")
 
-    assert film.line.get("boxes", {}).keys() == {"lung_opacity", "vindrcxr/Rib fracture"}
+    assert film.line.get("boxes", {}).keys() == {"lung_opacity", "nih/Infiltration", "vindrcxr/Rib fracture"}
+    assert film.line.get("unused") == {"boxes of Lungs": 1}
     assert labels_of(film.line, CATALOG).located[CLASSES.index("lung_opacity")]
     assert labels_of(film.line, catalog_of(["vindr"])).located.sum() == 1
 
