@@ -45,7 +45,10 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 
 # What a node needs to read films never imports the laboratory; these files alone do.
 LABORATORY = "models.lab"
-BEFORE_THE_LABORATORY = ("models/lab/", *(f"models/{name}.py" for name in ("train", "evaluate", "golden", "phantoms")))
+BEFORE_THE_LABORATORY = (
+    "models/lab/",
+    *(f"models/{name}.py" for name in ("train", "evaluate", "golden", "phantoms", "prepare")),
+)
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
@@ -109,6 +112,7 @@ COMMANDS = (
     "models/golden.py",
     "models/join.py",
     "models/phantoms.py",
+    "models/prepare.py",
     "models/random_weights.py",
     "models/train.py",
     "node/__main__.py",

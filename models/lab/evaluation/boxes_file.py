@@ -11,7 +11,7 @@ where `located` says that all boxes of a class are given. What no task measures 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -117,6 +117,10 @@ def _unmeasured(line: FilmLine) -> Iterator[str]:
     yield from ("located phrases" for _ in line.get("phrases", []))
 
 
+def _all_judged(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(key for name in names if (key := _judged(name)) is not None)
+
+
 def _judged(name: str) -> str | None:
     """Return the finding by which a class of a region is measured; None if it is not."""
     return name if name in _DETECTED else _OF_CIG.get(name)
@@ -159,18 +163,18 @@ def _truth(line: FilmLine, seen: NDArray[np.float64]) -> Truth:
             sides.setdefault((finding, box_line.get("side")), []).append(box)
     boxes = {key: np.stack(some) for key, some in found.items() if key in _DETECTED}
     whole = is_whole(line)
-    known = frozenset(FINDINGS) if whole else frozenset(map(_judged, line.get("region_known", [])))
+    known = frozenset[str](FINDINGS) if whole else _all_judged(line.get("region_known", []))
     return Truth(
         boxes=boxes,
         located=frozenset(FINDINGS) if whole else frozenset(boxes) | (_located(line) & _DETECTED),
         labels=labels_of_whole(found) if whole else _labels(line),
         regions=regions,
         region_findings={
-            name: frozenset(map(_judged, there)) & _DETECTED
+            name: _all_judged(there)
             for name, there in line.get("region_findings", {}).items()
             if name in regions
         },
-        judged=known & _DETECTED,
+        judged=known,
         cardiothoracic_ratio=line.get("cardiothoracic_ratio"),
         report=report_of(line),
         view=line.get("view", "") if line.get("view") in FRONTAL else "",

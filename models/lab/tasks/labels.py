@@ -20,7 +20,7 @@ _JOINED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _OF_DATA_SETS: Final = class_names()
 _CLASSES: Final = frozenset({*CHEXPERT, *_OF_DATA_SETS})
-_NIH: Final = (*NIH_LABELS, *OTHER_NIH_LABELS)
+NIH: Final = (*NIH_LABELS, *OTHER_NIH_LABELS)
 _OF_NIH: Final = {"Infiltrate": "nih/Infiltration", "Infiltration": "nih/Infiltration"}
 """Labels of ChestX-ray14 that have boxes, but no class of CheXpert."""
 CIG: Final = frozenset(prompt.name for prompt in trained_prompts("cig"))
@@ -48,8 +48,8 @@ def class_of(label: str) -> str | None:
         return label
     if label.lower() in REGIONS or label.lower() in _JOINED:
         return None
-    if label not in _NIH:
-        raise _unknown("label", label, (*_NIH, *_CLASSES, *(name.title() for name in (*REGIONS, *_JOINED))))
+    if label not in NIH:
+        raise _unknown("label", label, (*NIH, *_CLASSES, *(name.title() for name in (*REGIONS, *_JOINED))))
     return NIH_LABELS.get(label) or _OF_NIH.get(label)
 
 
@@ -57,8 +57,8 @@ def classes_of_nih(labels: Iterable[str]) -> set[str]:
     """Return the classes of CheXpert that labels of ChestX-ray14 mean. Raises UnknownLabel."""
     known = list(labels)
     for label in known:
-        if label not in _NIH:
-            raise _unknown("label", label, _NIH)
+        if label not in NIH:
+            raise _unknown("label", label, NIH)
     return {NIH_LABELS[label] for label in known if label in NIH_LABELS}
 
 

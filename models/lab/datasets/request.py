@@ -1,0 +1,20 @@
+"""The request to prepare a data set. Imports no library, so `--help` works without them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+DataSet = Literal["nih"]
+DATA_SETS: Final[tuple[DataSet, ...]] = get_args(DataSet)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A data set to prepare. source: its folder as published; out: the folder of the lines."""
+
+    data_set: DataSet
+    source: Path
+    out: Path
+    processes: int
