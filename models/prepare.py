@@ -1,6 +1,6 @@
 """Runnable: turns a public data set, as it is published, into lines for training and evaluation.
 
-    python -m models.prepare DATASET SOURCE OUT [--processes N] [--json]
+    python -m models.prepare DATASET SOURCE OUT [--reports FOLDER] [--mimic OUT] [--processes N] [--json]
 
 OUT gets a file of lines for each part of the split, `summary.json`, and `parts`, from which a second run goes on.
 `docs/model/paper.md` says what each data set needs. Exit 0: done; 1: a file could not be written; 2: something of the
@@ -30,6 +30,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="default: %(default)s, one for each core"
     )
+    parser.add_argument("--reports", type=Path, metavar="FOLDER", help="of mimic: MIMIC-CXR's, which has the reports")
+    parser.add_argument("--mimic", type=Path, metavar="OUT", help="of imagenome and mscxr: what mimic was prepared to")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     options = parser.parse_args(arguments)
     if options.processes < 1:
@@ -37,7 +39,14 @@ def main(arguments: list[str]) -> int:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    request = Request(data_set=options.data_set, source=options.source, out=options.out, processes=options.processes)
+    request = Request(
+        data_set=options.data_set,
+        source=options.source,
+        out=options.out,
+        processes=options.processes,
+        reports=options.reports,
+        mimic=options.mimic,
+    )
     return exit_status(lambda: _prepare(request, stop, as_json=options.json))
 
 
@@ -47,8 +56,7 @@ def _prepare(request: Request, stop: Event, *, as_json: bool) -> int:
 
     rows = prepare_by(request, stop)
     if rows is None:
-        command = f"{command_for('models.prepare')} {request.data_set} {request.source} {request.out}"
-        print(f"stopped; run {command} again to continue from here", file=sys.stderr)
+        print(f"stopped; run {command_for('models.prepare')} as before to continue from here", file=sys.stderr)
         return INTERRUPTED
     print(
         json.dumps({"data_set": request.data_set, "out": str(request.out), "counts": rows}) if as_json else text(rows)

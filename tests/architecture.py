@@ -54,6 +54,7 @@ BEFORE_THE_LABORATORY = (
 HOMES = {
     "argon2": ("node/web/passwords.py",),
     "cryptography": ("node/net/tls.py",),
+    "ensemble_boxes": ("models/lab/datasets/fusion.py",),
     "dbos": ("node/jobs/executor.py", "node/jobs/set_back.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
@@ -78,6 +79,7 @@ HOMES = {
     ),
     "pycocotools": ("models/lab/evaluation/detection.py",),
     "pydantic": ("models/tables.py", "node/codec.py", "node/web/"),
+    "pysbd": ("models/lab/datasets/reports.py",),
     "requests": ("node/trace.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
@@ -124,6 +126,7 @@ BOUNDARIES = (
     "models/engines/onnx_engine.py",
     "models/engines/onnx_cuda_engine.py",
     "models/engines/scheduler.py",
+    "models/lab/datasets/dicom_films.py",
     "models/reading/tokenizers.py",
     "node/__main__.py",
     "node/dicom/attributes.py",

@@ -26,7 +26,7 @@ from tests.training import cig_film, vindr_film
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 RUNS = Path(__file__).parents[1] / "models" / "lab" / "training" / "runs"
-FILMS = {"mimic_cxr.jsonl": (cig_film(), 6), "vindr_cxr.jsonl": (vindr_film(), 2)}
+FILMS = {"prepared/imagenome/train.jsonl": (cig_film(), 6), "prepared/vindr/train.jsonl": (vindr_film(), 2)}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,10 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
     cv2.imwrite(str(folder / "film.png"), np.random.default_rng(0).integers(0, 255, (256, 300), dtype=np.uint8))
     for name, (truth, count) in FILMS.items():
-        (folder / name).write_text((json.dumps({"file": "film.png", "patient": "p", "truth": truth}) + "\n") * count)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(
+            (json.dumps({"file": "../../film.png", "patient": "p", "truth": truth}) + "\n") * count
+        )
     return folder
 
 

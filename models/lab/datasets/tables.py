@@ -80,7 +80,7 @@ def rows_of(path: Path, columns: Sequence[str], *, separator: str = ",") -> Iter
     """
     try:
         with _opened(path) as file:
-            table = csv.reader(file, delimiter=separator, strict=True)
+            table = csv.reader(file, delimiter=separator)
             header = next(table, [])
             for column in columns:
                 if column not in header:

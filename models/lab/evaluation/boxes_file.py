@@ -109,6 +109,7 @@ def _unmeasured(line: FilmLine) -> Iterator[str]:
             yield f"boxes of {finding or box['label']}"
     yield from (f"labels of {name}" for name in line.get("nih_labels", []) if name in OTHER_NIH_LABELS)
     yield from (f"labels of {name}" for name in line.get("labels", {}) if name not in CHEXPERT)
+    yield from ("labels by NegBio, beside those that count" for _ in line.get("negbio", {}))
     placed = {meaning_of(box)[0] for box in line.get("boxes", [])}
     for region, found in line.get("region_findings", {}).items():
         yield from (f"findings of regions, {name}" for name in found if _judged(name) is None)
@@ -170,9 +171,7 @@ def _truth(line: FilmLine, seen: NDArray[np.float64]) -> Truth:
         labels=labels_of_whole(found) if whole else _labels(line),
         regions=regions,
         region_findings={
-            name: _all_judged(there)
-            for name, there in line.get("region_findings", {}).items()
-            if name in regions
+            name: _all_judged(there) for name, there in line.get("region_findings", {}).items() if name in regions
         },
         judged=known,
         cardiothoracic_ratio=line.get("cardiothoracic_ratio"),
