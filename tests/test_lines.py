@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -91,6 +92,24 @@ def test_a_finding_that_regions_are_not_judged_for_is_unknown(tmp_path: Path) ->
     assert truth.located == frozenset()
 
 
+def test_gray_values_of_a_prepared_film_stay_as_stored(tmp_path: Path) -> None:
+    wants = replace(MANIFEST, gray="mimic_jpg")
+    stored = cv2.imread(str(written(tmp_path).parent / "a.png"), cv2.IMREAD_GRAYSCALE)
+    assert stored is not None
+    stored[:50] = 30
+    path = written(tmp_path, gray="as stored")
+    cv2.imwrite(str(tmp_path / "a.png"), stored)
+
+    assert read_films(path, wants).load(0).gray == pytest.approx(stored / np.float32(255))
+    assert read_films(written_beside(path), wants).load(0).gray.max() == 1.0
+
+
+def written_beside(path: Path) -> Path:
+    other = path.with_name("others.jsonl")
+    other.write_text('{"file": "a.png"}\n')
+    return other
+
+
 def test_training_reads_what_regions_hold(tmp_path: Path) -> None:
     line = trained(
         written(
@@ -172,6 +191,7 @@ def test_a_run_says_which_labels_it_does_not_use() -> None:
         ({"phrases": [{"text": "?", "regions": ["liver"]}]}, "no catalog has the region 'liver'"),
         ({"phrases": [{"text": "?", "boxes": [[1, 2, 3]]}]}, "must be four numbers"),
         ({"phrases": [{"words": "?"}]}, "not a film as expected"),
+        ({"gray": "equalized"}, "gray must be 'as stored', or left out"),
     ],
 )
 def test_a_mistake_in_a_line_is_told_with_its_place(known: dict[str, object], complaint: str) -> None:

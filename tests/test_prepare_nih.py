@@ -47,6 +47,7 @@ def test_a_line_has_what_the_tables_say(prepared: Path) -> None:
         "file": "",
         "size": [64, 64],
         "patient": "00000002",
+        "gray": "as stored",
         "view": "AP",
         "sex": "F",
         "nih_labels": ["Effusion", "Infiltration"],

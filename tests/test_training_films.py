@@ -138,6 +138,32 @@ def test_what_is_cut_off_is_forgotten() -> None:
     assert shown.sides == ()
 
 
+def test_a_run_may_leave_sides_and_cropped_labels_as_published() -> None:
+    published = Augmentation(flip=1.0, exchange_sides=False, forget_cropped=False)
+    pixels = np.zeros((100, 100), dtype=np.uint8)
+
+    _, flipped = augment(pixels, labels(), published, stream(0, "test"), catalog=CATALOG, size=100)
+    cropped = move(labels(), np.array([[1.0, 0, -0.5], [0, 1.0, 0]]), visibility=0.1, forget=False)
+
+    right = CATALOG.regions.index("right lung")
+    assert flipped.seen[right] and flipped.regions[right] == pytest.approx([0.75, 0.5, 0.4, 0.8], abs=1e-6)
+    assert [sentence.text for sentence in flipped.said] == [sentence.text for sentence in labels().said]
+    assert not cropped.valid[EFFUSION].any() and cropped.located[EFFUSION] and cropped.known[EFFUSION]
+    assert [len(sentence.boxes) for sentence in cropped.said] == [0, 0]
+
+
+def test_films_are_stored_exactly_where_a_run_says_so(tmp_path: Path) -> None:
+    picture = np.random.default_rng(0).integers(0, 255, (50, 50), dtype=np.uint8)
+    cv2.imwrite(str(tmp_path / "a.png"), picture)
+    path = tmp_path / "films.jsonl"
+    path.write_text('{"file": "a.png"}\n')
+    places = find_films(FilmSource(file=str(path)))
+
+    (exact,), (stored,) = (list(read_films(path, places, side=50, jpeg=jpeg)) for jpeg in (False, True))
+
+    assert (exact.pixels == picture).all() and (stored.pixels != picture).any()
+
+
 @pytest.mark.parametrize(("shift", "in_sight"), [(-0.27, True), (-0.29, False)])
 def test_a_box_needs_a_tenth_in_sight(shift: float, in_sight: bool) -> None:
     box = np.array([0.2, 0.5, 0.2, 0.2], dtype=np.float32)

@@ -31,6 +31,8 @@ from models.lab.training.readings import READINGS
 
 FloatArray = NDArray[np.float32]
 
+AS_STORED: Final = "as stored"
+"""Gray values of a picture that are as the network of the paper saw them, whatever a model wants."""
 LEAST_SIDE: Final = 1e-3
 """The smallest side of a box that counts, as a share of the square (spec §1)."""
 
@@ -70,6 +72,7 @@ class FilmLine(TypedDict):
     size: NotRequired[list[int]]
     patient: NotRequired[str]
     study: NotRequired[str]
+    gray: NotRequired[str]
     view: NotRequired[str]
     sex: NotRequired[str]
     age: NotRequired[str]
@@ -96,6 +99,8 @@ def read_line(text: str | bytes, *, where: str) -> FilmLine:
         line = cast("FilmLine", json.loads(text))
         if not isinstance(line["file"], str):
             raise TypeError('"file" must be a path')
+        if line.get("gray", AS_STORED) != AS_STORED:
+            raise ValueError(f"gray must be {AS_STORED!r}, or left out")
         patient_of(line)
         _check_boxes(line)
         _check_labels(line)

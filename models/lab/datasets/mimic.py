@@ -19,7 +19,7 @@ from models.lab.datasets.preparation import Listing, Made, picture_size, relativ
 from models.lab.datasets.reports import check_library, sentences_of
 from models.lab.datasets.summary import Published
 from models.lab.datasets.tables import Row, first_of, rows_of
-from models.lab.lines import FilmLine, SentenceLine
+from models.lab.lines import AS_STORED, FilmLine, SentenceLine
 
 _VERSION: Final = "mimic-cxr-2.0.0"
 _METADATA: Final = ("dicom_id", "subject_id", "study_id", "ViewPosition", "Rows", "Columns")
@@ -92,6 +92,7 @@ def make(film: _Film, out: Path) -> Made:
         "size": size,
         "patient": film.subject,
         "study": film.study,
+        "gray": AS_STORED,
         "view": film.view,
     }
     if film.chexpert:

@@ -89,6 +89,7 @@ def make(film: _Film, out: Path) -> Made:
         "size": known["size"],
         "patient": known["patient"],
         "study": known["study"],
+        "gray": known["gray"],
         "view": known["view"],
         "boxes": [{"label": _PREFIX + box.name, "xyxy": list(box.edges)} for box in film.boxes],
         "phrases": list(phrases.values()),

@@ -17,7 +17,7 @@ from models.errors import ModelError
 from models.lab.datasets.preparation import Listing, Made, picture_size, relative
 from models.lab.datasets.summary import Published
 from models.lab.datasets.tables import Row, first_of, rows_of
-from models.lab.lines import BoxLine, FilmLine
+from models.lab.lines import AS_STORED, BoxLine, FilmLine
 from models.lab.tasks.labels import NIH
 
 _ENTRIES: Final = ("Image Index", "Finding Labels", "Patient Age", "Patient Gender", "View Position")
@@ -96,6 +96,7 @@ def make(film: _Film, out: Path) -> Made:
         "file": relative(path, out),
         "size": picture_size(path),
         "patient": path.stem.split("_")[0],
+        "gray": AS_STORED,
         "view": film.view,
         "sex": film.sex,
         "nih_labels": list(film.labels),

@@ -21,7 +21,7 @@ from models.lab.datasets.fusion import check_library, fused
 from models.lab.datasets.preparation import Listing, Made, picture_size
 from models.lab.datasets.summary import Published
 from models.lab.datasets.tables import Row, rows_of
-from models.lab.lines import FilmLine
+from models.lab.lines import AS_STORED, FilmLine
 from models.lab.tasks.prompts import trained_prompts
 
 _PREFIX: Final = "vindrcxr/"
@@ -87,6 +87,7 @@ def make(film: _Film, out: Path) -> Made:
         "file": f"pictures/{picture.name}",
         "size": picture_size(picture),
         "patient": dicom.stem,
+        "gray": AS_STORED,
         "boxes": [{"label": _PREFIX + name, "xyxy": box} for name in _LOCAL if name in boxes for box in boxes[name]],
         "located": [_PREFIX + name for name in _LOCAL],
         "labels": {_PREFIX + name: label for name, label in labels.items()},

@@ -77,7 +77,7 @@ class FileFilms:
                 f"{path} has {columns} x {rows} pixels, but its line says {line['size']}; correct the line"
             )
         seen = square(columns, rows, self._manifest.input)
-        gray = shown(np.asarray(pixels, dtype=np.uint8), self._manifest.gray)
+        gray = shown(np.asarray(pixels, dtype=np.uint8), "voi" if "gray" in line else self._manifest.gray)
         return EvaluationCase(name=path.stem, gray=gray, truth=_truth(line, np.array(seen, dtype=np.float64)))
 
 

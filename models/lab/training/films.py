@@ -85,8 +85,11 @@ def find_films(films: FilmSource) -> Places:
     return found[np.linspace(0, len(found) - 1, films.most).round().astype(np.int64)]
 
 
-def read_films(path: Path, places: Places, *, side: int) -> Iterator[TrainingFilm]:
-    """Read the films of a checked file one after another. Raises ModelError if a picture cannot be read."""
+def read_films(path: Path, places: Places, *, side: int, jpeg: bool = True) -> Iterator[TrainingFilm]:
+    """Read the films of a checked file one after another. Raises ModelError if a picture cannot be read.
+
+    jpeg: let each film go through JPEG, so that films of all sources have gone the same way
+    """
     with path.open("rb") as file:
         for number, offset in places.tolist():
             file.seek(offset)
@@ -97,7 +100,7 @@ def read_films(path: Path, places: Places, *, side: int) -> Iterator[TrainingFil
                 raise ModelError(
                     f"{path}, line {number}: {picture} cannot be read as a picture; restore it, or remove the line"
                 )
-            yield _cut(film, np.asarray(gray, dtype=np.uint8), side=side)
+            yield _cut(film, np.asarray(gray, dtype=np.uint8), side=side, jpeg=jpeg)
 
 
 def _patient(text: bytes, *, where: str) -> str:
@@ -113,13 +116,14 @@ def _patient(text: bytes, *, where: str) -> str:
     return patient_of(film)
 
 
-def _cut(film: FilmLine, gray: NDArray[np.uint8], *, side: int) -> TrainingFilm:
+def _cut(film: FilmLine, gray: NDArray[np.uint8], *, side: int, jpeg: bool) -> TrainingFilm:
     """Cut out the central square of a film."""
     rows, columns = gray.shape
     short = min(rows, columns)
     left, top = (columns - short) // 2, (rows - short) // 2
     square = gray[top : top + short, left : left + short]
-    pixels = _stored(np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8))
+    exact = np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    pixels = _stored(exact) if jpeg else exact
     line = film.get("truth") or _line(film, np.array([left, top, left + short, top + short], dtype=np.float64))
     return TrainingFilm(pixels=pixels, line=line, patient=patient_of(film), view=film.get("view", ""))
 
