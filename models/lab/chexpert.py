@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from language.labels import NO_FINDING
+from language.labels import DEVICES, NO_FINDING
 from models.lab.phantoms.truth import FINDINGS
 
 NEVER_SHOWN: Final = ("enlarged_cardiomediastinum", "pleural_other", "pneumonia")
@@ -28,3 +28,12 @@ NIH_LABELS: Final[Mapping[str, str]] = {
 """CheXpert's key for each label of ChestX-ray14."""
 OTHER_NIH_LABELS: Final = ("Emphysema", "Fibrosis", "Hernia", "Infiltration", "Infiltrate")
 """Labels that CheXpert has no class for. "Infiltrate" is how the table of boxes writes "Infiltration"."""
+
+
+def labels_of_whole(found: Collection[str]) -> dict[str, bool]:
+    """Return the labels of a film of which all is known, from the keys of the findings on it.
+
+    As in CheXpert "no finding" is true if every class except devices is absent.
+    """
+    present = {key: key in found for key in (*FINDINGS, *NEVER_SHOWN)}
+    return present | {NO_FINDING: not any(there for key, there in present.items() if key != DEVICES)}

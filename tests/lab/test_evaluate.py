@@ -366,7 +366,7 @@ def test_options_that_make_no_sense_are_exit_2(arguments: list[str]) -> None:
         ({"size": [200, 300]}, "has 300 x 200 pixels, but its line says"),
         ({"file": "nowhere.png"}, "cannot be read as a picture"),
         ({"boxes": [{"label": "Right Lung"}]}, "line 1: not a film as expected"),
-        ({"boxes": [{"label": "Right Lung", "xyxy": [1, 2, 3]}]}, 'every "xyxy" four numbers'),
+        ({"boxes": [{"label": "Right Lung", "xyxy": [1, 2, 3]}]}, 'every "xyxy" must be four numbers'),
         ({"file": 3}, '"file" must be a path'),
         ({"sentences": [{"words": "Edema."}]}, "line 1: not a film as expected"),
         ({"report": ["Edema."]}, "line 1: not a film as expected"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from models.lab.training.catalog import catalog_of
+from models.lab.training.labels import Line
 from models.lab.training.noise import disturbed
 from models.lab.training.parts import begins_with
 from models.lab.training.process_group import ProcessGroup
@@ -22,12 +23,14 @@ from models.lab.training.trained_model import build_model
 from models.manifest import NetworkSizes
 from models.progress import quiet
 from tests.paths import REPOSITORY
-from tests.support.training import cig_film, vindr_film
+from tests.support.training import PUBLISHED, cig_film, vindr_film
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
-FILMS = {"mimic_cxr.jsonl": (cig_film(), 6), "vindr_cxr.jsonl": (vindr_film(), 2)}
+# Its sentence is about every region: a step draws only some of them.
+CIG_FILM: Line = {**cig_film(), "said": [{**cig_film()["said"][0], "regions": list(PUBLISHED.regions)}]}
+FILMS = {"prepared/imagenome/train.jsonl": (CIG_FILM, 6), "prepared/vindr/train.jsonl": (vindr_film(), 2)}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,10 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
     cv2.imwrite(str(folder / "film.png"), np.random.default_rng(0).integers(0, 255, (256, 300), dtype=np.uint8))
     for name, (truth, count) in FILMS.items():
-        (folder / name).write_text((json.dumps({"file": "film.png", "patient": "p", "truth": truth}) + "\n") * count)
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(
+            (json.dumps({"file": "../../film.png", "patient": "p", "truth": truth}) + "\n") * count
+        )
     return folder
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from models import boxes as unit_boxes
 from models.errors import ModelError
+from models.lab.lines import patient_of
 from models.lab.phantoms.picture import phantom
 from models.lab.training.augment import augment, draw_map, mirror, move, move_boxes
 from models.lab.training.batch import collate
 from models.lab.training.catalog import catalog_of, exchange_sides
-from models.lab.training.films import TrainingFilm, find_films, patient_of, read_films
+from models.lab.training.films import TrainingFilm, find_films, read_films
 from models.lab.training.labels import FilmLabels, Line, labels_of, line_of
 from models.lab.training.random_streams import film_numbers, stream
 from models.lab.training.runfile import FilmSource
@@ -135,6 +136,32 @@ def test_what_is_cut_off_is_forgotten() -> None:
     assert shown.known[CLASSES.index("edema")] and not shown.known[CLASSES.index("no_finding")]
     assert [sentence.text for sentence in shown.said] == ["No edema."]
     assert shown.sides == ()
+
+
+def test_a_run_may_leave_sides_and_cropped_labels_as_published() -> None:
+    published = Augmentation(flip=1.0, exchange_sides=False, forget_cropped=False)
+    pixels = np.zeros((100, 100), dtype=np.uint8)
+
+    _, flipped = augment(pixels, labels(), published, stream(0, "test"), catalog=CATALOG, size=100)
+    cropped = move(labels(), np.array([[1.0, 0, -0.5], [0, 1.0, 0]]), visibility=0.1, forget=False)
+
+    right = CATALOG.regions.index("right lung")
+    assert flipped.seen[right] and flipped.regions[right] == pytest.approx([0.75, 0.5, 0.4, 0.8], abs=1e-6)
+    assert [sentence.text for sentence in flipped.said] == [sentence.text for sentence in labels().said]
+    assert not cropped.valid[EFFUSION].any() and cropped.located[EFFUSION] and cropped.known[EFFUSION]
+    assert [len(sentence.boxes) for sentence in cropped.said] == [0, 0]
+
+
+def test_films_are_stored_exactly_where_a_run_says_so(tmp_path: Path) -> None:
+    picture = np.random.default_rng(0).integers(0, 255, (50, 50), dtype=np.uint8)
+    cv2.imwrite(str(tmp_path / "a.png"), picture)
+    path = tmp_path / "films.jsonl"
+    path.write_text('{"file": "a.png"}\n')
+    places = find_films(FilmSource(file=str(path)))
+
+    (exact,), (stored,) = (list(read_films(path, places, side=50, jpeg=jpeg)) for jpeg in (False, True))
+
+    assert (exact.pixels == picture).all() and (stored.pixels != picture).any()
 
 
 @pytest.mark.parametrize(("shift", "in_sight"), [(-0.27, True), (-0.29, False)])
@@ -318,7 +345,7 @@ SENTENCE = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "
     [
         ({"patient": "p"}, "not a film as expected"),
         ({"file": 3}, "not a film as expected"),
-        ({"boxes": [{"label": "Edema", "xyxy": [1, 2, 3]}]}, "xyxy must be four numbers"),
+        ({"boxes": [{"label": "Edema", "xyxy": [1, 2, 3]}]}, 'every "xyxy" must be four numbers'),
         ({"boxes": [{"label": "Efusion", "xyxy": [1, 2, 3, 4]}]}, BAD_LABEL),
         ({"nih_labels": ["Efusion"]}, BAD_LABEL),
         ({"truth": {"present": {"vindrcxr/Cardiomegly": True}}}, "did you mean 'vindrcxr/Cardiomegaly'"),
@@ -332,8 +359,8 @@ SENTENCE = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "
         ({"truth": {"said": [SENTENCE | {"findings": ["edem"]}]}}, "no catalog has the class 'edem'"),
         ({"truth": {"said": [SENTENCE | {"regions": ["liver"]}]}}, "no catalog has the region 'liver'"),
         ({"truth": {"sides": [SIDE | {"finding": "edem"}]}}, "no catalog has the class 'edem'"),
-        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "not a film as expected"),
-        ({"truth": ["edema"]}, "not a film as expected"),
+        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "truth is not as expected"),
+        ({"truth": ["edema"]}, "truth is not as expected"),
     ],
 )
 def test_a_wrong_line_is_named_before_any_picture_is_read(
@@ -357,7 +384,8 @@ def test_catalog_labels_that_a_run_does_not_use_are_accepted(tmp_path: Path) -> 
 
     (film,) = films_of(tmp_path / "films.jsonl")
 
-    assert film.line.get("boxes", {}).keys() == {"lung_opacity", "vindrcxr/Rib fracture"}
+    assert film.line.get("boxes", {}).keys() == {"lung_opacity", "nih/Infiltration", "vindrcxr/Rib fracture"}
+    assert film.line.get("unused") == {"boxes of Lungs": 1}
     assert labels_of(film.line, CATALOG).located[CLASSES.index("lung_opacity")]
     assert labels_of(film.line, catalog_of(["vindr"])).located.sum() == 1
 

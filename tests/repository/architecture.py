@@ -49,12 +49,16 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 
 # What a node needs to read films never imports the laboratory; these files alone do.
 LABORATORY = "models.lab"
-BEFORE_THE_LABORATORY = ("models/lab/", *(f"models/{name}.py" for name in ("train", "evaluate", "golden", "phantoms")))
+BEFORE_THE_LABORATORY = (
+    "models/lab/",
+    *(f"models/{name}.py" for name in ("train", "evaluate", "golden", "phantoms", "prepare")),
+)
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
     "argon2": ("node/web/passwords.py",),
     "cryptography": ("node/net/tls.py",),
+    "ensemble_boxes": ("models/lab/datasets/fusion.py",),
     "dbos": ("node/jobs/executor.py", "node/jobs/set_back.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
@@ -79,6 +83,7 @@ HOMES = {
     ),
     "pycocotools": ("models/lab/evaluation/detection.py",),
     "pydantic": ("models/tables.py", "node/codec.py", "node/web/"),
+    "pysbd": ("models/lab/datasets/reports.py",),
     "requests": ("node/trace.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
@@ -113,6 +118,7 @@ COMMANDS = (
     "models/golden.py",
     "models/join.py",
     "models/phantoms.py",
+    "models/prepare.py",
     "models/random_weights.py",
     "models/train.py",
     "node/__main__.py",
@@ -124,6 +130,7 @@ BOUNDARIES = (
     "models/engines/onnx_engine.py",
     "models/engines/onnx_cuda_engine.py",
     "models/engines/scheduler.py",
+    "models/lab/datasets/dicom_films.py",
     "models/reading/tokenizers.py",
     "node/__main__.py",
     "node/dicom/attributes.py",

@@ -175,6 +175,7 @@ def test_troubleshooting_quotes_what_the_program_says() -> None:
         "models.evaluate",
         "models.lab.evaluation.card",
         "models.join",
+        "models.prepare",
         "models.random_weights",
     ],
 )

@@ -19,6 +19,7 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "export": ("export.build", "export the graphs of a model directory and prove them"),
     "parity": ("export.parity", "compare two runtimes of one model"),
     "checkpoint": ("models.checkpoint", "turn a published checkpoint into a model directory"),
+    "prepare": ("models.prepare", "turn a public data set into lines for training and evaluation"),
     "train": ("models.train", "train a model by a run file"),
     "join": ("models.join", "join the results of two trainings into the start of a third"),
     "evaluate": ("models.evaluate", "measure a model on known films"),

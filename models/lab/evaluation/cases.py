@@ -14,9 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from language.labels import DEVICES, NO_FINDING
 from models.engines import FloatArray
-from models.lab.chexpert import NEVER_SHOWN
+from models.lab.chexpert import labels_of_whole
 from models.lab.evaluation.request import TASKS, Task
 from models.lab.evaluation.views import Kind
 from models.lab.phantoms import FINDINGS, OTHER_KINDS, Phantom, PhantomSet, hints_of, other_film, phantom
@@ -127,7 +126,7 @@ def truth_of_phantom(film: Phantom) -> Truth:
     return Truth(
         boxes={str(key): boxes for key, boxes in film.findings.items()},
         located=frozenset(FINDINGS),
-        labels=labels_of({key: key in film.findings for key in FINDINGS} | dict.fromkeys(NEVER_SHOWN, False)),
+        labels=labels_of_whole(film.findings),
         regions=film.regions,
         region_findings={region: frozenset(found) for region, found in film.region_findings.items()},
         judged=frozenset(FINDINGS),
@@ -140,11 +139,6 @@ def truth_of_phantom(film: Phantom) -> Truth:
             for hint in hints_of(film, untaught=untaught)
         ),
     )
-
-
-def labels_of(known: Mapping[str, bool]) -> dict[str, bool]:
-    """Add the class "no finding": as in CheXpert it is true if every class except devices is absent."""
-    return dict(known) | {NO_FINDING: not any(there for key, there in known.items() if key != DEVICES)}
 
 
 def shown(pixels: NDArray[np.uint8], gray: Literal["voi", "mimic_jpg"]) -> FloatArray:

@@ -15,7 +15,7 @@ from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.lab.evaluation import references, run
 from models.lab.evaluation.bootstrap import Bootstrap
-from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import CaseSource, Phantoms, Truth
 from models.lab.evaluation.document import markdown, rounded
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
@@ -47,6 +47,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
             raise ModelError("--sensitivity and --false-findings exclude each other; leave one of them out")
         check_tunable(data, held_out=request.held_out)
     films = _films(data, request, read_manifest(request.model))
+    unmeasured = _unmeasured(films, report)
     tasks = _tasks(films, request, read_manifest(request.model))
     questions = read_questions(request.prompts)
     if request.out is not None:
@@ -60,6 +61,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     document: dict[str, object] = {
         "data": request.data,
         "count": len(films),
+        "not_measured": unmeasured,
         "tasks": run.figures(
             observed,
             tasks,
@@ -112,6 +114,14 @@ def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> Cas
     if request.held_out is not None:
         raise ModelError("phantoms have no patients to hold out; leave --held-out out")
     return Phantoms(data, manifest)
+
+
+def _unmeasured(films: CaseSource, report: ProgressReport) -> dict[str, int]:
+    """Count the labels that no task measures, and say so; of phantoms all are measured."""
+    counts = dict(sorted(films.unmeasured.items())) if isinstance(films, FileFilms) else {}
+    if counts:
+        report("not measured by any task: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    return counts
 
 
 def _tasks(films: CaseSource, request: Request, manifest: Manifest) -> list[Task]:

@@ -186,6 +186,9 @@ def _lines(document: Mapping[str, object]) -> Iterator[str]:
         + ". Deviations are over resampled films."
     )
     yield ""
+    if unmeasured := inner(document, "not_measured"):
+        yield "Not measured by any task: " + ", ".join(f"{count} {what}" for what, count in unmeasured.items()) + "."
+        yield ""
     for task, made in inner(document, "tasks").items():
         yield from tables(task, made if isinstance(made, Mapping) else {})
     tuning = inner(document, "tuning")

@@ -1,7 +1,7 @@
 """The meaning of labels: regions, and classes of CheXpert, of ChestX-ray14 and of the paper's data sets.
 
 A label that no catalog knows is a mistake in the file, usually of spelling, and is refused. A label that a catalog
-knows but no task uses is accepted.
+knows but no task uses is accepted; whoever reads a file of films counts it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from models.lab.chexpert import CHEXPERT, NIH_LABELS, OTHER_NIH_LABELS
-from models.lab.tasks.prompts import class_names, region_prompts
+from models.lab.tasks.prompts import class_names, region_prompts, trained_prompts
 
 REGIONS: Final = frozenset(region.name for region in region_prompts() if not region.members)
 """The regions of Chest ImaGenome that have one box."""
@@ -20,7 +20,11 @@ _JOINED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _OF_DATA_SETS: Final = class_names()
 _CLASSES: Final = frozenset({*CHEXPERT, *_OF_DATA_SETS})
-_NIH: Final = (*NIH_LABELS, *OTHER_NIH_LABELS)
+NIH: Final = (*NIH_LABELS, *OTHER_NIH_LABELS)
+_OF_NIH: Final = {"Infiltrate": "nih/Infiltration", "Infiltration": "nih/Infiltration"}
+"""Labels of ChestX-ray14 that have boxes, but no class of CheXpert."""
+CIG: Final = frozenset(prompt.name for prompt in trained_prompts("cig"))
+"""The classes of Chest ImaGenome that regions are judged for."""
 
 
 class UnknownLabel(ValueError):
@@ -35,7 +39,7 @@ def region_of(label: str) -> str | None:
 def class_of(label: str) -> str | None:
     """Return the class that a box's label means: by CheXpert's key, otherwise by its data set's name.
 
-    None for a region, and for a label of ChestX-ray14 that CheXpert has no class for. Raises UnknownLabel.
+    None for a region, and for a label of ChestX-ray14 that is no class anywhere. Raises UnknownLabel.
     """
     key = label.lower().replace(" ", "_")
     if key in CHEXPERT:
@@ -44,17 +48,17 @@ def class_of(label: str) -> str | None:
         return label
     if label.lower() in REGIONS or label.lower() in _JOINED:
         return None
-    if label not in _NIH:
-        raise _unknown("label", label, (*_NIH, *_CLASSES, *(name.title() for name in (*REGIONS, *_JOINED))))
-    return NIH_LABELS.get(label)
+    if label not in NIH:
+        raise _unknown("label", label, (*NIH, *_CLASSES, *(name.title() for name in (*REGIONS, *_JOINED))))
+    return NIH_LABELS.get(label) or _OF_NIH.get(label)
 
 
 def classes_of_nih(labels: Iterable[str]) -> set[str]:
     """Return the classes of CheXpert that labels of ChestX-ray14 mean. Raises UnknownLabel."""
     known = list(labels)
     for label in known:
-        if label not in _NIH:
-            raise _unknown("label", label, _NIH)
+        if label not in NIH:
+            raise _unknown("label", label, NIH)
     return {NIH_LABELS[label] for label in known if label in NIH_LABELS}
 
 

@@ -37,7 +37,8 @@ def augment(
     flipped = bool(rng.random() < rule.flip)
     place = draw_map(rule, rng, flipped=flipped)
     shown = _shown(pixels, place, rule, rng, size=size)
-    moved = move(mirror(labels, catalog) if flipped else labels, place, visibility=rule.visibility)
+    named = mirror(labels, catalog) if flipped and rule.exchange_sides else labels
+    moved = move(named, place, visibility=rule.visibility, forget=rule.forget_cropped)
     return shown, moved
 
 
@@ -95,12 +96,12 @@ def mirror(labels: FilmLabels, catalog: Catalog) -> FilmLabels:
     )
 
 
-def move(labels: FilmLabels, place: Map, *, visibility: float) -> FilmLabels:
-    """Move all boxes to their new places, and remove labels of what left the picture."""
+def move(labels: FilmLabels, place: Map, *, visibility: float, forget: bool = True) -> FilmLabels:
+    """Move all boxes to their new places, and remove labels of what left the picture, unless they are to stay."""
     boxes, in_sight = move_boxes(labels.boxes, place, visibility=visibility)
     regions, regions_in_sight = move_boxes(labels.regions, place, visibility=visibility)
     valid, seen = labels.valid & in_sight, labels.seen & regions_in_sight
-    hidden = labels.valid.any(axis=1) & ~valid.any(axis=1)
+    hidden = labels.valid.any(axis=1) & ~valid.any(axis=1) & forget
     return replace(
         labels,
         boxes=boxes,
@@ -111,7 +112,9 @@ def move(labels: FilmLabels, place: Map, *, visibility: float) -> FilmLabels:
         # A finding that was cropped away is unknown, and so is whether the rest of the film is normal.
         known=labels.known & ~hidden & ~(hidden.any() & ~labels.located),
         region_known=labels.region_known & seen[:, np.newaxis] & ~hidden,
-        said=tuple(said for sentence in labels.said if (said := _move_said(sentence, place, visibility)) is not None),
+        said=tuple(
+            said for sentence in labels.said if (said := _move_said(sentence, place, visibility, forget)) is not None
+        ),
         sides=tuple(side for finding in labels.sides if (side := _move_side(finding, place, visibility)) is not None),
     )
 
@@ -128,10 +131,10 @@ def move_boxes(boxes: FloatArray, place: Map, *, visibility: float) -> tuple[Flo
     return unit_boxes.to_center_size(clipped).astype(np.float32), in_sight
 
 
-def _move_said(sentence: Said, place: Map, visibility: float) -> Said | None:
+def _move_said(sentence: Said, place: Map, visibility: float, forget: bool) -> Said | None:
     """Move the boxes of a sentence. Returns None if one of them is no longer visible: it may be wrong then."""
     boxes, in_sight = move_boxes(sentence.boxes, place, visibility=visibility)
-    return replace(sentence, boxes=boxes) if in_sight.all() else None
+    return None if forget and not in_sight.all() else replace(sentence, boxes=boxes[in_sight])
 
 
 def _move_side(finding: OnSide, place: Map, visibility: float) -> OnSide | None:

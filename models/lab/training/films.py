@@ -1,9 +1,8 @@
 """Real films for training: a file with one JSON object a line, one film each, beside the pictures that the lines name.
 
-These keys of a line are used: `file`, a path relative to this file; `boxes`, a list of {label, xyxy} in pixels of that
-picture; `nih_labels`, the labels of ChestX-ray14; `rsna`, a radiologist's reading (see `readings`); `patient`. A line
-may hold `truth` instead, in the form that `labels` stores: it is used as it stands. A label, class or region that no
-catalog knows is refused before the first picture is read.
+`models.lab.lines` describes a line. A line may hold `truth` instead of labels, in the form that `labels` stores: it is
+used as it stands. A label, class or region that no catalog knows is refused before the first picture is read; what a
+catalog knows and no training can use is counted in the stored film (`unused`).
 
 At most one line and one picture are in memory at a time.
 """
@@ -13,18 +12,21 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, NotRequired, TypedDict, cast
+from typing import NamedTuple, cast
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models import boxes as unit_boxes
 from models.errors import ModelError
-from models.lab.tasks.labels import UnknownLabel, class_of, region_of
-from models.lab.training.labels import Line, check_line
+from models.lab.chexpert import labels_of_whole
+from models.lab.lines import FilmLine, SentenceLine, in_square, is_whole, meaning_of, patient_of, read_line
+from models.lab.phantoms.truth import FINDINGS
+from models.lab.tasks.labels import UnknownLabel
+from models.lab.training.labels import Line, SaidLine, check_line
 from models.lab.training.readings import labels_of_line
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import HeldOut, read_held_out
@@ -36,21 +38,6 @@ _BLOCK = 1 << 20
 _QUALITY = 90
 
 
-class _Box(TypedDict):
-    label: str
-    xyxy: list[float]
-
-
-class _Film(TypedDict):
-    file: str
-    patient: NotRequired[str]
-    view: NotRequired[str]
-    boxes: NotRequired[list[_Box]]
-    nih_labels: NotRequired[list[str]]
-    rsna: NotRequired[str]
-    truth: NotRequired[Line]
-
-
 class TrainingFilm(NamedTuple):
     """A film: its central square, bytes [side, side], its labels, its patient, and its view, "" if unknown."""
 
@@ -58,11 +45,6 @@ class TrainingFilm(NamedTuple):
     line: Line
     patient: str = ""
     view: str = ""
-
-
-def patient_of(film: Mapping[str, object]) -> str:
-    """Return the patient of a line: its `patient`, else the beginning of the picture's name as in ChestX-ray14."""
-    return str(film["patient"]) if "patient" in film else Path(str(film["file"])).stem.split("_")[0]
 
 
 def digest_of(films: FilmSource, *, version: int) -> str:
@@ -103,57 +85,46 @@ def find_films(films: FilmSource) -> Places:
     return found[np.linspace(0, len(found) - 1, films.most).round().astype(np.int64)]
 
 
-def read_films(path: Path, places: Places, *, side: int) -> Iterator[TrainingFilm]:
-    """Read the films of a checked file one after another. Raises ModelError if a picture cannot be read."""
+def read_films(path: Path, places: Places, *, side: int, jpeg: bool = True) -> Iterator[TrainingFilm]:
+    """Read the films of a checked file one after another. Raises ModelError if a picture cannot be read.
+
+    jpeg: let each film go through JPEG, so that films of all sources have gone the same way
+    """
     with path.open("rb") as file:
         for number, offset in places.tolist():
             file.seek(offset)
-            film = cast("_Film", json.loads(file.readline()))
+            film = cast("FilmLine", json.loads(file.readline()))
             picture = path.parent / film["file"]
             gray = cv2.imread(str(picture), cv2.IMREAD_GRAYSCALE)
             if gray is None:
                 raise ModelError(
                     f"{path}, line {number}: {picture} cannot be read as a picture; restore it, or remove the line"
                 )
-            yield _cut(film, np.asarray(gray, dtype=np.uint8), side=side)
+            yield _cut(film, np.asarray(gray, dtype=np.uint8), side=side, jpeg=jpeg)
 
 
 def _patient(text: bytes, *, where: str) -> str:
     """Check a line and return its patient."""
+    film = read_line(text, where=where)
     try:
-        film = cast("_Film", json.loads(text))
         if "truth" in film:
             check_line(film["truth"])
-        for box in film.get("boxes", []):
-            _meaning(box["label"])
-            edges = np.array(box["xyxy"], dtype=np.float32)
-            if edges.shape != (4,) or not np.isfinite(edges).all():
-                raise ValueError("xyxy must be four numbers")
-        labels_of_line(nih_labels=film.get("nih_labels"), reading=film.get("rsna"), boxes={}, regions={})
-        if not isinstance(film["file"], str):
-            raise TypeError("file must be a path")
-        return patient_of(film)
     except UnknownLabel as error:
         raise ModelError(f"{where}: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{where}: not a film as expected ({error!r}); correct or remove it") from error
+        raise ModelError(f"{where}: truth is not as expected ({error!r}); correct it or remove the line") from error
+    return patient_of(film)
 
 
-def _meaning(label: str) -> tuple[str | None, str | None]:
-    """Return the region and the class that a box's label means; at least one of them is None."""
-    region = region_of(label)
-    return region, None if region else class_of(label)
-
-
-def _cut(film: _Film, gray: NDArray[np.uint8], *, side: int) -> TrainingFilm:
+def _cut(film: FilmLine, gray: NDArray[np.uint8], *, side: int, jpeg: bool) -> TrainingFilm:
     """Cut out the central square of a film."""
     rows, columns = gray.shape
     short = min(rows, columns)
     left, top = (columns - short) // 2, (rows - short) // 2
     square = gray[top : top + short, left : left + short]
-    pixels = _stored(np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8))
-    offset = np.array([left, top, left, top], dtype=np.float32)
-    line = film.get("truth") or _line(film, offset, short)
+    exact = np.asarray(cv2.resize(square, (side, side), interpolation=cv2.INTER_AREA), dtype=np.uint8)
+    pixels = _stored(exact) if jpeg else exact
+    line = film.get("truth") or _line(film, np.array([left, top, left + short, top + short], dtype=np.float64))
     return TrainingFilm(pixels=pixels, line=line, patient=patient_of(film), view=film.get("view", ""))
 
 
@@ -163,18 +134,59 @@ def _stored(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE), dtype=np.uint8)
 
 
-def _line(film: _Film, offset: NDArray[np.float32], short: int) -> Line:
-    """Convert labels and boxes to the stored form."""
+def _line(film: FilmLine, square: NDArray[np.float64]) -> Line:
+    """Convert labels and boxes to the stored form; square: its edges in pixels of the film."""
     regions: dict[str, list[float]] = {}
     boxes: dict[str, list[list[float]]] = {}
+    unused = Counter[str]()
     for box_line in film.get("boxes", []):
-        corners = ((np.array(box_line["xyxy"], dtype=np.float32) - offset) / short).clip(0, 1)
-        box = unit_boxes.to_center_size(corners).tolist()
-        if min(box[2:]) <= 0:
-            continue
-        region, key = _meaning(box_line["label"])
-        if region is not None:
-            regions[region] = box
+        box, (region, key) = in_square(box_line["xyxy"], square), meaning_of(box_line)
+        if box is None:
+            unused["boxes outside the central square"] += 1
+        elif region is not None:
+            regions[region] = box.tolist()
         elif key is not None:
-            boxes.setdefault(key, []).append(box)
-    return labels_of_line(nih_labels=film.get("nih_labels"), reading=film.get("rsna"), boxes=boxes, regions=regions)
+            boxes.setdefault(key, []).append(box.tolist())
+        else:
+            unused[f"boxes of {box_line['label']}"] += 1
+    line = labels_of_line(nih_labels=film.get("nih_labels"), reading=film.get("rsna"), boxes=boxes, regions=regions)
+    _add_labels(line, film, boxes)
+    _add_regions(line, film, regions, unused)
+    texts = [*film.get("sentences", []), *film.get("phrases", [])]
+    if texts:
+        line["said"] = [_said(sentence, square) for sentence in texts]
+    if +unused:
+        line["unused"] = dict(+unused)
+    return line
+
+
+def _add_labels(line: Line, film: FilmLine, boxes: dict[str, list[list[float]]]) -> None:
+    """Add the labels that go before those mined for ChestX-ray14, and the classes whose boxes are complete."""
+    labels = (labels_of_whole(boxes) if is_whole(film) else {}) | film.get("labels", {})
+    if labels:
+        line["present"] = line.get("present", {}) | labels
+        line["mined"] = sorted((set(line.get("mined", [])) - labels.keys()) | set(film.get("mined", [])))
+    complete = FINDINGS if is_whole(film) else ()
+    line["located"] = sorted({*line.get("located", []), *film.get("located", []), *complete})
+
+
+def _add_regions(line: Line, film: FilmLine, regions: dict[str, list[float]], unused: Counter[str]) -> None:
+    """Add what regions hold; what a region without a box holds cannot be used."""
+    if "region_findings" not in film:
+        return
+    line["region_known"] = list(FINDINGS) if is_whole(film) else film["region_known"]
+    line["region_present"] = {name: found for name, found in film["region_findings"].items() if name in regions}
+    unused["findings of regions without a box"] += sum(
+        len(found) for name, found in film["region_findings"].items() if name not in regions
+    )
+
+
+def _said(sentence: SentenceLine, square: NDArray[np.float64]) -> SaidLine:
+    placed = (in_square(box, square) for box in sentence.get("boxes", []))
+    return {
+        "text": sentence["text"],
+        "positive": sentence.get("positive", False),
+        "findings": sentence.get("findings", []),
+        "regions": sentence.get("regions", []),
+        "boxes": [box.tolist() for box in placed if box is not None],
+    }

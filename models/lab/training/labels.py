@@ -10,9 +10,10 @@ square:
     region_present: {region: [class]}, classes in the region; region_known: [class], whose place is completely known
     said: [{text, positive, findings: [class], regions: [region], boxes: [box]}], the sentences of the report
     sides: [{finding, side, zone, box}], for questions about one side
+    unused: {what: how many}, labels of the film that no training can use
 
 Classes are named as in a catalog: CheXpert's by their keys, others by the names of their data sets. A run may use only
-some of them and ignores the others; a class or region that no catalog knows is refused.
+some of them, and says how many labels of others there are; a class or region that no catalog knows is refused.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Line(TypedDict):
     region_known: NotRequired[list[str]]
     said: NotRequired[list[SaidLine]]
     sides: NotRequired[list[SideLine]]
+    unused: NotRequired[dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from models.lab.training.runfile import Run
 from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.lab.training.store import open_film_store
 from models.lab.training.trained_model import TrainedModel, build_model
+from models.lab.training.unused import count_unused, remark_on
 from models.progress import ProgressReport, quiet
 
 Stopped = Callable[[], bool]
@@ -55,7 +56,10 @@ def train(
     catalog = catalog_of(run.data.classes)
     film_store = open_film_store(run.data, run.store, catalog)
     if group.leads:
-        for remark in remarks_on(run.stages, shares_of(film_store.lines())):
+        for remark in (
+            *remarks_on(run.stages, shares_of(film_store.lines())),
+            *remark_on(count_unused(film_store.lines(), catalog)),
+        ):
             report(remark)
     model = build_model(run, catalog, () if run.data.words == "full" else film_store.texts())
     checkpoint = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)

@@ -71,6 +71,7 @@ class Data:
     """What a run learns from. Phantoms have the seeds first_seed ... first_seed + phantoms - 1.
 
     side: of stored films, in pixels; films are cut to their central square
+    jpeg: store films as JPEG and read them again, so that films of all sources have gone the same way; not as published
     store: the folder of stored films, which runs may share; if blank, `films` in the run's own output folder
     words: "seen" trains one embedding for all tokens that are in no text of the run (see `vocabulary`), "full" one for
     each token; "start" has the vocabulary of the model that the run starts from
@@ -81,6 +82,7 @@ class Data:
     first_seed: int = 0
     films: tuple[FilmSource, ...] = ()
     side: int = 224
+    jpeg: bool = True
     store: str = ""
     words: Literal["seen", "full", "start"] = "seen"
 
@@ -175,7 +177,13 @@ class Run:
         table = asdict(self)
         table["machine"] = {"processes": self.machine.processes, "mixed_precision": self.machine.mixed_precision}
         del table["output"], table["start_share"], table["data"]["store"]
-        # An optional setting that a stage does not have is left out: runs that began before it existed go on.
+        # A setting that was added later is left out where it changes nothing: runs that began before it existed go on.
+        if self.data.jpeg:
+            del table["data"]["jpeg"]
+        for stage in table["stages"]:
+            for name in ("exchange_sides", "forget_cropped"):
+                if stage["augmentation"][name]:
+                    del stage["augmentation"][name]
         table["stages"] = [
             {key: value for key, value in stage.items() if value is not None} for stage in table["stages"]
         ]

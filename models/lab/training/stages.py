@@ -74,6 +74,8 @@ class Augmentation:
     most), its resolution reduced, or the film stored as JPEG; noise: its deviation at most, of gray values 0..1
     leads, clips, margin, letters: how often they are drawn onto the film, see `overlays`
     visibility: a box is removed if a smaller share of it than this stays visible
+    exchange_sides: a mirrored film has its sides exchanged in words and regions; the published training leaves them
+    forget_cropped: labels of boxes that were removed become unknown; in the published training they stay as they are
     """
 
     flip: float = 0.0
@@ -96,6 +98,8 @@ class Augmentation:
     margin: float = 0.0
     letters: float = 0.0
     visibility: float = 0.1
+    exchange_sides: bool = True
+    forget_cropped: bool = True
 
     def __post_init__(self) -> None:
         require(

@@ -33,7 +33,7 @@ from models.lab.training.workers import Job, Stopped, do_all, never
 from models.progress import ProgressReport
 
 _SHELF = 200
-_VERSION = 3
+_VERSION = 4
 """The version of the code that makes shards of real films. A new version makes new shards under other names."""
 _LOCK = "lock"
 _WAIT_SECONDS = 0.2
@@ -111,7 +111,7 @@ def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, s
     with _alone(folder, stopped=stopped, report=report) as is_alone:
         if not is_alone:
             return False
-        makers = [maker for films in data.films for maker in _film_makers(films, folder, side=data.side, report=report)]
+        makers = [maker for films in data.films for maker in _film_makers(films, folder, data=data, report=report)]
         makers += _phantom_makers(data, folder)
         jobs = [make for path, make in makers if not path.with_suffix(".jsonl").exists()]
         return do_all(
@@ -127,7 +127,7 @@ def open_film_store(data: Data, folder: Path, catalog: Catalog) -> FilmStore:
     most = max([data.phantoms, *map(len, sources)])
     for films, index, places in zip(data.films, indices, sources, strict=True):
         repeat = films.times(own=len(places), most=most)
-        shards += [_open(path, side=data.side, repeat=repeat) for path, _ in _cut(index, places, side=data.side)]
+        shards += [_open(path, side=data.side, repeat=repeat) for path, _ in _cut(index, places, data=data)]
     return FilmStore(shards, catalog)
 
 
@@ -150,7 +150,7 @@ def _alone(folder: Path, *, stopped: Stopped, report: ProgressReport) -> Iterato
         yield False
 
 
-def _film_makers(films: FilmSource, folder: Path, *, side: int, report: ProgressReport) -> Iterator[_Maker]:
+def _film_makers(films: FilmSource, folder: Path, *, data: Data, report: ProgressReport) -> Iterator[_Maker]:
     """Yield the shards of real films and the jobs that make them; their file is checked once."""
     index = _index(films, folder)
     if not index.exists():
@@ -158,8 +158,8 @@ def _film_makers(films: FilmSource, folder: Path, *, side: int, report: Progress
         places = find_films(films)
         with replacing(index) as file:
             np.save(file, places)
-    for path, places in _cut(index, np.load(index), side=side):
-        yield path, partial(_write_films, path, Path(films.file), places, side)
+    for path, places in _cut(index, np.load(index), data=data):
+        yield path, partial(_write_films, path, Path(films.file), places, data.side, data.jpeg)
 
 
 def _index(films: FilmSource, folder: Path) -> Path:
@@ -167,11 +167,12 @@ def _index(films: FilmSource, folder: Path) -> Path:
     return folder / f"films-{digest_of(films, version=_VERSION)}.places"
 
 
-def _cut(index: Path, places: Places, *, side: int) -> Iterator[tuple[Path, Places]]:
+def _cut(index: Path, places: Places, *, data: Data) -> Iterator[tuple[Path, Places]]:
     """Divide the films of a file into shards."""
     for start in range(0, len(places), _SHELF):
         own = places[start : start + _SHELF]
-        yield index.with_name(f"{index.stem}-{side}-{start:07}-{len(own)}"), own
+        exact = "" if data.jpeg else "-exact"
+        yield index.with_name(f"{index.stem}-{data.side}{exact}-{start:07}-{len(own)}"), own
 
 
 def _phantom_makers(data: Data, folder: Path) -> Iterator[_Maker]:
@@ -184,8 +185,8 @@ def _phantom_makers(data: Data, folder: Path) -> Iterator[_Maker]:
         yield path, partial(_write_phantoms, path, seeds, data.side)
 
 
-def _write_films(path: Path, file: Path, places: Places, side: int) -> None:
-    _write(path, read_films(file, places, side=side), count=len(places), side=side)
+def _write_films(path: Path, file: Path, places: Places, side: int, jpeg: bool) -> None:
+    _write(path, read_films(file, places, side=side, jpeg=jpeg), count=len(places), side=side)
 
 
 def _write_phantoms(path: Path, seeds: range, side: int) -> None:

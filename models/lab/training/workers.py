@@ -43,7 +43,7 @@ def do_all(jobs: Sequence[Job], *, workers: int, stopped: Stopped, finished: Cal
         except BrokenProcessPool as error:
             raise ChildProcessError(
                 f"one of {workers} processes ended unexpectedly, usually for lack of memory; run the command again, "
-                "if necessary with fewer of them (machine.renderers)"
+                "if necessary with fewer of them (machine.renderers, or --processes)"
             ) from error
 
 

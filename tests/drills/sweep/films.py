@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset
 
+from models.lab.lines import patient_of
 from models.lab.phantoms import phantom
-from models.lab.training.films import patient_of
 from models.lab.training.split import HeldOut
 from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Box

@@ -1,0 +1,160 @@
+"""VinDr-CXR: 18,000 DICOM films, 22 local and 6 global labels, boxes of three readers (train) or of a consensus (test).
+
+A film's labels are the majority of its readers, its boxes those of any reader, fused, as published. So a class may have
+a box and be labeled absent; such boxes are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import cv2
+import numpy as np
+
+from models.errors import ModelError
+from models.files import replacing
+from models.lab.datasets.dicom_films import read_equalized
+from models.lab.datasets.fusion import check_library, fused
+from models.lab.datasets.preparation import Listing, Made, picture_size
+from models.lab.datasets.summary import Published
+from models.lab.datasets.tables import Row, rows_of
+from models.lab.lines import AS_STORED, FilmLine
+from models.lab.tasks.prompts import trained_prompts
+
+_PREFIX: Final = "vindrcxr/"
+_LOCAL: Final = tuple(prompt.name.removeprefix(_PREFIX) for prompt in trained_prompts("vindr"))
+_GLOBAL: Final = ("Lung tumor", "Pneumonia", "Tuberculosis", "Other disease", "COPD", "No finding")
+_SPELLINGS: Final = {"Other diseases": "Other disease"}
+"""The table of the training films has another name than that of the test films."""
+_NOTHING: Final = "No finding"
+_EDGES: Final = ("x_min", "y_min", "x_max", "y_max")
+_SEED: Final = 12345
+
+PUBLISHED: Final = (
+    Published(what="films in train.jsonl", count=15_000, source="data set"),
+    Published(what="films in validate.jsonl", count=1_500, source="paper"),
+    Published(what="films in test.jsonl", count=1_500, source="paper"),
+)
+
+_Split = Literal["train", "test"]
+
+
+class _Film(NamedTuple):
+    dicom: str
+    labels: tuple[tuple[str, bool], ...]
+    boxes: tuple[tuple[str, tuple[tuple[float, ...], ...]], ...]
+    several: bool
+
+
+def listing(source: Path) -> Listing[_Film]:
+    """List the films: train.jsonl, and the halves of the test set, validate.jsonl and test.jsonl.
+
+    Raises ModelError that names file, line and column of what is missing or wrong.
+    """
+    check_library()
+    counts = Counter[str]()
+    train = list(_films(source, "train", counts).values())
+    test = list(_films(source, "test", counts).values())
+    order = np.random.RandomState(_SEED).permutation(len(test)).tolist()
+    middle = len(test) // 2
+    films = [("train", film) for film in train]
+    films += [("validate", test[number]) for number in order[:middle]]
+    films += [("test", test[number]) for number in order[middle:]]
+    return Listing(films=films, make=make, counts=counts, published=PUBLISHED)
+
+
+def make(film: _Film, out: Path) -> Made:
+    """Make the picture of a film, unless it is there, and its line."""
+    dicom, counts = Path(film.dicom), Counter[str]()
+    picture = out / "pictures" / f"{dicom.stem}.png"
+    if not picture.exists():
+        picture.parent.mkdir(exist_ok=True)
+        _, encoded = cv2.imencode(".png", read_equalized(dicom))
+        with replacing(picture) as file:
+            file.write(encoded.tobytes())
+    found = {name: list(boxes) for name, boxes in film.boxes}
+    boxes = fused(found) if film.several else {name: [list(box) for box in own] for name, own in found.items()}
+    labels = dict(film.labels)
+    counts["boxes as drawn"] = sum(map(len, found.values()))
+    counts["boxes"] = sum(map(len, boxes.values()))
+    counts["boxes of classes that the majority did not see"] = sum(
+        len(own) for name, own in boxes.items() if not labels[name]
+    )
+    line: FilmLine = {
+        "file": f"pictures/{picture.name}",
+        "size": picture_size(picture),
+        "patient": dicom.stem,
+        "gray": AS_STORED,
+        "boxes": [{"label": _PREFIX + name, "xyxy": box} for name in _LOCAL if name in boxes for box in boxes[name]],
+        "located": [_PREFIX + name for name in _LOCAL],
+        "labels": {_PREFIX + name: label for name, label in labels.items()},
+    }
+    return Made(line, counts)
+
+
+def _films(source: Path, split: _Split, counts: Counter[str]) -> dict[str, _Film]:
+    """Return the films of a part by their names, in the order of the table of labels."""
+    folder = source / "annotations"
+    votes = _votes(folder / f"image_labels_{split}.csv")
+    boxes = _boxes(folder / f"annotations_{split}.csv", votes, counts)
+    films = {}
+    for name, cast in votes.items():
+        path = source / split / f"{name}.dicom"
+        if not path.is_file():
+            raise ModelError(f"{path} is missing, which {folder / f'image_labels_{split}.csv'} names; download it")
+        films[name] = _Film(
+            dicom=str(path),
+            labels=tuple((label, 2 * sum(own) > len(own)) for label, own in cast.items()),
+            boxes=tuple((label, tuple(own)) for label, own in boxes.get(name, {}).items()),
+            several=split == "train",
+        )
+    return films
+
+
+def _votes(path: Path) -> dict[str, dict[str, list[int]]]:
+    """Return what the readers of each film said of each class; an empty cell is no vote."""
+    votes: dict[str, dict[str, list[int]]] = {}
+    for row in rows_of(path, ("image_id",)):
+        spelled = {_SPELLINGS.get(column, column): column for column in row.cells}
+        own = votes.setdefault(row.text("image_id"), {label: [] for label in (*_LOCAL, *_GLOBAL)})
+        for label, said in own.items():
+            if label not in spelled:
+                raise row.refused(label, "is missing; restore the file as it was published")
+            if row.cells[spelled[label]].strip():
+                said.append(_vote(row, spelled[label]))
+    return votes
+
+
+def _vote(row: Row, column: str) -> int:
+    if (value := row.number(column)) not in (0, 1):
+        raise row.refused(column, f"{row.cells[column]!r} is neither 0 nor 1")
+    return int(value)
+
+
+def _boxes(
+    path: Path, films: Mapping[str, object], counts: Counter[str]
+) -> dict[str, dict[str, list[tuple[float, ...]]]]:
+    """Return the boxes of each film by class, the class with the most boxes first, as published."""
+    boxes: dict[str, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of(path, ("image_id", "class_name", *_EDGES)):
+        if (name := row.text("image_id")) not in films:
+            raise row.refused("image_id", f"{name} has no row of labels")
+        label = row.one_of("class_name", (*_LOCAL, _NOTHING))
+        if label == _NOTHING or not row.cells["x_min"].strip():
+            continue
+        left, top, right, bottom = (row.number(column) for column in _EDGES)
+        if right <= left or bottom <= top:
+            counts["boxes without area, left out"] += 1
+        else:
+            boxes[name][label].append((left, top, right, bottom))
+    return {name: dict(_most_first(own)) for name, own in boxes.items()}
+
+
+def _most_first(
+    own: Mapping[str, Sequence[tuple[float, ...]]],
+) -> Iterator[tuple[str, list[tuple[float, ...]]]]:
+    for label in sorted(own, key=lambda label: -len(own[label])):
+        yield label, list(own[label])

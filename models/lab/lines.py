@@ -1,0 +1,209 @@
+"""The lines of a file of films: one JSON object each, read alike by training and evaluation (docs/model/data.md).
+
+Boxes are left, top, right, bottom in pixels of the picture that the line names. A label, class or region that no
+catalog knows is refused. What a catalog knows and a reader has no use for is counted by that reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NotRequired, TypedDict, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models import boxes as unit_boxes
+from models.errors import ModelError
+from models.lab.phantoms.truth import FINDINGS
+from models.lab.tasks.labels import (
+    CIG,
+    UnknownLabel,
+    check_classes,
+    check_regions,
+    class_of,
+    classes_of_nih,
+    region_of,
+)
+from models.lab.training.labels import Line
+from models.lab.training.readings import READINGS
+
+FloatArray = NDArray[np.float32]
+
+AS_STORED: Final = "as stored"
+"""Gray values of a picture that are as the network of the paper saw them, whatever a model wants."""
+LEAST_SIDE: Final = 1e-3
+"""The smallest side of a box that counts, as a share of the square (spec §1)."""
+
+
+class BoxLine(TypedDict):
+    """A box. finding, region: what it is of, where the label does not say it."""
+
+    label: str
+    xyxy: list[float]
+    finding: NotRequired[str]
+    region: NotRequired[str]
+    side: NotRequired[str | None]
+
+
+class SentenceLine(TypedDict):
+    """A sentence of the report, or a phrase; boxes: those of what it is about, if they are known."""
+
+    text: str
+    positive: NotRequired[bool]
+    findings: NotRequired[list[str]]
+    regions: NotRequired[list[str]]
+    boxes: NotRequired[list[list[float]]]
+
+
+class HintLine(TypedDict):
+    """A question about one side."""
+
+    text: str
+    finding: str
+    side: str
+
+
+class FilmLine(TypedDict):
+    """A film."""
+
+    file: str
+    size: NotRequired[list[int]]
+    patient: NotRequired[str]
+    study: NotRequired[str]
+    gray: NotRequired[str]
+    view: NotRequired[str]
+    sex: NotRequired[str]
+    age: NotRequired[str]
+    boxes: NotRequired[list[BoxLine]]
+    nih_labels: NotRequired[list[str]]
+    rsna: NotRequired[str]
+    labels: NotRequired[dict[str, bool]]
+    mined: NotRequired[list[str]]
+    negbio: NotRequired[dict[str, bool]]
+    located: NotRequired[list[str]]
+    report: NotRequired[str]
+    sentences: NotRequired[list[SentenceLine]]
+    phrases: NotRequired[list[SentenceLine]]
+    region_findings: NotRequired[dict[str, list[str]]]
+    region_known: NotRequired[list[str]]
+    cardiothoracic_ratio: NotRequired[float]
+    hints: NotRequired[list[HintLine]]
+    truth: NotRequired[Line]
+
+
+def read_line(text: str | bytes, *, where: str) -> FilmLine:
+    """Read a line and check all of it but `truth`. Raises ModelError that begins with `where`."""
+    try:
+        line = cast("FilmLine", json.loads(text))
+        if not isinstance(line["file"], str):
+            raise TypeError('"file" must be a path')
+        if line.get("gray", AS_STORED) != AS_STORED:
+            raise ValueError(f"gray must be {AS_STORED!r}, or left out")
+        patient_of(line)
+        _check_boxes(line)
+        _check_labels(line)
+        _check_sentences(line)
+        _check_regions(line)
+    except UnknownLabel as error:
+        raise ModelError(f"{where}: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{where}: not a film as expected ({error!r}); correct or remove it") from error
+    return line
+
+
+def patient_of(film: Mapping[str, object]) -> str:
+    """Return the patient of a line: its `patient`, else the beginning of the picture's name as in ChestX-ray14."""
+    return str(film["patient"]) if "patient" in film else Path(str(film["file"])).stem.split("_")[0]
+
+
+def report_of(line: FilmLine) -> str:
+    """Return the report of a line: its text, or its sentences."""
+    return line["report"] if "report" in line else " ".join(sentence["text"] for sentence in line.get("sentences", []))
+
+
+def meaning_of(box: BoxLine) -> tuple[str | None, str | None]:
+    """Return the region and the class that a box is of; at least one of them is None."""
+    region = region_of(box.get("region", box["label"]))
+    if region is not None:
+        return region, None
+    return None, box["finding"] if "finding" in box else class_of(box["label"])
+
+
+def is_whole(line: FilmLine) -> bool:
+    """Say whether all about a film is known, as of a phantom: it has findings of regions, and no list of known ones."""
+    return "region_findings" in line and "region_known" not in line
+
+
+def in_square(xyxy: Sequence[float], square: NDArray[np.floating]) -> FloatArray | None:
+    """Convert pixels to center-size in a square, given by its edges in pixels; None if too little lies inside."""
+    offset, size = np.tile(square[:2], 2), np.tile(square[2:] - square[:2], 2)
+    corners = ((np.array(xyxy, dtype=np.float64) - offset) / size).clip(0, 1)
+    box: FloatArray = unit_boxes.to_center_size(corners).astype(np.float32)
+    return box if box[2:].min() > LEAST_SIDE else None
+
+
+def _check_boxes(line: FilmLine) -> None:
+    for box in line.get("boxes", []):
+        if "region" in box:
+            check_regions([box["region"].lower()])
+        elif "finding" in box:
+            check_classes([box["finding"]])
+        else:
+            class_of(box["label"])
+        _check_corners(box["xyxy"])
+
+
+def _check_corners(xyxy: object) -> None:
+    edges = np.array(xyxy, dtype=np.float64)
+    if edges.shape != (4,) or not np.isfinite(edges).all():
+        raise ValueError('every "xyxy" must be four numbers')
+
+
+def _check_labels(line: FilmLine) -> None:
+    classes_of_nih(line.get("nih_labels", []))
+    if line.get("rsna", "Normal") not in READINGS:
+        raise ValueError(f"rsna must be one of {', '.join(READINGS)}, not {line['rsna']!r}")
+    labels = line.get("labels", {})
+    check_classes(labels)
+    if not all(isinstance(label, bool) for label in labels.values()):
+        raise ValueError("labels must be true or false")
+    check_classes(line.get("negbio", {}))
+    check_classes([*line.get("located", []), *line.get("mined", [])])
+    if unlabelled := sorted(set(line.get("mined", [])) - labels.keys()):
+        raise ValueError(f"mined names {unlabelled[0]!r}, of which labels says nothing")
+    check_classes(hint["finding"] for hint in line.get("hints", []))
+
+
+def _check_sentences(line: FilmLine) -> None:
+    report_of(line).strip()
+    for sentence in (*line.get("sentences", []), *line.get("phrases", [])):
+        if not isinstance(sentence["text"], str):
+            raise TypeError("the text of a sentence must be a text")
+        check_classes(sentence.get("findings", []))
+        check_regions(sentence.get("regions", []))
+        for box in sentence.get("boxes", []):
+            _check_corners(box)
+
+
+def _check_regions(line: FilmLine) -> None:
+    """Refuse findings of regions that are of no class of Chest ImaGenome, and those of which nothing is known."""
+    check_regions(line.get("region_findings", {}))
+    known = line.get("region_known")
+    _check_of_regions(known or [])
+    for found in line.get("region_findings", {}).values():
+        _check_of_regions(found)
+        for name in found:
+            if known is not None and name not in known:
+                raise ValueError(f"region_findings has {name!r}, which region_known does not name")
+            if known is None and name not in FINDINGS:
+                raise ValueError(f"region_findings has {name!r}; add region_known, what regions are judged for")
+
+
+def _check_of_regions(names: Iterable[str]) -> None:
+    """Refuse what is neither a finding of phantoms nor a class of Chest ImaGenome. Raises UnknownLabel."""
+    for name in names:
+        check_classes([name])
+        if name not in FINDINGS and name not in CIG:
+            raise UnknownLabel(f"{name!r} is no class of Chest ImaGenome, so it is nothing that a region is judged for")

@@ -1,0 +1,145 @@
+"""ChestX-ray14, from its official layout to lines that training and evaluation read, and to a figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from models.lab.datasets.nih import halves
+from models.lab.evaluation.boxes_file import read_films
+from models.manifest import read_manifest
+from models.prepare import main
+from models.reading.tokenizers import VOCABULARIES
+from tests.lab.datasets import chest_xray_14, figures, lines, trained
+
+MODEL = VOCABULARIES.parent
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nih")
+    assert main(["nih", str(chest_xray_14(folder / "source")), str(folder / "out"), "--processes", "1"]) == 0
+    return folder / "out"
+
+
+def test_each_film_is_in_the_file_of_its_part(prepared: Path) -> None:
+    files = {path.stem: {str(line["file"])[-16:] for line in lines(path)} for path in prepared.glob("*.jsonl")}
+
+    assert {name: len(films) for name, films in files.items()} == {
+        "train": 12,
+        "validate": 3,
+        "test": 3,
+        "official_test": 12,
+    }
+    assert files["validate"] | files["test"] < files["official_test"]
+    assert not files["validate"] & files["test"] and not files["train"] & files["official_test"]
+
+
+def test_a_line_has_what_the_tables_say(prepared: Path) -> None:
+    boxed = {
+        str(line["file"])[-16:]: line for line in lines(prepared / "validate.jsonl") + lines(prepared / "test.jsonl")
+    }
+
+    line = boxed["00000002_001.png"]
+    assert line | {"file": ""} == {
+        "file": "",
+        "size": [64, 64],
+        "patient": "00000002",
+        "gray": "as stored",
+        "view": "AP",
+        "sex": "F",
+        "nih_labels": ["Effusion", "Infiltration"],
+        "age": "23",
+        "boxes": [
+            {"label": "Effusion", "xyxy": [13.5, 12.25, 34.0, 28.25]},
+            {"label": "Infiltration", "xyxy": [13.5, 12.25, 34.0, 28.25]},
+        ],
+    }
+    old = [
+        line
+        for line in lines(prepared / "train.jsonl")
+        if line["file"] == "../source/images_003/images/00000003_001.png"
+    ]
+    assert [("age" in line) for line in old] == [False], "nobody is 414 years old"
+
+
+def test_counts_are_compared_with_the_published_ones(prepared: Path) -> None:
+    rows = {row["what"]: row for row in json.loads((prepared / "summary.json").read_text())}
+
+    assert rows["boxes"] == {"what": "boxes", "count": 10, "published": 984, "by": "data set"}
+    assert rows["films in test.jsonl"] == {"what": "films in test.jsonl", "count": 3, "published": 448, "by": "paper"}
+    assert rows["ages above 120 years, left out"]["count"] == 1
+
+
+def test_training_reads_the_lines(prepared: Path) -> None:
+    films = trained(prepared / "test.jsonl")
+
+    assert all(film.pixels.shape == (32, 32) and film.line["present"] for film in films)
+    assert sum(len(boxes) for film in films for boxes in film.line["boxes"].values()) == 4
+
+
+def test_evaluation_measures_the_lines(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    films = read_films(prepared / "test.jsonl", read_manifest(MODEL))
+
+    assert films.tasks == {"detection", "report", "sentences", "films", "views"}
+    document = figures(prepared / "test.jsonl", "detection", capsys)
+    assert 0 <= document["tasks"]["detection"]["map"] <= 1
+    assert document["not_measured"] == dict(films.unmeasured)
+
+
+def test_halves_divide_patients_and_boxes() -> None:
+    names = [f"{patient:08}_{visit:03}.png" for patient in range(200) for visit in range(patient % 4 + 1)] * 2
+
+    first, second = halves(names)
+
+    assert {*first, *second} == {*names} and len(first) + len(second) == len(set(names))
+    assert not {name[:8] for name in first} & {name[:8] for name in second}
+    assert abs(len(first) - len(second)) <= 4
+    assert halves(names) == (first, second)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "complaint"),
+    [
+        ("Data_Entry_2017.csv", "Hernia", "Hernya", "line 12, column 'Finding Labels': 'Hernya' is no label"),
+        ("Data_Entry_2017.csv", ",PA,", ",LL,", "line 2, column 'View Position': 'LL' is none of AP, PA"),
+        (
+            "Data_Entry_2017.csv",
+            "00000001_000",
+            "00000099_000",
+            "line 2, column 'Image Index': 00000099_000.png is not in",
+        ),
+        ("Data_Entry_2017.csv", "Finding Labels", "Labels", "line 1, column 'Finding Labels': is missing"),
+        ("BBox_List_2017.csv", "Infiltrate", "Infiltrat", "line 3, column 'Finding Label': 'Infiltrat' is none of"),
+        ("BBox_List_2017.csv", "20.5,16", "20.5,-16", "line 2, column 'w': the box"),
+        (
+            "BBox_List_2017.csv",
+            "00000002_001",
+            "00000099_001",
+            "line 2, column 'Image Index': 00000099_001.png has no row",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, old: str, new: str, complaint: str
+) -> None:
+    source = chest_xray_14(tmp_path / "source")
+    text = (source / file).read_text()
+    assert old in text
+    (source / file).write_text(text.replace(old, new))
+
+    assert main(["nih", str(source), str(tmp_path / "out"), "--processes", "1"]) == 2
+
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"error: {source / file}, ") and complaint in said
+
+
+@pytest.mark.parametrize("name", ["BBox_List_2017.csv", "Data_Entry_2017.csv", "test_list.txt", "train_val_list.txt"])
+def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    source = chest_xray_14(tmp_path / "source")
+    (source / name).unlink()
+
+    assert main(["nih", str(source), str(tmp_path / "out")]) == 2
+    assert str(source / name) in capsys.readouterr().err
