@@ -124,7 +124,7 @@ def compare(earlier: ReadFilm, later: ReadFilm, *, error: ErrorOfChange | None) 
 
 
 def without_measure(error: ErrorOfChange | None, trusted: str) -> Obstacle | None:
-    """Return why a model cannot compare any films; error: that it states; trusted: as of `ModelIdentity`."""
+    """Return why a model cannot compare any films; error: that it states; trusted: as in `ModelIdentity`."""
     if error is None:
         return Obstacle.UNMEASURED
     return None if _counts(error.measured_on, trusted) else Obstacle.OTHER_POPULATION
