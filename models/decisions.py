@@ -60,7 +60,7 @@ class Measurement:
 class PhantomThreshold:
     """The threshold of a finding on phantoms, whose other threshold is for real films; counts of phantoms.
 
-    band: as of a `Measurement`
+    band: as in a `Measurement`
     """
 
     threshold: float

@@ -119,7 +119,7 @@ class PostDecoderSizes:
 class GeneratorSizes:
     """The sentence generator (spec §7). `max_length` counts tokens of a sentence, the leading BOS included.
 
-    own_tokens: as of the prompt encoder
+    own_tokens: as in the prompt encoder
     """
 
     vocabulary: int

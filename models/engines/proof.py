@@ -130,7 +130,7 @@ def proven_precision(directory: Path, manifest: Manifest) -> Precision:
 
 
 def require_graphs(directory: Path, precision: Precision = "float32", *, stages: Sequence[str] = STAGES) -> None:
-    """Raise ModelError if an exported graph, or the file of its weights, is missing; stages: as of `stages_of`."""
+    """Raise ModelError if an exported graph, or the file of its weights, is missing; stages: as in `stages_of`."""
     remedy = _remedy(directory, precision)
     if missing := _missing_graphs(directory, precision, stages):
         raise ModelError(f"{directory}: no exported {precision} graph of {', '.join(missing)}; {remedy}")

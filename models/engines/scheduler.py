@@ -103,7 +103,7 @@ class Scheduler:
         return results.pop()
 
     def write(self, writing: Writing, *, size: int) -> None:
-        """Generate sentences to their end, with those of others; size: as of `used_bytes`. Raises as `call`."""
+        """Generate sentences to their end, with those of others; size: as in `used_bytes`. Raises as `call`."""
         sentences = _Sentences(writing=writing, size=size)
         self._wait(sentences, lambda lane: lane.waiting.append(sentences))
 

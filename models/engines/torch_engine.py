@@ -127,7 +127,7 @@ def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write
 
 
 class TorchEngine:
-    """All functions in PyTorch. One call at a time: each uses the whole device; calls, most: as of `GraphEngine`."""
+    """All functions in PyTorch. One call at a time: each uses the whole device; calls, most: as in `GraphEngine`."""
 
     def __init__(
         self, name: str, network: Chex, *, device: Device, write: Write, calls: Calls, most: Most = UNLIMITED

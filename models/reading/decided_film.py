@@ -23,7 +23,7 @@ class DecidedFilm:
     """Answers by index of the prompt; probabilities and states: of the judged prompts only.
 
     visible: the boxes and scores of each prompt that are shown
-    side_of: None if the film does not say which side is which; zone_of: as of `checking.Decided`
+    side_of: None if the film does not say which side is which; zone_of: as in `checking.Decided`
     contradictions: of findings that are reported
     """
 

@@ -96,13 +96,13 @@ def ask_in_words(
     login: Login | None = None,
     ca: Path | None = None,
 ) -> JsonObject:
-    """Ask a node in words, and return its reply; earlier: UID of the film to compare with; the rest as of `ask`."""
+    """Ask a node in words, and return its reply; earlier: UID of the film to compare with; the rest as in `ask`."""
     content: JsonObject = {"text": words, "box": None if box is None else list(box.edges), "earlier": earlier}
     return _post(node, f"films/{uid}/replies", content, login=login, ca=ca)
 
 
 def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca: Path | None) -> JsonObject:
-    """Post to a node, and return its answer; parameters and errors as of `ask`."""
+    """Post to a node, and return its answer; parameters and errors as in `ask`."""
     address = urlsplit(node)
     if address.scheme not in ("http", "https") or not address.hostname:
         raise InputError(f"--node {node}: is no address of a node; write http://HOST:PORT")

@@ -113,7 +113,7 @@ def read(
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
     A study is not read again if its results are intact and were made of the same files in the same way.
-    character_set: as of `decoding.read_header`
+    character_set: as in `decoding.read_header`
     kinds: of the objects to write
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.

@@ -226,7 +226,7 @@ class PixelValue(NamedTuple):
 def open_pixels(path: Path, *, longest_bytes: int) -> Iterator[tuple[FileDataset, PixelValue | None]]:
     """Read a file up to the value of its PixelData, of which nothing is read; None for a file without it.
 
-    longest_bytes: as of `read`, whose errors it raises
+    longest_bytes: as in `read`, whose errors it raises
     """
     element: tuple[str | None, int] | None = None
 

@@ -102,7 +102,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A received message; its header comes first; doubt, is_utf_8: of its text, as of `DecodedMessage`."""
+    """A received message; its header comes first; doubt, is_utf_8: of its text, as in `DecodedMessage`."""
 
     segments: tuple[Segment, ...]
     doubt: str = ""
@@ -119,7 +119,7 @@ class Message:
 
 
 def read(content: bytes, *, default: str = "") -> Message:
-    """Split a message into segments and fields, in the character set that its header names; default: as of `decode`.
+    """Split a message into segments and fields, in the character set that its header names; default: as in `decode`.
 
     Raises ValueError.
     """

@@ -60,7 +60,7 @@ class _Taken:
 class Patients:
     """Which received films are of one patient. The first search reads the header of every film. For several threads.
 
-    character_set: as of `decoding.read_header`
+    character_set: as in `decoding.read_header`
     """
 
     def __init__(self, *, character_set: str = "") -> None:

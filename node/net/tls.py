@@ -22,11 +22,10 @@ from node.config import ServerTlsTable, Settings, TlsTable, tls_tables
 from node.errors import ConfigError
 from node.settings.http import HttpTlsSettings
 from node.settings.tls import TlsSettings
+from node.store.files import Stamp, stamp
 
 _CIPHERS: Final = "ECDHE+AESGCM"
 _DAY_SECONDS: Final = 86400.0
-
-_Stamp = tuple[int, int, int] | None
 
 
 class ServerTls:
@@ -62,9 +61,9 @@ class ServerTls:
                     log.get().info("certificate.reloaded", name=self._name)
             return self._context
 
-    def _look(self) -> list[_Stamp]:
+    def _look(self) -> list[Stamp]:
         paths = (self._files.certificate, self._files.key, ca_of(self._files))
-        return [_stamp(path) for path in paths if path is not None]
+        return [stamp(path) for path in paths if path is not None]
 
     def _load(self) -> tuple[ssl.SSLContext, datetime]:
         return server_context(self._files), _expires(self._files.certificate)
@@ -213,12 +212,3 @@ def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> b
 
 def _days_until(moment: datetime) -> float:
     return (moment - datetime.now(UTC)).total_seconds() / _DAY_SECONDS
-
-
-def _stamp(path: Path) -> _Stamp:
-    """Return a value that changes when a file is rewritten or replaced; None when there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino)

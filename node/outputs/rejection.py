@@ -138,7 +138,7 @@ def outputs_about(
 def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Dataset:
     """Write the note that rejects the node's own objects, with title, patient and study of the note received.
 
-    own: as of `outputs_about`, not empty
+    own: as in `outputs_about`, not empty
     """
     title = Concept(note.title.value, note.title.scheme, note.title.meaning)
     evidence = [_evidence(report, output) for output in own]

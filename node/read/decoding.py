@@ -216,7 +216,7 @@ class StoredPicture:
 
 
 def stored_picture(path: Path) -> StoredPicture:
-    """Decode one film for display, in a process of its own; errors as of `picture_of`, and those of `read_header`."""
+    """Decode one film for display, in a process of its own; errors as in `picture_of`, and those of `read_header`."""
     film_header, dataset = parse_header(read_header(path)), _read_before_pixels(path)
     with _decoders():
         values = _decoded(path, film_header)

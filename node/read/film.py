@@ -45,7 +45,7 @@ def answer_film(
 ) -> Answered:
     """Route one object, and read it if it is a frontal chest film.
 
-    character_set: as of `decoding.read_header`
+    character_set: as in `decoding.read_header`
     timed: measures the steps route, decode and read
     Raises Undecodable only when the file is not a DICOM object, and OSError for an error of the disk.
     """

@@ -11,7 +11,7 @@ from node.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film, as of `Reader`.
+    """What a model needs of a film, as in `Reader`.
 
     measured: keys of the findings with a measured threshold, not left out
     left_out: keys of the findings that the model never reports on films of people

@@ -28,7 +28,7 @@ def is_picture(path: Path) -> bool:
 
 
 def check(path: Path, ages: Container[int] | None = None) -> None:
-    """Check that questions about a file may be asked; ages: as of `routing.rules_for`. Raises InputError if not."""
+    """Check that questions about a file may be asked; ages: as in `routing.rules_for`. Raises InputError if not."""
     if not path.is_file():
         raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
     if is_picture(path):

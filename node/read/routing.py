@@ -127,7 +127,7 @@ _FRONTAL_CODES = (codes.SCT.Frontal, codes.SCT.PosteroAnterior, codes.SCT.Antero
 
 
 def choose(header: FilmHeader, rules: Sequence[Rule]) -> Decision:
-    """Decide by its header what happens to one received object; rules: as of `rules_for`."""
+    """Decide by its header what happens to one received object; rules: as in `rules_for`."""
     for rule, objection in apply_rules(header, rules):
         if objection is not None:
             return Decision(action=rule.action, reason=objection.reason)

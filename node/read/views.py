@@ -46,7 +46,7 @@ def film_view(header: FilmHeader | None, picture: ViewReading | None = None) -> 
 def confirm(decision: Decision, tag: str | None, picture: ViewReading | None, *, names_chest: bool) -> Decision:
     """Return the decision about a film that its header lets through, after a look at its picture.
 
-    tag: as of `tag_of`; names_chest: whether its header says that it shows a chest
+    tag: as in `tag_of`; names_chest: whether its header says that it shows a chest
     """
     if picture is None:
         return decision

@@ -96,7 +96,7 @@ def open_remote(storage: StorageSettings, *, stop: threading.Event, parts: ExitS
 
 
 def open_spool(storage: StorageSettings, remote: Remote | None, *, character_set: str) -> Spool:
-    """Open the spool of the service; character_set: as of `Spool`.
+    """Open the spool of the service; character_set: as in `Spool`.
 
     Raises InputError if the folder is not honest, and as `Remote.level`.
     """

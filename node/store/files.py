@@ -28,6 +28,9 @@ ORDINARY: Final = 0o666
 
 _HASH: Final = "content_sha256"
 
+Stamp = tuple[int, int, int] | None
+"""When a file was written, its size and its number; None when there is none."""
+
 
 class Aside:
     """A file under its temporary name, until it is published or discarded; in the file system of its destination."""
@@ -133,6 +136,15 @@ def require_started(directory: Path) -> None:
     """Raise InputError unless a node has run with this storage folder."""
     if not directory.is_dir():
         raise InputError(f"{directory}: does not exist; start the node once with `node serve`")
+
+
+def stamp(path: Path) -> Stamp:
+    """Return a value that changes when a file is rewritten or replaced; None when there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def sync_folder(folder: Path) -> None:

@@ -90,7 +90,7 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
 def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit: int, offset: int = 0) -> WorklistRows:
     """Look up the studies in a state, and whose UID contains some digits; blank for all.
 
-    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as of `tables.is_undelivered`
+    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`
     Raises NodeError when the database cannot be read.
     """
     with _reading(storage) as connection:

@@ -30,8 +30,6 @@ _FEWEST_CHARACTERS: Final = 12
 _MOST_BYTES: Final = 1024
 _MOST_FILE_BYTES: Final = 1024 * 1024
 
-_Stamp = tuple[int, int, int] | None
-
 
 class PasswordFile:
     """The users of one file; used by several threads."""
@@ -40,7 +38,7 @@ class PasswordFile:
         self._path, self._changing = path, threading.Lock()
         self._hasher = PasswordHasher()
         self._nobody = _hash_of_nobody(self._hasher)
-        self._stamp: _Stamp = None
+        self._stamp: files.Stamp = None
         self._hashes: Mapping[str, str] = {}
         self._read()
 
@@ -65,13 +63,13 @@ class PasswordFile:
 
     def _known(self) -> Mapping[str, str]:
         with self._changing:
-            if _stamp(self._path) != self._stamp and self._read():
+            if files.stamp(self._path) != self._stamp and self._read():
                 log.get().info("passwords.reloaded")
             return self._hashes
 
     def _read(self) -> bool:
         """Read the file; returns whether all of it was understood."""
-        self._stamp = _stamp(self._path)
+        self._stamp = files.stamp(self._path)
         try:
             self._hashes, wrong = _parse(_text(self._path))
         except (OSError, UnicodeDecodeError) as error:
@@ -170,12 +168,3 @@ def _is_short(password: str) -> bool:
 
 def _complaint(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or "unreadable").lower() if isinstance(error, OSError) else "is no text"
-
-
-def _stamp(path: Path) -> _Stamp:
-    """Return a value that changes when the file is rewritten or replaced; None when there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_mtime_ns, found.st_size, found.st_ino)

@@ -210,7 +210,7 @@ def study(settings: Settings, spool: Spool, prompts: PromptSet, study_uid: str) 
 def study_with_films(
     settings: Settings, spool: Spool, prompts: PromptSet, study_uid: str
 ) -> tuple[StudyDetail, list[ReceivedFilm]] | None:
-    """Return one study, and its films in order of arrival. None and errors as of `study`."""
+    """Return one study, and its films in order of arrival. None and errors as in `study`."""
     known, seen = lookup.look_up(settings.storage, study_uid), received_films(study_uid, spool, prompts)
     row = known.study
     if row is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp
@@ -65,6 +66,14 @@ class Served:
         connection = socket.create_connection((LOOPBACK, self.port), timeout=30, source_address=(host, 0))
         connection.sendall(said)
         return connection
+
+    def send_byte_by_byte(self, connection: socket.socket) -> None:
+        """Send a byte now and then until the connection was closed for its silence, 20 s at most."""
+        began = time.monotonic()
+        with suppress(OSError):
+            while self.closed("silent") == 0 and time.monotonic() - began < 20.0:
+                connection.sendall(b"x")
+                time.sleep(0.05)
 
     def ask(self, request: bytes = LIVE_AND_CLOSE, *, host: str = LOOPBACK) -> bytes:
         """Send a request, and read until the server closes."""

@@ -57,7 +57,7 @@ class Observation:
     region_scores: [region that the film shows, finding], for the true boxes of regions
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
     by_default: as the node makes it if it is not told to accept any
-    differences: as of `Weighed`; hints: [hint, 4], the best box of each question
+    differences: as in `Weighed`; hints: [hint, 4], the best box of each question
     views: what the view head says of the film, as it is and otherwise
     """
 

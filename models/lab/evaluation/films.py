@@ -87,7 +87,7 @@ def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]
 
 
 def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = MOST_FALSE) -> dict[str, object]:
-    """Compute all figures, and the bounds of their 95 % intervals; most_false: as of `cross_fitted`."""
+    """Compute all figures, and the bounds of their 95 % intervals; most_false: as in `cross_fitted`."""
     called = cross_fitted(films, most_false=most_false)
     everything = np.arange(len(films.patients))
     made: dict[str, object] = dict(figures(films, called, everything))

@@ -76,7 +76,7 @@ def figures(
 ) -> dict[str, dict[str, object]]:
     """Compute the figures of these tasks, each with its reference figures.
 
-    most_false: as of `films.cross_fitted`
+    most_false: as in `films.cross_fitted`
     """
     decisions = model.manifest.decisions
     makers: dict[Task, Callable[[], dict[str, object]]] = {

@@ -29,7 +29,7 @@ def shares_of(lines: Iterable[tuple[Line, int]]) -> dict[str, float]:
 def remarks_on(stages: Sequence[Stage], shares: Mapping[str, float]) -> Iterator[str]:
     """Yield a remark on each stage that can learn nothing of some classes from their mined labels.
 
-    shares: as of `shares_of`
+    shares: as in `shares_of`
     """
     for stage in stages:
         rates = stage.mined

@@ -51,7 +51,7 @@ class EncodedFilms:
     """What is kept of films: pooled patches [film, cell, dim] as float16, and what is true of them.
 
     views: [film, 4], 1 for each view that may be shown; marks: [film, 2], NaN if unknown
-    is_real, calibrates: as of `ViewFilm`, [film]
+    is_real, calibrates: as in `ViewFilm`, [film]
     """
 
     pooled: Tensor
@@ -156,7 +156,7 @@ def learn(run: ViewRun, head: ViewHead, encoded: EncodedFilms, report: ProgressR
 
 
 def view_loss(outputs: Tensor, views: Tensor, marks: Tensor) -> Tensor:
-    """Return the negative log-likelihood, mean over films, of what is known; arguments: as of `EncodedFilms`."""
+    """Return the negative log-likelihood, mean over films, of what is known; arguments: as in `EncodedFilms`."""
     scores = outputs[:, : len(VIEWS)]
     allowed = scores.masked_fill(views == 0, -math.inf)
     shown = scores.logsumexp(dim=1) - allowed.logsumexp(dim=1)

@@ -115,7 +115,7 @@ def explain_file(path: Path, *, model: Path, character_set: str = "") -> FilmExp
     """Explain what the node would do with one DICOM file.
 
     model: the model directory, whose manifest determines the analyzed square
-    character_set: as of `decoding.read_header`
+    character_set: as in `decoding.read_header`
     Raises InputError when the file cannot be read, or is not a DICOM object.
     """
     try:

@@ -76,7 +76,7 @@ class Swept:
 class Sweep:
     """A reader, its prompts, and the findings whose thresholds were measured on such films.
 
-    lowest: as of `said.lowest_of`
+    lowest: as in `said.lowest_of`
     corrects: whether findings of each film are corrected, too
     """
 
