@@ -21,6 +21,7 @@ from node import log
 from node.config import Settings
 from node.domain import Reason
 from node.read import prompts
+from node.settings.destinations import TYPES
 from node.store import database
 from tests.exported import whole_registry
 from tests.service import run_command
@@ -54,7 +55,8 @@ def setting_names(kind: type, where: str = "") -> list[str]:
     names = []
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        tables = [hint for hint in flat(hints[field.name]) if dataclasses.is_dataclass(hint)]
+        forms = [known.settings for known in TYPES.values()] if "form" in field.metadata else flat(hints[field.name])
+        tables = [hint for hint in forms if dataclasses.is_dataclass(hint)]
         names += [name for table in tables for name in setting_names(table, f"{where}{field.name}.")]
         if not tables:
             names.append(where + field.name)

@@ -16,14 +16,13 @@ import pytest
 from pydicom import dcmread
 from pydicom.uid import JPEG2000Lossless
 
-from node.deliver import destinations
 from node.errors import GiveUp, RetryLater
 from node.hl7 import mllp as frames
 from node.metrics import Metrics
 from node.orders.listener import OrderListener
 from node.orders.store import OrderStore
 from node.settings.destinations import Hl7Destination
-from tests import films, mllp, peers, test_hl7_delivery, test_order_listener, test_web_submit
+from tests import films, mllp, peers, senders, test_hl7_delivery, test_order_listener, test_web_submit
 from tests.mllp import END, START
 from tests.ordered import find
 from tests.test_dicomweb import deliver as stow
@@ -72,7 +71,7 @@ def acknowledgment(control_id: str, *, code: str = "AA") -> bytes:
 
 
 def send(content: bytes, port: int) -> None:
-    destinations.deliver(
+    senders.deliver(
         content, Hl7Destination(name="ris", host=peers.LOOPBACK, port=port, answer_seconds=5.0), calling_aet="CHEX"
     )
 

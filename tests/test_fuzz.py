@@ -16,8 +16,9 @@ from pydicom.datadict import tag_for_keyword
 from pydicom.uid import JPEG2000Lossless
 
 from node.errors import Undecodable
+from node.outputs.kinds import OUTPUTS
 from node.outputs.source import from_files
-from node.outputs.writers import OUTPUTS, make_report, write_objects
+from node.outputs.writers import make_report, write_objects
 from node.read import prompts
 from node.read.film import answer_film
 from tests import films

@@ -4,30 +4,74 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from node import plugs
 from node.domain import MESSAGE_KIND
+from node.errors import InputError
 from node.hl7.character_sets import CODECS, DEFAULT
-from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, between, one_of, setting
+from node.outputs.kinds import DEFAULT_OUTPUTS, unknown
+from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, Rule, between, one_of, setting
 from node.settings.tls import TlsSettings
-
-OUTPUT_KINDS: Mapping[str, str] = {
-    "sr": "structured report",
-    "sr3d": "structured report, 3D form",
-    "text": "report as text",
-    "gsps": "presentation state",
-    "sc": "picture with boxes",
-}
-"""What `outputs` of a destination for DICOM objects may name (`outputs.writers.OUTPUTS`), and its name on the pages."""
-DEFAULT_OUTPUTS = ("sr", "gsps")
 
 _PEER_PORT = between(1, 65535)
 _ANSWER_SECONDS = between(0.05, 3600.0)
 _GIVE_UP_HOURS = between(0.001, 8760.0)
-_TYPE = one_of("dicom", "hl7", "dicomweb")
+
+
+def _is_type(value: object) -> str | None:
+    try:
+        if find_type(str(value)) is not None:
+            return None
+    except InputError as error:
+        return str(error)
+    install = ", or install the package that adds it" if plugs.is_added(str(value)) else ""
+    return f"{value!r} is unknown; use {' or '.join(TYPES)}{install}"
+
+
+TYPE: Final[Rule] = _is_type
+OUTPUTS: Final[Rule] = unknown
+"""The rules for `type`, and for `outputs` of a destination that gets DICOM objects."""
+
+
+class DestinationSettings(Protocol):
+    """What the node looks at in the settings of a destination, whatever its type."""
+
+    @property
+    def name(self) -> str:
+        """Its name, which no other destination has."""
+
+    @property
+    def type(self) -> str:
+        """The name of its type."""
+
+    @property
+    def host(self) -> str:
+        """Its address, for the log and for `doctor`; "" if it is not on the network."""
+
+    @property
+    def port(self) -> int:
+        """Its port; 0 if it is not on the network."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The kinds of outputs that it gets."""
+
+    @property
+    def storage_commitment(self) -> bool:
+        """Whether it is to confirm what it keeps."""
+
+    @property
+    def give_up_hours(self) -> float:
+        """How long an output is tried."""
+
+    @property
+    def tls(self) -> TlsSettings | None:
+        """Its TLS table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +82,8 @@ class DicomDestination:
     ae_title: str = setting(AE_TITLE)
     host: str = setting(NOT_BLANK)
     port: int = setting(_PEER_PORT)
-    type: str = setting(_TYPE, default="dicom")
-    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS), default=DEFAULT_OUTPUTS)
+    type: str = setting(TYPE, default="dicom")
+    outputs: tuple[str, ...] = setting(OUTPUTS, default=DEFAULT_OUTPUTS)
     storage_commitment: bool = False
     answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
@@ -53,7 +97,7 @@ class Hl7Destination:
     name: str = setting(NOT_BLANK)
     host: str = setting(NOT_BLANK)
     port: int = setting(_PEER_PORT)
-    type: str = setting(_TYPE, default="hl7")
+    type: str = setting(TYPE, default="hl7")
     outputs: tuple[str, ...] = setting(one_of(MESSAGE_KIND), default=(MESSAGE_KIND,))
     sending_application: str = setting(HL7_NAME, default="CHEX")
     sending_facility: str = setting(HL7_NAME, default="")
@@ -64,6 +108,11 @@ class Hl7Destination:
     answer_seconds: float = setting(_ANSWER_SECONDS, default=30.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
     tls: TlsSettings | None = None
+
+    @property
+    def storage_commitment(self) -> bool:
+        """An information system confirms nothing but the message itself."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +126,9 @@ class DicomwebDestination:
 
     name: str = setting(NOT_BLANK)
     url: str = setting(WEB_URL)
-    type: str = setting(_TYPE, default="dicomweb")
+    type: str = setting(TYPE, default="dicomweb")
     token_file: Path | None = None
-    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS), default=DEFAULT_OUTPUTS)
+    outputs: tuple[str, ...] = setting(OUTPUTS, default=DEFAULT_OUTPUTS)
     storage_commitment: bool = False
     answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
@@ -101,8 +150,48 @@ class DicomwebDestination:
         return urlsplit(self.url).port or (443 if self.is_secured else 80)
 
 
-DestinationSettings: TypeAlias = DicomDestination | Hl7Destination | DicomwebDestination
-"""The forms of a destination table. Its `type` chooses the form; without a `type` it is the first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationType:
+    """A type of destinations.
+
+    settings: the dataclass of its table, which is a `DestinationSettings`
+    sender: where its `deliver.kinds.Sender` stands, as MODULE:NAME; it is imported when it is used first
+    """
+
+    settings: type
+    sender: str
+
+
+TYPES: Final[Mapping[str, DestinationType]] = {
+    "dicom": DestinationType(settings=DicomDestination, sender="node.deliver.dicom:SENDER"),
+    "hl7": DestinationType(settings=Hl7Destination, sender="node.deliver.hl7:SENDER"),
+    "dicomweb": DestinationType(settings=DicomwebDestination, sender="node.deliver.dicomweb:SENDER"),
+}
+"""The node's own types. `find_type` finds those of other packages too."""
+
+
+def find_type(name: str) -> DestinationType | None:
+    """Return a type of destinations; None if there is none. Raises InputError if the package that adds it is faulty."""
+    return TYPES.get(name) or plugs.added(plugs.DESTINATIONS, name, DestinationType)
+
+
+def type_of(name: str) -> DestinationType:
+    """Return a type of destinations. Raises InputError if there is none any more."""
+    found = find_type(name)
+    if found is None:
+        raise InputError(f"no installed package has destinations of the type {name!r}; install the one that did")
+    return found
+
+
+def form_of(table: Mapping[str, object]) -> type:
+    """Return the dataclass for a destination's table: that of its `type`, or of `dicom` if it names none that is known.
+
+    What is wrong with the name is said by the rule on `type`.
+    """
+    with suppress(InputError):
+        if (found := find_type(str(table.get("type")))) is not None:
+            return found.settings
+    return DicomDestination
 
 
 def unsafe_destination(destination: DestinationSettings) -> Iterator[str]:

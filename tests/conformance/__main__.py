@@ -26,7 +26,7 @@ import pytest
 
 from models import progress
 from models.progress import ProgressReport
-from node.outputs.writers import OUTPUTS
+from node.outputs.kinds import OUTPUTS
 from tests.conformance import cases, controls, studies, validation, viewing
 from tests.conformance.browser import chromium
 from tests.conformance.ohif import ohif

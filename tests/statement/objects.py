@@ -11,8 +11,8 @@ from pydicom.dataset import Dataset
 from pydicom.uid import Comprehensive3DSRStorage
 
 from node.deliver import dicom
+from node.outputs.kinds import OUTPUTS
 from node.outputs.sr.findings import PRIVATE_SCHEME
-from node.outputs.writers import OUTPUTS
 from tests.statement import written
 from tests.statement.network import Rows, named
 

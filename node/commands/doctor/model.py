@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from node.commands.doctor.checks import Check, note, ok
+from node.checks import Check, note, ok
 from node.config import GPU_ENGINES, Settings
 from node.prompt_set import PromptSet
 from node.read import prompts
