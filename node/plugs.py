@@ -1,23 +1,60 @@
-"""What other packages add to the node: kinds of outputs and types of destinations, named by entry points.
+"""Tables that other packages may add to: kinds of outputs and types of destinations.
 
-The name of what a package adds has a hyphen, as `house-folder`, and nothing of the node's own has one. So a package
-never takes the place of what the node has. It is imported only when the settings name what it adds.
+A package adds an entry by an entry point. Its name has a hyphen, as `house-folder`, and no name of the node's own has
+one, so a package never takes the place of what the node has. It is imported only when the settings name what it adds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 from node.errors import InputError, where
 
-OUTPUTS: Final = "chex_node.outputs"
-DESTINATIONS: Final = "chex_node.destinations"
-"""The groups of entry points."""
-
 _MARK: Final = "-"
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(Generic[_T]):
+    """The node's own entries by name, and those that packages add to a group of entry points; kind: of an entry."""
+
+    group: str
+    kind: type[_T]
+    own: Mapping[str, _T]
+
+    def find(self, name: str) -> _T | None:
+        """Return an entry, None if there is none. Raises InputError if what a package adds cannot be used."""
+        if name in self.own:
+            return self.own[name]
+        place = installed(self.group, name)
+        try:
+            return None if place is None else load(place, self.kind)
+        except (KeyboardInterrupt, SystemExit, InputError):
+            raise
+        except BaseException as error:  # the boundary to a package of somebody else
+            raise InputError(f"the package that adds {name!r} cannot be imported: {where(error)}") from error
+
+    def entry(self, name: str) -> _T:
+        """Return an entry. Raises InputError if there is none any more."""
+        found = self.find(name)
+        if found is None:
+            raise InputError(f"no installed package adds {name!r}; install the one that did")
+        return found
+
+    def complaint(self, value: object) -> str | None:
+        """Say what is wrong with a name in the settings or at the command line; None if nothing is."""
+        name = str(value)
+        try:
+            if self.find(name) is not None:
+                return None
+        except InputError as error:
+            return str(error)
+        install = ", or install the package that adds it" if is_added(name) else ""
+        return f"{name!r} is unknown; use {' or '.join(self.own)}{install}"
 
 
 def is_added(name: str) -> bool:
@@ -26,25 +63,15 @@ def is_added(name: str) -> bool:
 
 
 @cache
-def added(group: str, name: str, kind: type[_T]) -> _T | None:
-    """Import what a package adds under a name; None if no package is installed that does, or it has no hyphen.
+def installed(group: str, name: str) -> str | None:
+    """Return where what a package adds under a name stands; None if no installed package adds it.
 
-    Raises InputError if it cannot be imported, is of another kind, or if several packages add it.
+    Raises InputError if several do.
     """
     found = tuple(entry_points(group=group, name=name)) if is_added(name) else ()
-    if not found:
-        return None
     if len(found) > 1:
         raise InputError(f"{name!r} is added by several packages; uninstall all but one of them")
-    try:
-        made = found[0].load()
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the boundary to a package of somebody else
-        raise InputError(f"the package that adds {name!r} cannot be imported: {where(error)}") from error
-    if not isinstance(made, kind):
-        raise InputError(f"the package that adds {name!r} has no {kind.__name__} under {found[0].value}")
-    return made
+    return found[0].value if found else None
 
 
 def load(place: str, kind: type[_T]) -> _T:

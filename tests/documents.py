@@ -132,5 +132,5 @@ def film_of(dataset: Dataset) -> str:
 def reference(dataset: Dataset) -> OutputObject:
     """Return the reference of an object that was written, as it is found in the object alone."""
     template = "".join(str(item.TemplateIdentifier) for item in dataset.get("ContentTemplateSequence", ()))
-    kind = next(name for name, kind in OUTPUTS.items() if kind.sop_class == dataset.SOPClassUID)
+    kind = next(name for name, kind in OUTPUTS.own.items() if kind.sop_class == dataset.SOPClassUID)
     return output_of(Written(kind=kind, dataset=dataset, subject=subject_of(dataset), template=template))

@@ -240,7 +240,7 @@ def test_the_schema_knows_exactly_the_settings_of_the_node() -> None:
     known = {f"{table}.{key}" for table, about in tables.items() for key in about.get("properties", ())}
     assert known == set(setting_names()) - OWN
     assert made_schema.with_kinds(text) == text  # else run python -m tests.statement
-    for name, kind in TYPES.items():
+    for name, kind in TYPES.own.items():
         assert set(schema["$defs"][name]["properties"]) == {item.name for item in dataclasses.fields(kind.settings)}
     caller = cast(Object, tables["listener"]["properties"]["callers"]["items"])
     assert set(caller["properties"]) == {item.name for item in dataclasses.fields(Caller)}

@@ -89,7 +89,7 @@ class Bench:
             reader=ScriptedReader(critical=folder / "critical"),
             prompts=prompts.load("chexpert14"),
             zone=ZoneInfo("UTC"),
-            kinds=(*OUTPUTS, "oru"),
+            kinds=(*OUTPUTS.own, "oru"),
         )
 
     def read(self, name: str) -> str:

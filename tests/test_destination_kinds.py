@@ -71,7 +71,7 @@ class Bench:
                 reader=reader,
                 prompts=prompts.load("chexpert14"),
                 zone=ZoneInfo("UTC"),
-                kinds=tuple(kind for kind in (*OUTPUTS, MESSAGE_KIND) if kind in kinds),
+                kinds=tuple(kind for kind in (*OUTPUTS.own, MESSAGE_KIND) if kind in kinds),
             ),
             ledger=self.ledger,
             metrics=Metrics(),

@@ -55,7 +55,9 @@ def setting_names(kind: type, where: str = "") -> list[str]:
     names = []
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        forms = [known.settings for known in TYPES.values()] if "form" in field.metadata else flat(hints[field.name])
+        forms = (
+            [known.settings for known in TYPES.own.values()] if "form" in field.metadata else flat(hints[field.name])
+        )
         tables = [hint for hint in forms if dataclasses.is_dataclass(hint)]
         names += [name for table in tables for name in setting_names(table, f"{where}{field.name}.")]
         if not tables:

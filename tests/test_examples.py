@@ -17,7 +17,7 @@ from node.checks import CheckState
 from node.commands.doctor.destinations import check_destinations
 from node.config import Settings
 from node.errors import ConfigError
-from node.outputs.kinds import OUTPUTS, kind_of
+from node.outputs.kinds import OUTPUTS
 from node.outputs.writers import write_objects
 from node.settings.destinations import TYPES
 from node.web import words
@@ -44,11 +44,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.syspath_prepend(str(packages))
-        plugs.added.cache_clear()
+        plugs.installed.cache_clear()
         yield
     for module in MODULES:
         sys.modules.pop(module, None)
-    plugs.added.cache_clear()
+    plugs.installed.cache_clear()
     importlib.invalidate_caches()
 
 
@@ -136,7 +136,7 @@ def test_the_settings_of_an_added_destination_have_rules(tmp_path: Path) -> None
 
 
 def test_what_no_package_adds_is_refused(tmp_path: Path) -> None:
-    plugs.added.cache_clear()
+    plugs.installed.cache_clear()
     table = tomllib.loads(config.render(settings_for(tmp_path / "node", archive_port=104)))
     table["destinations"][0] |= {"outputs": [KEY_FILMS], "type": FOLDER}
 
@@ -155,14 +155,14 @@ def test_a_package_that_no_setting_names_is_not_imported(tmp_path: Path) -> None
     settings = settings_for(tmp_path / "node", archive_port=104)
 
     config.parse(tomllib.loads(config.render(settings)))
-    kind_of("gsps")
+    OUTPUTS.entry("gsps")
 
     assert not sys.modules.keys() & set(MODULES)
 
 
 BAD = {
     "cannot be imported: ModuleNotFoundError": {"bad-kind": "no_such_module:KIND"},
-    "has no OutputKind under pathlib:Path": {"bad-kind": "pathlib:Path"},
+    "there is no OutputKind under pathlib:Path": {"bad-kind": "pathlib:Path"},
     "is unknown; use sr": {"kind": "key_films:KIND"},
 }
 
@@ -174,19 +174,19 @@ def test_a_package_that_is_no_good_is_refused(
     folder = tmp_path / "bad-1.0.dist-info"
     folder.mkdir()
     lines = [f"{name} = {place}" for name, place in points.items()]
-    (folder / "entry_points.txt").write_text("\n".join((f"[{plugs.OUTPUTS}]", *lines)), encoding="utf-8")
+    (folder / "entry_points.txt").write_text("\n".join((f"[{OUTPUTS.group}]", *lines)), encoding="utf-8")
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugs.added.cache_clear()
+    plugs.installed.cache_clear()
     table = tomllib.loads(config.render(settings_for(tmp_path / "node", archive_port=104)))
     table["destinations"][0]["outputs"] = list(points)
 
     with pytest.raises(ConfigError) as refused:
         config.parse(table)
 
-    plugs.added.cache_clear()
+    plugs.installed.cache_clear()
     assert complaint in str(refused.value)
 
 
 def test_no_kind_or_type_of_the_nodes_own_has_a_hyphen() -> None:
-    assert not [name for name in (*OUTPUTS, *TYPES) if plugs.is_added(name)]
+    assert not [name for name in (*OUTPUTS.own, *TYPES.own) if plugs.is_added(name)]

@@ -364,7 +364,7 @@ def test_every_output_says_that_a_film_was_stretched(tmp_path: Path) -> None:
     film = film_of({"WindowWidth": 1})
     caution = wording.CAUTIONS[Note.STRETCHED]
 
-    report, objects = written(film, tmp_path, kinds=tuple(OUTPUTS))
+    report, objects = written(film, tmp_path, kinds=tuple(OUTPUTS.own))
     message = oru.write(report, {film.SOPInstanceUID: objects[0][1]}, ZONE, order=None, documents=[])[1]
 
     assert Counter(kind for kind, _ in objects) == {"sr": 1, "sr3d": 1, "text": 1, "gsps": 1, "sc": 2}
@@ -672,7 +672,7 @@ def test_meta_elements_of_a_received_film_reach_no_output(tmp_path: Path) -> Non
     answered = answer_film(path, ScriptedReader(), PROMPTS)
 
     assert answered.film is not None and answered.film.is_read
-    _, objects = written_from(path, kinds=tuple(OUTPUTS))
+    _, objects = written_from(path, kinds=tuple(OUTPUTS.own))
     assert len(objects) == 6
     for _, dataset in objects:
         assert "NOBODY" not in str(dataset.file_meta) + "".join(texts(dataset))

@@ -65,7 +65,7 @@ def ends_well(content: bytes) -> bool:
             )
             uid = answered.film.source
             sources = from_files({uid: answered.dataset}, {uid: path})
-            return bool(list(write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=tuple(OUTPUTS))))
+            return bool(list(write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=tuple(OUTPUTS.own))))
         return answered.reason is not None
 
 

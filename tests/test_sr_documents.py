@@ -71,7 +71,7 @@ def test_the_studys_report_has_every_impression_and_reason() -> None:
 def earlier(uid: str, film: str = "") -> OutputObject:
     """Name a report of an earlier round."""
     return OutputObject(
-        kind="sr", study_uid=samples.STUDY, sop_class_uid=OUTPUTS["sr"].sop_class, sop_instance_uid=uid,
+        kind="sr", study_uid=samples.STUDY, sop_class_uid=OUTPUTS.own["sr"].sop_class, sop_instance_uid=uid,
         series_instance_uid=f"{uid}.1", subject=Subject(about=About.FILM, film=film) if film else Subject(),
     )  # fmt: skip
 

@@ -182,7 +182,7 @@ def test_an_archive_must_accept_the_class_of_all_it_gets(wanted: tuple[str, ...]
 def earlier(kind: str, uid: str, film: str = "") -> OutputObject:
     """Name a report of an earlier round."""
     return OutputObject(
-        kind=kind, study_uid=samples.STUDY, sop_class_uid=OUTPUTS[kind].sop_class, sop_instance_uid=uid,
+        kind=kind, study_uid=samples.STUDY, sop_class_uid=OUTPUTS.own[kind].sop_class, sop_instance_uid=uid,
         series_instance_uid=f"{uid}.1", subject=Subject(about=About.FILM, film=film) if film else Subject(),
     )  # fmt: skip
 

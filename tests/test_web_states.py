@@ -252,6 +252,6 @@ def test_findings_with_their_sides_are_suggested_and_understood(settings: Settin
 
 def test_the_pages_have_words_for_everything() -> None:
     assert words.WITHHELD.keys() == {*metrics.WITHHELD, CORRECTED}
-    assert not [kind for kind in (*OUTPUTS, "oru", rejection.KIND) if words.output_kind(kind) == kind]
+    assert not [kind for kind in (*OUTPUTS.own, "oru", rejection.KIND) if words.output_kind(kind) == kind]
     assert words.ANSWERS.keys() == {*FindingState, ""}
     assert "normal" not in " ".join(words.ANSWERS.values()).lower()

@@ -41,17 +41,17 @@ def saved(folder: Path, *objects: Dataset) -> tuple[Mapping[str, Dataset], Mappi
     return sources(*objects), paths
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("kind", OUTPUTS.own)
 def test_objects_have_the_class_of_their_kind(kind: str) -> None:
     objects = written(several(), unread(2), kinds=(kind,))
 
     # Reports that are texts are Comprehensive SR for destinations with Comprehensive 3D SR too.
     assert {made.kind for made in objects} == ({kind, "sr"} if kind == "sr3d" else {kind})
-    assert all(made.dataset.SOPClassUID == OUTPUTS[made.kind].sop_class for made in objects)
+    assert all(made.dataset.SOPClassUID == OUTPUTS.own[made.kind].sop_class for made in objects)
 
 
 def test_what_a_writer_says_of_an_object_stands_in_it() -> None:
-    objects = written(replace(several(), ratio=samples.ratio()), unread(2), film(3), kinds=tuple(OUTPUTS))
+    objects = written(replace(several(), ratio=samples.ratio()), unread(2), film(3), kinds=tuple(OUTPUTS.own))
 
     said = [(made.kind, made.subject, made.template) for made in objects]
     found = [reference(made.dataset) for made in objects]
@@ -70,11 +70,11 @@ def test_a_report_needs_no_picture() -> None:
 def test_pictures_are_asked_for_film_by_film() -> None:
     asked: list[str] = []
 
-    objects = written(several(), unread(2), film(3), kinds=tuple(OUTPUTS), picture=lambda uid: asked.append(uid))
+    objects = written(several(), unread(2), film(3), kinds=tuple(OUTPUTS.own), picture=lambda uid: asked.append(uid))
 
     assert asked == sorted(asked)
     assert set(asked) == {samples.film_uid(1), samples.film_uid(3)}
-    assert {made.kind for made in objects} == set(OUTPUTS)
+    assert {made.kind for made in objects} == set(OUTPUTS.own)
 
 
 def test_films_that_cannot_be_decoded_lose_their_picture_alone() -> None:

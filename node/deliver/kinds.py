@@ -15,7 +15,7 @@ from node.checks import Check
 from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments
 from node.domain import Delivery
-from node.settings.destinations import DestinationSettings, type_of
+from node.settings.destinations import TYPES, DestinationSettings
 
 _D = TypeVar("_D", bound=DestinationSettings)
 
@@ -69,7 +69,7 @@ class Sender(Generic[_D]):
 
 def sender_of(destination: DestinationSettings) -> Sender[DestinationSettings]:
     """Return the code of a destination's type. Raises InputError if its package is not installed any more."""
-    return plugs.load(type_of(destination.type).sender, Sender)
+    return plugs.load(TYPES.entry(destination.type).sender, Sender)
 
 
 def can_confirm(destination: DestinationSettings) -> bool:

@@ -16,14 +16,14 @@ from pydicom.errors import InvalidDicomError
 
 from node.domain import Film, JsonObject, Report
 from node.outputs import document, gsps_grayscale, overlay, report_json, report_txt
-from node.outputs.kinds import OUTPUTS, Written, kind_of
+from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.source import Source
 from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
 _RESULTS: Final = (
     *("*.overlay.png", "*.ratio.dcm", "*.sc2.dcm", "*.*-*.dcm", f"{files.TEMPORARY}*"),
-    *(f"{start}{kind}.dcm" for kind in OUTPUTS for start in ("*.", "")),
+    *(f"{start}{kind}.dcm" for kind in OUTPUTS.own for start in ("*.", "")),
 )
 """What an earlier run may have left; the name of a kind that another package adds has a hyphen."""
 
@@ -52,7 +52,7 @@ def write_folder(
     files.sync_folder(out)
     names = []
     for written in objects:
-        names.append(kind_of(written.kind).file_name(written, len(report.read_films)))
+        names.append(OUTPUTS.entry(written.kind).file_name(written, len(report.read_films)))
         _keep(folder / names[-1], written.dataset)
     for film in report.read_films:
         source = sources[film.source]

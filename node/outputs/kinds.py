@@ -6,7 +6,7 @@ imported when it writes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +20,8 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 
-from node import plugs
 from node.domain import About, Subject
-from node.errors import InputError
+from node.plugs import Table, is_added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,69 +79,47 @@ class OutputKind:
     file_name: Callable[[Written, int], str] = file_of_film
 
 
-OUTPUTS: Final[Mapping[str, OutputKind]] = {
-    "sr": OutputKind(
-        title="structured report",
-        sop_class=ComprehensiveSRStorage,
-        writer="node.outputs.sr.report:write",
-        file_name=file_of_report,
-    ),
-    "sr3d": OutputKind(
-        title="structured report, 3D form",
-        sop_class=Comprehensive3DSRStorage,
-        writer="node.outputs.sr.report:write_3d",
-        file_name=file_of_report,
-    ),
-    "text": OutputKind(
-        title="report as text",
-        sop_class=BasicTextSRStorage,
-        writer="node.outputs.sr.report:write_text",
-        file_name=file_of_report,
-    ),
-    "gsps": OutputKind(
-        title="presentation state",
-        sop_class=GrayscaleSoftcopyPresentationStateStorage,
-        writer="node.outputs.gsps:write",
-        needs_picture=True,
-    ),
-    "sc": OutputKind(
-        title="picture with boxes",
-        sop_class=SecondaryCaptureImageStorage,
-        writer="node.outputs.secondary_capture:write",
-        needs_picture=True,
-    ),
-}
-"""The node's own kinds. `kind_of` finds those of other packages too."""
+OUTPUTS: Final = Table(
+    group="chex_node.outputs",
+    kind=OutputKind,
+    own={
+        "sr": OutputKind(
+            title="structured report",
+            sop_class=ComprehensiveSRStorage,
+            writer="node.outputs.sr.report:write",
+            file_name=file_of_report,
+        ),
+        "sr3d": OutputKind(
+            title="structured report, 3D form",
+            sop_class=Comprehensive3DSRStorage,
+            writer="node.outputs.sr.report:write_3d",
+            file_name=file_of_report,
+        ),
+        "text": OutputKind(
+            title="report as text",
+            sop_class=BasicTextSRStorage,
+            writer="node.outputs.sr.report:write_text",
+            file_name=file_of_report,
+        ),
+        "gsps": OutputKind(
+            title="presentation state",
+            sop_class=GrayscaleSoftcopyPresentationStateStorage,
+            writer="node.outputs.gsps:write",
+            needs_picture=True,
+        ),
+        "sc": OutputKind(
+            title="picture with boxes",
+            sop_class=SecondaryCaptureImageStorage,
+            writer="node.outputs.secondary_capture:write",
+            needs_picture=True,
+        ),
+    },
+)
 
 DEFAULT_OUTPUTS: Final = ("sr", "gsps")
 
 
-def find_kind(name: str) -> OutputKind | None:
-    """Return a kind of output; None if there is none. Raises InputError if the package that adds it is faulty."""
-    return OUTPUTS.get(name) or plugs.added(plugs.OUTPUTS, name, OutputKind)
-
-
-def kind_of(name: str) -> OutputKind:
-    """Return a kind of output. Raises InputError if there is none any more."""
-    found = find_kind(name)
-    if found is None:
-        raise InputError(f"no installed package writes outputs of the kind {name!r}; install the one that did")
-    return found
-
-
 def in_order(names: Collection[str]) -> tuple[str, ...]:
     """Return the kinds among some names in the order in which they are written: the node's own first."""
-    own = [name for name in OUTPUTS if name in names]
-    return (*own, *sorted(filter(plugs.is_added, names)))
-
-
-def unknown(value: object) -> str | None:
-    """Say what is wrong with the name of a kind in the settings or at the command line; None if nothing is."""
-    name = str(value)
-    try:
-        if find_kind(name) is not None:
-            return None
-    except InputError as error:
-        return str(error)
-    install = ", or install the package that adds it" if plugs.is_added(name) else ""
-    return f"{name!r} is unknown; use {' or '.join(OUTPUTS)}{install}"
+    own = [name for name in OUTPUTS.own if name in names]
+    return (*own, *sorted(filter(is_added, names)))

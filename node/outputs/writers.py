@@ -16,7 +16,7 @@ from node import plugs
 from node.dicom import attributes
 from node.domain import MESSAGE_KIND, About, Film, ModelIdentity, OutputObject, Report, derive_uid
 from node.outputs import rejection
-from node.outputs.kinds import Written, kind_of
+from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.parts import Part
 from node.outputs.source import Source
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
@@ -69,7 +69,7 @@ def write_objects(
         return
     own = {film.source: sources[film.source] for film in report.films}  # what others say is not about this patient
     named = {uid: replace(source, header=_with_series(source.header)) for uid, source in own.items()}
-    drawn = [kind for kind in kinds if kind_of(kind).needs_picture]
+    drawn = [kind for kind in kinds if OUTPUTS.entry(kind).needs_picture]
     texts = [written for kind in kinds if kind not in drawn for written in writer_of(kind)(report, named, zone)]
     each_once = {str(written.dataset.SOPInstanceUID): written for written in texts}
     yield from each_once.values()
@@ -81,13 +81,13 @@ def write_objects(
 
 def writer_of(kind: str) -> Writer:
     """Return the writer of a kind, which is imported now if it was not before."""
-    writer: Writer = plugs.load(kind_of(kind).writer, FunctionType)
+    writer: Writer = plugs.load(OUTPUTS.entry(kind).writer, FunctionType)
     return writer
 
 
 def sop_class_of(kind: str) -> UID:
     """Return the SOP class of the objects of a kind, rejection notes included."""
-    return rejection.SOP_CLASS if kind == rejection.KIND else kind_of(kind).sop_class
+    return rejection.SOP_CLASS if kind == rejection.KIND else OUTPUTS.entry(kind).sop_class
 
 
 def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
@@ -101,9 +101,9 @@ def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
 
 def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
     """Return the SOP classes that a destination must accept, each with the entry of its setting that needs it."""
-    wanted = {kind_of(kind).sop_class: kind for kind in kinds_wanted(outputs)}
+    wanted = {OUTPUTS.entry(kind).sop_class: kind for kind in kinds_wanted(outputs)}
     if COMPREHENSIVE_3D.kind in outputs:
-        wanted.setdefault(kind_of(COMPREHENSIVE.kind).sop_class, COMPREHENSIVE_3D.kind)  # of reports on studies
+        wanted.setdefault(OUTPUTS.entry(COMPREHENSIVE.kind).sop_class, COMPREHENSIVE_3D.kind)  # of reports on studies
     return wanted
 
 

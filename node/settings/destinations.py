@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from node import plugs
 from node.domain import MESSAGE_KIND
 from node.errors import InputError
 from node.hl7.character_sets import CODECS, DEFAULT
-from node.outputs.kinds import DEFAULT_OUTPUTS, unknown
+from node.outputs import kinds
+from node.outputs.kinds import DEFAULT_OUTPUTS
+from node.plugs import Table
 from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, Rule, between, one_of, setting
 from node.settings.tls import TlsSettings
 
@@ -24,17 +25,11 @@ _GIVE_UP_HOURS = between(0.001, 8760.0)
 
 
 def _is_type(value: object) -> str | None:
-    try:
-        if find_type(str(value)) is not None:
-            return None
-    except InputError as error:
-        return str(error)
-    install = ", or install the package that adds it" if plugs.is_added(str(value)) else ""
-    return f"{value!r} is unknown; use {' or '.join(TYPES)}{install}"
+    return TYPES.complaint(value)
 
 
 TYPE: Final[Rule] = _is_type
-OUTPUTS: Final[Rule] = unknown
+OUTPUTS: Final[Rule] = kinds.OUTPUTS.complaint
 """The rules for `type`, and for `outputs` of a destination that gets DICOM objects."""
 
 
@@ -162,25 +157,15 @@ class DestinationType:
     sender: str
 
 
-TYPES: Final[Mapping[str, DestinationType]] = {
-    "dicom": DestinationType(settings=DicomDestination, sender="node.deliver.dicom:SENDER"),
-    "hl7": DestinationType(settings=Hl7Destination, sender="node.deliver.hl7:SENDER"),
-    "dicomweb": DestinationType(settings=DicomwebDestination, sender="node.deliver.dicomweb:SENDER"),
-}
-"""The node's own types. `find_type` finds those of other packages too."""
-
-
-def find_type(name: str) -> DestinationType | None:
-    """Return a type of destinations; None if there is none. Raises InputError if the package that adds it is faulty."""
-    return TYPES.get(name) or plugs.added(plugs.DESTINATIONS, name, DestinationType)
-
-
-def type_of(name: str) -> DestinationType:
-    """Return a type of destinations. Raises InputError if there is none any more."""
-    found = find_type(name)
-    if found is None:
-        raise InputError(f"no installed package has destinations of the type {name!r}; install the one that did")
-    return found
+TYPES: Final = Table(
+    group="chex_node.destinations",
+    kind=DestinationType,
+    own={
+        "dicom": DestinationType(settings=DicomDestination, sender="node.deliver.dicom:SENDER"),
+        "hl7": DestinationType(settings=Hl7Destination, sender="node.deliver.hl7:SENDER"),
+        "dicomweb": DestinationType(settings=DicomwebDestination, sender="node.deliver.dicomweb:SENDER"),
+    },
+)
 
 
 def form_of(table: Mapping[str, object]) -> type:
@@ -189,7 +174,7 @@ def form_of(table: Mapping[str, object]) -> type:
     What is wrong with the name is said by the rule on `type`.
     """
     with suppress(InputError):
-        if (found := find_type(str(table.get("type")))) is not None:
+        if (found := TYPES.find(str(table.get("type")))) is not None:
             return found.settings
     return DicomDestination
 

@@ -11,7 +11,7 @@ from typing import Final
 from node.domain import MESSAGE_KIND, FindingState
 from node.errors import InputError
 from node.outputs import rejection, wording
-from node.outputs.kinds import kind_of
+from node.outputs.kinds import OUTPUTS
 
 STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
@@ -93,6 +93,6 @@ def output_kind(name: str) -> str:
     if name in _OTHER_KINDS:
         return _OTHER_KINDS[name]
     try:
-        return kind_of(name).title
+        return OUTPUTS.entry(name).title
     except InputError:
         return name

@@ -33,9 +33,9 @@ from tests.conformance.ohif import ohif
 from tests.conformance.studies import Study
 from tests.conformance.viewing import Seen
 
-DRAWN_KINDS = tuple(kind for kind in ("sr", "sr3d") if kind in OUTPUTS)
+DRAWN_KINDS = tuple(kind for kind in ("sr", "sr3d") if kind in OUTPUTS.own)
 """The kinds of report that hold boxes."""
-OHIF_KINDS = (*DRAWN_KINDS, *(kind for kind in ("text",) if kind in OUTPUTS))
+OHIF_KINDS = (*DRAWN_KINDS, *(kind for kind in ("text",) if kind in OUTPUTS.own))
 
 
 def main() -> int:

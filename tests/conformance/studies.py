@@ -158,7 +158,9 @@ def versions(name: str, folder: Path, *, kind: str) -> list[Study]:
     return written
 
 
-def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(OUTPUTS), earlier: Sequence[Study] = ()) -> Study:
+def write(
+    case: Case, folder: Path, *, kinds: Sequence[str] = tuple(OUTPUTS.own), earlier: Sequence[Study] = ()
+) -> Study:
     """Read the films of a case from files, and write every kind of output; earlier: what was written of it before."""
     prompts = prompt_sets.load("chexpert14")
     answered, paths = [], []

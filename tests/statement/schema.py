@@ -15,7 +15,7 @@ _PLACE: Final = re.compile(r'(?<="output": {"anyOf": \[{"enum": )\[[^]]*\]')
 
 def with_kinds(text: str) -> str:
     """Return the schema with the kinds that the node has. Raises ValueError if it has no place for them."""
-    made, count = _PLACE.subn(json.dumps(list(OUTPUTS)), text)
+    made, count = _PLACE.subn(json.dumps(list(OUTPUTS.own)), text)
     if count != 1:
         raise ValueError("the schema has no definition of an output")
     return made

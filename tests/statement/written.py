@@ -64,7 +64,7 @@ class Study:
         sources = {uid: Source(header=header, picture=lambda: _GRAY) for uid, header in self.sources.items()}
         known = list(chain.from_iterable(self.report.earlier))
         written: list[tuple[str, Dataset]] = []
-        for made in writers.write_objects(self.report, sources, zone=samples.BERLIN, kinds=tuple(OUTPUTS)):
+        for made in writers.write_objects(self.report, sources, zone=samples.BERLIN, kinds=tuple(OUTPUTS.own)):
             known.append(writers.numbered(made, known))
             written.append((made.kind, dcmread(BytesIO(save_bytes(made.dataset)))))
         return written
