@@ -55,7 +55,7 @@ PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python 
   --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
 PHANTOM := models/weights/phantom
-DOCUMENTS := *.md LICENSE CITATION.cff docs helm/README.md $(PHANTOM)/MODEL_CARD.md $(PHANTOM)/card
+DOCUMENTS := *.md LICENSE CITATION.cff docs helm/README.md examples/*/README.md $(PHANTOM)/MODEL_CARD.md $(PHANTOM)/card
 # One thread for each process: those of so small a network wait for each other longer than they compute.
 PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 

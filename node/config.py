@@ -20,7 +20,7 @@ from node.domain import UNSET_ZONE
 from node.errors import ConfigError
 from node.hl7.character_sets import NAMES
 from node.settings.audit import AuditSettings, unusable_audit
-from node.settings.destinations import DestinationSettings, unsafe_destination
+from node.settings.destinations import DestinationSettings, form_of, unsafe_destination
 from node.settings.file import (
     ADDRESS,
     AE_TITLE,
@@ -241,7 +241,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     audit: AuditSettings | None = None
     trace: TraceSettings = field(default_factory=TraceSettings)
-    destinations: tuple[DestinationSettings, ...] = ()
+    destinations: tuple[DestinationSettings, ...] = field(default=(), metadata={"form": form_of})
 
 
 def load(path: Path) -> Settings:

@@ -318,16 +318,18 @@ class Report:
         again = [derive_uid("again", said, str(number)) for number in range(1, len(earlier) + 1)]
         return next((uid for uid in (said, *again) if uid in earlier[-1]), again[-1])
 
-    def version(self, uid: str, *, about: str, kinds: Collection[str]) -> int:
-        """Return which version an object is of what the node says about a film or study: 1, if it said nothing before.
+    def version(self, uid: str, subject: Subject, *, kinds: Collection[str]) -> int:
+        """Return which version an object is of what the node says about a subject: 1, if it said nothing before.
 
-        uid: its own; about: as `OutputObject.film`; kinds: those of one document, as the forms of a report
+        uid: its own; kinds: those of one document, as the forms of a report
         A round that wrote nothing new about it, in whatever form, made no version.
         """
         known: set[str] = set()
         version = 1
         for outputs in self.earlier:
-            of_it = {output.sop_instance_uid for output in outputs if output.film == about and output.kind in kinds}
+            of_it = {
+                output.sop_instance_uid for output in outputs if output.subject == subject and output.kind in kinds
+            }
             if uid in of_it - known:
                 break
             version += not of_it <= known
@@ -335,12 +337,28 @@ class Report:
         return version
 
 
+class About(StrEnum):
+    """What an output may be about: a film, its cardiothoracic ratio, a study or part of it, an answer about a film."""
+
+    FILM = "film"
+    RATIO = "ratio"
+    STUDY = "study"
+    ANSWER = "answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What an output is about; film: its SOP Instance UID, "" for a study or a part of it."""
+
+    about: About = About.STUDY
+    film: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputObject:
     """An output: a DICOM object, or an HL7 message without SOP class and series. One UID never carries two contents.
 
-    film: SOP Instance UID of the film that a structured report, presentation state or secondary capture is about, with
-        "ratio " before it if the report is on its cardiothoracic ratio; "" for a report on the study, and other kinds
+    subject: what it is about; a message and a rejection note are about the study
     priority: `critical` if a film of the round has a critical finding, else `routine`
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds
     number: Instance Number; 0 for a message
@@ -352,7 +370,7 @@ class OutputObject:
     sop_class_uid: str
     sop_instance_uid: str
     series_instance_uid: str
-    film: str = field(default="", compare=False)
+    subject: Subject = field(default=Subject(), compare=False)
     priority: str = field(default=ROUTINE, compare=False)
     template: str = field(default="", compare=False)
     number: int = field(default=0, compare=False)

@@ -28,6 +28,7 @@ from node.domain import (
     MESSAGE_KIND,
     NO_PART,
     ROUTINE,
+    About,
     Film,
     JsonObject,
     OutputObject,
@@ -43,6 +44,7 @@ from node.outputs import document, impression, oru, patient_update, rejection, r
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.correction import from_json
 from node.outputs.film_headers import FilmHeaders
+from node.outputs.kinds import in_order
 from node.outputs.parts import Division, divide, patients_of, related
 from node.outputs.patient import best_described, noted, said_of_request
 from node.outputs.patient_update import Followed, StoredUpdate
@@ -325,7 +327,7 @@ class Pipeline:
         for output, content in self._counted(plan.study_uid, self._objects(plan, answers)):
             self._keep(output, content, answers.report)
             outputs.append(output)
-        outputs.sort(key=lambda output: output.film not in critical)
+        outputs.sort(key=lambda output: output.subject.about is About.RATIO or output.subject.film not in critical)
         messages = answers.parts if MESSAGE_KIND in self.kinds else ()
         return Written(
             outputs=tuple(outputs),
@@ -444,14 +446,14 @@ class Pipeline:
             header_of=self._unrejected(plan, notes),
             parts=[part.sources.keys() for part in answers.parts],
         )
-        for dataset in (
+        for note in (
             *rejection.own_notes(
                 notes, report, earlier=earlier, answers=sent, headers=answers.headers, content_of=content_of, zone=zone
             ),
             *followed.notes(report, written=written, content_of=content_of, zone=zone),
         ):
-            known.append(output := writers.numbered(rejection.KIND, dataset, known))
-            yield output, document.save_bytes(dataset)
+            known.append(output := writers.numbered(note, known))
+            yield output, document.save_bytes(note.dataset)
 
     def _of_part(
         self,
@@ -464,13 +466,13 @@ class Pipeline:
     ) -> Iterator[tuple[OutputObject, bytes]]:
         """Yield the objects on a part of a study, and its message last; instead_of: as in `_objects`."""
         documents = []
-        kinds = [kind for kind in writers.OUTPUTS if kind in wanted]
-        for kind, dataset in writers.write_objects(part.report, part.sources, zone=self.zone, kinds=kinds):
-            output = writers.numbered(kind, dataset, known)
+        kinds = in_order(wanted)
+        for written in writers.write_objects(part.report, part.sources, zone=self.zone, kinds=kinds):
+            output = writers.numbered(written, known)
             known.append(output)
             if instead_of is None or output in instead_of:
                 documents.append(output)
-                yield output, document.save_bytes(dataset)
+                yield output, document.save_bytes(written.dataset)
         if MESSAGE_KIND in wanted:
             order = self._order(plan, part)
             yield oru.write(part.report, part.headers, self.zone, order=order, documents=documents)

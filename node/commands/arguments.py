@@ -11,7 +11,7 @@ from node.character_sets import TERMS
 from node.config import ENGINES, ModelSettings, ReportSettings
 from node.domain import Box
 from node.errors import InputError
-from node.settings.destinations import DEFAULT_OUTPUTS, OUTPUT_KINDS
+from node.outputs.kinds import DEFAULT_OUTPUTS, OUTPUTS, in_order
 
 
 def add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
@@ -72,7 +72,7 @@ def add_read(read: argparse.ArgumentParser, *, run: object) -> None:
         type=outputs,
         default=DEFAULT_OUTPUTS,
         metavar="KIND,...",
-        help=f"objects to write, of {', '.join(OUTPUT_KINDS)}; default {','.join(DEFAULT_OUTPUTS)}",
+        help=f"objects to write, of {', '.join(OUTPUTS.own)}; default {','.join(DEFAULT_OUTPUTS)}",
     )
     read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
     read.add_argument(
@@ -122,9 +122,9 @@ def _count(text: str) -> int:
 def outputs(text: str) -> tuple[str, ...]:
     """Return the kinds of outputs in the order of the table, each once."""
     wanted = text.split(",")
-    if unknown := [kind for kind in wanted if kind not in OUTPUT_KINDS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no output; choose of {', '.join(OUTPUT_KINDS)}")
-    return tuple(kind for kind in OUTPUT_KINDS if kind in wanted)
+    if complaint := next(filter(None, map(OUTPUTS.complaint, wanted)), None):
+        raise argparse.ArgumentTypeError(complaint)
+    return in_order(wanted)
 
 
 def box(text: str) -> Box:

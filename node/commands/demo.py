@@ -11,22 +11,23 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydicom import dcmread
-from pydicom.dataset import Dataset
 
 from node.config import Caller, ListenerSettings, ModelSettings, Settings, StorageSettings, StudySettings
 from node.deliver import dicom
+from node.deliver.kinds import Calling
+from node.domain import OutputObject
 from node.errors import NodeError
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
-from node.outputs.writers import kind_of
+from node.outputs.kinds import Written
 from node.pipeline import Pipeline, Round
 from node.read import prompts
 from node.read.model import Reader, open_reader
@@ -34,6 +35,7 @@ from node.receive.listener import Listener
 from node.service import app
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings
+from node.store.instances import Instance
 from node.store.rounds import RoundMark, covered
 from node.store.spool import Spool
 
@@ -78,7 +80,7 @@ def run(out: Path, *, model: ModelSettings, say: Say, stay: Callable[[str], None
             running = parts.enter_context(app.run(settings, reader=lambda: reader))
         with _stage(f"send {len(FILMS)} films by C-STORE", say):
             for path in FILMS:
-                dicom.send(path.read_bytes(), _to(_NODE, running.dicom_port or 0), calling_aet=_MODALITY)
+                dicom.send(path.read_bytes(), _to(_NODE, running.dicom_port or 0), Calling(ae_title=_MODALITY))
         with _stage("read, write and deliver SR and GSPS", say):
             _await(arrived, Spool(settings.storage.directory), count=len(FILMS))
         with _stage(f"write {out}", say):
@@ -146,12 +148,20 @@ def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> Non
         answers = pipeline.answers(
             Round(study_uid=study_uid, number=1, files=files, created_at=datetime.now(UTC).replace(microsecond=0))
         )
-        objects = [_received(instance.path) for instance in archive.study(study_uid).instances]
+        names = [part.report.part for part in answers.parts]
+        sent = {output.sop_instance_uid: output for mark in pipeline.spool.rounds(study_uid) for output in mark.outputs}
+        objects = [_received(instance, sent, names) for instance in archive.study(study_uid).instances]
         sources = {uid: source for part in answers.parts for uid, source in part.sources.items()}
         write_folder(out, answers.report, objects, sources, sections=[part.report for part in answers.parts])
 
 
-def _received(path: Path) -> tuple[str, Dataset]:
-    """Return kind and content of an object that the archive received."""
-    dataset = dcmread(path)
-    return kind_of(dataset), dataset
+def _received(instance: Instance, sent: Mapping[str, OutputObject], parts: Sequence[str]) -> Written:
+    """Return an object that the archive received, as the node wrote it; parts: their names."""
+    output = sent[instance.sop_instance_uid]
+    return Written(
+        kind=output.kind,
+        dataset=dcmread(instance.path),
+        subject=output.subject,
+        template=output.template,
+        part=parts[output.part],
+    )

@@ -20,6 +20,7 @@ from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.outputs.folder import hash_of, made_before, write_folder
+from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.outputs.parts import divide
 from node.outputs.patient import noted
 from node.outputs.source import from_files
@@ -28,7 +29,6 @@ from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Answered, answer_film
 from node.read.model import Reader
-from node.settings.destinations import DEFAULT_OUTPUTS
 
 DONE_BEFORE: Final = "done before"
 

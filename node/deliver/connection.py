@@ -11,6 +11,8 @@ from node.net.tls import client_context, complaint, system_context
 from node.settings.destinations import DicomwebDestination
 from node.settings.tls import TlsSettings
 
+START: Final = "start it, or correct host, port and tls of this destination"
+"""What `doctor` advises about a peer that cannot be reached."""
 _ALERT_SECONDS: Final = 1.0
 
 

@@ -11,19 +11,18 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final
 
 from node import log
-from node.deliver import destinations, dicom, dicomweb
 from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments, Next, decide
+from node.deliver.kinds import Asking, Calling, can_confirm, sender_of
 from node.deliver.outages import Pauses
 from node.deliver.results import Asked, DeliveryJson, Sent
 from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, RetryLater, where
 from node.metrics import Metrics
-from node.outputs.writers import sop_class_of
-from node.settings.destinations import DestinationSettings, DicomDestination, DicomwebDestination, Hl7Destination
+from node.settings.destinations import DestinationSettings, DicomDestination
 from node.store import sent_answers
 from node.store.ledger import DeliveryRecord, Ledger, is_away
 from node.store.spool import Spool
@@ -32,12 +31,8 @@ _FIRST_WAIT_SECONDS: Final = 1.0
 _FIRST_ASK_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 _PROBE_STEP_SECONDS: Final = 60.0
-_FOUND_SECONDS: Final = 600.0
-"""So long a DICOMweb archive may take until a query finds an object that it took."""
 _HOUR_SECONDS: Final = 3600.0
 _REMOVED: Final = "the destination is no longer in the settings; add it again and retry, or abandon it"
-
-_Committing: TypeAlias = DicomDestination | DicomwebDestination
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +53,10 @@ class Sending:
     associations: Associations = field(default_factory=Associations)
     pauses: Pauses = field(default_factory=Pauses)
     report_seconds: float = 2.0
+
+    @property
+    def _calling(self) -> Calling:
+        return Calling(ae_title=self.calling_aet, associations=self.associations)
 
     def send(self, delivered: DeliveryJson, attempt: int, started: float, may_give_way: bool = False) -> Sent:
         """Try once to deliver one output. If the ledger says it was sent, it is not sent again.
@@ -83,7 +82,7 @@ class Sending:
         log.get().debug("delivery.begun", attempts=attempt, **_facts(delivery, settings))
         try:
             with self.metrics.timed("deliver"):
-                destinations.deliver(content, settings, calling_aet=self.calling_aet, associations=self.associations)
+                sender_of(settings).send(content, settings, self._calling)
         except RetryLater as error:
             if time.time() > _end(settings, started):
                 return self._parked(delivery, attempt, "expired", reason=_gave_up(error, settings))
@@ -135,7 +134,7 @@ class Sending:
         try:
             is_back = self.pauses.wait(
                 destination,
-                lambda: destinations.probe(settings, calling_aet=self.calling_aet),
+                lambda: sender_of(settings).probe(settings, self._calling),
                 limit_seconds=limit,
             )
         except (KeyboardInterrupt, SystemExit):
@@ -183,22 +182,27 @@ class Sending:
     def _next(self, delivery: Delivery) -> Next:
         return decide(self.ledger.delivery_record(delivery))
 
-    def _ask(self, open_: Sequence[Delivery], settings: _Committing, attempt: int, started: float) -> bool:
+    def _ask(self, open_: Sequence[Delivery], settings: DestinationSettings, attempt: int, started: float) -> bool:
         """Request commitment in one transaction and wait briefly for the answer; park what can never be committed.
 
         Returns whether the destination is down.
         """
-        if not open_:
+        confirm = sender_of(settings).confirm
+        if not open_ or confirm is None:
             return False
-        transaction_uid = derive_uid("transaction", str(uuid.uuid4()))
-        self.ledger.add_transaction(transaction_uid, open_)  # before the request: the report may come at once
+        asking = Asking(
+            calling=self._calling,
+            transaction_uid=derive_uid("transaction", str(uuid.uuid4())),
+            sent_at=started,
+            commitments=self.commitments,
+            is_over=lambda: all(self._next(delivery) is not Next.ASK for delivery in open_),
+            report_seconds=self.report_seconds,
+        )
+        self.ledger.add_transaction(asking.transaction_uid, open_)  # before the request: the report may come at once
         error: RetryLater | None = None
         try:
             with self.metrics.timed("commit"):
-                if isinstance(settings, DicomwebDestination):
-                    self._look(open_, settings, transaction_uid, started)
-                else:
-                    self._request(open_, settings, transaction_uid)
+                confirm(open_, settings, asking)
         except RetryLater as caught:
             error = caught
             self.metrics.failures.labels("commit", "down" if isinstance(error, DestinationDown) else "busy").inc()
@@ -215,38 +219,9 @@ class Sending:
                 raise
             self._park_open(open_, attempt, "unforeseen", reason=where(caught))
         if time.time() > _end(settings, started):
-            reason = error or _silence(settings)
+            reason = error or sender_of(settings).silence.format(settings.name)
             self._park_open(open_, attempt, "expired", reason=_gave_up(reason, settings))
         return isinstance(error, DestinationDown)
-
-    def _request(self, open_: Sequence[Delivery], settings: DicomDestination, transaction_uid: str) -> None:
-        """Send a request for commitment, and wait briefly for the report. Raises RetryLater or GiveUp."""
-        dicom.ask_commitment(
-            [(sop_class_of(delivery.kind), delivery.sop_instance_uid) for delivery in open_],
-            settings,
-            calling_aet=self.calling_aet,
-            transaction_uid=transaction_uid,
-            report_seconds=self.report_seconds,
-            on_report=lambda event, information: self.commitments.take(
-                event, information, calling_aet=settings.ae_title
-            ),
-            is_over=lambda: all(self._next(delivery) is not Next.ASK for delivery in open_),
-        )
-
-    def _look(
-        self, open_: Sequence[Delivery], settings: DicomwebDestination, transaction_uid: str, started: float
-    ) -> None:
-        """Look for the objects at an archive; one that it has not after some minutes is lost there.
-
-        Raises RetryLater or GiveUp.
-        """
-        for delivery in open_:
-            is_kept = dicomweb.is_kept(delivery.study_uid, delivery.sop_instance_uid, settings)
-            if is_kept:
-                self.commitments.note(transaction_uid, kept=[delivery], failed={})
-            elif time.time() > started + _FOUND_SECONDS:
-                lost = f"{settings.name} does not find the object that it took; see its log, then retry"
-                self.commitments.note(transaction_uid, kept=[], failed={delivery: lost})
 
     def _park_open(self, deliveries: Sequence[Delivery], attempt: int, failure: str, *, reason: str) -> None:
         for delivery in deliveries:
@@ -307,17 +282,8 @@ def _facts(delivery: Delivery, settings: DestinationSettings | None) -> dict[str
     }
 
 
-def _commits(settings: DestinationSettings) -> TypeGuard[_Committing]:
-    return not isinstance(settings, Hl7Destination) and settings.storage_commitment
-
-
-def _silence(settings: _Committing) -> str:
-    if isinstance(settings, DicomwebDestination):
-        return f"{settings.name} never found the object that it took"
-    return (
-        f"{settings.name} never reported whether it keeps the object; "
-        "make sure that its reports reach the node's DICOM port"
-    )
+def _commits(settings: DestinationSettings) -> bool:
+    return settings.storage_commitment and can_confirm(settings)
 
 
 def _end(settings: DestinationSettings, started: float) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 
+from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.outputs.writers import kinds_wanted
-from node.settings.destinations import DEFAULT_OUTPUTS, DestinationSettings
+from node.settings.destinations import DestinationSettings
 
 
 class DestinationTable(Mapping[str, DestinationSettings]):

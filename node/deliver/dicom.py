@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
@@ -27,11 +27,14 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
     Verification,
 )
 
+from node.checks import Check, fault, note, ok
 from node.deliver.associations import Associations, ended
-from node.deliver.connection import explain, tls_context
+from node.deliver.connection import START, connect, explain, tls_context
+from node.deliver.kinds import Asking, Calling, Sender
+from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.net.pynetdicom_adapter import prepare, send_at_once, was_answered_out_of_turn
-from node.outputs.writers import classes_wanted
+from node.outputs.writers import classes_wanted, sop_class_of
 from node.settings.destinations import DicomDestination
 
 OnReport = Callable[[int, Dataset], int]
@@ -63,16 +66,13 @@ _ASKED: Final = frozenset((0x0000, 0x0131))
 _NO_COMMITMENT: Final = frozenset((0x0118, 0x0122, 0x0124))
 
 
-def send(
-    content: bytes, destination: DicomDestination, *, calling_aet: str, associations: Associations | None = None
-) -> None:
-    """Send the object of one DICOM file and wait for the answer.
+def send(content: bytes, destination: DicomDestination, calling: Calling) -> None:
+    """Send the object of one DICOM file and wait for the answer; without open associations, its own ends at once.
 
-    associations: those that are open from earlier objects; without them the association ends at once
     Raises RetryLater or GiveUp.
     """
     dataset, began = dcmread(BytesIO(content)), time.monotonic()
-    open_ = associations or Associations(idle_seconds=0.0)
+    open_ = calling.associations or Associations(idle_seconds=0.0)
     syntax = dataset.file_meta.TransferSyntaxUID
     association = open_.take(destination, sop_class=dataset.SOPClassUID, syntax=syntax)
     if association is not None:
@@ -83,11 +83,11 @@ def send(
             if time.monotonic() - began >= destination.answer_seconds:
                 raise
     contexts = storage_contexts(dataset)
-    if associations is not None:
+    if calling.associations is not None:
         known = {context.abstract_syntax for context in contexts}
         others = [uid for uid in classes_wanted(destination.outputs) if uid not in known]
         contexts += [build_context(uid, native) for uid in others for native in NATIVE]
-    association = _associate(contexts, destination, calling_aet=calling_aet, refusal=_not_accepted(destination))
+    association = _associate(contexts, destination, calling_aet=calling.ae_title, refusal=_not_accepted(destination))
     with open_.used(association, destination):
         _store(dataset, association, destination)
 
@@ -131,7 +131,7 @@ def judge(status: Dataset, name: str) -> None:
     raise RetryLater(f"{name} answered {code:04X}")
 
 
-def echo(destination: DicomDestination, *, calling_aet: str) -> None:
+def echo(destination: DicomDestination, calling: Calling) -> None:
     """Check that a destination answers (PS3.4 A); any answer to the association request counts.
 
     Raises DestinationDown.
@@ -140,7 +140,7 @@ def echo(destination: DicomDestination, *, calling_aet: str) -> None:
     with (
         suppress(GiveUp),  # it answered, but does not accept Verification
         ended(
-            _associate(contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=PROBE_SECONDS)
+            _associate(contexts, destination, calling_aet=calling.ae_title, refusal="", limit_seconds=PROBE_SECONDS)
         ) as association,
     ):
         _send_echo(association, destination)
@@ -163,6 +163,54 @@ def negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: S
         if Verification in accepted:
             _send_echo(association, destination)
     return frozenset(uid for uid in accepted if uid is not None)
+
+
+def examine(destination: DicomDestination, calling: Calling) -> Iterator[Check]:
+    """Connect first: a failed connection gives its reason, which an association does not."""
+    name = f"destination {destination.name}"
+    wanted = {uid: f"output {output}" for uid, output in classes_wanted(destination.outputs).items()}
+    if destination.storage_commitment:
+        wanted[STORAGE_COMMITMENT] = "storage_commitment"
+    try:
+        connect(destination, limit_seconds=PROBE_SECONDS).close()
+    except DestinationDown as error:
+        yield fault(name, f"{error}; {START}")
+        return
+    try:
+        accepted = negotiate(destination, calling_aet=calling.ae_title, sop_classes=list(wanted))
+    except DestinationDown as error:
+        yield fault(
+            name,
+            f"{error}; it accepts connections, so see its log; the node calls itself {calling.ae_title} and the "
+            f"archive {destination.ae_title}",
+        )
+        return
+    refused = {uid: setting for uid, setting in wanted.items() if uid not in accepted}
+    for uid, setting in refused.items():
+        yield fault(name, f"does not accept {uid.name}; enable it there, or change {setting} of this destination")
+    if refused:
+        return
+    address = f"{destination.ae_title} at {destination.host}:{destination.port}"
+    classes = ", ".join(uid.name for uid in wanted)
+    if VERIFICATION in accepted:
+        yield ok(name, f"{address} answers C-ECHO from {calling.ae_title} and accepts {classes}")
+    else:
+        yield note(
+            name, f"{address} accepts {classes} from {calling.ae_title}, but no C-ECHO; the node does not need it"
+        )
+
+
+def confirm(open_: Sequence[Delivery], destination: DicomDestination, asking: Asking) -> None:
+    """Send a request for commitment, and wait briefly for the report. Raises RetryLater or GiveUp."""
+    ask_commitment(
+        [(sop_class_of(delivery.kind), delivery.sop_instance_uid) for delivery in open_],
+        destination,
+        calling_aet=asking.calling.ae_title,
+        transaction_uid=asking.transaction_uid,
+        report_seconds=asking.report_seconds,
+        on_report=partial(asking.commitments.take, calling_aet=destination.ae_title),
+        is_over=asking.is_over,
+    )
 
 
 def ask_commitment(
@@ -340,3 +388,12 @@ def _no_commitment(destination: DicomDestination) -> str:
         f"{destination.name} does not offer storage commitment; enable it there or set storage_commitment = false, "
         "then retry"
     )
+
+
+SENDER: Final[Sender[DicomDestination]] = Sender(
+    send=send,
+    probe=echo,
+    examine=examine,
+    confirm=confirm,
+    silence="{} never reported whether it keeps the object; make sure that its reports reach the node's DICOM port",
+)

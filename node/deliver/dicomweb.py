@@ -12,16 +12,18 @@ import re
 import secrets
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from xml.etree import ElementTree
 
 from pydicom.dataset import Dataset
 
+from node.checks import Check, fault, note, ok
 from node.deliver import connection, dicom
 from node.deliver.answer_words import known_words
-from node.domain import Json
+from node.deliver.kinds import Asking, Calling, Sender
+from node.domain import Delivery, Json
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.settings.destinations import DicomwebDestination
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS: Final = 10.0
 _PROBE_SECONDS: Final = 5.0
+_FOUND_SECONDS: Final = 600.0
+"""So long an archive may take until a query finds an object that it took."""
 _MOST_BYTES: Final = 1 << 20
 _NO_STUDY: Final = "2.25.0"
 """A study that no archive has: a probe asks for it, so no patient's data comes back."""
@@ -57,7 +61,7 @@ class WebAnswer:
     body: bytes = b""
 
 
-def send(content: bytes, destination: DicomwebDestination) -> None:
+def send(content: bytes, destination: DicomwebDestination, _calling: Calling) -> None:
     """Store the object of one DICOM file. Raises RetryLater, DestinationDown or GiveUp."""
     boundary = secrets.token_hex(16)
     body = b"".join(
@@ -71,14 +75,46 @@ def send(content: bytes, destination: DicomwebDestination) -> None:
     judge(_ask(destination, "POST", "/studies", content=body, kind=kind), destination.name)
 
 
-def probe(destination: DicomwebDestination) -> int:
-    """Check that a destination answers and takes the node's token. Returns the status of a query for no study.
+def probe(destination: DicomwebDestination, _calling: Calling) -> None:
+    """Check that a destination answers and takes the node's token. Raises DestinationDown."""
+    _query(destination)
 
-    Raises DestinationDown.
-    """
+
+def _query(destination: DicomwebDestination) -> int:
+    """Return the status of a query for no study. Raises DestinationDown."""
     answer = _ask(destination, "GET", f"/studies?StudyInstanceUID={_NO_STUDY}&limit=1", seconds=_PROBE_SECONDS)
     _require_open(answer, destination.name)
     return answer.status
+
+
+def examine(destination: DicomwebDestination, _calling: Calling) -> Iterator[Check]:
+    """Ask for a study that no archive has; no object is sent."""
+    name = f"destination {destination.name}"
+    try:
+        status = _query(destination)
+    except RetryLater as error:
+        yield fault(name, f"{error}; start it, or correct url, token_file and tls of this destination")
+        return
+    if status in (200, 204):
+        yield ok(name, f"{destination.url} answers a query for no study; no object was sent")
+    elif destination.storage_commitment:
+        wish = "enable QIDO-RS there or set storage_commitment = false"
+        yield fault(name, f"{destination.url} answers a query with {status}; {wish}, or correct url")
+    else:
+        yield note(name, f"{destination.url} answers a query with {status}; if it has no QIDO-RS, that is no fault")
+
+
+def confirm(open_: Sequence[Delivery], destination: DicomwebDestination, asking: Asking) -> None:
+    """Look for the objects at an archive; one that it has not after some minutes is lost there.
+
+    Raises RetryLater or GiveUp.
+    """
+    for delivery in open_:
+        if is_kept(delivery.study_uid, delivery.sop_instance_uid, destination):
+            asking.commitments.note(asking.transaction_uid, kept=[delivery], failed={})
+        elif time.time() > asking.sent_at + _FOUND_SECONDS:
+            lost = f"{destination.name} does not find the object that it took; see its log, then retry"
+            asking.commitments.note(asking.transaction_uid, kept=[], failed={delivery: lost})
 
 
 def is_kept(study_uid: str, sop_instance_uid: str, destination: DicomwebDestination) -> bool:
@@ -253,3 +289,8 @@ def _values(item: Json, tag: str) -> list[Json]:
     element = item.get(tag) if isinstance(item, dict) else None
     values = element.get("Value") if isinstance(element, dict) else None
     return values if isinstance(values, list) else []
+
+
+SENDER: Final[Sender[DicomwebDestination]] = Sender(
+    send=send, probe=probe, examine=examine, confirm=confirm, silence="{} never found the object that it took"
+)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 from typing import Final
 
-from node.deliver.connection import connect
-from node.errors import GiveUp, RetryLater
+from node.checks import Check, fault, ok
+from node.deliver.connection import START, connect, explain
+from node.deliver.kinds import Calling, Sender
+from node.errors import DestinationDown, GiveUp, RetryLater
 from node.hl7 import character_sets, mllp
 from node.hl7.acknowledgment import Acknowledgment, AcknowledgmentCode, read_acknowledgment
 from node.hl7.text import SEGMENT_END, escape, read
@@ -33,7 +36,7 @@ _IDENTIFIERS: Final = {"PID": (3,), "ORC": (2, 3), "OBR": (2, 3, 18, 19)}
 _FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID, _CHARACTER_SET = 2, 9, 10, 17
 
 
-def send(content: bytes, destination: Hl7Destination) -> None:
+def send(content: bytes, destination: Hl7Destination, _calling: Calling) -> None:
     """Send one message and wait for its acknowledgment.
 
     Raises RetryLater, DestinationDown when no connection can be made, or GiveUp.
@@ -52,9 +55,24 @@ def send(content: bytes, destination: Hl7Destination) -> None:
     judge(answer, destination.name)
 
 
-def probe(destination: Hl7Destination) -> None:
+def probe(destination: Hl7Destination, _calling: Calling) -> None:
     """Check whether a connection can be made. Raises DestinationDown."""
     connect(destination, limit_seconds=_PROBE_SECONDS).close()
+
+
+def examine(destination: Hl7Destination, _calling: Calling) -> Iterator[Check]:
+    """Connect, with TLS too if it is set; no message is sent."""
+    name = f"destination {destination.name}"
+    try:
+        if destination.tls is None:
+            connect(destination, limit_seconds=_PROBE_SECONDS).close()
+        else:
+            explain(destination, limit_seconds=_PROBE_SECONDS)
+    except DestinationDown as error:
+        yield fault(name, f"{error}; {START}")
+        return
+    secured = " and TLS" if destination.tls is not None else ""
+    yield ok(name, f"{destination.host}:{destination.port} accepts a connection{secured}; no message was sent")
 
 
 def address(content: bytes, destination: Hl7Destination) -> bytes:
@@ -137,3 +155,6 @@ def _lost(destination: Hl7Destination) -> str:
 
 def _no_answer(destination: Hl7Destination) -> str:
     return f"{destination.name} gave no answer to this message in {destination.answer_seconds:g} s"
+
+
+SENDER: Final[Sender[Hl7Destination]] = Sender(send=send, probe=probe, examine=examine)

@@ -98,8 +98,8 @@ def objects_of(
     source = alone.sources[question.film]
     kinds = [kind for kind in answers.KINDS if kind in pipeline.kinds]
     with pipeline.spool.work.together():
-        for kind, dataset in answers.write_objects(question, alone.report, source, zone=pipeline.zone, kinds=kinds):
-            yield writers.output_of(kind, dataset), document.save_bytes(dataset)
+        for written in answers.write_objects(question, alone.report, source, zone=pipeline.zone, kinds=kinds):
+            yield writers.output_of(written), document.save_bytes(written.dataset)
 
 
 def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | None:

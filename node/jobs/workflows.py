@@ -26,6 +26,7 @@ from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 from node import trace
 from node.codec import decode
 from node.deliver.delivery import Sending
+from node.deliver.kinds import can_confirm
 from node.deliver.results import Asked, DeliveryJson, Queued, Sent
 from node.domain import is_uid
 from node.jobs.answer_steps import AnswerSteps
@@ -34,7 +35,7 @@ from node.jobs.object_questions import ObjectSteps
 from node.jobs.round_steps import PlanJson, Steps, WrittenJson
 from node.jobs.running_steps import RunningSteps
 from node.pipeline import delivery_place
-from node.settings.destinations import DestinationSettings, Hl7Destination
+from node.settings.destinations import DestinationSettings
 
 QUIET: Final = "quiet"
 STUDY: Final = "study"
@@ -78,7 +79,7 @@ def queue_of(destination: str) -> str:
 def queues_of(destination: DestinationSettings) -> list[str]:
     """Return the names of all queues of a destination."""
     name = destination.name
-    return [queue_of(name)] if isinstance(destination, Hl7Destination) else [queue_of(name), commit_queue_of(name)]
+    return [queue_of(name), commit_queue_of(name)] if can_confirm(destination) else [queue_of(name)]
 
 
 def commit_queue_of(destination: str) -> str:

@@ -13,17 +13,18 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
-from node.domain import Box, Film, FindingState, Report, is_uid
+from node.domain import About, Box, Film, FindingState, Report, Subject, is_uid
 from node.errors import InputError
 from node.outputs import answer_wording, document, gsps, wording
 from node.outputs.asked import AskedQuestion
 from node.outputs.gsps import DrawnBox, State
+from node.outputs.kinds import Written
 from node.outputs.patient import short_text
 from node.outputs.source import Source
 from node.outputs.sr import answer as sr
 from node.outputs.sr.forms import COMPREHENSIVE, COMPREHENSIVE_3D
 
-KINDS: Final = (COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind, "gsps")
+KINDS: Final = (COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind, gsps.KIND)
 """The kinds of outputs that an answer becomes; a destination that takes none of them gets nothing."""
 
 SERIES_NUMBER: Final = 9006
@@ -38,19 +39,21 @@ def check_answered(asked: AskedQuestion) -> None:
 
 def write_objects(
     asked: AskedQuestion, report: Report, source: Source, *, zone: ZoneInfo, kinds: Collection[str]
-) -> Iterator[tuple[str, Dataset]]:
-    """Write the objects of the wanted kinds, each once; yields the kind of each object too.
+) -> Iterator[Written]:
+    """Write the objects of the wanted kinds, each once.
 
     report: of the film's study, made at the time of the question; its first film is the one that was asked about
     Raises InputError for a question without an answer, a film that was not read, and a box outside the film.
     """
     check_answered(asked)
     alone = _without_findings(report)
-    _check_boxes(asked, alone.films[0])
+    film = alone.films[0]
+    _check_boxes(asked, film)
     for form in dict.fromkeys(sr.form_of(asked, kind) for kind in KINDS[:2] if kind in kinds):
-        yield form.kind, sr.write(asked, alone, source.header, zone, form=form)
-    if "gsps" in kinds:
-        yield "gsps", gsps.draw(alone, alone.films[0], source, zone, state=_state(asked, alone.films[0], source.header))
+        yield sr.write(asked, alone, source.header, zone, form=form)
+    if gsps.KIND in kinds:
+        state = gsps.draw(alone, film, source, zone, state=_state(asked, film, source.header))
+        yield Written(kind=gsps.KIND, dataset=state, subject=Subject(about=About.ANSWER, film=film.source))
 
 
 def _without_findings(report: Report) -> Report:

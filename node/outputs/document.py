@@ -17,7 +17,6 @@ import hashlib
 from collections.abc import Iterable
 from datetime import tzinfo
 from io import BytesIO
-from itertools import product
 from typing import Final, TypedDict, cast
 
 from highdicom import ContributingEquipment
@@ -29,7 +28,6 @@ from pydicom.tag import Tag
 from pydicom.uid import UID, ExplicitVRLittleEndian
 
 from node.dicom import attributes, identity
-from node.dicom.film_header import only_evidence
 from node.dicom.time_zone import OFFSET, offset_of, stated_offset
 from node.domain import Report, derive_uid
 from node.outputs import highdicom_gaps
@@ -187,37 +185,6 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
     meta.ImplementationClassUID = UID(derive_uid("implementation", identity.PROGRAM))
     meta.ImplementationVersionName = short_text(f"CHEX_NODE {identity.VERSION}", 16)
     dataset.file_meta = meta
-
-
-def film_of(dataset: Dataset) -> str:
-    """Return the SOP Instance UID of the film that a written object is about, its `ratio_of`, or "".
-
-    A report is about a film if its series is for that film alone; a presentation state about the film that it shows.
-    """
-    shown = {
-        attributes.text(image, "ReferencedSOPInstanceUID")
-        for series in attributes.items(dataset, "ReferencedSeriesSequence")
-        for image in attributes.items(series, "ReferencedImageSequence")
-    }
-    if len(shown) == 1:
-        return shown.pop()
-    film = only_evidence(dataset)
-    for about, form in product((film, identity.ratio_of(film)), identity.SERIES_FORMS):
-        series = identity.series_uid(
-            study_uid=str(dataset.StudyInstanceUID),
-            modality=str(dataset.Modality),
-            device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
-            about=about,
-            form=form,
-        )
-        if series == dataset.SeriesInstanceUID:
-            return about
-    return ""
-
-
-def template_of(dataset: Dataset) -> str:
-    """Return the identifier of a report's root template (PS3.3 C.18.8), or "" for any other object."""
-    return "".join(str(item.TemplateIdentifier) for item in dataset.get("ContentTemplateSequence", ()))
 
 
 def save_bytes(dataset: Dataset) -> bytes:

@@ -14,25 +14,24 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from node.dicom import identity
-from node.dicom.film_header import only_evidence
 from node.domain import Film, JsonObject, Report
-from node.outputs import document, gsps_grayscale, overlay, report_json, report_txt, secondary_capture
+from node.outputs import document, gsps_grayscale, overlay, report_json, report_txt
+from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.source import Source
-from node.outputs.sr.forms import FORMS
 from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
 _RESULTS: Final = (
-    *("*.gsps.dcm", "*.overlay.png", "*.ratio.dcm", "*.sc.dcm", "*.sc2.dcm", f"{files.TEMPORARY}*"),
-    *(f"{start}{kind}.dcm" for kind in FORMS for start in ("*.", "")),
+    *("*.overlay.png", "*.ratio.dcm", "*.sc2.dcm", "*.*-*.dcm", f"{files.TEMPORARY}*"),
+    *(f"{start}{kind}.dcm" for kind in OUTPUTS.own for start in ("*.", "")),
 )
+"""What an earlier run may have left; the name of a kind that another package adds has a hyphen."""
 
 
 def write_folder(
     out: Path,
     report: Report,
-    objects: Iterable[tuple[str, Dataset]],
+    objects: Iterable[Written],
     sources: Mapping[str, Source],
     *,
     sections: Sequence[Report] = (),
@@ -41,7 +40,7 @@ def write_folder(
 ) -> JsonObject:
     """Write `out/<StudyInstanceUID>/` and return the content of its report.json, which is written last.
 
-    objects: kind and dataset of every DICOM object of the report; an existing intact file with the same UID is kept
+    objects: every DICOM object of the report; an existing intact file with the same UID is kept
     sources: every film by SOP Instance UID; a film that cannot be decoded gets no overlay
     sections: the reports that report.txt has one after the other, if that is not the report itself: on each part of the
         study
@@ -52,9 +51,9 @@ def write_folder(
     folder.mkdir(parents=True, exist_ok=True)
     files.sync_folder(out)
     names = []
-    for kind, dataset in objects:
-        names.append(_name(kind, dataset, report))
-        _keep(folder / names[-1], dataset)
+    for written in objects:
+        names.append(OUTPUTS.entry(written.kind).file_name(written, len(report.read_films)))
+        _keep(folder / names[-1], written.dataset)
     for film in report.read_films:
         source = sources[film.source]
         if (picture := source.picture()) is None:
@@ -106,32 +105,6 @@ def hash_of(path: Path) -> str:
     """Return the SHA-256 of a file. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _name(kind: str, dataset: Dataset, report: Report) -> str:
-    """Return the file name of an object; `sr.dcm` is the report of a study with one read film, or none.
-
-    Of the secondary captures of a film, `.sc.dcm` is the film and `.sc2.dcm` the page. `.ratio.dcm` is the report
-    on a film's cardiothoracic ratio. If the study has several parts, the report on one has its name before the kind.
-    """
-    if kind == "sc":
-        return f"{document.film_of(dataset)}.sc{'' if dataset.InstanceNumber == secondary_capture.FILM else 2}.dcm"
-    if kind not in FORMS:
-        return f"{_referenced_film(dataset)}.{kind}.dcm"
-    film, source = document.film_of(dataset), only_evidence(dataset)
-    if film and film == identity.ratio_of(source):
-        return f"{source}.ratio.dcm"
-    part = identity.part_in(str(dataset.SeriesDescription))
-    if part:
-        return f"study.{part}.{kind}.dcm"
-    if not film:
-        return f"study.{kind}.dcm" if report.read_films else f"{kind}.dcm"
-    return f"{film}.{kind}.dcm" if len(report.read_films) > 1 else f"{kind}.dcm"
-
-
-def _referenced_film(state: Dataset) -> str:
-    """Return the SOP Instance UID of the film that a presentation state is for."""
-    return str(state.ReferencedSeriesSequence[0].ReferencedImageSequence[0].ReferencedSOPInstanceUID)
 
 
 def _keep(path: Path, dataset: Dataset) -> None:

@@ -14,7 +14,7 @@ A state depends on its film alone: other films of the study and their order chan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -22,17 +22,17 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from highdicom.pr import GraphicLayer, GrayscaleSoftcopyPresentationState
 from pydicom.dataset import Dataset
-from pydicom.uid import GrayscaleSoftcopyPresentationStateStorage
 
 from node.dicom import attributes, identity
-from node.domain import Box, Film, Report
+from node.domain import About, Box, Film, Report, Subject
 from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
+from node.outputs.kinds import Written
 from node.outputs.label_placement import Ground, place
 from node.outputs.source import Picture, Source
 
 SERIES_NUMBER = 9002
-SOP_CLASS = GrayscaleSoftcopyPresentationStateStorage
+KIND: Final = "gsps"
 BOXES, LABEL, SQUARE, DARK, ASKED = "AI BOXES", "AI LABEL", identity.ANALYZED_LAYER, "AI DARK", "AI ASKED"
 OVERLAYS = "FILM OVERLAYS"
 LAYERS: Final[Mapping[str, tuple[int, str]]] = {
@@ -83,14 +83,16 @@ class State:
     after: int = 0
 
 
-def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list[Dataset]:
+def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
     """Write one presentation state for each film that was read.
 
     sources: all films by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
-    return [draw(report, film, sources[film.source], zone, state=_reported(film)) for film in report.read_films]
+    for film in report.read_films:
+        state = draw(report, film, sources[film.source], zone, state=_reported(film))
+        yield Written(kind=KIND, dataset=state, subject=Subject(about=About.FILM, film=film.source))
 
 
 def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state: State) -> Dataset:
@@ -125,7 +127,8 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
     dataset.BodyPartExamined = "CHEST"
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[film.source], zone=zone)
-    if (version := report.version(str(dataset.SOPInstanceUID), about=film.source, kinds=("gsps",))) > 1:
+    subject = Subject(about=About.FILM, film=film.source)
+    if (version := report.version(str(dataset.SOPInstanceUID), subject, kinds=(KIND,))) > 1:
         dataset.ContentDescription += f", version {version}"
     return dataset
 

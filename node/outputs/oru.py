@@ -226,10 +226,9 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
     for source, number_of_film in numbers.items():
         yield _Observation(value_type="ST", name=FILM, value=(source,), sub_id=number_of_film)
-    numbers |= {identity.ratio_of(film): number for film, number in numbers.items()}
     for document in sorted(documents, key=lambda document: document.kind):  # whatever order they were written in
         if document.kind in FORMS:
-            uid, sub_id = document.sop_instance_uid, numbers.get(document.film, "")
+            uid, sub_id = document.sop_instance_uid, numbers.get(document.subject.film, "")
             yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(uid,), sub_id=sub_id)
 
 

@@ -25,6 +25,7 @@ from node.domain import JsonObject, OutputObject, Report
 from node.errors import Undecodable, is_of_file
 from node.hl7.patient import PatientUpdate
 from node.outputs import person_name, rejection
+from node.outputs.kinds import Written
 from node.outputs.patient import said, whole_text
 from node.read import decoding
 from node.store.received import sop_instance_uid_of
@@ -127,7 +128,7 @@ class Followed:
         written: Collection[OutputObject],
         content_of: Callable[[OutputObject], bytes | None],
         zone: ZoneInfo,
-    ) -> Iterator[Dataset]:
+    ) -> Iterator[Written]:
         """Write a note for each identity that new updates have ended, about the node's objects that carry it.
 
         written: the other outputs of this round, which carry the new identity

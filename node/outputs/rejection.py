@@ -15,11 +15,12 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 from pydicom.uid import UID, KeyObjectSelectionDocumentStorage
 
-from node.dicom import identity, rejection_note
+from node.dicom import rejection_note
 from node.dicom.rejection_note import RejectionNote
-from node.domain import MESSAGE_KIND, OutputObject, Report
+from node.domain import MESSAGE_KIND, OutputObject, Report, Subject
 from node.errors import Undecodable
 from node.outputs import document, highdicom_gaps
+from node.outputs.kinds import Written
 from node.outputs.parts import divide
 from node.outputs.patient import best_described
 from node.read import decoding
@@ -63,7 +64,7 @@ def own_notes(
     headers: Mapping[str, Dataset],
     content_of: Callable[[OutputObject], bytes | None],
     zone: ZoneInfo,
-) -> Iterator[Dataset]:
+) -> Iterator[Written]:
     """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
 
     A note about films of several patients or accession numbers gets an answer for each.
@@ -107,7 +108,8 @@ def _or_films(
     earlier: Sequence[RoundMark], content_of: Callable[[OutputObject], bytes | None]
 ) -> Callable[[OutputObject], bytes | None]:
     """Return what reads an output; of one that was removed, and is about no single film, all films it may be about."""
-    films_of = {output: mark.films_beside(output) for mark in earlier for output in mark.outputs if not output.film}
+    of_study = ((mark, output) for mark in earlier for output in mark.outputs if not output.subject.film)
+    films_of = {output: mark.films_beside(output) for mark, output in of_study}
 
     def read(output: OutputObject) -> bytes | None:
         content = content_of(output)
@@ -129,13 +131,12 @@ def outputs_about(
     if not uids:
         return []
     named = re.compile(rb"(?<![0-9.])(" + b"|".join(re.escape(uid.encode()) for uid in uids) + rb")(?![0-9.])")
-    about = {*uids, *map(identity.ratio_of, uids)}
     candidates = {output for output in outputs if output.kind not in (KIND, MESSAGE_KIND)}
-    found = [output for output in candidates if output.film in about or named.search(content_of(output) or b"")]
+    found = [output for output in candidates if output.subject.film in uids or named.search(content_of(output) or b"")]
     return sorted(found, key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
 
 
-def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Dataset:
+def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Written:
     """Write the note that rejects the node's own objects, with title, patient and study of the note received.
 
     own: as in `outputs_about`, not empty
@@ -158,7 +159,7 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, z
     document.complete(dataset, report, note.header)
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=sorted(output.sop_instance_uid for output in own), zone=zone)
-    return dataset
+    return Written(kind=KIND, dataset=dataset, subject=Subject())
 
 
 def _evidence(report: Report, output: OutputObject) -> Dataset:

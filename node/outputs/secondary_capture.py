@@ -11,7 +11,7 @@ which makes another object (`document.seal`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -20,16 +20,16 @@ from highdicom.sc import SCImage
 from highdicom.sr import CodedConcept
 from PIL import Image
 from pydicom.dataset import Dataset
-from pydicom.uid import SecondaryCaptureImageStorage
 
 from node.dicom import attributes, identity
-from node.domain import Film, Report
+from node.domain import About, Film, Report, Subject
 from node.outputs import document, findings_page, gsps_grayscale, highdicom_gaps, overlay, wording
+from node.outputs.kinds import Written
 from node.outputs.patient import described_by, read_text
 from node.outputs.source import Source
 
 SERIES_NUMBER = 9004
-SOP_CLASS = SecondaryCaptureImageStorage
+KIND: Final = "sc"
 FILM, PAGE = 1, 2
 """Instance numbers in the series of a film."""
 
@@ -40,14 +40,13 @@ _CONTENTS: Final = {
 _ORIENTATIONS: Final = frozenset("ALPRHF")
 
 
-def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list[Dataset]:
+def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
     """Write the captures of every film.
 
     sources: all films by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
-    written = []
     for film in report.films:
         header = sources[film.source].header
         patient = described_by(header, (source.header for source in sources.values()))
@@ -56,10 +55,9 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> list
             drawn = overlay.draw(picture, film, shape=gsps_grayscale.pixel_shape(header))
             capture = _begin(report, header, patient, FILM, drawn)
             _describe_film(header, capture)
-            written.append(_finish(capture, report, film, zone))
+            yield _finish(capture, report, film, zone)
         page = findings_page.draw(report, film, is_drawn=picture is not None)
-        written.append(_finish(_begin(report, header, patient, PAGE, page), report, film, zone))
-    return written
+        yield _finish(_begin(report, header, patient, PAGE, page), report, film, zone)
 
 
 def _begin(report: Report, header: Dataset, patient: Dataset, number: int, image: Image.Image) -> Dataset:
@@ -94,7 +92,7 @@ def _begin(report: Report, header: Dataset, patient: Dataset, number: int, image
     return dataset
 
 
-def _finish(dataset: Dataset, report: Report, film: Film, zone: ZoneInfo) -> Dataset:
+def _finish(dataset: Dataset, report: Report, film: Film, zone: ZoneInfo) -> Written:
     """Add what depends on whether the film was read, the time and the identity."""
     if film.is_read:
         dataset.BodyPartExamined = "CHEST"
@@ -102,9 +100,10 @@ def _finish(dataset: Dataset, report: Report, film: Film, zone: ZoneInfo) -> Dat
         dataset.Laterality = ""  # dciodvfy wants to know of either
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[film.source], zone=zone)
-    if (version := report.version(str(dataset.SOPInstanceUID), about=film.source, kinds=("sc",))) > 1:
+    subject = Subject(about=About.FILM, film=film.source)
+    if (version := report.version(str(dataset.SOPInstanceUID), subject, kinds=(KIND,))) > 1:
         dataset.DerivationDescription += f", version {version}"
-    return dataset
+    return Written(kind=KIND, dataset=dataset, subject=subject, page=int(dataset.InstanceNumber))
 
 
 def _describe_film(header: Dataset, capture: Dataset) -> None:

@@ -1,59 +1,31 @@
-"""The table of DICOM outputs, and the making of the report that they are written from."""
+"""Writes the DICOM objects of a report, makes that report, and says which of them a destination gets."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from types import FunctionType
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
+from node import plugs
 from node.dicom import attributes
-from node.domain import Film, ModelIdentity, OutputObject, Report, derive_uid
-from node.outputs import document, gsps, rejection, secondary_capture
+from node.domain import MESSAGE_KIND, About, Film, ModelIdentity, OutputObject, Report, derive_uid
+from node.outputs import rejection
+from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.parts import Part
 from node.outputs.source import Source
-from node.outputs.sr import report as sr
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
 from node.outputs.sr.text_report import TEMPLATE as TEXT
 from node.prompt_set import PromptSet
 from node.store.rounds import RoundMark
 
-Writer = Callable[[Report, Mapping[str, Source], ZoneInfo], list[Dataset]]
-HeaderWriter = Callable[[Report, Mapping[str, Dataset], ZoneInfo], list[Dataset]]
-
-
-def _of_headers(write: HeaderWriter) -> Writer:
-    """Return the writer of a kind that needs no picture."""
-    return lambda report, sources, zone: write(report, {uid: source.header for uid, source in sources.items()}, zone)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """A kind of DICOM object that the node writes.
-
-    write: may return objects of another kind too, as that of `sr3d` does of `sr`
-    sop_class: tells the kind of an object, so no two kinds share one
-    is_drawn: whether its objects say something of one film alone and need its picture: they are written film by film
-    """
-
-    write: Writer
-    sop_class: UID
-    is_drawn: bool = False
-
-
-OUTPUTS: Final[Mapping[str, Output]] = {
-    "sr": Output(write=_of_headers(sr.write), sop_class=COMPREHENSIVE.sop_class),
-    "sr3d": Output(write=_of_headers(sr.write_3d), sop_class=COMPREHENSIVE_3D.sop_class),
-    "text": Output(write=_of_headers(sr.write_text), sop_class=BASIC_TEXT.sop_class),
-    "gsps": Output(write=gsps.write, sop_class=gsps.SOP_CLASS, is_drawn=True),
-    "sc": Output(write=secondary_capture.write, sop_class=secondary_capture.SOP_CLASS, is_drawn=True),
-}
-"""Every kind of DICOM object that `destinations.outputs` may name."""
+Writer = Callable[[Report, Mapping[str, Source], ZoneInfo], Iterator[Written]]
+"""Gets a report, and each of its films by SOP Instance UID. Writes the same whenever it gets the same."""
 
 
 def make_report(
@@ -88,8 +60,8 @@ def report_on(part: Part, report: Report, *, earlier: tuple[tuple[OutputObject, 
 
 def write_objects(
     report: Report, sources: Mapping[str, Source], *, zone: ZoneInfo, kinds: Collection[str]
-) -> Iterator[tuple[str, Dataset]]:
-    """Write every object of the wanted kinds for one report, each once; yields the kind of each object too.
+) -> Iterator[Written]:
+    """Write every object of the wanted kinds for one report, each once.
 
     What needs pictures is written last and film by film, so that each film is decoded at most once.
     """
@@ -97,24 +69,25 @@ def write_objects(
         return
     own = {film.source: sources[film.source] for film in report.films}  # what others say is not about this patient
     named = {uid: replace(source, header=_with_series(source.header)) for uid, source in own.items()}
-    drawn = [kind for kind in kinds if OUTPUTS[kind].is_drawn]
-    texts = [dataset for kind in kinds if kind not in drawn for dataset in OUTPUTS[kind].write(report, named, zone)]
-    each_once = {str(dataset.SOPInstanceUID): dataset for dataset in texts}
-    yield from ((kind_of(dataset), dataset) for dataset in each_once.values())
+    drawn = [kind for kind in kinds if OUTPUTS.entry(kind).needs_picture]
+    texts = [written for kind in kinds if kind not in drawn for written in writer_of(kind)(report, named, zone)]
+    each_once = {str(written.dataset.SOPInstanceUID): written for written in texts}
+    yield from each_once.values()
     for film in report.films if drawn else ():
         alone = replace(report, films=(film,))
         for kind in drawn:
-            yield from ((kind, dataset) for dataset in OUTPUTS[kind].write(alone, named, zone))
+            yield from writer_of(kind)(alone, named, zone)
 
 
-def kind_of(dataset: Dataset) -> str:
-    """Return the kind of an object that a writer wrote, by its SOP class."""
-    return next(kind for kind, output in OUTPUTS.items() if output.sop_class == dataset.SOPClassUID)
+def writer_of(kind: str) -> Writer:
+    """Return the writer of a kind, which is imported now if it was not before."""
+    writer: Writer = plugs.load(OUTPUTS.entry(kind).writer, FunctionType)
+    return writer
 
 
 def sop_class_of(kind: str) -> UID:
     """Return the SOP class of the objects of a kind, rejection notes included."""
-    return rejection.SOP_CLASS if kind == rejection.KIND else OUTPUTS[kind].sop_class
+    return rejection.SOP_CLASS if kind == rejection.KIND else OUTPUTS.entry(kind).sop_class
 
 
 def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
@@ -128,9 +101,9 @@ def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
 
 def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
     """Return the SOP classes that a destination must accept, each with the entry of its setting that needs it."""
-    wanted = {OUTPUTS[kind].sop_class: kind for kind in kinds_wanted(outputs)}
+    wanted = {OUTPUTS.entry(kind).sop_class: kind for kind in kinds_wanted(outputs)}
     if COMPREHENSIVE_3D.kind in outputs:
-        wanted.setdefault(COMPREHENSIVE.sop_class, COMPREHENSIVE_3D.kind)  # of reports on studies
+        wanted.setdefault(OUTPUTS.entry(COMPREHENSIVE.kind).sop_class, COMPREHENSIVE_3D.kind)  # of reports on studies
     return wanted
 
 
@@ -141,12 +114,15 @@ def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -
     Rejection notes go to each destination that gets DICOM objects.
     """
     kinds = kinds_wanted(outputs)
-    if any(kind in OUTPUTS for kind in kinds):
+    if any(kind != MESSAGE_KIND for kind in kinds):
         kinds = (*kinds, rejection.KIND)
-    texts = (COMPREHENSIVE.kind, TEXT, "") if COMPREHENSIVE_3D.kind in kinds else None
-    return [
-        output for output in written if output.kind in kinds or (output.kind, output.template, output.film) == texts
-    ]
+    has_texts = COMPREHENSIVE_3D.kind in kinds
+    return [output for output in written if output.kind in kinds or (has_texts and _is_text_of_no_film(output))]
+
+
+def _is_text_of_no_film(output: OutputObject) -> bool:
+    is_of_film = output.subject.about in (About.FILM, About.RATIO)
+    return output.kind == COMPREHENSIVE.kind and output.template == TEXT and not is_of_film
 
 
 def _with_series(header: Dataset) -> Dataset:
@@ -159,33 +135,35 @@ def _with_series(header: Dataset) -> Dataset:
     return named
 
 
-def output_of(kind: str, dataset: Dataset) -> OutputObject:
+def output_of(written: Written) -> OutputObject:
     """Return the reference of a written object."""
+    dataset = written.dataset
     return OutputObject(
-        kind=kind,
+        kind=written.kind,
         study_uid=str(dataset.StudyInstanceUID),
         sop_class_uid=str(dataset.SOPClassUID),
         sop_instance_uid=str(dataset.SOPInstanceUID),
         series_instance_uid=str(dataset.SeriesInstanceUID),
-        film=document.film_of(dataset),
-        template=document.template_of(dataset),
+        subject=written.subject,
+        template=written.template,
         number=int(dataset.InstanceNumber),
     )
 
 
-def numbered(kind: str, dataset: Dataset, known: Collection[OutputObject]) -> OutputObject:
+def numbered(written: Written, known: Collection[OutputObject]) -> OutputObject:
     """Number an object above all others of its series, because OHIF 3.13.2 shows the last; return its reference.
 
     known: all that was written of the study before; an object that is among them keeps its number
     """
+    dataset = written.dataset
     own = int(dataset.InstanceNumber)
     same = next((output for output in known if output.sop_instance_uid == dataset.SOPInstanceUID), None)
     if same is not None:
         dataset.InstanceNumber = same.number
-        return output_of(kind, dataset)
+        return output_of(written)
     in_series = [output for output in known if output.series_instance_uid == dataset.SeriesInstanceUID]
     dataset.InstanceNumber = max([own, *(1 + output.number for output in in_series)])
-    return output_of(kind, dataset)
+    return output_of(written)
 
 
 def written_on(
@@ -199,7 +177,7 @@ def written_on(
     strangers = set(known).difference(related)
 
     def is_own(output: OutputObject, mark: RoundMark) -> bool:
-        film = output.film.rpartition(" ")[2]  # without the mark of a ratio
+        film = output.subject.film
         about = {film} if film in known else mark.films_beside(output)
         return not about.isdisjoint(related) or about.isdisjoint(strangers)
 

@@ -27,7 +27,8 @@ from node.jobs.running_steps import RunningSteps
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
-from node.outputs.writers import OUTPUTS, for_destination
+from node.outputs.kinds import in_order
+from node.outputs.writers import for_destination
 from node.periodic import Periodic
 from node.pipeline import Pipeline
 from node.read.open_model import OpenModel
@@ -187,7 +188,7 @@ def _reading(
         reader=model.reader,
         prompts=model.prompts,
         zone=settings.site.zone,
-        kinds=tuple(kind for kind in (*OUTPUTS, MESSAGE_KIND) if kind in wanted),
+        kinds=(*in_order(wanted), *((MESSAGE_KIND,) if MESSAGE_KIND in wanted else ())),
         has_ratio=settings.report.cardiothoracic_ratio,
         timed=metrics.timed,
         on_read=watch.note,

@@ -4,30 +4,69 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from node.domain import MESSAGE_KIND
+from node.errors import InputError
 from node.hl7.character_sets import CODECS, DEFAULT
-from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, between, one_of, setting
+from node.outputs import kinds
+from node.outputs.kinds import DEFAULT_OUTPUTS
+from node.plugs import Table
+from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, Rule, between, one_of, setting
 from node.settings.tls import TlsSettings
-
-OUTPUT_KINDS: Mapping[str, str] = {
-    "sr": "structured report",
-    "sr3d": "structured report, 3D form",
-    "text": "report as text",
-    "gsps": "presentation state",
-    "sc": "picture with boxes",
-}
-"""What `outputs` of a destination for DICOM objects may name (`outputs.writers.OUTPUTS`), and its name on the pages."""
-DEFAULT_OUTPUTS = ("sr", "gsps")
 
 _PEER_PORT = between(1, 65535)
 _ANSWER_SECONDS = between(0.05, 3600.0)
 _GIVE_UP_HOURS = between(0.001, 8760.0)
-_TYPE = one_of("dicom", "hl7", "dicomweb")
+
+
+def _is_type(value: object) -> str | None:
+    return TYPES.complaint(value)
+
+
+TYPE: Final[Rule] = _is_type
+OUTPUTS: Final[Rule] = kinds.OUTPUTS.complaint
+"""The rules for `type`, and for `outputs` of a destination that gets DICOM objects."""
+
+
+class DestinationSettings(Protocol):
+    """What the node looks at in the settings of a destination, whatever its type."""
+
+    @property
+    def name(self) -> str:
+        """Its name, which no other destination has."""
+
+    @property
+    def type(self) -> str:
+        """The name of its type."""
+
+    @property
+    def host(self) -> str:
+        """Its address, for the log and for `doctor`; "" if it is not on the network."""
+
+    @property
+    def port(self) -> int:
+        """Its port; 0 if it is not on the network."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The kinds of outputs that it gets."""
+
+    @property
+    def storage_commitment(self) -> bool:
+        """Whether it is to confirm what it keeps."""
+
+    @property
+    def give_up_hours(self) -> float:
+        """How long an output is tried."""
+
+    @property
+    def tls(self) -> TlsSettings | None:
+        """Its TLS table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +77,8 @@ class DicomDestination:
     ae_title: str = setting(AE_TITLE)
     host: str = setting(NOT_BLANK)
     port: int = setting(_PEER_PORT)
-    type: str = setting(_TYPE, default="dicom")
-    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS), default=DEFAULT_OUTPUTS)
+    type: str = setting(TYPE, default="dicom")
+    outputs: tuple[str, ...] = setting(OUTPUTS, default=DEFAULT_OUTPUTS)
     storage_commitment: bool = False
     answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
@@ -53,7 +92,7 @@ class Hl7Destination:
     name: str = setting(NOT_BLANK)
     host: str = setting(NOT_BLANK)
     port: int = setting(_PEER_PORT)
-    type: str = setting(_TYPE, default="hl7")
+    type: str = setting(TYPE, default="hl7")
     outputs: tuple[str, ...] = setting(one_of(MESSAGE_KIND), default=(MESSAGE_KIND,))
     sending_application: str = setting(HL7_NAME, default="CHEX")
     sending_facility: str = setting(HL7_NAME, default="")
@@ -64,6 +103,11 @@ class Hl7Destination:
     answer_seconds: float = setting(_ANSWER_SECONDS, default=30.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
     tls: TlsSettings | None = None
+
+    @property
+    def storage_commitment(self) -> bool:
+        """An information system confirms nothing but the message itself."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +121,9 @@ class DicomwebDestination:
 
     name: str = setting(NOT_BLANK)
     url: str = setting(WEB_URL)
-    type: str = setting(_TYPE, default="dicomweb")
+    type: str = setting(TYPE, default="dicomweb")
     token_file: Path | None = None
-    outputs: tuple[str, ...] = setting(one_of(*OUTPUT_KINDS), default=DEFAULT_OUTPUTS)
+    outputs: tuple[str, ...] = setting(OUTPUTS, default=DEFAULT_OUTPUTS)
     storage_commitment: bool = False
     answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
     give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
@@ -101,8 +145,38 @@ class DicomwebDestination:
         return urlsplit(self.url).port or (443 if self.is_secured else 80)
 
 
-DestinationSettings: TypeAlias = DicomDestination | Hl7Destination | DicomwebDestination
-"""The forms of a destination table. Its `type` chooses the form; without a `type` it is the first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationType:
+    """A type of destinations.
+
+    settings: the dataclass of its table, which is a `DestinationSettings`
+    sender: where its `deliver.kinds.Sender` stands, as MODULE:NAME; it is imported when it is used first
+    """
+
+    settings: type
+    sender: str
+
+
+TYPES: Final = Table(
+    group="chex_node.destinations",
+    kind=DestinationType,
+    own={
+        "dicom": DestinationType(settings=DicomDestination, sender="node.deliver.dicom:SENDER"),
+        "hl7": DestinationType(settings=Hl7Destination, sender="node.deliver.hl7:SENDER"),
+        "dicomweb": DestinationType(settings=DicomwebDestination, sender="node.deliver.dicomweb:SENDER"),
+    },
+)
+
+
+def form_of(table: Mapping[str, object]) -> type:
+    """Return the dataclass for a destination's table: that of its `type`, or of `dicom` if it names none that is known.
+
+    What is wrong with the name is said by the rule on `type`.
+    """
+    with suppress(InputError):
+        if (found := TYPES.find(str(table.get("type")))) is not None:
+            return found.settings
+    return DicomDestination
 
 
 def unsafe_destination(destination: DestinationSettings) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 A rule gets a value, and returns a complaint that says what to do, or None. Every mistake is collected. No setting is
 known here by name. A field's type hint says what its value must be. A tuple is a list of values or of tables.
-`T | None` is an optional table or value. A union of dataclasses is a table with several forms, chosen by its `type`.
+`T | None` is an optional table or value. A field's `form` chooses the dataclass of a table that has several.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 Rule = Callable[[object], str | None]
+Form = Callable[[Mapping[str, object]], type]
+"""Returns the dataclass that a table fits."""
 
 _OF_BROWSERS: Final = ("authorization", "cookie", "forwarded", "host", "origin", "referer", "x-forwarded-for")
 
@@ -194,21 +196,23 @@ class SettingsReader:
         for key, item in fields.items():
             name = f"{where}.{key}".lstrip(".")
             if key in table:
-                values[key] = self._value(hints[key], table[key], where=name)
+                values[key] = self._value(hints[key], table[key], where=name, form=item.metadata.get("form"))
                 self.mistakes.extend(f"{name}: {complaint}" for complaint in ruled(item, values[key]))
             elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
                 self.mistakes.append(f"{name}: is missing; add it")
                 values[key] = None
         return None if None in values.values() else kind(**values)
 
-    def _value(self, hint: object, value: object, *, where: str) -> object:
+    def _value(self, hint: object, value: object, *, where: str, form: Form | None = None) -> object:
         """Convert a TOML value to a field's type; None, with a mistake recorded, when it does not fit."""
         if isinstance(hint, UnionType):
-            hint = _chosen(typing.get_args(hint), value)
+            hint = next(kind for kind in typing.get_args(hint) if kind is not NoneType)
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return self.table(hint, value, where=where)
         if typing.get_origin(hint) is tuple:
-            return self._values(typing.get_args(hint)[0], value, where=where)
+            return self._values(typing.get_args(hint)[0], value, where=where, form=form)
+        if form is not None and isinstance(value, Mapping):
+            return self.table(form(value), value, where=where)
         if hint is Path and isinstance(value, str) and value:
             return Path(value)
         if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -218,26 +222,11 @@ class SettingsReader:
         self.mistakes.append(f"{where}: must be {_WANTED.get(hint, 'true or false')}, got {value!r}")  # type: ignore[call-overload]  # hint is a type
         return None
 
-    def _values(self, hint: object, value: object, *, where: str) -> tuple[object, ...] | None:
+    def _values(self, hint: object, value: object, *, where: str, form: Form | None) -> tuple[object, ...] | None:
         """Convert a list; if it has several items, mistakes name the item."""
         if not isinstance(value, list) or not value:
             self.mistakes.append(f"{where}: must be a list that is not empty")
             return None
         places = [f"{where}[{number}]" if len(value) > 1 else where for number in range(1, len(value) + 1)]
-        items = [self._value(hint, item, where=at) for at, item in zip(places, value, strict=True)]
+        items = [self._value(hint, item, where=at, form=form) for at, item in zip(places, value, strict=True)]
         return None if None in items else tuple(items)
-
-
-def _chosen(kinds: tuple[type, ...], value: object) -> type:
-    """Return the form of a union: the one that the table's `type` names, else the first.
-
-    An unknown name is reported by the rule on `type`.
-    """
-    kinds = tuple(kind for kind in kinds if kind is not NoneType)
-    named = value.get("type") if isinstance(value, Mapping) else None
-    return next((kind for kind in kinds if named is not None and _type_of(kind) == named), kinds[0])
-
-
-def _type_of(kind: type) -> object:
-    """Return the `type` of one form of a table: the default of that field."""
-    return next(item.default for item in dataclasses.fields(kind) if item.name == "type")

@@ -22,7 +22,7 @@ from starlette.templating import Jinja2Templates
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import DELIVERY_STATES, DeliveryState, is_uid
+from node.domain import DELIVERY_STATES, About, DeliveryState, is_uid
 from node.errors import NodeError
 from node.jobs import answered_film, held_updates
 from node.outputs import patient, patient_update
@@ -248,7 +248,7 @@ def _results(found: StudyDetail) -> list[_Result]:
         sent.setdefault(delivery.uid, []).append(delivery)
     known = [
         _Result(
-            kind=words.OUTPUT_KINDS.get(output.kind, output.kind),
+            kind=words.output_kind(output.kind),
             about=_about(output, numbers),
             uid=output.uid,
             file=output,
@@ -258,7 +258,7 @@ def _results(found: StudyDetail) -> list[_Result]:
     ]
     gone = [
         _Result(
-            kind=words.OUTPUT_KINDS.get(deliveries[0].kind, deliveries[0].kind),
+            kind=words.output_kind(deliveries[0].kind),
             about="",
             uid=uid,
             file=None,
@@ -281,10 +281,10 @@ def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]
 
 def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
     """Say what an output is about; numbers: of the films that are here, by UID."""
-    of_ratio, _, uid = output.film.rpartition(" ")  # as `OutputObject.film`
+    uid = output.subject.film
     film = numbers.get(uid, "a removed film") if uid else ""
     if output.question:
         return f'the answer to "{output.asked}" on {film}' if output.asked else "the answer to a damaged question"
     if output.films:
         return " and ".join(sorted(numbers.get(film, "a removed film") for film in output.films))
-    return f"cardiothoracic ratio of {film}" if of_ratio else film
+    return f"cardiothoracic ratio of {film}" if output.subject.about is About.RATIO else film

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from node.domain import NO_PART, OutputObject
+from node.domain import NO_PART, OutputObject, Subject
 from node.errors import InputError
 from node.jobs.answers import stored_question
 from node.outputs import answer_wording
@@ -18,8 +18,8 @@ from node.store.spool import Spool
 class StudyOutput:
     """An output that a round wrote, or that was written for a sent answer.
 
-    kind: sr, sr3d, text, gsps, sc, oru or rejection
-    film: SOP Instance UID of the film that it is about, if it is about one
+    kind: as `OutputObject.kind`
+    subject: what it is about
     films: those of the films that it is about, if it is about some of a study of several patients or accession numbers
     round: its number; None for an answer
     question: id of the question that it answers; "" for an output of a round
@@ -30,7 +30,7 @@ class StudyOutput:
 
     kind: str
     uid: str
-    film: str
+    subject: Subject
     films: tuple[str, ...]
     round: int | None
     question: str
@@ -50,7 +50,7 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
             yield StudyOutput(
                 kind=output.kind,
                 uid=output.sop_instance_uid,
-                film=output.film,
+                subject=output.subject,
                 films=tuple(sorted(mark.films_beside(output))) if mark.parts and _is_of_part(output) else (),
                 round=mark.number,
                 question="",
@@ -59,12 +59,12 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 is_there=spool.has_output(output),
             )
     for answer in sent_answers.all_of(spool, study_uid):
-        film, asked = _question(spool, study_uid, answer.question)
+        asked = _asked(spool, study_uid, answer.question)
         for output in answer.outputs:
             yield StudyOutput(
                 kind=output.kind,
                 uid=output.sop_instance_uid,
-                film=output.film or film,
+                subject=output.subject,
                 films=(),
                 round=None,
                 question=answer.question,
@@ -75,7 +75,7 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
 
 
 def _is_of_part(output: OutputObject) -> bool:
-    return not output.film and output.part != NO_PART
+    return not output.subject.film and output.part != NO_PART
 
 
 def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
@@ -87,13 +87,12 @@ def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | N
     return None if found is None else (found, spool.output(found))
 
 
-def _question(spool: Spool, study_uid: str, question_id: str) -> tuple[str, str]:
-    """Return the film and the name of a question; both "" if it is damaged."""
+def _asked(spool: Spool, study_uid: str, question_id: str) -> str:
+    """Return what a question asks for, in words; "" if it is damaged."""
     try:
-        question = stored_question(spool, study_uid, question_id)
+        return answer_wording.name(stored_question(spool, study_uid, question_id))
     except InputError:
-        return "", ""
-    return question.film, answer_wording.name(question)
+        return ""
 
 
 def _all_outputs(study_uid: str, spool: Spool) -> Iterator[OutputObject]:

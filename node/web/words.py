@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from node.domain import MESSAGE_KIND, FindingState
+from node.errors import InputError
 from node.outputs import rejection, wording
-from node.settings import destinations
+from node.outputs.kinds import OUTPUTS
 
 STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
@@ -33,11 +34,8 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
     "waiting": "waits to be read",
     "rejected": "rejected by the archive",
 }
-OUTPUT_KINDS: Final[Mapping[str, str]] = {
-    **destinations.OUTPUT_KINDS,
-    MESSAGE_KIND: "HL7 message",
-    rejection.KIND: "rejection note",
-}
+_OTHER_KINDS: Final[Mapping[str, str]] = {MESSAGE_KIND: "HL7 message", rejection.KIND: "rejection note"}
+"""The kinds of outputs that no writer of `outputs.kinds` writes."""
 WITHHELD: Final[Mapping[str, str]] = {
     "not_measured": "says more than was measured: its finding has no threshold measured on such films, or is left out",
     "not_named": "does not name its finding or region",
@@ -88,3 +86,13 @@ LOOK_FORMS: Final = (
 """Questions in words that the page of a film in no study suggests; "this region" is a drawn box."""
 FORMS: Final = (*LOOK_FORMS, "What changed?")
 """Those that the page of a study suggests."""
+
+
+def output_kind(name: str) -> str:
+    """Return what the pages call a kind of output: its name, if the package that wrote it is not here any more."""
+    if name in _OTHER_KINDS:
+        return _OTHER_KINDS[name]
+    try:
+        return OUTPUTS.entry(name).title
+    except InputError:
+        return name

@@ -23,7 +23,7 @@ from node import __version__, config
 from node.__main__ import main
 from node.config import Caller, Settings
 from node.net.tls import ca_of
-from node.settings.destinations import DicomDestination, DicomwebDestination, Hl7Destination
+from node.settings.destinations import TYPES
 from tests.deploy.chart import (
     CHART,
     EXAMPLES,
@@ -42,6 +42,7 @@ from tests.deploy.chart import (
     the_only,
     workloads,
 )
+from tests.drills.statement import schema as made_schema
 from tests.paths import REPOSITORY
 from tests.support import mllp
 
@@ -232,14 +233,15 @@ def test_the_operator_makes_the_job_that_the_alerts_ask_for() -> None:
 
 
 def test_the_schema_knows_exactly_the_settings_of_the_node() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    text = made_schema.PATH.read_text(encoding="utf-8")
+    schema = json.loads(text)
     tables = cast(Object, schema["properties"]["settings"]["properties"])
-    destinations = {"dicom": DicomDestination, "hl7": Hl7Destination, "dicomweb": DicomwebDestination}
 
     known = {f"{table}.{key}" for table, about in tables.items() for key in about.get("properties", ())}
     assert known == set(setting_names()) - OWN
-    for name, kind in destinations.items():
-        assert set(schema["$defs"][name]["properties"]) == {item.name for item in dataclasses.fields(kind)}
+    assert made_schema.with_kinds(text) == text  # else run python -m tests.drills.statement
+    for name, kind in TYPES.own.items():
+        assert set(schema["$defs"][name]["properties"]) == {item.name for item in dataclasses.fields(kind.settings)}
     caller = cast(Object, tables["listener"]["properties"]["callers"]["items"])
     assert set(caller["properties"]) == {item.name for item in dataclasses.fields(Caller)}
 
@@ -276,6 +278,21 @@ def test_wrong_values_are_refused(wrong: Mapping[str, object]) -> None:
     chart.validate_schema(example("cpu"))
     with pytest.raises(helm_python.HelmValuesError):
         chart.validate_schema(values)
+
+
+@pytest.mark.parametrize(("name", "is_good"), [("house-router", True), ("router", False), ("house-", False)])
+def test_what_other_packages_add_has_a_hyphen_in_its_name(name: str, is_good: bool) -> None:
+    archive = example("cpu")["settings"]["destinations"][0]
+    added = {"name": "router", "type": name, "directory": "/srv/router"}
+    chart = helm_python.Chart.load(CHART)
+    for destinations in ([{**archive, "outputs": ["sr", name]}], [archive, added]):
+        values = merged(example("cpu"), {"settings": {"destinations": destinations}})
+        if is_good:
+            chart.validate_schema(values)
+            assert f'"{name}"' in json.dumps(rendered(values)).replace("\\", "")
+            continue
+        with pytest.raises(helm_python.HelmValuesError):
+            chart.validate_schema(values)
 
 
 def test_a_node_without_destinations_is_accepted() -> None:

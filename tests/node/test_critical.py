@@ -22,10 +22,10 @@ from pydicom import Dataset
 from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState
 from node.orders.store import OrderStore
 from node.outputs import impression
-from node.outputs.writers import OUTPUTS
+from node.outputs.kinds import OUTPUTS
 from node.pipeline import CRITICAL_SECONDS, Pipeline, delivery_place
 from node.read import prompts
-from node.settings.destinations import Hl7Destination
+from node.settings.destinations import DicomDestination, Hl7Destination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool
@@ -89,7 +89,7 @@ class Bench:
             reader=ScriptedReader(critical=folder / "critical"),
             prompts=prompts.load("chexpert14"),
             zone=ZoneInfo("UTC"),
-            kinds=(*OUTPUTS, "oru"),
+            kinds=(*OUTPUTS.own, "oru"),
         )
 
     def read(self, name: str) -> str:
@@ -110,7 +110,7 @@ def test_the_report_on_a_critical_film_comes_first(tmp_path: Path) -> None:
     assert plan is not None
     outputs = bench.pipeline.write(plan).outputs
 
-    assert {output.film for output in outputs[:2]} == urgent
+    assert {output.subject.film for output in outputs[:2]} == urgent
     assert {output.kind for output in outputs[:2]} == {"sr"}
     assert {output.priority for output in outputs} == {CRITICAL}
     bench.pipeline.finish(plan, outputs, parked={})
@@ -223,6 +223,7 @@ def delivery(name: str, priority: str = ROUTINE, *, destination: str = "archive"
 def test_a_routine_output_gives_way_only_where_it_may(tmp_path: Path, ledger: Ledger) -> None:
     with peers.ReceivingArchive() as archive:
         destination = settings_for(tmp_path, archive_port=archive.port).destinations[0]
+        assert isinstance(destination, DicomDestination)
         elsewhere = replace(destination, name="elsewhere")
         sending = senders.sending(Spool(tmp_path), ledger, destination, elsewhere)
         film, urgent = films.thumbnail(), delivery("9", CRITICAL)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
+from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline, Waiting, queue_place
 from node.read import prompts
-from node.settings.destinations import DEFAULT_OUTPUTS
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films

@@ -21,6 +21,7 @@ from tests.paths import REPOSITORY
 from tests.repository.architecture import (
     BEFORE_THE_LABORATORY,
     BOUNDARIES,
+    CODE,
     CONTRACT,
     FOLDERS,
     FORBIDDEN_CALLS,
@@ -28,7 +29,6 @@ from tests.repository.architecture import (
     LABORATORY,
     LAYERS,
     LONGEST_FUNCTION,
-    PRODUCT,
 )
 
 
@@ -87,31 +87,38 @@ def imports(path: Path) -> Iterator[Import]:
 
 def is_ours(module: str) -> bool:
     place = REPOSITORY.joinpath(*module.split("."))
-    return module.split(".")[0] in PRODUCT and (place.with_suffix(".py").exists() or place.is_dir())
+    return module.split(".")[0] in CODE and (place.with_suffix(".py").exists() or place.is_dir())
 
 
 def is_allowed(path: Path, homes: tuple[str, ...]) -> bool:
     return any(name_of(path) == home or (home.endswith("/") and name_of(path).startswith(home)) for home in homes)
 
 
-def layer_of(module: str) -> int | None:
-    """The layer of a module of `node`; None for `node` itself, which holds the version and imports nothing."""
-    parts = module.split(".")
-    if len(parts) == 1:
+def place_of(module: str) -> str:
+    """What stands for a module of `node` in LAYERS: itself, or its folder; "" for `node`, which imports nothing."""
+    _, *parts = module.split(".")
+    itself = ".".join(parts)
+    return itself if any(itself in names for names in LAYERS) else itself.partition(".")[0]
+
+
+def layer_of(place: str) -> int | None:
+    """The layer of a place; None for `node` itself, which holds the version."""
+    if not place:
         return None
     for number, names in enumerate(LAYERS):
-        if parts[1] in names:
+        if place in names:
             return number
-    raise AssertionError(f"{module} has no place in LAYERS of tests/repository/architecture.py")
+    raise AssertionError(f"{place} has no place in LAYERS of tests/repository/architecture.py")
 
 
 def test_the_node_imports_downwards_only() -> None:
     wrong = []
     for path in python_files("node"):
-        own, own_folder = layer_of(module_of(path)), module_of(path).split(".")[1:2]
+        place = place_of(module_of(path))
+        own = layer_of(place)
         for module in {found.module for found in imports(path) if found.module.startswith("node.")}:
-            theirs = layer_of(module) if is_ours(module) else None
-            if theirs is not None and (own is None or theirs <= own) and module.split(".")[1:2] != own_folder:
+            theirs = layer_of(place_of(module)) if is_ours(module) else None
+            if theirs is not None and (own is None or theirs <= own) and place_of(module) != place:
                 wrong.append(f"{name_of(path)} imports {module}")
 
     assert wrong == []
@@ -123,8 +130,8 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
         for folder, allowed in FOLDERS.items()
         for path in python_files(folder)
         for found in imports(path)
-        if (other := found.module.split(".")[0]) in {*PRODUCT, "tests"} - {folder}
-        and found.module not in ("node", CONTRACT)
+        if (other := found.module.split(".")[0]) in {*CODE, "tests"} - {folder}
+        and found.module != "node"
         and not is_allowed(path, allowed.get(other, ()))
     ]
 
@@ -134,7 +141,7 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
 def test_only_its_commands_import_the_laboratory() -> None:
     wrong = [
         f"{name_of(path)} imports {found.module}"
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
         for found in imports(path)
         if f"{found.module}.".startswith(f"{LABORATORY}.") and not is_allowed(path, BEFORE_THE_LABORATORY)
     ]
@@ -146,7 +153,7 @@ def test_each_outside_library_has_one_home() -> None:
     of_language = {found.module.split(".")[0] for path in python_files("language") for found in imports(path)}
     wrong = [
         f"{name_of(path)} imports {found.module}"
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
         for found in imports(path)
         if (library := found.module.split(".")[0]) in HOMES and not is_allowed(path, HOMES[library])
     ]
@@ -178,7 +185,7 @@ def is_private_part_of_dbos(statement: ast.ImportFrom) -> bool:
 def test_no_import_goes_in_a_circle() -> None:
     graph = {
         module_of(path): {found.module for found in imports(path) if found.at_import and is_ours(found.module)}
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
     }
     while leaves := {module for module, needs in graph.items() if not needs & (graph.keys() - {module})}:
         graph = {module: needs for module, needs in graph.items() if module not in leaves}
@@ -205,7 +212,7 @@ def test_the_contract_needs_neither_torch_nor_numpy() -> None:
 def test_no_function_grows_too_long() -> None:
     lengths = {
         f"{name_of(path)}: {function.name}": int(function.end_lineno or 0) - function.lineno + 1
-        for path in python_files(*PRODUCT, "tests")
+        for path in python_files(*CODE, "tests")
         for function in nodes(path)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -214,13 +221,13 @@ def test_no_function_grows_too_long() -> None:
 
 
 def test_every_file_says_what_it_is() -> None:
-    assert [name_of(path) for path in python_files(*PRODUCT) if not ast.get_docstring(parsed(path))] == []
+    assert [name_of(path) for path in python_files(*CODE) if not ast.get_docstring(parsed(path))] == []
 
 
 def test_nothing_forbidden_is_called() -> None:
     wrong = [
         f"{name_of(path)}:{call.lineno} calls {name}"
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
         for call in nodes(path)
         if isinstance(call, ast.Call)
         and (name := ast.unparse(call.func)) in FORBIDDEN_CALLS
@@ -233,7 +240,7 @@ def test_nothing_forbidden_is_called() -> None:
 def test_only_settings_configure_the_program() -> None:
     wrong = [
         f"{name_of(path)}:{node.lineno} reads the environment"
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
         for node in nodes(path)
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) == "os.environ"
@@ -247,7 +254,7 @@ def test_only_settings_configure_the_program() -> None:
 def test_times_are_aware() -> None:
     wrong = [
         f"{name_of(path)}:{call.lineno}"
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
         for call in nodes(path)
         if isinstance(call, ast.Call) and ast.unparse(call.func) == "datetime.now" and not (call.args or call.keywords)
     ]
@@ -258,7 +265,7 @@ def test_times_are_aware() -> None:
 def test_input_is_never_checked_by_assert() -> None:
     wrong = [
         f"{name_of(path)}:{statement.lineno}"
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
         for statement in nodes(path)
         if isinstance(statement, ast.Assert)
     ]
@@ -269,7 +276,7 @@ def test_input_is_never_checked_by_assert() -> None:
 def test_every_exception_is_caught_only_at_boundaries_or_cleanup() -> None:
     wrong = [
         f"{name_of(path)}:{handler.lineno}"
-        for path in python_files(*PRODUCT)
+        for path in python_files(*CODE)
         for handler in nodes(path)
         if isinstance(handler, ast.ExceptHandler)
         and (handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException"))

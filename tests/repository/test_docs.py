@@ -13,6 +13,7 @@ import subprocess
 import sys
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from node import log
 from node.config import Settings
 from node.domain import Reason
 from node.read import prompts
+from node.settings.destinations import TYPES
 from node.store import database
 from tests.paths import REPOSITORY
 from tests.support.exported import whole_registry
@@ -58,7 +60,10 @@ def setting_names(kind: type, where: str = "") -> list[str]:
     names = []
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        tables = [hint for hint in flat(hints[field.name]) if dataclasses.is_dataclass(hint)]
+        forms = (
+            [known.settings for known in TYPES.own.values()] if "form" in field.metadata else flat(hints[field.name])
+        )
+        tables = [hint for hint in forms if dataclasses.is_dataclass(hint)]
         names += [name for table in tables for name in setting_names(table, f"{where}{field.name}.")]
         if not tables:
             names.append(where + field.name)

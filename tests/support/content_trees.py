@@ -21,7 +21,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.dicom.rejection_note import TITLES, RejectionNote
-from node.domain import OutputObject, derive_uid
+from node.domain import About, OutputObject, Subject, derive_uid
 from node.outputs import document, rejection
 from node.outputs.writers import sop_class_of
 from tests.drills.statement import written
@@ -75,11 +75,11 @@ def note() -> Dataset:
             sop_class_uid=sop_class_of(kind),
             sop_instance_uid=derive_uid("written", kind),
             series_instance_uid=derive_uid("series", kind),
-            film=samples.film_uid(1),
+            subject=Subject(about=About.FILM, film=samples.film_uid(1)),
         )
         for kind in ("sr", "gsps", "sc")
     ]
-    return rejection.write(received, own, samples.report(samples.several()), zone=samples.BERLIN)
+    return rejection.write(received, own, samples.report(samples.several()), zone=samples.BERLIN).dataset
 
 
 def lines(dataset: Dataset, indent: str = "") -> Iterator[str]:

@@ -16,9 +16,10 @@ from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.read import prompts
-from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
+from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from io import BytesIO
+from itertools import product
 
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.domain import Reason, Report
+from node.dicom import identity
+from node.dicom.film_header import only_evidence
+from node.domain import About, OutputObject, Reason, Report, Subject
 from node.outputs.document import save_bytes
-from node.outputs.writers import OUTPUTS
+from node.outputs.kinds import OUTPUTS, Written
+from node.outputs.writers import output_of, writer_of
 from tests.support.samples import (
     BERLIN,
     absent,
     bare,
     cr,
+    datasets,
     film,
     finding,
     received,
@@ -45,7 +50,7 @@ MEASURED = ("several", "one", "to be reviewed")
 
 def all_written(of: Report, *headers: Dataset, kind: str = "sr") -> list[Dataset]:
     """Write a report on films 1 to 3, and read its documents back from their bytes."""
-    documents = OUTPUTS[kind].write(of, received(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
+    documents = datasets(writer_of(kind), of, received(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
     return [dcmread(BytesIO(save_bytes(dataset))) for dataset in documents]
 
 
@@ -93,3 +98,39 @@ def everything(item: Dataset) -> Iterator[Dataset]:
 def said(dataset: Dataset) -> str:
     """Return all text of the content tree, however it is broken into lines."""
     return "\n".join(" ".join(item.TextValue.split()) for item in everything(dataset) if item.ValueType == "TEXT")
+
+
+def subject_of(dataset: Dataset) -> Subject:
+    """Find what an object is about, in the object alone: its references, and the UID of its series."""
+    shown = {
+        image.ReferencedSOPInstanceUID
+        for series in dataset.get("ReferencedSeriesSequence", ())
+        for image in series.ReferencedImageSequence
+    }
+    film = shown.pop() if len(shown) == 1 else only_evidence(dataset)
+    if dataset.Modality == "PR":
+        return Subject(about=About.FILM, film=film)
+    named = {About.FILM: film, About.RATIO: identity.ratio_of(film)}
+    for (about, name), form in product(named.items(), identity.SERIES_FORMS):
+        series = identity.series_uid(
+            study_uid=str(dataset.StudyInstanceUID),
+            modality=str(dataset.Modality),
+            device=str(dataset.ContributingEquipmentSequence[0].DeviceUID),
+            about=name,
+            form=form,
+        )
+        if film and series == dataset.SeriesInstanceUID:
+            return Subject(about=about, film=film)
+    return Subject()
+
+
+def film_of(dataset: Dataset) -> str:
+    """Return the film that an object is about, or an empty text."""
+    return subject_of(dataset).film
+
+
+def reference(dataset: Dataset) -> OutputObject:
+    """Return the reference of an object that was written, as it is found in the object alone."""
+    template = "".join(str(item.TemplateIdentifier) for item in dataset.get("ContentTemplateSequence", ()))
+    kind = next(name for name, kind in OUTPUTS.own.items() if kind.sop_class == dataset.SOPClassUID)
+    return output_of(Written(kind=kind, dataset=dataset, subject=subject_of(dataset), template=template))

@@ -30,6 +30,7 @@ from node.domain import (
 )
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
 from node.outputs.source import Picture, Source
+from node.outputs.writers import Writer
 from node.read.framing import Framing
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -229,6 +230,12 @@ def several() -> Film:
 def sources(*datasets: Dataset) -> dict[str, Dataset]:
     """Index headers as the writers of reports expect them."""
     return {str(dataset.SOPInstanceUID): dataset for dataset in datasets}
+
+
+def datasets(write: Writer, of: Report, headers: Mapping[str, Dataset | Source], zone: ZoneInfo) -> list[Dataset]:
+    """Have a writer write a report, and return the datasets."""
+    films = {uid: film if isinstance(film, Source) else Source(header=film) for uid, film in headers.items()}
+    return [written.dataset for written in write(of, films, zone)]
 
 
 def received(*datasets: Dataset, picture: Picture | None = None) -> dict[str, Source]:

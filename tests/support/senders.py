@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
+from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import DestinationTable
+from node.deliver.kinds import Calling, sender_of
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
@@ -26,6 +28,22 @@ def run_round(steps: Steps, study_uid: str) -> dict[str, list[Delivery]]:
     steps.finish(plan, cast(list[str], outcomes), written)
     by_destination = written["deliveries"]
     return {name: [Delivery(**fields) for fields in several] for name, several in by_destination.items()}
+
+
+def deliver(
+    content: bytes,
+    destination: DestinationSettings,
+    *,
+    calling_aet: str,
+    associations: Associations | None = None,
+) -> None:
+    """Send the content of an output file, as a delivery does."""
+    sender_of(destination).send(content, destination, Calling(ae_title=calling_aet, associations=associations))
+
+
+def probe(destination: DestinationSettings, *, calling_aet: str) -> None:
+    """Probe a destination, as one that was down is."""
+    sender_of(destination).probe(destination, Calling(ae_title=calling_aet))
 
 
 def sending(

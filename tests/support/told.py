@@ -25,8 +25,8 @@ def told(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the texts of every output of a film, with values of codes and numbers; identities and UIDs left out."""
     report, headers = samples.report(film), samples.sources(samples.cr())
     reports = {"sr": sr.write, "sr3d": sr.write_3d, "text": sr.write_text}
-    found = {kind: _of(*write(report, headers, BERLIN)) for kind, write in reports.items()}
-    found["gsps"] = _of(*gsps.write(report, samples.received(samples.cr()), BERLIN))
+    found = {kind: _of(*samples.datasets(write, report, headers, BERLIN)) for kind, write in reports.items()}
+    found["gsps"] = _of(*samples.datasets(gsps.write, report, samples.received(samples.cr()), BERLIN))
     found["oru"] = "\n".join(hl7_lines(film))
     found["report.txt"] = report_txt.render(report)
     found["report.json"] = json.dumps(report_json.report_to_json(report, []))

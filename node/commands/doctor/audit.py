@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from node.audit import syslog
-from node.commands.doctor.checks import Check, fault, ok
+from node.checks import Check, fault, ok
 from node.config import Settings
 from node.errors import DestinationDown
 from node.settings.audit import Collector

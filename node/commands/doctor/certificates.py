@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from node.commands.doctor.checks import Check, fault, note, ok
+from node.checks import Check, fault, note, ok
 from node.config import Settings, TlsTable, tls_tables
 from node.net import tls
 

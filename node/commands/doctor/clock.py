@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from node.commands.doctor.checks import Check, fault, note, ok
+from node.checks import Check, fault, note, ok
 from node.config import ZONE_IS_LEFT, Settings
 from node.store import received
 

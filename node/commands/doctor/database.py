@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from node.commands.doctor.checks import Check, fault, note, ok
+from node.checks import Check, fault, note, ok
 from node.commands.doctor.storage import is_open_to_others
 from node.config import Settings, StorageSettings
 from node.errors import NodeError

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from node.checks import Check, run_check
 from node.commands.doctor.audit import check_audit
 from node.commands.doctor.certificates import check_certificates
-from node.commands.doctor.checks import Check, run_check
 from node.commands.doctor.clock import check_clock
 from node.commands.doctor.database import check_database
 from node.commands.doctor.destinations import check_destinations

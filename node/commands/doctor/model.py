@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from models.contract import Fallback
-from node.commands.doctor.checks import Check, note, ok
+from node.checks import Check, note, ok
 from node.config import GPU_ENGINES, Settings
 from node.prompt_set import PromptSet
 from node.read import prompts

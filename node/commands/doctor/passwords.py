@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from node import command_for
-from node.commands.doctor.checks import Check, fault, note, ok
+from node.checks import Check, fault, note, ok
 from node.config import Settings
 from node.web import passwords
 

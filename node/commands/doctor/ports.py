@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from node import config
-from node.commands.doctor.checks import Check, fault, ok
+from node.checks import Check, fault, ok
 from node.config import Settings
 from node.jobs import processes
 from node.jobs.processes import ProcessState

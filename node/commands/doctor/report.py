@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from node.commands.doctor.checks import Check, CheckState
+from node.checks import Check, CheckState
 
 
 def passed(checks: Sequence[Check]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from node.commands.doctor.checks import Check, fault, note, ok
+from node.checks import Check, fault, note, ok
 from node.config import Settings, StorageSettings
 from node.jobs import processes
 from node.store import folder_probe

@@ -18,9 +18,10 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.dicom import identity
-from node.domain import Film, FindingState, Report
+from node.domain import About, Film, FindingState, Report, Subject
 from node.outputs import answer_wording, document, wording
 from node.outputs.asked import AskedQuestion
+from node.outputs.kinds import Written
 from node.outputs.patient import short_text
 from node.outputs.sr import findings, text_report
 from node.outputs.sr.findings import PRIVATE_SCHEME, STATES
@@ -35,7 +36,7 @@ from node.outputs.sr.items import (
     source_object,
     text,
 )
-from node.outputs.sr.report import Written, document_of, tree_of
+from node.outputs.sr.report import TEMPLATE, Draft, document_of, tree_of
 
 SERIES_NUMBERS: Final = {COMPREHENSIVE.kind: 9007, COMPREHENSIVE_3D.kind: 9017}
 QUESTION = Concept("QUESTION", PRIVATE_SCHEME, "Question that a person asked")
@@ -47,18 +48,18 @@ def form_of(asked: AskedQuestion, kind: str) -> Form:
     return COMPREHENSIVE_3D if kind == COMPREHENSIVE_3D.kind and answer_wording.located(asked) else COMPREHENSIVE
 
 
-def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo, *, form: Form) -> Dataset:
+def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo, *, form: Form) -> Written:
     """Write the report on a question; report: of the film alone, without findings (`answers.report_for`)."""
     [film] = report.films
-    about = identity.answer_of(asked.id)
     asked_by = [] if asked.origin is None else [asked.origin.reference]
     is_report = asked.origin is not None and asked.origin.is_report
-    written = Written(
+    draft = Draft(
         form=form,
         series_number=SERIES_NUMBERS[form.kind],
         series_description=document.series_description(f"{identity.RESEARCH_LABEL}: answer", source),
-        series_about=about,
-        about=about,
+        series_about=identity.answer_of(asked.id),
+        subject=Subject(about=About.ANSWER, film=film.source),
+        template=TEMPLATE if answer_wording.located(asked) else text_report.TEMPLATE,
         patient=source,
         films=[source],
         evidence=[] if is_report else asked_by,
@@ -66,7 +67,7 @@ def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo,
         replaced=asked_by if is_report else [],
     )
     tree = _tree(asked, report, film, source)
-    return document_of(written, report, lambda _version: tree, zone=zone)
+    return document_of(draft, report, lambda _version: tree, zone=zone)
 
 
 def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> ContainerContentItem:

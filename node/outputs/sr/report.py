@@ -40,10 +40,12 @@ from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
 
 from node.dicom import attributes, identity
-from node.domain import Film, ObjectReference, OutputObject, Report
+from node.domain import About, Film, ObjectReference, OutputObject, Report, Subject
 from node.measurement import CardiothoracicRatio
 from node.outputs import document, highdicom_gaps, impression, measured, wording
+from node.outputs.kinds import Written
 from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said
+from node.outputs.source import Source
 from node.outputs.sr import findings, ratio, text_report
 from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS, Form
 from node.outputs.sr.items import (
@@ -57,6 +59,8 @@ from node.outputs.sr.items import (
     text,
 )
 
+TEMPLATE: Final = "1500"
+"""Of the reports that have measurements; `text_report.TEMPLATE` of those that have none."""
 CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
 DOCUMENTS: Final = {
     COMPREHENSIVE.kind: highdicom_gaps.ComprehensiveReport,
@@ -70,10 +74,11 @@ Tree = Callable[[int], ContainerContentItem]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What a report is written as.
+class Draft:
+    """What a report is written from, beside its content.
 
-    series_about: as in `identity.series_uid`; about: as `OutputObject.film`
+    series_about: as in `identity.series_uid`
+    template: its root template, as `kinds.Written.template`
     patient: the header whose patient and study it has
     films: the objects that it is about; evidence: other objects that it names as evidence
     schemes: private coding schemes of its codes
@@ -84,7 +89,8 @@ class Written:
     series_number: int
     series_description: str
     series_about: str
-    about: str
+    subject: Subject
+    template: str
     patient: Dataset
     films: Sequence[Dataset]
     evidence: Sequence[ObjectReference] = ()
@@ -92,39 +98,38 @@ class Written:
     replaced: Sequence[OutputObject | ObjectReference] = ()
 
 
-def write(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
+def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
     """Write the reports of a study as Comprehensive SR: of each film that was read, of each ratio, then of the study.
 
-    sources: header of each film's object by SOP Instance UID
+    sources: each film by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
     return _reports(report, sources, zone, film_form=COMPREHENSIVE, study_form=COMPREHENSIVE)
 
 
-def write_3d(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
+def write_3d(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
     """Write those on films as Comprehensive 3D SR and that on the study as `write` does; arguments as there."""
     return _reports(report, sources, zone, film_form=COMPREHENSIVE_3D, study_form=COMPREHENSIVE)
 
 
-def write_text(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo) -> list[Dataset]:
+def write_text(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
     """Write all reports as Basic Text SR; arguments as in `write`."""
     return _reports(report, sources, zone, film_form=BASIC_TEXT, study_form=BASIC_TEXT)
 
 
 def _reports(
-    report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, film_form: Form, study_form: Form
-) -> list[Dataset]:
+    report: Report, sources: Mapping[str, Source], zone: ZoneInfo, *, film_form: Form, study_form: Form
+) -> Iterator[Written]:
     """Write all reports of a study; film_form: of those on a film; study_form: of that on the study."""
     wording.check(report)
-    written = [_film_report(report, film, sources, zone, form=film_form) for film in report.read_films]
-    written += [
-        _ratio_report(report, film, stated, sources, zone, form=film_form)
-        for film in report.read_films
-        if film_form is not BASIC_TEXT and (stated := measured.ratio_of(film)) is not None
-    ]
+    headers = {uid: source.header for uid, source in sources.items()}
+    for film in report.read_films:
+        yield _film_report(report, film, headers, zone, form=film_form)
+    for film in report.read_films if film_form is not BASIC_TEXT else ():
+        if (stated := measured.ratio_of(film)) is not None:
+            yield _ratio_report(report, film, stated, headers, zone, form=film_form)
     if _concerns_study(report):
-        written.append(_study_report(report, sources, zone, form=study_form))
-    return written
+        yield _study_report(report, headers, zone, form=study_form)
 
 
 def _concerns_study(report: Report) -> bool:
@@ -132,25 +137,27 @@ def _concerns_study(report: Report) -> bool:
     return len(report.films) > 1 or len(report.read_films) < len(report.films)
 
 
-def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Dataset:
+def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Written:
     """Write the report on one film, under its own patient, or the study's if the film names none."""
     source = sources[film.source]
     patient = described_by(source, sources.values())
     is_measured = bool(wording.reported(film)) and form is not BASIC_TEXT
-    written = Written(
+    subject = Subject(about=About.FILM, film=film.source)
+    draft = Draft(
         form=form,
         series_number=form.film_number,
         series_description=document.series_description(document.SERIES_DESCRIPTION, source),
         series_about=film.source,
-        about=film.source,
+        subject=subject,
+        template=TEMPLATE if is_measured else text_report.TEMPLATE,
         patient=patient,
         films=[source],
         schemes=_private_schemes(film) if is_measured else (),
-        replaced=_replaced(report, film.source, kinds=[form.kind]),
+        replaced=_replaced(report, subject, kinds=[form.kind]),
     )
     tree_of_film = _measurement_report if is_measured else text_report.of_film
     tree = partial(tree_of_film, report, film, source, zone=document.zone_of(patient, zone))
-    return document_of(written, report, tree, zone=zone)
+    return document_of(draft, report, tree, zone=zone)
 
 
 def _ratio_report(
@@ -161,19 +168,20 @@ def _ratio_report(
     zone: ZoneInfo,
     *,
     form: Form,
-) -> Dataset:
+) -> Written:
     """Write the report on a film's cardiothoracic ratio, under the same patient as the film's report."""
-    source, about = sources[film.source], identity.ratio_of(film.source)
-    written = Written(
+    source, subject = sources[film.source], Subject(about=About.RATIO, film=film.source)
+    draft = Draft(
         form=form,
         series_number=form.ratio_number,
         series_description=document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source),
-        series_about=about,
-        about=about,
+        series_about=identity.ratio_of(film.source),
+        subject=subject,
+        template=TEMPLATE,
         patient=described_by(source, sources.values()),
         films=[source],
         schemes={findings.PRIVATE_SCHEME},
-        replaced=_replaced(report, about, kinds=[form.kind]),
+        replaced=_replaced(report, subject, kinds=[form.kind]),
     )
 
     def tree(version: int) -> ContainerContentItem:
@@ -181,44 +189,45 @@ def _ratio_report(
         without = replace(film, findings=(), sentences=())  # says nothing of them, and no reader corrects a ratio
         return tree_of(report, without, source, first=first, groups=[ratio.measurements(report, film, stated, source)])
 
-    return document_of(written, report, tree, zone=zone)
+    return document_of(draft, report, tree, zone=zone)
 
 
-def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Dataset:
+def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Written:
     about = [sources[film.source] for film in sorted(report.films, key=lambda film: (not film.is_read, film.source))]
     # A destination of Comprehensive 3D SR has this report too.
     kinds = [form.kind] if form is BASIC_TEXT else [COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind]
-    written = Written(
+    draft = Draft(
         form=form,
         series_number=form.study_number,
         series_description=identity.described_part(document.SERIES_DESCRIPTION, report.part),
         series_about=identity.study_of(report.part),
-        about="",
+        subject=Subject(),
+        template=text_report.TEMPLATE,
         patient=best_described(about),
         films=[sources[film.source] for film in report.films],
-        replaced=_replaced(report, "", kinds=kinds),
+        replaced=_replaced(report, Subject(), kinds=kinds),
     )
-    return document_of(written, report, partial(text_report.of_study, report, sources), zone=zone)
+    return document_of(draft, report, partial(text_report.of_study, report, sources), zone=zone)
 
 
-def document_of(written: Written, report: Report, tree: Tree, *, zone: ZoneInfo) -> Dataset:
+def document_of(draft: Draft, report: Report, tree: Tree, *, zone: ZoneInfo) -> Written:
     """Write a report (PS3.3 C.17.1 to C.17.3): its first version, then as which version it is, and what it replaces."""
-    patient, films, form = written.patient, written.films, written.form
+    patient, films, form = draft.patient, draft.films, draft.form
     root = _separate(tree(1))
     dataset: Dataset = DOCUMENTS[form.kind](
-        evidence=[*(document.evidence(report, film) for film in films), *_named(report, written.evidence)],
+        evidence=[*(document.evidence(report, film) for film in films), *_named(report, draft.evidence)],
         content=highdicom_gaps.heading(root),
         is_complete=True,
         is_final=False,
         requested_procedures=_requests(report.study_uid, films) or None,
-        coding_schemes=declared(written.schemes) or None,
+        coding_schemes=declared(draft.schemes) or None,
         **document.begin(
             report,
             modality="SR",
-            series_number=written.series_number,
-            series_description=written.series_description,
+            series_number=draft.series_number,
+            series_description=draft.series_description,
             instance_number=1,
-            about=written.series_about,
+            about=draft.series_about,
             form=form.series,
         ),
     )
@@ -229,13 +238,13 @@ def document_of(written: Written, report: Report, tree: Tree, *, zone: ZoneInfo)
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[str(film.SOPInstanceUID) for film in films], zone=zone)
     # The UID is known only now, and depends on neither version nor predecessors.
-    if (version := report.version(str(dataset.SOPInstanceUID), about=written.about, kinds=FORMS)) > 1:
+    if (version := report.version(str(dataset.SOPInstanceUID), draft.subject, kinds=FORMS)) > 1:
         dataset.ContentSequence = _separate(tree(version)).ContentSequence
     # A repeated round may have itself as predecessor: skip it.
-    older = [earlier for earlier in written.replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
+    older = [earlier for earlier in draft.replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
     if older:
         dataset.PredecessorDocumentsSequence = [_references(report.study_uid, older)]
-    return dataset
+    return Written(kind=form.kind, dataset=dataset, subject=draft.subject, template=draft.template, part=report.part)
 
 
 def _separate(tree: ContainerContentItem) -> ContainerContentItem:
@@ -254,24 +263,23 @@ def _named(report: Report, references: Iterable[ObjectReference]) -> Iterator[Da
         yield item
 
 
-def _replaced(report: Report, about: str, *, kinds: Collection[str]) -> list[OutputObject]:
-    """Return the earlier reports that a report replaces; about: its film, the film's `ratio_of`, or "" for the
-    study's.
+def _replaced(report: Report, subject: Subject, *, kinds: Collection[str]) -> list[OutputObject]:
+    """Return the earlier reports that a report on a subject replaces.
 
     It replaces the one on the same film. Those on no film, or on a film without a report now, are replaced by the
     study's report, or by the only film's if there is none on the study. Of an earlier report in several forms it
     replaces those of some kinds, which its destinations have; or any, if none is of these kinds.
     """
-    read = {film.source for film in report.read_films}
-    replaces_others = not about or (about in read and not _concerns_study(report))
-    read |= {identity.ratio_of(film.source) for film in report.read_films if measured.ratio_of(film)}
+    read = {Subject(about=About.FILM, film=film.source) for film in report.read_films}
+    takes_rest = subject.about is About.STUDY or (subject in read and not _concerns_study(report))
+    read |= {Subject(about=About.RATIO, film=film.source) for film in report.read_films if measured.ratio_of(film)}
     found = [
         earlier
         for earlier in report.predecessors
-        if (earlier.film == about and about) or (replaces_others and earlier.film not in read)
+        if (earlier.subject == subject and subject.film) or (takes_rest and earlier.subject not in read)
     ]
-    known = {earlier.film for earlier in found if earlier.kind in kinds}
-    return [earlier for earlier in found if earlier.kind in kinds or earlier.film not in known]
+    known = {earlier.subject for earlier in found if earlier.kind in kinds}
+    return [earlier for earlier in found if earlier.kind in kinds or earlier.subject not in known]
 
 
 def _private_schemes(film: Film) -> set[str]:
@@ -356,13 +364,13 @@ def tree_of(
     """
     context = ObservationContext(observer_device_context=observer(report))
     context.extend(persons)
-    written = MeasurementReport(
+    measurement_report = MeasurementReport(
         observation_context=context,
         procedure_reported=CHEST_RADIOGRAPHY,
         imaging_measurements=groups,
         language_of_content_item_and_descendants=language(),
     )
-    root = container_of(written)
+    root = container_of(measurement_report)
     *beginning, measurements = root.ContentSequence
     analyzed = inferred_from(text(wording.looked_at(film)), source_object(source))
     library = highdicom_gaps.image_library(source, _describe_film(film, source))

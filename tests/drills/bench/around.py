@@ -61,8 +61,8 @@ def writing(folder: Path) -> Found:
             seconds = []
             for _ in range(WRITES):
                 began = time.process_time()
-                for _, dataset in writers.write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=(kind,)):
-                    document.save_bytes(dataset)
+                for made in writers.write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=(kind,)):
+                    document.save_bytes(made.dataset)
                 seconds.append(time.process_time() - began)
             figures[f"{kind}, {count} boxes"] = spread(seconds, "core_seconds")
     return Found(figures=figures, held={})

@@ -27,16 +27,16 @@ import pytest
 
 from models import progress
 from models.progress import ProgressReport
-from node.outputs.writers import OUTPUTS
+from node.outputs.kinds import OUTPUTS
 from tests.drills.conformance import cases, controls, studies, validation, viewing
 from tests.drills.conformance.browser import chromium
 from tests.drills.conformance.ohif import ohif
 from tests.drills.conformance.studies import Study
 from tests.drills.conformance.viewing import Seen
 
-DRAWN_KINDS = tuple(kind for kind in ("sr", "sr3d") if kind in OUTPUTS)
+DRAWN_KINDS = tuple(kind for kind in ("sr", "sr3d") if kind in OUTPUTS.own)
 """The kinds of report that hold boxes."""
-OHIF_KINDS = (*DRAWN_KINDS, *(kind for kind in ("text",) if kind in OUTPUTS))
+OHIF_KINDS = (*DRAWN_KINDS, *(kind for kind in ("text",) if kind in OUTPUTS.own))
 
 
 def main() -> int:

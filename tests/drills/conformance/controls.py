@@ -15,6 +15,7 @@ from tests.drills.conformance import cases, studies, viewing
 from tests.drills.conformance.cases import Case
 from tests.drills.conformance.ohif import Ohif
 from tests.drills.conformance.studies import Study
+from tests.support import documents
 from tests.support.documents import contents, groups
 
 OFF_AND_MISSING: Final = (
@@ -56,6 +57,6 @@ def _study(name: str, folder: Path, *, films: int) -> tuple[Study, list[Dataset]
     """Write a study and return its films' reports as pydicom reads them; highdicom's classes refuse to be damaged."""
     exposures = tuple(cases.shown(cases.chest, cases.EFFUSION) for _ in range(films))
     study = studies.write(cases.with_identity(Case(name=name, about="known faults", exposures=exposures)), folder)
-    reports = {document.film_of(dataset): dataset for dataset in study.objects["sr"]}
+    reports = {documents.film_of(dataset): dataset for dataset in study.objects["sr"]}
     of_films = [reports[str(film.SOPInstanceUID)] for film in study.films]
     return study, [dcmread(BytesIO(document.save_bytes(report))) for report in of_films]

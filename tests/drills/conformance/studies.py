@@ -17,8 +17,9 @@ from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity
 from node.outputs import report_json, wording
 from node.outputs.corrected_film import correct
 from node.outputs.correction import Correction, CorrectionKind
+from node.outputs.kinds import OUTPUTS
 from node.outputs.source import Source, from_files
-from node.outputs.writers import OUTPUTS, kind_of, make_report, numbered, output_of, write_objects
+from node.outputs.writers import make_report, numbered, write_objects
 from node.prompt_set import PromptSet
 from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
@@ -27,6 +28,7 @@ from node.read.model import Reading
 from tests.drills.conformance import cases
 from tests.drills.conformance.cases import Case, Exposure, Said, Unit
 from tests.support import films, samples
+from tests.support.documents import reference
 from tests.support.fakes import ScriptedReader
 from tests.support.samples import BERLIN
 
@@ -153,7 +155,9 @@ def versions(name: str, folder: Path, *, kind: str) -> list[Study]:
     return written
 
 
-def write(case: Case, folder: Path, *, kinds: Sequence[str] = tuple(OUTPUTS), earlier: Sequence[Study] = ()) -> Study:
+def write(
+    case: Case, folder: Path, *, kinds: Sequence[str] = tuple(OUTPUTS.own), earlier: Sequence[Study] = ()
+) -> Study:
     """Read the films of a case from files, and write every kind of output; earlier: what was written of it before."""
     prompts = prompt_sets.load("chexpert14")
     answered, paths = [], []
@@ -223,10 +227,10 @@ def _objects(
     report: Report, sources: Mapping[str, Source], *, kind: str, before: Sequence[Sequence[Dataset]]
 ) -> tuple[Dataset, ...]:
     """Write the objects of a kind; before: those of each earlier round."""
-    earlier = tuple(tuple(output_of(kind_of(dataset), dataset) for dataset in objects) for objects in before)
+    earlier = tuple(tuple(map(reference, objects)) for objects in before)
     known = list(chain.from_iterable(earlier))
     written = []
-    for of_kind, dataset in write_objects(replace(report, earlier=earlier), sources, zone=BERLIN, kinds=[kind]):
-        known.append(numbered(of_kind, dataset, known))
-        written.append(dataset)
+    for made in write_objects(replace(report, earlier=earlier), sources, zone=BERLIN, kinds=[kind]):
+        known.append(numbered(made, known))
+        written.append(made.dataset)
     return tuple(written)

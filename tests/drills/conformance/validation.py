@@ -17,14 +17,14 @@ from pydicom.dataset import Dataset
 
 from models.progress import ProgressReport
 from node.domain import Code, Film, FindingState
-from node.outputs import document, measured, wording
+from node.outputs import measured, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr.findings import SIDES, STATES
 from node.read import prompts
 from tests.drills.conformance import studies
 from tests.drills.conformance.cases import Case, Exposure, Shown, Unit, with_identity
 from tests.drills.conformance.studies import Study
-from tests.support import films, validators
+from tests.support import documents, films, validators
 
 HEADERS: Final[Sequence[dict[str, object]]] = (
     {},
@@ -165,7 +165,7 @@ def read_back(study: Study, kind: str, done: Validation) -> list[str]:
         content = srread(BytesIO(save_bytes(dataset))).content
         assert isinstance(content, MeasurementReport)
         done.reports_read_back += 1
-        groups[document.film_of(dataset)] += content.get_planar_roi_measurement_groups()
+        groups[documents.film_of(dataset)] += content.get_planar_roi_measurement_groups()
         ratios += [float(group.get_measurements()[0].value) for group in content.get_image_measurement_groups()]
     if kind == "text" and not groups:
         return []

@@ -11,11 +11,11 @@ from playwright.sync_api import Browser
 from pydicom.dataset import Dataset
 
 from node.domain import Box
-from node.outputs import document
 from tests.drills.conformance import cases, dicomscope, dwv, pictures
 from tests.drills.conformance.ohif import Ohif, ShownReport, Viewer
 from tests.drills.conformance.pictures import Mask, Picture, Placing
 from tests.drills.conformance.studies import FilmResult, ReportedBox, Study
+from tests.support import documents
 
 MOST_DEVIATION: Final = 0.02
 """How far an edge may lie from its place, in parts of the film's width."""
@@ -110,7 +110,7 @@ def view_in_dwv(browser: Browser, study: Study, folder: Path, *, kind: str) -> S
     """Show every report with boxes on its film, and compare boxes and labels with report.json."""
     seen, scratch = Seen(), folder / "dwv"
     scratch.mkdir(parents=True, exist_ok=True)
-    reports = {document.film_of(dataset): dataset for dataset in study.objects[kind]}
+    reports = {documents.film_of(dataset): dataset for dataset in study.objects[kind]}
     for number, (film, content) in enumerate(zip(study.films, study.results, strict=True), 1):
         boxes, where = content.boxes, f"dwv {study.case.name}-{kind}, film {number}"
         if not boxes:

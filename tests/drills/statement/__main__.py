@@ -1,13 +1,15 @@
-"""Writes the tables of the conformance statement anew: python -m tests.drills.statement."""
+"""Writes what documents and chart say of the code anew: python -m tests.drills.statement."""
 
 from __future__ import annotations
 
+from tests.drills.statement import schema
 from tests.drills.statement.tables import PATH, rendered
 
 
 def main() -> None:
-    """Rewrite every table between its marks; the text around them stays."""
-    PATH.write_text(rendered(PATH.read_text(encoding="utf-8")), encoding="utf-8")
+    """Rewrite every table of the conformance statement between its marks, and the kinds of outputs in the schema."""
+    for path, made_anew in ((PATH, rendered), (schema.PATH, schema.with_kinds)):
+        path.write_text(made_anew(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from pydicom.dataset import Dataset
 from pydicom.uid import Comprehensive3DSRStorage
 
 from node.deliver import dicom
+from node.outputs.kinds import OUTPUTS
 from node.outputs.sr.findings import PRIVATE_SCHEME
-from node.outputs.writers import OUTPUTS
 from tests.drills.statement import written
 from tests.drills.statement.network import Rows, named
 
@@ -34,7 +34,7 @@ def kinds() -> Rows:
     """Return the kinds of objects with their SOP classes."""
     return [
         ("output", "SOP class", "UID"),
-        *((f"`{kind}`", *named(output.sop_class)) for kind, output in OUTPUTS.items()),
+        *((f"`{kind}`", *named(output.sop_class)) for kind, output in OUTPUTS.own.items()),
     ]
 
 
@@ -48,7 +48,7 @@ def proposed_contexts() -> Rows:
     """Return the presentation contexts that the node proposes, by what it wants to do."""
     rows: Rows = [("to send", "SOP class", "UID", "transfer syntax", "role")]
     sent = {kind: dataset for kind, dataset in reversed(_objects())}
-    for kind in OUTPUTS:
+    for kind in OUTPUTS.own:
         contexts = dicom.storage_contexts(sent[kind])
         rows += [
             (f"`{kind}`", *named(sent[kind].SOPClassUID), context.transfer_syntax[0].name, "SCU")
@@ -72,10 +72,10 @@ def attributes() -> Rows:
     every = [*whole, *bare]
     always = {(kind, tag) for kind, tag in elements if all(tag in found for name, found in every if name == kind)}
     origins = _origins()
-    rows: Rows = [("tag", "attribute", "VR", *(f"`{kind}`" for kind in OUTPUTS))]
+    rows: Rows = [("tag", "attribute", "VR", *(f"`{kind}`" for kind in OUTPUTS.own))]
     for tag, about in sorted(names.items()):
         cells = []
-        for place in ((kind, tag) for kind in OUTPUTS):
+        for place in ((kind, tag) for kind in OUTPUTS.own):
             presence = "always" if place in always else "sometimes"
             cells.append(f"{presence}: {_value_of(elements[place], origins[place])}" if place in elements else "")
         rows.append((*about, *cells))
@@ -218,7 +218,7 @@ def _items(element: DataElement) -> Iterable[Dataset]:
 
 def for_ai_results() -> Rows:
     """Return which outputs have the class that the profile AI Results asks for."""
-    kinds = [f"`{kind}`" for kind, output in OUTPUTS.items() if output.sop_class == Comprehensive3DSRStorage]
+    kinds = [f"`{kind}`" for kind, output in OUTPUTS.own.items() if output.sop_class == Comprehensive3DSRStorage]
     return [
         ("SOP class that AIR asks for", "UID", "written by the output"),
         (*named(Comprehensive3DSRStorage), ", ".join(kinds) or "none: this version writes no such report"),

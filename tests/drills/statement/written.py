@@ -21,6 +21,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import PromptKind
 from node.domain import (
+    About,
     Assessment,
     Box,
     Evidence,
@@ -32,15 +33,18 @@ from node.domain import (
     ReaderMark,
     Report,
     Side,
+    Subject,
     derive_uid,
 )
 from node.measurement import Incomparable, MeasuredLine
 from node.outputs import writers
 from node.outputs.document import save_bytes
+from node.outputs.kinds import OUTPUTS
 from node.outputs.source import Source
 from node.prompt_set import Prompt
 from node.read import prompts
 from tests.support import samples
+from tests.support.documents import reference
 
 PROMPTS: Final = prompts.load("chexpert14").prompts
 PATHOLOGIES: Final = [prompt for prompt in PROMPTS if prompt.kind is PromptKind.PATHOLOGY]
@@ -61,11 +65,9 @@ class Study:
         sources = {uid: Source(header=header, picture=lambda: _GRAY) for uid, header in self.sources.items()}
         known = list(chain.from_iterable(self.report.earlier))
         written: list[tuple[str, Dataset]] = []
-        for kind, dataset in writers.write_objects(
-            self.report, sources, zone=samples.BERLIN, kinds=tuple(writers.OUTPUTS)
-        ):
-            known.append(writers.numbered(kind, dataset, known))
-            written.append((kind, dcmread(BytesIO(save_bytes(dataset)))))
+        for made in writers.write_objects(self.report, sources, zone=samples.BERLIN, kinds=tuple(OUTPUTS.own)):
+            known.append(writers.numbered(made, known))
+            written.append((made.kind, dcmread(BytesIO(save_bytes(made.dataset)))))
         return written
 
 
@@ -129,7 +131,7 @@ def with_other_findings() -> Study:
 def after_another_version() -> Study:
     """Return the same study, about which the node said something else before."""
     whole = study()
-    earlier = tuple(writers.output_of(kind, dataset) for kind, dataset in with_other_findings().objects())
+    earlier = tuple(reference(dataset) for _, dataset in with_other_findings().objects())
     return Study(report=replace(whole.report, earlier=(earlier,)), sources=whole.sources)
 
 
@@ -199,7 +201,7 @@ def _predecessor(film: str) -> OutputObject:
         sop_class_uid="1.2.840.10008.5.1.4.1.1.88.33",
         sop_instance_uid=derive_uid("earlier", film),
         series_instance_uid=derive_uid("series", film),
-        film=film,
+        subject=Subject(about=About.FILM, film=film),
     )
 
 

@@ -130,7 +130,8 @@ def written(film: Film) -> Written:
         ),
         observations=_observations(replace(film, sentences=(), findings=silent)),
         reports={
-            kind: _divided(write(samples.report(film), _sources(film), _ZONE)) for kind, write in _WRITERS.items()
+            kind: _divided(samples.datasets(write, samples.report(film), _sources(film), _ZONE))
+            for kind, write in _WRITERS.items()
         },
     )
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from node import config
+from node.checks import Check, CheckState, fault, note, ok, run_check
 from node.commands.doctor import report
-from node.commands.doctor.checks import Check, CheckState, fault, note, ok, run_check
 from node.commands.doctor.database import check_database
 from node.commands.doctor.destinations import check_destinations
 from node.commands.doctor.ports import check_ports

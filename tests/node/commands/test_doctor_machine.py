@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from node.commands.doctor.checks import Check, CheckState
+from node.checks import Check, CheckState
 from node.commands.doctor.clock import check_clock
 from node.commands.doctor.database import check_database
 from node.commands.doctor.ports import check_ports

@@ -12,7 +12,7 @@ import pytest
 from models.contract import StageDifference
 from models.engines import EngineUnavailable
 from models.engines.engine_files import DriverProof, EngineFiles
-from node.commands.doctor.checks import Check, CheckState, run_check
+from node.checks import Check, CheckState, run_check
 from node.commands.doctor.model import NOWHERE, check_model
 from node.config import ModelSettings, Settings
 from tests.models.test_engine_files import FakeCompiler

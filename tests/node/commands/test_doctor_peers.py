@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydicom.uid import ComprehensiveSRStorage
 
+from node.checks import Check, CheckState
 from node.commands.doctor.audit import check_audit
 from node.commands.doctor.certificates import check_certificates
-from node.commands.doctor.checks import Check, CheckState
 from node.commands.doctor.destinations import check_destinations
 from node.config import OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
 from node.net.tls import is_issued_by

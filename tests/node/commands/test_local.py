@@ -21,11 +21,11 @@ from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject
 from node.errors import InputError
 from node.outputs.answer_json import answer_to_json
+from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
-from node.settings.destinations import DEFAULT_OUTPUTS
 from tests.support import films
 from tests.support.fakes import ScriptedReader
 

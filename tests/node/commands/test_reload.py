@@ -155,7 +155,9 @@ def started(pid: str) -> int:
 
 
 def _with_kind(settings: Settings) -> Settings:
-    return replace(settings, destinations=(replace(settings.destinations[0], outputs=("sr", "sc")),))
+    destination = settings.destinations[0]
+    assert isinstance(destination, DicomDestination)
+    return replace(settings, destinations=(replace(destination, outputs=("sr", "sc")),))
 
 
 def _with_another(settings: Settings) -> Settings:

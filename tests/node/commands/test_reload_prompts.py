@@ -23,6 +23,7 @@ from node.errors import InputError
 from node.jobs.processes import Role
 from node.read import prompts
 from node.read.model import open_reader
+from node.settings.destinations import DicomDestination
 from node.store.promotions import Promotions, key_of
 from tests.support import films, peers
 from tests.support.peers import LOOPBACK, ReceivingArchive
@@ -148,7 +149,9 @@ WRONG = {
 
 def test_a_wrong_set_is_refused_with_the_rest_of_the_file(tmp_path: Path) -> None:
     with running(tmp_path) as node:
-        changed = replace(node.settings, destinations=(replace(node.settings.destinations[0], name="other"),))
+        destination = node.settings.destinations[0]
+        assert isinstance(destination, DicomDestination)
+        changed = replace(node.settings, destinations=(replace(destination, name="other"),))
         node.service.settings_path.write_text(config.render(changed), encoding="utf-8")
         refusals = []
         for change in WRONG.values():

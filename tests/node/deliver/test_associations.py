@@ -13,14 +13,13 @@ from pydicom.dataset import Dataset
 from pynetdicom import evt
 from pynetdicom.association import Association
 
-from node.deliver import destinations
 from node.deliver.associations import Associations
 from node.errors import DestinationDown, GiveUp
 from node.outputs import gsps
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.settings.destinations import DicomDestination
-from tests.support import peers, samples
+from tests.support import peers, samples, senders
 
 
 class Archive(peers.ReceivingArchive):
@@ -63,13 +62,16 @@ def objects() -> tuple[Dataset, Dataset]:
     """A report and a presentation state of one film."""
     report, received = samples.report(samples.several()), samples.received(samples.cr(1))
     headers = {uid: source.header for uid, source in received.items()}
-    written = sr.write(report, headers, samples.BERLIN)[0], gsps.write(report, received, samples.BERLIN)[0]
+    written = (
+        samples.datasets(sr.write, report, headers, samples.BERLIN)[0],
+        samples.datasets(gsps.write, report, received, samples.BERLIN)[0],
+    )
     first, second = (dcmread(BytesIO(save_bytes(dataset))) for dataset in written)
     return first, second
 
 
 def deliver(dataset: Dataset, destination: DicomDestination, associations: Associations) -> None:
-    destinations.deliver(save_bytes(dataset), destination, calling_aet="CHEX", associations=associations)
+    senders.deliver(save_bytes(dataset), destination, calling_aet="CHEX", associations=associations)
 
 
 def test_objects_of_several_classes_share_an_association(archive: Archive, associations: Associations) -> None:

@@ -19,8 +19,8 @@ from node.domain import MESSAGE_KIND, Delivery, DeliveryState, FindingState
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.document import film_of
-from node.outputs.writers import OUTPUTS, kinds_wanted
+from node.outputs.kinds import OUTPUTS
+from node.outputs.writers import kinds_wanted
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
@@ -32,6 +32,7 @@ from node.store.ledger import Ledger
 from node.store.spool import Spool
 from tests.support import films, peers, senders
 from tests.support.damage import cut
+from tests.support.documents import film_of
 from tests.support.fakes import ScriptedReader
 
 STUDY = films.thumbnail().StudyInstanceUID
@@ -70,7 +71,7 @@ class Bench:
                 reader=reader,
                 prompts=prompts.load("chexpert14"),
                 zone=ZoneInfo("UTC"),
-                kinds=tuple(kind for kind in (*OUTPUTS, MESSAGE_KIND) if kind in kinds),
+                kinds=tuple(kind for kind in (*OUTPUTS.own, MESSAGE_KIND) if kind in kinds),
             ),
             ledger=self.ledger,
             metrics=Metrics(),

@@ -18,14 +18,13 @@ from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.pdu import P_DATA_TF
 
-from node.deliver import destinations
 from node.deliver.dicom import ask_commitment, judge, judge_request
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.net.association_pdus import rejection
 from node.outputs import secondary_capture
 from node.outputs.document import save_bytes
 from node.settings.destinations import DicomDestination
-from tests.support import films, peers, samples
+from tests.support import films, peers, samples, senders
 from tests.support.committing import Committing
 
 
@@ -47,7 +46,7 @@ def to(archive: peers.ReceivingArchive) -> DicomDestination:
 
 
 def deliver(film: Path, archive: peers.ReceivingArchive) -> None:
-    destinations.deliver(film.read_bytes(), to(archive), calling_aet="CHEX")
+    senders.deliver(film.read_bytes(), to(archive), calling_aet="CHEX")
 
 
 def test_an_object_arrives_as_it_lies_on_disk(archive: peers.ReceivingArchive, film: Path) -> None:
@@ -61,11 +60,13 @@ def test_an_object_arrives_as_it_lies_on_disk(archive: peers.ReceivingArchive, f
 def test_secondary_captures_arrive_as_they_were_drawn(archive: peers.ReceivingArchive) -> None:
     picture = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
     received_films = samples.received(samples.cr(1), picture=picture)
-    captures = secondary_capture.write(samples.report(samples.several()), received_films, samples.BERLIN)
+    captures = samples.datasets(
+        secondary_capture.write, samples.report(samples.several()), received_films, samples.BERLIN
+    )
     files = [save_bytes(capture) for capture in captures]
 
     for file in files:
-        destinations.deliver(file, to(archive), calling_aet="CHEX")
+        senders.deliver(file, to(archive), calling_aet="CHEX")
 
     assert [received.dataset for received in archive.kept] == [dcmread(BytesIO(file)) for file in files]
 
@@ -83,9 +84,9 @@ def test_an_archive_may_take_its_time(archive: peers.ReceivingArchive, film: Pat
     patient, impatient = (replace(to(archive), answer_seconds=seconds) for seconds in (30.0, 0.3))
 
     with pytest.raises(DestinationDown, match=r"raise destinations\.answer_seconds"):
-        destinations.deliver(film.read_bytes(), impatient, calling_aet="CHEX")
+        senders.deliver(film.read_bytes(), impatient, calling_aet="CHEX")
     with ThreadPoolExecutor(1) as pool:
-        delivery = pool.submit(destinations.deliver, film.read_bytes(), patient, calling_aet="CHEX")
+        delivery = pool.submit(senders.deliver, film.read_bytes(), patient, calling_aet="CHEX")
         archive.wait_for_requests(2)
         assert not delivery.done()
         archive.accept()
@@ -240,12 +241,12 @@ def test_every_answer_to_a_commitment_request_has_one_outcome(code: int) -> None
 def test_a_destination_answers_if_it_accepts_any_association(
     archive: peers.ReceivingArchive,
 ) -> None:
-    destinations.probe(to(archive), calling_aet="CHEX")
+    senders.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
     archive.stop()
     archive.verify_nobody()
     archive.start()
-    destinations.probe(to(archive), calling_aet="CHEX")
+    senders.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
 
 
@@ -262,7 +263,7 @@ def test_a_rejection_is_told_however_soon_it_comes(
     monkeypatch.setattr(AE, "associate", associate_late)
     archive.reject()
     with pytest.raises(DestinationDown, match=r"calling AE title not recognised.*check both AE titles"):
-        destinations.probe(to(archive), calling_aet="CHEX")
+        senders.probe(to(archive), calling_aet="CHEX")
 
 
 def test_a_rejection_without_words_is_told_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,13 +279,13 @@ def test_a_rejection_without_words_is_told_by_its_numbers(monkeypatch: pytest.Mo
         threads.submit(answer, listening)
         pacs = DicomDestination(name="pacs", ae_title="PACS", host=peers.LOOPBACK, port=listening.getsockname()[1])
         with pytest.raises(DestinationDown, match="source 9, reason 9"):
-            destinations.probe(pacs, calling_aet="CHEX")
+            senders.probe(pacs, calling_aet="CHEX")
 
 
 def test_a_destination_that_rejects_or_is_absent_does_not_answer(archive: peers.ReceivingArchive) -> None:
     archive.reject()
     with pytest.raises(DestinationDown, match="check both AE titles"):
-        destinations.probe(to(archive), calling_aet="CHEX")
+        senders.probe(to(archive), calling_aet="CHEX")
 
     with archive.down(), pytest.raises(DestinationDown, match="cannot be reached"):
-        destinations.probe(to(archive), calling_aet="CHEX")
+        senders.probe(to(archive), calling_aet="CHEX")

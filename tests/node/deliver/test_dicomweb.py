@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from dicomweb_client.api import DICOMwebClient
 
-from node.deliver import destinations, dicomweb
+from node.deliver import dicomweb
 from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.settings.audit import AuditSettings
@@ -45,7 +45,7 @@ def to(port: int, *, scheme: str = "http", tls: TlsSettings | None = None) -> Di
 
 
 def deliver(destination: DicomwebDestination) -> None:
-    destinations.deliver(CONTENT, destination, calling_aet="CHEX")
+    senders.deliver(CONTENT, destination, calling_aet="CHEX")
 
 
 def test_the_bytes_of_the_file_are_one_part_of_the_request(archive: WebArchive) -> None:
@@ -94,7 +94,7 @@ def test_an_archive_that_takes_nothing_now_is_down(archive: WebArchive, status: 
     with pytest.raises(DestinationDown, match=words):
         deliver(to(archive.port))
     with pytest.raises(DestinationDown, match=words):
-        destinations.probe(to(archive.port), calling_aet="CHEX")
+        senders.probe(to(archive.port), calling_aet="CHEX")
 
 
 @pytest.mark.parametrize(

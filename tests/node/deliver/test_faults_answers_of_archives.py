@@ -12,6 +12,7 @@ import pytest
 
 from node.deliver import dicom
 from node.deliver.associations import Associations
+from node.deliver.kinds import Calling
 from node.errors import DestinationDown
 from node.settings.destinations import DicomDestination
 from tests.support import films, pdus
@@ -174,11 +175,11 @@ def test_an_answer_out_of_turn_is_no_answer(script: Callable[[Archive], None]) -
     content = film("one", pixels=LARGE if script is within_the_object else 0)
     with archive(script) as pacs:
         with pytest.raises(DestinationDown):
-            dicom.send(content, pacs.destination, calling_aet="CHEX")
+            dicom.send(content, pacs.destination, Calling(ae_title="CHEX"))
         # A connection that is closed with answers unread is reset, and who sent them may then not see the abort.
         ends = {pdus.ABORT, RESET} if script is before_the_request else {pdus.ABORT}
         wait_until(lambda: ends.issuperset(pacs.ends) and len(pacs.ends) == 1, what="the association is aborted")
-        dicom.send(content, pacs.destination, calling_aet="CHEX")
+        dicom.send(content, pacs.destination, Calling(ae_title="CHEX"))
 
     assert (pacs.associations, pacs.kept) == (2, 1)
 
@@ -188,7 +189,7 @@ def test_an_answer_too_many_is_not_that_of_the_next_object(script: Callable[[Arc
     associations = Associations(idle_seconds=30.0)
     with archive(script) as pacs:
         for name in ("one", "two"):
-            dicom.send(film(name), pacs.destination, calling_aet="CHEX", associations=associations)
+            dicom.send(film(name), pacs.destination, Calling(ae_title="CHEX", associations=associations))
         associations.close()
 
     assert (pacs.associations, pacs.kept) == (2, 2)
@@ -199,7 +200,7 @@ def test_a_good_archive_keeps_many_objects_of_all_sizes() -> None:
     with archive() as pacs:
         for number in range(20):
             content = film(str(number), pixels=LARGE if number == 10 else 0)
-            dicom.send(content, pacs.destination, calling_aet="CHEX", associations=associations)
+            dicom.send(content, pacs.destination, Calling(ae_title="CHEX", associations=associations))
         associations.close()
 
     assert (pacs.associations, pacs.kept) == (1, 20)

@@ -16,7 +16,6 @@ import pytest
 from pydicom import dcmread
 from pydicom.uid import JPEG2000Lossless
 
-from node.deliver import destinations
 from node.errors import GiveUp, RetryLater
 from node.hl7 import mllp as frames
 from node.metrics import Metrics
@@ -31,7 +30,7 @@ from tests.node.orders.test_order_listener import refused
 from tests.node.orders.test_orders import ORM, STUDY
 from tests.node.web import test_web_submit
 from tests.node.web.test_web_submit import RELATED, Node, film, kept, related
-from tests.support import films, mllp, peers
+from tests.support import films, mllp, peers, senders
 from tests.support.mllp import END, START
 from tests.support.ordered import find
 from tests.support.web_archive import WebArchive, web_archive
@@ -75,7 +74,7 @@ def acknowledgment(control_id: str, *, code: str = "AA") -> bytes:
 
 
 def send(content: bytes, port: int) -> None:
-    destinations.deliver(
+    senders.deliver(
         content, Hl7Destination(name="ris", host=peers.LOOPBACK, port=port, answer_seconds=5.0), calling_aet="CHEX"
     )
 

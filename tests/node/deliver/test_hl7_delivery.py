@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.deliver import destinations, hl7
+from node.deliver import hl7
 from node.deliver.results import Sent
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, RetryLater
@@ -60,7 +60,7 @@ def to(system: InformationSystem, *, answer_seconds: float = 60.0, tls: TlsSetti
 
 
 def deliver(result: Path, destination: Hl7Destination) -> None:
-    destinations.deliver(result.read_bytes(), destination, calling_aet="CHEX")
+    senders.deliver(result.read_bytes(), destination, calling_aet="CHEX")
 
 
 def test_a_result_arrives_as_stored_except_for_its_addresses(
@@ -156,12 +156,12 @@ def test_a_closed_port_holds_everything_for_this_destination(system: Information
 
 
 def test_a_system_that_was_down_is_looked_for_without_a_message(system: InformationSystem) -> None:
-    destinations.probe(to(system), calling_aet="CHEX")
+    senders.probe(to(system), calling_aet="CHEX")
 
     with socket.socket() as bound:
         bound.bind((peers.LOOPBACK, 0))
         with pytest.raises(DestinationDown, match="cannot be reached"):
-            destinations.probe(dataclasses.replace(to(system), port=bound.getsockname()[1]), calling_aet="CHEX")
+            senders.probe(dataclasses.replace(to(system), port=bound.getsockname()[1]), calling_aet="CHEX")
     assert system.kept == []
 
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from node.deliver import destinations
 from node.errors import DestinationDown
 from node.settings.destinations import DicomDestination
 from node.settings.tls import TlsSettings
-from tests.support import films, peers
+from tests.support import films, peers, senders
 from tests.support.certificates import Authority, Identity
 
 
@@ -80,8 +79,8 @@ def test_dcmtk_takes_an_object_over_tls(
     tmp_path: Path, film: Path, authority: Authority, pacs: Identity, own: Identity
 ) -> None:
     with storescp(tmp_path / "kept", pacs, authority) as port:
-        destinations.probe(to(port, authority, own), calling_aet="CHEX")
-        destinations.deliver(film.read_bytes(), to(port, authority, own), calling_aet="CHEX")
+        senders.probe(to(port, authority, own), calling_aet="CHEX")
+        senders.deliver(film.read_bytes(), to(port, authority, own), calling_aet="CHEX")
 
         (kept,) = (tmp_path / "kept").iterdir()
     assert films.thumbnail().SOPInstanceUID in kept.name
@@ -90,9 +89,9 @@ def test_dcmtk_takes_an_object_over_tls(
 def refusal(film: Path, destination: DicomDestination) -> str:
     """What a delivery and a probe both say."""
     with pytest.raises(DestinationDown) as sent:
-        destinations.deliver(film.read_bytes(), destination, calling_aet="CHEX")
+        senders.deliver(film.read_bytes(), destination, calling_aet="CHEX")
     with pytest.raises(DestinationDown) as probed:
-        destinations.probe(destination, calling_aet="CHEX")
+        senders.probe(destination, calling_aet="CHEX")
     assert str(sent.value) == str(probed.value)
     return str(sent.value)
 

@@ -27,12 +27,12 @@ from node.outputs import answers, oru, rejection, report_txt, wording
 from node.outputs.asked import AskedQuestion
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
-from node.outputs.writers import output_of, write_objects
+from node.outputs.writers import write_objects
 from node.read import prompts, routing
 from node.read.film import Answered, answer_film
 from node.read.model import FilmAnswer
 from tests.support import films, samples
-from tests.support.documents import everything
+from tests.support.documents import everything, reference
 from tests.support.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
@@ -64,7 +64,9 @@ def answered(folder: Path, **values: str | None) -> Answered:
 
 def outgoing(**values: str | None) -> Dataset:
     """The report on a film with these values."""
-    [dataset] = sr.write(samples.report(samples.film()), samples.sources(as_written(values)), samples.BERLIN)
+    [dataset] = samples.datasets(
+        sr.write, samples.report(samples.film()), samples.sources(as_written(values)), samples.BERLIN
+    )
     return dcmread(BytesIO(save_bytes(dataset)))
 
 
@@ -230,15 +232,15 @@ def objects(offset: str, zone: ZoneInfo = samples.BERLIN) -> dict[str, Dataset]:
     report = samples.report(replace(samples.several(), ratio=samples.ratio()), samples.unread(2))
     received = samples.received(source, samples.bare(2), picture=np.zeros((samples.ROWS, samples.COLUMNS), np.uint8))
     written = [
-        (f"{kind} {dataset.SeriesNumber}", dataset)
-        for kind, dataset in write_objects(report, received, zone=zone, kinds=("sr", "sr3d", "text", "gsps", "sc"))
+        (f"{made.kind} {made.dataset.SeriesNumber}", made.dataset)
+        for made in write_objects(report, received, zone=zone, kinds=("sr", "sr3d", "text", "gsps", "sc"))
     ]
     alone = samples.report(samples.film())
     answer = answers.write_objects(QUESTION, alone, received[samples.film_uid(1)], zone=zone, kinds=("sr", "gsps"))
-    written += [(f"answer {kind}", dataset) for kind, dataset in answer]
+    written += [(f"answer {made.kind}", made.dataset) for made in answer]
     note = RejectionNote(title=TITLES["113001"], rejected=frozenset((samples.film_uid(1),)), header=source)
-    own = [output_of("sr", written[0][1])]
-    written.append(("rejection", rejection.write(note, own, report, zone=zone)))
+    own = [reference(written[0][1])]
+    written.append(("rejection", rejection.write(note, own, report, zone=zone).dataset))
     return {name: dcmread(BytesIO(save_bytes(dataset))) for name, dataset in written}
 
 
@@ -259,7 +261,9 @@ def test_every_object_has_the_offset_of_its_film() -> None:
 
 @pytest.mark.parametrize("offset", [None, "", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", "EST", "Z"])
 def test_without_a_valid_offset_the_zone_of_the_site_counts(offset: str | None) -> None:
-    [dataset] = sr.write(samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN)
+    [dataset] = samples.datasets(
+        sr.write, samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN
+    )
 
     assert dataset.TimezoneOffsetFromUTC == "+0100"
     assert moments(dataset) == {"20240201 003015"}
@@ -267,7 +271,9 @@ def test_without_a_valid_offset_the_zone_of_the_site_counts(offset: str | None) 
 
 @pytest.mark.parametrize("offset", ["+0545", "+1400", "-1200", "+0000", "-0330"])
 def test_every_offset_of_the_world_is_kept(offset: str) -> None:
-    [dataset] = sr.write(samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN)
+    [dataset] = samples.datasets(
+        sr.write, samples.report(samples.film()), samples.sources(stating(offset)), samples.BERLIN
+    )
 
     assert dataset.TimezoneOffsetFromUTC == offset
     assert (
@@ -280,7 +286,7 @@ def test_what_a_reader_said_has_the_offset_too() -> None:
     said = samples.report(samples.film(findings=(JUDGED,)))
 
     for write in (sr.write, sr.write_text):
-        [dataset] = write(said, samples.sources(stating("-0500")), samples.BERLIN)
+        [dataset] = samples.datasets(write, said, samples.sources(stating("-0500")), samples.BERLIN)
         observed = {item.ObservationDateTime for item in everything(dataset) if "ObservationDateTime" in item}
         assert observed == {"20240131193000-0500"}
 
@@ -290,7 +296,7 @@ def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:
     later = replace(report, created_at=datetime(2024, 7, 1, tzinfo=UTC))
 
     def uid(of: Report, offset: str | None) -> str:
-        return str(sr.write(of, samples.sources(stating(offset)), samples.BERLIN)[0].SOPInstanceUID)
+        return str(samples.datasets(sr.write, of, samples.sources(stating(offset)), samples.BERLIN)[0].SOPInstanceUID)
 
     assert uid(report, "-0500") == uid(later, "-0500")
     assert len({uid(report, offset) for offset in ("-0500", "+0100", None)}) == 3

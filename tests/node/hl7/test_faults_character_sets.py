@@ -62,10 +62,8 @@ def outputs(answer: Answered) -> Iterator[Dataset]:
     film, header = film_of(answer), answer.dataset
     picture = np.zeros((film.rows or 64, film.columns or 64), np.uint8)
     source = {film.source: Source(header=header, picture=lambda: picture)}
-    for _, dataset in write_objects(
-        samples.report(film), source, zone=samples.BERLIN, kinds=("sr", "text", "gsps", "sc")
-    ):
-        yield dcmread(BytesIO(save_bytes(dataset)))
+    for made in write_objects(samples.report(film), source, zone=samples.BERLIN, kinds=("sr", "text", "gsps", "sc")):
+        yield dcmread(BytesIO(save_bytes(made.dataset)))
 
 
 def message(answer: Answered) -> str:

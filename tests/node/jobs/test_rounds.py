@@ -23,12 +23,13 @@ from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.asked import to_json
+from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
-from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
+from node.settings.destinations import DicomDestination
 from node.store import sent_answers
 from node.store.database import connect
 from node.store.ledger import Ledger

@@ -15,12 +15,13 @@ from node.errors import GpuLost
 from node.jobs.round_steps import PlanJson, Steps, WrittenJson
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import MOST_INTERRUPTIONS, Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
-from node.settings.destinations import DEFAULT_OUTPUTS, DicomDestination
+from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.received import sop_instance_uid_of

@@ -118,7 +118,9 @@ def test_deliveries_to_a_removed_destination_are_parked(tmp_path: Path) -> None:
         assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
         first.wait_for("destination.down")
         assert first.stop() == 0
-    renamed = tuple(dataclasses.replace(destination, name="other") for destination in settings.destinations)
+    [destination] = settings.destinations
+    assert isinstance(destination, DicomDestination)
+    renamed = (dataclasses.replace(destination, name="other"),)
     with Service(dataclasses.replace(settings, destinations=renamed)) as second:
         second.wait_for("delivery.parked", count=2)
         assert second.stop() == 0

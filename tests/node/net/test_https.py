@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from node.checks import CheckState
 from node.commands.doctor.certificates import check_certificates
-from node.commands.doctor.checks import CheckState
 from node.config import Settings, StorageSettings
 from node.errors import ConfigError
 from node.jobs import processes

@@ -82,7 +82,7 @@ def written(question: AskedQuestion, *kinds: str, header: Dataset | None = None)
     of = replace(samples.report(several()), created_at=question.asked_at)
     [source] = received(header or cr(1)).values()
     objects = answers.write_objects(question, of, source, zone=BERLIN, kinds=kinds)
-    return [(kind, dcmread(BytesIO(save_bytes(dataset)))) for kind, dataset in objects]
+    return [(made.kind, dcmread(BytesIO(save_bytes(made.dataset)))) for made in objects]
 
 
 def report(question: AskedQuestion, kind: str = "sr") -> Dataset:
@@ -275,7 +275,7 @@ def test_notes_of_the_film_stand_in_its_answers() -> None:
     [source] = received(cr(1)).values()
 
     document, drawn = (
-        dataset for _, dataset in answers.write_objects(PROMPT, of, source, zone=BERLIN, kinds=["sr", "gsps"])
+        made.dataset for made in answers.write_objects(PROMPT, of, source, zone=BERLIN, kinds=["sr", "gsps"])
     )
 
     assert "The picture looks mirrored: check the sides." in said(document)

@@ -15,12 +15,12 @@ from node.domain import Box, Film
 from node.outputs import gsps
 from node.outputs.document import save_bytes
 from tests.support import validators
-from tests.support.samples import BERLIN, cr, finding, received, report, several
+from tests.support.samples import BERLIN, cr, datasets, finding, received, report, several
 
 
 def written(of: Film, header: Dataset | None = None) -> Dataset:
     """Write the state of one film, and read it back from its bytes."""
-    [dataset] = gsps.write(report(of), received(header or cr(1)), BERLIN)
+    [dataset] = datasets(gsps.write, report(of), received(header or cr(1)), BERLIN)
     return dcmread(BytesIO(save_bytes(dataset)))
 
 

@@ -15,8 +15,8 @@ from node.domain import OutputObject, Report
 from node.outputs import document
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
-from node.outputs.writers import output_of
 from tests.support import samples, validators
+from tests.support.documents import reference
 from tests.support.samples import BERLIN, absent, bare, cr, film, finding, report, sources, unread
 
 ONE = report(film(findings=(finding(), absent())))
@@ -24,7 +24,7 @@ ONE = report(film(findings=(finding(), absent())))
 
 def written(of: Report, *headers: Dataset) -> Dataset:
     """Write a report on one film, and read it back from its bytes."""
-    [dataset] = sr.write(of, sources(*(headers or (cr(1), bare(2)))), BERLIN)
+    [dataset] = samples.datasets(sr.write, of, sources(*(headers or (cr(1), bare(2)))), BERLIN)
     return dcmread(BytesIO(save_bytes(dataset)))
 
 
@@ -36,7 +36,7 @@ def test_times_are_those_of_the_site() -> None:
 
 
 def test_the_same_reading_gives_the_same_bytes() -> None:
-    once, again = (sr.write(ONE, sources(cr(1)), BERLIN)[0] for _ in range(2))
+    once, again = (samples.datasets(sr.write, ONE, sources(cr(1)), BERLIN)[0] for _ in range(2))
 
     assert save_bytes(once) == save_bytes(again)
 
@@ -67,7 +67,9 @@ def test_the_same_reading_in_summer_and_in_winter_is_one_object() -> None:
 
 
 def test_another_time_zone_is_another_object() -> None:
-    uids = {sr.write(ONE, sources(cr(1)), zone)[0].SOPInstanceUID for zone in (BERLIN, ZoneInfo("UTC"))}
+    uids = {
+        samples.datasets(sr.write, ONE, sources(cr(1)), zone)[0].SOPInstanceUID for zone in (BERLIN, ZoneInfo("UTC"))
+    }
 
     assert len(uids) == 2
 
@@ -77,14 +79,14 @@ def test_the_order_of_equal_films_does_not_decide_the_patient(numbers: tuple[int
     headers = sources(bare(2), cr(1), cr(3))
     headers[samples.film_uid(3)].PatientName = "Other^Spelling"
 
-    *_, dataset = sr.write(report(unread(2), *(film(number) for number in numbers)), headers, BERLIN)
+    *_, dataset = samples.datasets(sr.write, report(unread(2), *(film(number) for number in numbers)), headers, BERLIN)
 
     assert dataset.PatientName == "Müller^Jörg"
 
 
 def test_a_document_never_names_itself_as_its_predecessor() -> None:
     first = written(ONE)
-    itself = output_of("sr", first)
+    itself = reference(first)
 
     assert "PredecessorDocumentsSequence" not in written(replace(ONE, predecessors=(itself,)))
 
@@ -96,7 +98,7 @@ def test_a_correction_and_its_reversal_are_new_objects() -> None:
     rounds: list[tuple[OutputObject, ...]] = []
 
     for header in (cr(1), cr(1), corrected, cr(1), cr(1), corrected):
-        rounds.append((output_of("sr", written(replace(ONE, earlier=tuple(rounds)), header)),))
+        rounds.append((reference(written(replace(ONE, earlier=tuple(rounds)), header)),))
 
     uids = [output.sop_instance_uid for (output,) in rounds]
     assert uids == [uids[0], uids[0], uids[2], uids[3], uids[3], uids[5]]
@@ -109,6 +111,9 @@ def test_whatever_is_said_differently_has_another_uid() -> None:
     [film_1] = ONE.films
     surer = replace(film_1.findings[0], probability=0.84)
 
+    several_films = replace(ONE, films=(*ONE.films, unread(2)))
+    *_, beside_another = samples.datasets(sr.write, several_films, sources(cr(1), bare(2)), BERLIN)
+
     uids = {
         written(ONE).SOPInstanceUID,
         written(ONE, renamed).SOPInstanceUID,
@@ -116,7 +121,7 @@ def test_whatever_is_said_differently_has_another_uid() -> None:
         written(replace(ONE, prompts_version="2")).SOPInstanceUID,
         written(replace(ONE, model=replace(samples.MODEL, weights_sha256="ef" * 32))).SOPInstanceUID,
         written(report(film(findings=(absent(),)))).SOPInstanceUID,
-        sr.write(replace(ONE, films=(*ONE.films, unread(2))), sources(cr(1), bare(2)), BERLIN)[-1].SOPInstanceUID,
+        beside_another.SOPInstanceUID,
     }
 
     assert len(uids) == 7

@@ -28,7 +28,7 @@ from node.commands.arguments import add_ask
 from node.dicom import attributes
 from node.domain import Box, Film, FilmView, Reason
 from node.errors import InputError
-from node.outputs import answers, document, gsps, overlay, secondary_capture, wording
+from node.outputs import answers, gsps, overlay, secondary_capture, wording
 from node.outputs.document import save_bytes
 from node.outputs.source import Source, from_files
 from node.read import decoding, gray_picture, open_film, prompts
@@ -39,6 +39,7 @@ from node.web.pictures import Pictures
 from tests.node.outputs.test_answer_objects import asked
 from tests.node.read.test_view_routing import SeeingReader, seeing
 from tests.support import films, samples, validators
+from tests.support.documents import film_of
 from tests.support.fakes import ScriptedReader
 from tests.support.peers import require
 from tests.support.samples import BERLIN, finding, report
@@ -153,7 +154,7 @@ def answer_of(source: Source) -> Film:
 def state_of(film: Dataset, folder: Path) -> Dataset:
     """Write the presentation state of a film, and read it back from its bytes."""
     known = sources(as_file(film, folder))
-    [written] = gsps.write(report(*map(answer_of, known.values())), known, BERLIN)
+    [written] = samples.datasets(gsps.write, report(*map(answer_of, known.values())), known, BERLIN)
     return dcmread(BytesIO(save_bytes(written)))
 
 
@@ -473,7 +474,7 @@ def test_every_picture_of_the_node_shows_both(tmp_path: Path) -> None:
 
     picture = source.picture()
     assert picture is not None
-    capture, _ = secondary_capture.write(of, known, BERLIN)
+    capture, _ = samples.datasets(secondary_capture.write, of, known, BERLIN)
     page = Pictures().draw(
         Instance(
             study_uid=samples.STUDY,
@@ -537,10 +538,10 @@ def test_the_state_of_an_answer_shows_both(tmp_path: Path) -> None:
     [(uid, source)] = known.items()
     question = replace(asked(boxes=()), film=uid)
 
-    [(_, state)] = answers.write_objects(question, report(answer_of(source)), source, zone=BERLIN, kinds=["gsps"])
+    [made] = answers.write_objects(question, report(answer_of(source)), source, zone=BERLIN, kinds=["gsps"])
 
-    assert list(activated(state).values()) == [gsps.OVERLAYS]
-    assert state.ShutterShape == "RECTANGULAR"
+    assert list(activated(made.dataset).values()) == [gsps.OVERLAYS]
+    assert made.dataset.ShutterShape == "RECTANGULAR"
 
 
 def test_a_film_that_cannot_be_decoded_keeps_both(tmp_path: Path) -> None:
@@ -548,7 +549,7 @@ def test_a_film_that_cannot_be_decoded_keeps_both(tmp_path: Path) -> None:
     [(uid, source)] = sources(path).items()
     gone = Source(header=source.header)
 
-    [state] = gsps.write(report(answer_of(source)), {uid: gone}, BERLIN)
+    [state] = samples.datasets(gsps.write, report(answer_of(source)), {uid: gone}, BERLIN)
 
     assert list(activated(state).values()) == [gsps.OVERLAYS]
     assert state.ShutterShape == "RECTANGULAR"
@@ -557,7 +558,7 @@ def test_a_film_that_cannot_be_decoded_keeps_both(tmp_path: Path) -> None:
 def test_another_overlay_makes_another_state(tmp_path: Path) -> None:
     states = [state_of(film, tmp_path) for film in (dark(), dark(plane()), dark(*MARKED))]
 
-    assert len({document.film_of(state) for state in states}) == 1
+    assert len({film_of(state) for state in states}) == 1
     assert len({str(state.SOPInstanceUID) for state in states}) == 3
 
 

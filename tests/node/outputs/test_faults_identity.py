@@ -71,7 +71,7 @@ def requested(**values: str) -> list[Dataset]:
 
 
 def as_sr(source: Dataset) -> Dataset:
-    [dataset] = sr.write(samples.report(samples.film()), samples.sources(source), samples.BERLIN)
+    [dataset] = samples.datasets(sr.write, samples.report(samples.film()), samples.sources(source), samples.BERLIN)
     return dataset
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from pydicom.dataset import Dataset
 
-from node.domain import Assessment, Film, ReaderMark
+from node.domain import About, Assessment, Film, ReaderMark, Subject
 from node.outputs import findings_page, oru, report_txt
 from tests.node.outputs.test_faults_versions import stated_version, written_in_turn
 from tests.support.documents import said
@@ -50,10 +50,10 @@ def texts(dataset: Dataset) -> str:
     return " ".join(said(dataset).split()) if "ContentSequence" in dataset else ""
 
 
-def by_object(*of: tuple[Film, ...], kinds: tuple[str, ...] = KINDS) -> list[dict[tuple[str, str], Dataset]]:
+def by_object(*of: tuple[Film, ...], kinds: tuple[str, ...] = KINDS) -> list[dict[tuple[Subject, str], Dataset]]:
     """The objects of each round, by what they are about and by their UID."""
     return [
-        {(output.film, output.sop_instance_uid): dataset for output, dataset in outputs}
+        {(output.subject, output.sop_instance_uid): dataset for output, dataset in outputs}
         for outputs in written_in_turn(*of, kinds=kinds)
     ]
 
@@ -63,8 +63,8 @@ def by_object(*of: tuple[Film, ...], kinds: tuple[str, ...] = KINDS) -> list[dic
 def test_a_correction_makes_no_version_of_another_film(other: Film, correct: Callable[[Film], Film]) -> None:
     before, after = by_object((FIRST, other), (correct(FIRST), other))
 
-    of_other = {about for about in before if other.source in about[0]}
-    assert of_other == {about for about in after if other.source in about[0]}
+    of_other = {about for about in before if about[0].film == other.source}
+    assert of_other == {about for about in after if about[0].film == other.source}
     assert of_other or not other.is_read
     assert {stated_version(after[about]) for about in of_other} <= {1}
     assert not [texts(after[about]) for about in of_other if WITH in texts(after[about])]
@@ -74,7 +74,11 @@ def test_a_correction_makes_no_version_of_another_film(other: Film, correct: Cal
 def test_the_corrected_film_has_a_version_that_says_so(correct: Callable[[Film], Film]) -> None:
     before, after = by_object((FIRST, OTHERS["with a finding"]), (correct(FIRST), OTHERS["with a finding"]))
 
-    new = [texts(after[about]) for about in after.keys() - before.keys() if about[0] == FIRST.source]
+    new = [
+        texts(after[about])
+        for about in after.keys() - before.keys()
+        if about[0] == Subject(about=About.FILM, film=FIRST.source)
+    ]
     assert [WITH in text for text in new if text] == [True, True, True]  # sr, sr3d and text
 
 
@@ -82,9 +86,9 @@ def test_the_corrected_film_has_a_version_that_says_so(correct: Callable[[Film],
 def test_a_ratio_that_nobody_corrected_stays_as_it_was(correct: Callable[[Film], Film]) -> None:
     before, after = by_object((FIRST,), (correct(FIRST),), kinds=("sr", "sr3d"))
 
-    of_ratio = {about for about in before if about[0].startswith("ratio ")}
+    of_ratio = {about for about in before if about[0].about is About.RATIO}
     assert len(of_ratio) == 2
-    assert of_ratio == {about for about in after if about[0].startswith("ratio ")}
+    assert of_ratio == {about for about in after if about[0].about is About.RATIO}
     assert all(WITHOUT in texts(after[about]) for about in of_ratio)
 
 
@@ -116,7 +120,7 @@ def test_a_text_on_several_films_names_the_corrected(films: tuple[Film, ...], ex
     _, message = oru.write(of, headers, BERLIN, order=None, documents=[])
     [study] = by_object(films, kinds=("text",))
 
-    found = [report_txt.render(of), *(texts(study[about]) for about in study if not about[0])]
+    found = [report_txt.render(of), *(texts(study[about]) for about in study if not about[0].film)]
     assert [expected in text for text in found] == [True] * len(found)
     # A message breaks its lines after some 90 characters; the end of the sentence stands in another line.
     assert expected.split(", who")[0] in " ".join(

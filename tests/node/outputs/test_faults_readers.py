@@ -164,7 +164,7 @@ def test_labels_of_boxes_say_who_drew_them(name: str) -> None:
     assert [ending(label) for label in labels] == [
         who.replace("by reader", "by a reader") if percent is None else f"{percent} %" for who, percent in case.boxes
     ]
-    state = gsps.write(report(film), received(cr()), BERLIN)[0]
+    state = samples.datasets(gsps.write, report(film), received(cr()), BERLIN)[0]
     texts = [
         str(item.UnformattedTextValue)
         for layer in state.GraphicAnnotationSequence
@@ -218,7 +218,7 @@ def test_report_json_names_the_reader_of_each_box(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_only_what_a_reader_said_has_the_reader_as_observer(name: str) -> None:
     case, film = CASES[name], corrected(CASES[name].said)
-    dataset = sr.write(report(film), sources(cr()), BERLIN)[0]
+    dataset = samples.datasets(sr.write, report(film), sources(cr()), BERLIN)[0]
     dataset = dcmread(BytesIO(save_bytes(dataset)))
 
     code = judged(case, film).code.value
@@ -263,7 +263,9 @@ def test_names_by_readers_fit_and_have_codes_of_their_own() -> None:
         found = replace(finding(prompt.finding), prompt=prompt.key)
         film = replace(FILM, findings=(found,))
         for kind in (CorrectionKind.ACCEPT, CorrectionKind.MOVE, CorrectionKind.ADD, CorrectionKind.REWORD):
-            dataset = sr.write(report(corrected(((kind, prompt.key),), film)), sources(cr()), BERLIN)[0]
+            dataset = samples.datasets(sr.write, report(corrected(((kind, prompt.key),), film)), sources(cr()), BERLIN)[
+                0
+            ]
             for group in groups(dcmread(BytesIO(save_bytes(dataset)))):
                 (number,) = (item for item in group.ContentSequence if item.ValueType == "NUM")
                 name = number.ConceptNameCodeSequence[0]

@@ -342,15 +342,15 @@ def test_nothing_came_near_is_said_only_where_it_is_true(findings: tuple[Finding
 def everything_said(film: Film) -> dict[str, str]:
     """All texts about a film, by what says them."""
     made, header = report(film), cr()
-    [state] = gsps.write(made, received(header), BERLIN)
+    [state] = samples.datasets(gsps.write, made, received(header), BERLIN)
     _, message = oru.write(made, sources(header), BERLIN, order=None, documents=[])
     fields = [line.split("|") for line in message.decode().split("\r")]
     page = shown.show(film)
     texts = {
         "report.json": json.dumps(report_json.film_for_programs(film)),
         "report.txt": report_txt.render(made),
-        "sr": "\n".join(map(said_in, sr.write(made, sources(header), BERLIN))),
-        "text": "\n".join(map(said_in, sr.write_text(made, sources(header), BERLIN))),
+        "sr": "\n".join(map(said_in, samples.datasets(sr.write, made, sources(header), BERLIN))),
+        "text": "\n".join(map(said_in, samples.datasets(sr.write_text, made, sources(header), BERLIN))),
         "gsps": " ".join(str(item.value) for item in state.iterall() if item.keyword == "UnformattedTextValue"),
         "oru": " ".join(parts[5] for parts in fields if parts[:1] == ["OBX"] and parts[2] == "TX"),
         "page": " ".join((*page.impression, *page.about, *(found.sentence for found in page.findings))),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
-from node.domain import Delivery, Film, OutputObject
+from node.domain import About, Delivery, Film, OutputObject
 from node.outputs import correction, document
 from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.writers import numbered, write_objects
@@ -50,9 +50,9 @@ def written_in_turn(
         objects = write_objects(
             replace(report(*films_of_round), earlier=earlier), received(*headers), zone=BERLIN, kinds=kinds
         )
-        for kind, dataset in objects:
-            known.append(output := numbered(kind, dataset, known))
-            found.append((output, dataset))
+        for made in objects:
+            known.append(output := numbered(made, known))
+            found.append((output, made.dataset))
         rounds.append(found)
     return rounds
 
@@ -63,7 +63,7 @@ def by_document(rounds: list[list[tuple[OutputObject, Dataset]]]) -> dict[tuple[
     for outputs in rounds:
         for output, dataset in outputs:
             which = str(dataset.get("DerivationDescription", ""))[:60]
-            found.setdefault((output.kind, output.film, which), []).append(dataset)
+            found.setdefault((output.kind, output.subject.about, output.subject.film, which), []).append(dataset)
     return found
 
 
@@ -105,9 +105,9 @@ def test_versions_of_the_ratio_and_of_the_study_are_told_too() -> None:
     ratios = by_document(written_in_turn(*((item,) for item in of_ratio), kinds=("sr",)))
     studies = written_in_turn(*of_study, kinds=("sr",))
 
-    (versions,) = (found for (_, about, _), found in ratios.items() if about.startswith("ratio"))
+    (versions,) = (found for (_, about, *_), found in ratios.items() if about == About.RATIO)
     assert [(int(item.InstanceNumber), stated_version(item)) for item in versions] == [(1, 1), (2, 2)]
-    reports = [dataset for outputs in studies for output, dataset in outputs if output.film == ""]
+    reports = [dataset for outputs in studies for output, dataset in outputs if output.subject.about is About.STUDY]
     assert [(int(item.InstanceNumber), stated_version(item)) for item in reports] == [(1, 1), (2, 2), (3, 3)]
 
 
@@ -119,7 +119,7 @@ def test_a_report_of_text_counts_after_one_with_boxes(kind: str, is_found: tuple
 
     rounds = written_in_turn(*turns, kinds=(kind,))
 
-    reports = [dataset for outputs in rounds for output, dataset in outputs if "ratio" not in output.film]
+    reports = [dataset for outputs in rounds for output, dataset in outputs if output.subject.about is not About.RATIO]
     assert [stated_version(dataset) for dataset in reports] == [1, 2, 3]
     assert [int(dataset.InstanceNumber) for dataset in reports] == [1, 2, 3]
     assert len({(str(dataset.SeriesInstanceUID), int(dataset.SeriesNumber)) for dataset in reports}) == 1

@@ -24,7 +24,7 @@ from tests.support.samples import BERLIN, absent, bare, cr, film, finding, recei
 
 def written(of: Film, header: Dataset | None = None, *, picture: Picture | None = None) -> Dataset:
     """Write the state of one film, and read it back from its bytes."""
-    [dataset] = gsps.write(report(of), received(header or cr(1), picture=picture), BERLIN)
+    [dataset] = samples.datasets(gsps.write, report(of), received(header or cr(1), picture=picture), BERLIN)
     return dcmread(BytesIO(save_bytes(dataset)))
 
 
@@ -78,8 +78,8 @@ def reported_regions(item: Dataset) -> dict[str, tuple[float, ...]]:
 
 def test_report_and_state_share_tracking_uids_and_rectangles() -> None:
     of = report(film(findings=several().findings))
-    [document] = sr.write(of, sources(cr(1)), BERLIN)
-    [state] = gsps.write(of, received(cr(1)), BERLIN)
+    [document] = samples.datasets(sr.write, of, sources(cr(1)), BERLIN)
+    [state] = samples.datasets(gsps.write, of, received(cr(1)), BERLIN)
     document, state = (dcmread(BytesIO(save_bytes(dataset))) for dataset in (document, state))
 
     drawn, reported = regions(state), reported_regions(document)
@@ -94,10 +94,10 @@ def test_a_state_tracks_only_findings_of_the_report() -> None:
     of = report(several(), film(3, findings=(absent(),)))
     headers = sources(cr(1), cr(3))
 
-    states = gsps.write(of, received(cr(1), cr(3)), BERLIN)
+    states = samples.datasets(gsps.write, of, received(cr(1), cr(3)), BERLIN)
 
     assert [regions(state).keys() for state in states] == [
-        reported_regions(document).keys() for document in sr.write(of, headers, BERLIN)[:2]
+        reported_regions(document).keys() for document in samples.datasets(sr.write, of, headers, BERLIN)[:2]
     ]
     assert not regions(states[1])
     assert [len(label(state)) for state in states] == [2, 4]  # the film without findings says so
@@ -327,7 +327,7 @@ def test_several_hundred_boxes_are_drawn() -> None:
 def test_one_state_for_each_film_that_was_read() -> None:
     of = report(several(), unread(2), film(3))
 
-    first, second = gsps.write(of, received(cr(1), bare(2), cr(3)), BERLIN)
+    first, second = samples.datasets(gsps.write, of, received(cr(1), bare(2), cr(3)), BERLIN)
 
     images = [state.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for state in (first, second)]
     assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
@@ -341,9 +341,9 @@ def test_a_state_is_the_same_whatever_other_films_the_study_has(of: Film) -> Non
     headers = received(cr(1), bare(2), cr(3), cr(4))
     neighbors = (unread(2), replace(several(), source=samples.film_uid(3)), film(4))
 
-    alone = gsps.write(report(of), headers, BERLIN)[0]
-    first = gsps.write(report(of, *neighbors), headers, BERLIN)[0]
-    last = gsps.write(report(*neighbors, of), headers, BERLIN)[-1]
+    alone = samples.datasets(gsps.write, report(of), headers, BERLIN)[0]
+    first = samples.datasets(gsps.write, report(of, *neighbors), headers, BERLIN)[0]
+    last = samples.datasets(gsps.write, report(*neighbors, of), headers, BERLIN)[-1]
 
     assert save_bytes(alone) == save_bytes(first) == save_bytes(last)
 
@@ -387,10 +387,10 @@ def test_a_box_outside_its_film_is_refused() -> None:
     outside = film(findings=(finding(boxes=(Box(left=0, top=0, right=10, bottom=samples.ROWS + 1),)),))
 
     with pytest.raises(ValueError, match="leaves the film"):
-        gsps.write(report(outside), received(cr(1)), BERLIN)
+        samples.datasets(gsps.write, report(outside), received(cr(1)), BERLIN)
 
 
 def test_a_study_of_which_nothing_was_read_has_no_state() -> None:
     nothing: Report = report(unread(1))
 
-    assert gsps.write(nothing, received(bare(1)), BERLIN) == []
+    assert samples.datasets(gsps.write, nothing, received(bare(1)), BERLIN) == []

@@ -143,8 +143,8 @@ def test_a_film_of_a_class_with_several_frames_is_written() -> None:
     header.SOPClassUID = MultiFrameGrayscaleByteSecondaryCaptureImageStorage
     report = samples.report(samples.several())
 
-    [state] = gsps.write(report, samples.received(header), samples.BERLIN)
-    [document] = sr.write(report, samples.sources(header), samples.BERLIN)
+    [state] = samples.datasets(gsps.write, report, samples.received(header), samples.BERLIN)
+    [document] = samples.datasets(sr.write, report, samples.sources(header), samples.BERLIN)
 
     assert "ModalityLUTSequence" not in state and "RescaleSlope" in state
     assert document.ContentTemplateSequence[0].TemplateIdentifier == "1500"
@@ -154,7 +154,7 @@ def test_an_object_of_a_private_class_is_answered() -> None:
     header = samples.bare(1)
     header.SOPClassUID = "1.2.276.0.7230010.3.1.0.1"
 
-    [document] = sr.write(samples.report(samples.unread(1)), samples.sources(header), samples.BERLIN)
+    [document] = samples.datasets(sr.write, samples.report(samples.unread(1)), samples.sources(header), samples.BERLIN)
 
     [study] = document.CurrentRequestedProcedureEvidenceSequence
     assert study.ReferencedSeriesSequence[0].ReferencedSOPSequence[0].ReferencedSOPClassUID == header.SOPClassUID
@@ -167,8 +167,8 @@ def test_no_name_of_a_patient_reaches_a_log(name: str, caplog: pytest.LogCapture
     header.PatientName = name
 
     with caplog.at_level("DEBUG"):
-        sr.write(samples.report(samples.several()), samples.sources(header), samples.BERLIN)
-        gsps.write(samples.report(samples.several()), samples.received(header), samples.BERLIN)
+        samples.datasets(sr.write, samples.report(samples.several()), samples.sources(header), samples.BERLIN)
+        samples.datasets(gsps.write, samples.report(samples.several()), samples.received(header), samples.BERLIN)
 
     assert name not in caplog.text
 

@@ -47,7 +47,7 @@ def everything(item: Dataset) -> list[Dataset]:
 def beginnings(of: Report) -> dict[str, str]:
     """Return the first 200 characters of the text report, of the SR's first text and of the message's first OBX."""
     headers = sources(*(cr(number) for number in range(1, len(of.films) + 1)))
-    *_, document = sr.write(of, headers, BERLIN)
+    *_, document = samples.datasets(sr.write, of, headers, BERLIN)
     contained = [item for item in everything(dcmread(BytesIO(save_bytes(document)))) if "TextValue" in item]
     texts = [item for item in contained if item.RelationshipType == "CONTAINS"]  # not those about the observer
     message = read(oru.write(of, headers, BERLIN, order=None, documents=[])[1])

@@ -95,7 +95,7 @@ def test_the_box_of_a_question_stays_in_its_answer(phantom_model: Path, picture:
 
 
 def test_the_report_of_an_absent_finding_refers_to_the_film() -> None:
-    [document] = sr.write(report(denying()), sources(cr(1)), BERLIN)
+    [document] = samples.datasets(sr.write, report(denying()), sources(cr(1)), BERLIN)
     document = dcmread(BytesIO(save_bytes(document)))
 
     [denial] = [item for item in _everything(document) if item.get("TextValue", "").endswith(DENIAL.text)]
@@ -110,7 +110,7 @@ def test_the_report_of_an_absent_finding_refers_to_the_film() -> None:
 def test_every_other_output_stands_what_has_no_box() -> None:
     of = report(denying())
 
-    [state] = gsps.write(of, received(cr(1)), BERLIN)
+    [state] = samples.datasets(gsps.write, of, received(cr(1)), BERLIN)
     text = report_txt.render(of)
     found = json.loads(json.dumps(report_to_json(of, [])))["films"][0]
 

@@ -26,7 +26,7 @@ ONE = report(film(findings=(finding(), absent())))
 
 def written(of: Report, *headers: Dataset) -> Dataset:
     """Write a report on one film, and read it back from its bytes."""
-    [dataset] = sr.write(of, sources(*(headers or (cr(1),))), BERLIN)
+    [dataset] = samples.datasets(sr.write, of, sources(*(headers or (cr(1),))), BERLIN)
     return dcmread(BytesIO(save_bytes(dataset)))
 
 
@@ -59,7 +59,7 @@ def test_what_a_film_does_not_say_is_left_empty() -> None:
 
 
 def test_the_film_that_says_most_describes_the_patient() -> None:
-    datasets = sr.write(report(film(1), film(3)), sources(bare(1), cr(3)), BERLIN)
+    datasets = samples.datasets(sr.write, report(film(1), film(3)), sources(bare(1), cr(3)), BERLIN)
 
     assert [dataset.PatientID for dataset in datasets] == ["4711"] * 3  # on each film, and on the study
 
@@ -118,7 +118,7 @@ def test_a_real_film_is_described_as_it_describes_itself() -> None:
     header = dcmread(path, stop_before_pixels=True)
     about = replace(report(replace(several(), source=header.SOPInstanceUID)), study_uid=str(header.StudyInstanceUID))
 
-    [dataset] = sr.write(about, {str(header.SOPInstanceUID): header}, ZoneInfo("UTC"))
+    [dataset] = samples.datasets(sr.write, about, {str(header.SOPInstanceUID): header}, ZoneInfo("UTC"))
 
     assert (dataset.PatientID, str(dataset.PatientName)) == (header.PatientID, str(header.PatientName))
     assert validators.dciodvfy(dataset) == []

@@ -10,17 +10,26 @@ import pytest
 from highdicom.sr import ComprehensiveSR, MeasurementReport, srread
 from pydicom.dataset import Dataset
 
-from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Film, OutputObject
+from node.domain import About, Film, OutputObject, Subject
 from node.hl7.text import read
 from node.measurement import CardiothoracicRatio, Incomparable, View
 from node.outputs import impression, measured, oru, report_json, report_txt
-from node.outputs.document import film_of, save_bytes
+from node.outputs.document import save_bytes
 from node.outputs.sr import ratio as sr_ratio
-from node.outputs.writers import output_of
 from tests.support import samples, validators
-from tests.support.documents import all_written, contents, everything, evidence, groups, numbers, said
+from tests.support.documents import (
+    all_written,
+    contents,
+    everything,
+    evidence,
+    film_of,
+    groups,
+    numbers,
+    reference,
+    said,
+    subject_of,
+)
 from tests.support.samples import BERLIN, absent, cr, film, report, several, sources, unread
 
 COMPARABLE = samples.ratio()
@@ -136,7 +145,7 @@ def test_a_ratio_has_a_series_of_its_own_that_the_node_knows() -> None:
     assert [film_of(document) for document in (first, third)] == [samples.film_uid(1), samples.film_uid(3)]
     for document, number in ((first_ratio, 1), (third_ratio, 3)):
         assert evidence(document) == [samples.film_uid(number)]
-        assert film_of(document) == identity.ratio_of(samples.film_uid(number))
+        assert subject_of(document) == Subject(about=About.RATIO, film=samples.film_uid(number))
         assert parse_header(document).is_own
 
 
@@ -168,7 +177,7 @@ def test_a_ratio_of_unknown_error_is_sent_nowhere(of: CardiothoracicRatio | None
 
 
 def earlier(document: Dataset) -> OutputObject:
-    return replace(output_of("sr", document), sop_instance_uid=f"{document.SOPInstanceUID}.1")
+    return replace(reference(document), sop_instance_uid=f"{document.SOPInstanceUID}.1")
 
 
 def replaced(document: Dataset) -> set[str]:
@@ -258,7 +267,7 @@ def test_a_message_has_the_number_with_its_unit_and_its_band() -> None:
 
 
 def test_a_message_names_the_report_of_the_ratio_with_its_film() -> None:
-    documents = [output_of("sr", document) for document in all_written(report(unread(2), with_ratio(number=3)))]
+    documents = [reference(document) for document in all_written(report(unread(2), with_ratio(number=3)))]
 
     content = read(
         oru.write(

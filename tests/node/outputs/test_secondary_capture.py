@@ -12,10 +12,11 @@ from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
 from node.domain import Film, Reason
-from node.outputs import document, findings_page, overlay, secondary_capture
+from node.outputs import findings_page, overlay, secondary_capture
 from node.outputs.document import save_bytes
 from node.outputs.source import Picture
 from tests.support import samples, validators
+from tests.support.documents import film_of
 from tests.support.samples import BERLIN, absent, bare, cr, film, received, report, several, unread
 
 GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
@@ -24,7 +25,7 @@ GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 def written(*films: Film, picture: Picture | None = GRAY, header: Dataset | None = None) -> list[Dataset]:
     """Write the captures of films, and read them back from their bytes."""
     headers = [header or cr(1), *(cr(number) for number in range(2, 5))]
-    objects = secondary_capture.write(report(*films), received(*headers, picture=picture), BERLIN)
+    objects = samples.datasets(secondary_capture.write, report(*films), received(*headers, picture=picture), BERLIN)
     return [dcmread(BytesIO(save_bytes(dataset))) for dataset in objects]
 
 
@@ -79,9 +80,7 @@ def test_a_film_that_cannot_be_decoded_again_keeps_its_page() -> None:
 def test_each_film_has_a_series_of_its_own_that_is_known_again() -> None:
     objects = written(several(), unread(2), film(3))
 
-    assert [document.film_of(dataset) for dataset in objects] == [
-        samples.film_uid(number) for number in (1, 1, 2, 3, 3)
-    ]
+    assert [film_of(dataset) for dataset in objects] == [samples.film_uid(number) for number in (1, 1, 2, 3, 3)]
     assert len({dataset.SeriesInstanceUID for dataset in objects}) == 3
     assert all(parse_header(dataset).is_own for dataset in objects)
 

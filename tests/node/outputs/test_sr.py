@@ -11,7 +11,6 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.domain import Box, FindingState, GroundedSentence, Reason
 from node.outputs import impression, wording
-from node.outputs.document import film_of
 from node.outputs.sr import report as sr
 from tests.support import samples, validators
 from tests.support.documents import (
@@ -25,6 +24,7 @@ from tests.support.documents import (
     all_written,
     contents,
     everything,
+    film_of,
     form_of,
     groups,
     numbers,
@@ -237,7 +237,7 @@ def test_an_object_that_is_no_image_is_referred_to_as_composite() -> None:
 
 
 def test_no_films_no_report() -> None:
-    assert sr.write(report(), {}, BERLIN) == []
+    assert samples.datasets(sr.write, report(), {}, BERLIN) == []
 
 
 def test_the_document_is_complete_preliminary_and_unverified() -> None:
@@ -296,14 +296,14 @@ def test_a_box_outside_its_film_is_refused(box: Box) -> None:
     outside = report(film(findings=(finding(boxes=(box,)),)))
 
     with pytest.raises(ValueError, match="leaves the film"):
-        sr.write(outside, sources(cr(1)), BERLIN)
+        samples.datasets(sr.write, outside, sources(cr(1)), BERLIN)
 
 
 def test_a_reported_finding_without_a_box_is_refused() -> None:
     boxless = report(film(findings=(finding(boxes=(), state=FindingState.INDETERMINATE),)))
 
     with pytest.raises(ValueError, match="needs a box"):
-        sr.write(boxless, sources(cr(1)), BERLIN)
+        samples.datasets(sr.write, boxless, sources(cr(1)), BERLIN)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -8,12 +8,12 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
-from node.domain import Film, OutputObject, Reason
+from node.domain import About, Film, OutputObject, Reason, Subject
 from node.outputs import wording
-from node.outputs.document import film_of, save_bytes
-from node.outputs.sr.forms import COMPREHENSIVE
+from node.outputs.document import save_bytes
+from node.outputs.kinds import OUTPUTS
 from tests.support import samples, validators
-from tests.support.documents import MIXED, all_written, contents, evidence, groups, said
+from tests.support.documents import MIXED, all_written, contents, evidence, film_of, groups, said
 from tests.support.samples import absent, bare, cr, film, report, several, unread
 
 
@@ -71,8 +71,8 @@ def test_the_studys_report_has_every_impression_and_reason() -> None:
 def earlier(uid: str, film: str = "") -> OutputObject:
     """Name a report of an earlier round."""
     return OutputObject(
-        kind="sr", study_uid=samples.STUDY, sop_class_uid=COMPREHENSIVE.sop_class, sop_instance_uid=uid,
-        series_instance_uid=f"{uid}.1", film=film,
+        kind="sr", study_uid=samples.STUDY, sop_class_uid=OUTPUTS.own["sr"].sop_class, sop_instance_uid=uid,
+        series_instance_uid=f"{uid}.1", subject=Subject(about=About.FILM, film=film) if film else Subject(),
     )  # fmt: skip
 
 

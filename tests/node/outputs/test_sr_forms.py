@@ -18,11 +18,12 @@ from pydicom.dataset import Dataset
 from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, ComprehensiveSRStorage
 
 from node.dicom.film_header import parse_header
-from node.domain import Film, OutputObject, Report, Side
+from node.domain import About, Film, OutputObject, Report, Side, Subject
 from node.outputs import impression, wording
-from node.outputs.document import film_of, save_bytes
+from node.outputs.document import save_bytes
+from node.outputs.kinds import OUTPUTS
 from node.outputs.sr.forms import FORMS as SR_FORMS
-from node.outputs.writers import classes_wanted, for_destination, kind_of, output_of, write_objects
+from node.outputs.writers import classes_wanted, for_destination, output_of, write_objects
 from tests.support import samples, validators
 from tests.support.documents import FORMS, MEASURED, MIXED, SEVERAL, all_written, contents, form_of, said
 from tests.support.samples import BERLIN, absent, bare, cr, film, received, report, several, unread
@@ -48,7 +49,7 @@ BASIC = {
 def outputs(of: Report, *kinds: str) -> list[tuple[OutputObject, Dataset]]:
     """Write a report on films of `HEADERS` in several kinds."""
     objects = write_objects(of, received(*HEADERS), zone=BERLIN, kinds=kinds)
-    return [(output_of(kind, dataset), dataset) for kind, dataset in objects]
+    return [(output_of(written), written.dataset) for written in objects]
 
 
 def relationships(item: Dataset) -> Iterator[tuple[str, str, str]]:
@@ -96,9 +97,10 @@ def test_a_film_with_findings_is_described_in_words() -> None:
 
 
 def test_every_kind_has_series_of_its_own() -> None:
-    written = [dataset for _, dataset in outputs(ALL, *SR_FORMS)]
+    objects = outputs(ALL, *SR_FORMS)
 
-    series = {(kind_of(dataset), film_of(dataset)): dataset.SeriesInstanceUID for dataset in written}
+    written = [dataset for _, dataset in objects]
+    series = {(output.kind, output.subject): output.series_instance_uid for output, _ in objects}
     assert len(set(series.values())) == len(series) == len(written) == 8
     assert {dataset.SeriesNumber for dataset in written} == {9001, 9003, 9011, 9021, 9023}
     assert all(parse_header(dataset).is_own for dataset in written)
@@ -108,7 +110,7 @@ def test_no_object_is_stored_under_two_kinds() -> None:
     written = outputs(ALL, *SR_FORMS)
 
     assert len({output.sop_instance_uid for output, _ in written}) == len(written)
-    assert [(output.kind, output.film[-1:], output.template) for output, _ in written] == [
+    assert [(output.kind, output.subject.film[-1:], output.template) for output, _ in written] == [
         ("sr", "1", "1500"),
         ("sr", "2", "2000"),
         ("sr", "", "2000"),
@@ -160,7 +162,7 @@ def test_a_repeated_report_is_the_same_object_in_every_form(kind: str) -> None:
 def test_a_destination_gets_each_report_in_one_form(wanted: tuple[str, ...], expected: list[str]) -> None:
     written = [output for output, _ in outputs(ALL, *SR_FORMS, "gsps")]
 
-    assert [f"{output.kind} {output.film[-1:]}" for output in for_destination(written, wanted)] == expected
+    assert [f"{output.kind} {output.subject.film[-1:]}" for output in for_destination(written, wanted)] == expected
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,8 @@ def test_an_archive_must_accept_the_class_of_all_it_gets(wanted: tuple[str, ...]
 def earlier(kind: str, uid: str, film: str = "") -> OutputObject:
     """Name a report of an earlier round."""
     return OutputObject(
-        kind=kind, study_uid=samples.STUDY, sop_class_uid=SR_FORMS[kind].sop_class, sop_instance_uid=uid,
-        series_instance_uid=f"{uid}.1", film=film,
+        kind=kind, study_uid=samples.STUDY, sop_class_uid=OUTPUTS.own[kind].sop_class, sop_instance_uid=uid,
+        series_instance_uid=f"{uid}.1", subject=Subject(about=About.FILM, film=film) if film else Subject(),
     )  # fmt: skip
 
 

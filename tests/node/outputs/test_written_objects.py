@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydicom.dataset import Dataset
 
-from node.domain import Film
+from node.domain import About, Film
 from node.outputs import writers
+from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.source import Picture, Source, from_files
 from node.read import decoding
-from node.settings.destinations import DEFAULT_OUTPUTS, OUTPUT_KINDS
 from tests.support import films, samples
+from tests.support.documents import reference
 from tests.support.samples import BERLIN, cr, film, report, several, sources, unread
 
 GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
@@ -22,7 +24,7 @@ GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 
 def written(
     *of: Film, kinds: tuple[str, ...], picture: Callable[[str], Picture | None] = lambda _uid: GRAY
-) -> list[tuple[str, Dataset]]:
+) -> list[Written]:
     """Write objects of films; picture: what is asked for the picture of each."""
     received = {
         uid: Source(header=header, picture=lambda uid=uid: picture(uid))  # type: ignore[misc]
@@ -39,18 +41,22 @@ def saved(folder: Path, *objects: Dataset) -> tuple[Mapping[str, Dataset], Mappi
     return sources(*objects), paths
 
 
-def test_every_kind_of_the_settings_has_a_writer_and_a_class() -> None:
-    assert set(writers.OUTPUTS) == set(OUTPUT_KINDS)
-    assert set(DEFAULT_OUTPUTS) < set(OUTPUT_KINDS)
-
-
-@pytest.mark.parametrize("kind", OUTPUT_KINDS)
+@pytest.mark.parametrize("kind", OUTPUTS.own)
 def test_objects_have_the_class_of_their_kind(kind: str) -> None:
     objects = written(several(), unread(2), kinds=(kind,))
 
     # Reports that are texts are Comprehensive SR for destinations with Comprehensive 3D SR too.
-    assert {name for name, _ in objects} == ({kind, "sr"} if kind == "sr3d" else {kind})
-    assert all(dataset.SOPClassUID == writers.OUTPUTS[name].sop_class for name, dataset in objects)
+    assert {made.kind for made in objects} == ({kind, "sr"} if kind == "sr3d" else {kind})
+    assert all(made.dataset.SOPClassUID == OUTPUTS.own[made.kind].sop_class for made in objects)
+
+
+def test_what_a_writer_says_of_an_object_stands_in_it() -> None:
+    objects = written(replace(several(), ratio=samples.ratio()), unread(2), film(3), kinds=tuple(OUTPUTS.own))
+
+    said = [(made.kind, made.subject, made.template) for made in objects]
+    found = [reference(made.dataset) for made in objects]
+    assert said == [(output.kind, output.subject, output.template) for output in found]
+    assert {subject.about for _, subject, _ in said} == {About.FILM, About.RATIO, About.STUDY}
 
 
 def test_a_report_needs_no_picture() -> None:
@@ -64,17 +70,17 @@ def test_a_report_needs_no_picture() -> None:
 def test_pictures_are_asked_for_film_by_film() -> None:
     asked: list[str] = []
 
-    objects = written(several(), unread(2), film(3), kinds=tuple(OUTPUT_KINDS), picture=lambda uid: asked.append(uid))
+    objects = written(several(), unread(2), film(3), kinds=tuple(OUTPUTS.own), picture=lambda uid: asked.append(uid))
 
     assert asked == sorted(asked)
     assert set(asked) == {samples.film_uid(1), samples.film_uid(3)}
-    assert {kind for kind, _ in objects} == set(OUTPUT_KINDS)
+    assert {made.kind for made in objects} == set(OUTPUTS.own)
 
 
 def test_films_that_cannot_be_decoded_lose_their_picture_alone() -> None:
     wanted = ("sr", "gsps", "sc")
 
-    kinds = [kind for kind, _ in written(several(), film(3), kinds=wanted, picture=lambda _uid: None)]
+    kinds = [made.kind for made in written(several(), film(3), kinds=wanted, picture=lambda _uid: None)]
 
     assert kinds == ["sr", "sr", "sr", "gsps", "sc", "gsps", "sc"]
 

@@ -43,13 +43,13 @@ from node.domain import Note, Reason, Report
 from node.errors import InputError, Undecodable
 from node.outputs import impression, oru, report_json, report_txt, wording
 from node.outputs.answer_json import answer_to_json
+from node.outputs.kinds import OUTPUTS
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts
 from node.read.decoding import Radiograph, read_header
 from node.read.film import answer_film, answer_picture
 from node.receive.contexts import TRANSFER_SYNTAXES
-from node.settings.destinations import OUTPUT_KINDS
 from node.store.conflict import has_other_pixels
 from node.store.spool import Spool
 from tests.support import films
@@ -240,7 +240,7 @@ def written_from(path: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tu
     )
     uid = answered.film.source
     sources = from_files({uid: answered.dataset}, {uid: path})
-    return report, list(write_objects(report, sources, zone=ZONE, kinds=kinds))
+    return report, [(made.kind, made.dataset) for made in write_objects(report, sources, zone=ZONE, kinds=kinds)]
 
 
 def texts(dataset: Dataset) -> list[str]:
@@ -364,7 +364,7 @@ def test_every_output_says_that_a_film_was_stretched(tmp_path: Path) -> None:
     film = film_of({"WindowWidth": 1})
     caution = wording.CAUTIONS[Note.STRETCHED]
 
-    report, objects = written(film, tmp_path, kinds=tuple(OUTPUT_KINDS))
+    report, objects = written(film, tmp_path, kinds=tuple(OUTPUTS.own))
     message = oru.write(report, {film.SOPInstanceUID: objects[0][1]}, ZONE, order=None, documents=[])[1]
 
     assert Counter(kind for kind, _ in objects) == {"sr": 1, "sr3d": 1, "text": 1, "gsps": 1, "sc": 2}
@@ -672,7 +672,7 @@ def test_meta_elements_of_a_received_film_reach_no_output(tmp_path: Path) -> Non
     answered = answer_film(path, ScriptedReader(), PROMPTS)
 
     assert answered.film is not None and answered.film.is_read
-    _, objects = written_from(path, kinds=tuple(OUTPUT_KINDS))
+    _, objects = written_from(path, kinds=tuple(OUTPUTS.own))
     assert len(objects) == 6
     for _, dataset in objects:
         assert "NOBODY" not in str(dataset.file_meta) + "".join(texts(dataset))

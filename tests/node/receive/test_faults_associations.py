@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from node.config import ListenerSettings
 from node.deliver import dicom
+from node.deliver.kinds import Calling
 from node.receive.dimse import Reception
 from node.receive.intake import Intake
 from node.receive.listener import application_entity
@@ -296,7 +297,9 @@ def test_an_archive_is_reached_however_it_accepts(answer: bytes) -> None:
         serving = threading.Thread(target=serve, args=(archive,))
         serving.start()
         port = archive.getsockname()[1]
-        dicom.echo(DicomDestination(name="pacs", ae_title="ARCHIVE", host="127.0.0.1", port=port), calling_aet="CHEX")
+        dicom.echo(
+            DicomDestination(name="pacs", ae_title="ARCHIVE", host="127.0.0.1", port=port), Calling(ae_title="CHEX")
+        )
         serving.join(20)
 
     assert [pdu[0] for pdu in received] == [pdus.DATA]

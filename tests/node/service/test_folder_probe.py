@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.commands.doctor.checks import CheckState
+from node.checks import CheckState
 from node.commands.doctor.storage import check_storage
 from node.errors import InputError
 from node.service import app

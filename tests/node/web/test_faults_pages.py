@@ -15,8 +15,8 @@ from threading import Event
 import pytest
 from structlog.testing import capture_logs
 
+from node.checks import run_check
 from node.commands import operate
-from node.commands.doctor.checks import run_check
 from node.commands.doctor.passwords import check_passwords
 from node.config import Settings, render
 from node.domain import Delivery, DeliveryState

@@ -1,0 +1,77 @@
+"""What a type of destinations can do: send, be probed, be examined by `doctor`, and perhaps confirm what it keeps.
+
+Which types there are stands in `settings.destinations.TYPES`, because the settings name them: an entry says where the
+`Sender` stands, and it is imported when it is used first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from node import plugs
+from node.checks import Check
+from node.deliver.associations import Associations
+from node.deliver.commitment import Commitments
+from node.domain import Delivery
+from node.settings.destinations import TYPES, DestinationSettings
+
+_D = TypeVar("_D", bound=DestinationSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calling:
+    """What the node calls destinations with: its AE title, and the associations that are open from earlier objects."""
+
+    ae_title: str
+    associations: Associations | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """One request to confirm outputs that were sent.
+
+    sent_at: when the outputs were sent, in seconds since the epoch
+    commitments: gets what the destination says that it keeps
+    is_over: whether nothing is open any more
+    report_seconds: how long to wait for a report that comes by itself
+    """
+
+    calling: Calling
+    transaction_uid: str
+    sent_at: float
+    commitments: Commitments
+    is_over: Callable[[], bool]
+    report_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender(Generic[_D]):
+    """The code of a type of destinations. It raises the classes below; any other error parks the delivery.
+
+    send: returns when the destination has accepted the content of an output file. Raises DestinationDown when the
+        destination accepts nothing now, RetryLater when this output may be accepted later, and GiveUp when it will fail
+        every time
+    probe: whether a destination that was down answers again, without sending an output. Raises DestinationDown
+    examine: the checks of `doctor`; sends no output
+    confirm: asks whether the destination keeps outputs that it was sent, where its `storage_commitment` is set; None if
+        none of the type can tell. Raises RetryLater or GiveUp
+    silence: what to say of a destination that never confirmed; {} stands for its name
+    """
+
+    send: Callable[[bytes, _D, Calling], None]
+    probe: Callable[[_D, Calling], None]
+    examine: Callable[[_D, Calling], Iterable[Check]]
+    confirm: Callable[[Sequence[Delivery], _D, Asking], None] | None = None
+    silence: str = ""
+
+
+def sender_of(destination: DestinationSettings) -> Sender[DestinationSettings]:
+    """Return the code of a destination's type. Raises InputError if its package is not installed any more."""
+    return plugs.load(TYPES.entry(destination.type).sender, Sender)
+
+
+def can_confirm(destination: DestinationSettings) -> bool:
+    """Say whether a destination can confirm what it keeps, if it is set to."""
+    return sender_of(destination).confirm is not None

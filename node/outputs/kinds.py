@@ -1,0 +1,125 @@
+"""The kinds of DICOM objects that the node writes, an entry each, and what a writer says of each object.
+
+The settings name kinds, and stand below the writers; so an entry says where its writer stands, and the writer is
+imported when it writes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+from pydicom.dataset import Dataset
+from pydicom.uid import (
+    UID,
+    BasicTextSRStorage,
+    Comprehensive3DSRStorage,
+    ComprehensiveSRStorage,
+    GrayscaleSoftcopyPresentationStateStorage,
+    SecondaryCaptureImageStorage,
+)
+
+from node.domain import About, Subject
+from node.plugs import Table, is_added
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Written:
+    """An object that a writer wrote, and what it is about.
+
+    template: root template of a structured report (PS3.16), as 1500; "" for other kinds
+    part: name of the part of the study that a report on it is about, as `Report.part`
+    page: which of several objects of one kind about one subject it is, counted from 1
+    """
+
+    kind: str
+    dataset: Dataset
+    subject: Subject
+    template: str = ""
+    part: str = ""
+    page: int = 1
+
+
+def file_of_film(written: Written, _films_read: int) -> str:
+    """Name a file after the film."""
+    page = "" if written.page == 1 else written.page
+    return f"{written.subject.film}.{written.kind}{page}.dcm"
+
+
+def file_of_report(written: Written, films_read: int) -> str:
+    """Name the file of a report; the only one of a study with one read film, or none, is named after its kind alone."""
+    film, name = written.subject.film, f"{written.kind}.dcm"
+    match written.subject.about:
+        case About.RATIO:
+            return f"{film}.ratio.dcm"
+        case About.STUDY if written.part:
+            return f"study.{written.part}.{name}"
+        case About.STUDY:
+            return f"study.{name}" if films_read else name
+        case _:
+            return f"{film}.{name}" if films_read > 1 else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputKind:
+    """A kind of DICOM object that the node writes.
+
+    title: its name on the pages
+    writer: where its `outputs.writers.Writer` stands, as MODULE:FUNCTION; that of `sr3d` writes objects of `sr` too
+    needs_picture: whether its objects say something of one film alone and need its picture: they are written film by
+        film
+    file_name: of an object in the folder of a study, which has so many read films; it ends in .KIND.dcm
+    """
+
+    title: str
+    sop_class: UID
+    writer: str
+    needs_picture: bool = False
+    file_name: Callable[[Written, int], str] = file_of_film
+
+
+OUTPUTS: Final = Table(
+    group="chex_node.outputs",
+    kind=OutputKind,
+    own={
+        "sr": OutputKind(
+            title="structured report",
+            sop_class=ComprehensiveSRStorage,
+            writer="node.outputs.sr.report:write",
+            file_name=file_of_report,
+        ),
+        "sr3d": OutputKind(
+            title="structured report, 3D form",
+            sop_class=Comprehensive3DSRStorage,
+            writer="node.outputs.sr.report:write_3d",
+            file_name=file_of_report,
+        ),
+        "text": OutputKind(
+            title="report as text",
+            sop_class=BasicTextSRStorage,
+            writer="node.outputs.sr.report:write_text",
+            file_name=file_of_report,
+        ),
+        "gsps": OutputKind(
+            title="presentation state",
+            sop_class=GrayscaleSoftcopyPresentationStateStorage,
+            writer="node.outputs.gsps:write",
+            needs_picture=True,
+        ),
+        "sc": OutputKind(
+            title="picture with boxes",
+            sop_class=SecondaryCaptureImageStorage,
+            writer="node.outputs.secondary_capture:write",
+            needs_picture=True,
+        ),
+    },
+)
+
+DEFAULT_OUTPUTS: Final = ("sr", "gsps")
+
+
+def in_order(names: Collection[str]) -> tuple[str, ...]:
+    """Return the kinds among some names in the order in which they are written: the node's own first."""
+    own = [name for name in OUTPUTS.own if name in names]
+    return (*own, *sorted(filter(is_added, names)))
