@@ -10,12 +10,19 @@ maps them, by `Framing`, to pixels of the stored film; from there on all boxes o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from models.bounds import require_positive, require_unit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from models.decisions import RatioError
 
 
 class FindingState(StrEnum):
@@ -54,6 +61,9 @@ Contradiction: TypeAlias = Literal["film_normal", "box_denied", "other_side", "s
 
 Trusted: TypeAlias = Literal["real", "phantoms", "any"]
 """Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
+
+Gray: TypeAlias = Literal["voi", "mimic_jpg"]
+"""The gray values of a film: as displayed, or as in the pictures of MIMIC-CXR-JPG (design §4)."""
 
 View: TypeAlias = Literal["AP", "PA", "lateral", "not_chest"]
 VIEWS: Final[tuple[View, ...]] = get_args(View)
@@ -314,3 +324,110 @@ class ChangeError:
             raise ValueError("measured_on must name the population of the films")
         require_positive(self, "films")
         require_unit(self, "extent", "probability")
+
+
+Seen = TypeVar("Seen")
+"""What a reader keeps of a film between two calls."""
+
+
+class Reader(ABC, Generic[Seen]):
+    """A network that reads films; several threads may call it at once. See docs/develop/add-a-network.md.
+
+    name, version: of the network. Whatever changes its answers and is no file of its directory needs a new version
+    engine: what computes it, a label of a metric
+    gray: the gray values it needs; ages: in completed years, that it is for, None for any
+    measured: keys of the findings whose threshold was measured on films of people: no other is ever called present
+    left_out: keys of the findings that it never reports
+    ratio_error: of the cardiothoracic ratio that its boxes of regions give; None if nobody measured it
+    """
+
+    name: str
+    version: str
+    engine: str = "python"
+    gray: Gray = "voi"
+    ages: Container[int] | None = None
+    measured: Collection[str] = ()
+    left_out: Collection[str] = ()
+    ratio_error: RatioError | None = None
+    fallbacks: Sequence[Fallback] = ()
+
+    @property
+    def parity(self) -> Mapping[str, StageDifference]:
+        """How far the runtime in use is from the network, by stage; empty if it is the network itself."""
+        return {}
+
+    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        """Return left, top, right, bottom of the part that is analyzed, in pixels of the upright film."""
+        side = min(columns, rows)
+        left, top = (columns - side) // 2, (rows - side) // 2
+        return (left, top, left + side, top + side)
+
+    def check(self, prompts: Sequence[ReaderPrompt]) -> None:
+        """Raise ModelError if these prompts cannot be asked."""
+
+    def prepare(self, prompts: Sequence[ReaderPrompt]) -> None:
+        """Do what the first film would otherwise wait for."""
+
+    @abstractmethod
+    def look(self, gray: NDArray[np.float32]) -> Seen:
+        """Take in an upright film: [row, column], 0 (black) to 1 (white)."""
+
+    @abstractmethod
+    def report(
+        self,
+        look: Seen,
+        prompts: Sequence[ReaderPrompt],
+        *,
+        side_of: SideOf | None = None,
+        zone_of: ZoneOf | None = None,
+    ) -> FilmReading:
+        """Answer the prompts. A prompt without an answer is not assessed.
+
+        side_of: None if the film does not say which side is which; both are of use for sentences alone
+        """
+
+    def view(self, look: Seen) -> ViewReading | None:
+        """Tell the view that a film shows, and how its pixels lie; None if the network cannot."""
+        return None
+
+    def ask(
+        self,
+        look: Seen,
+        questions: Sequence[Question],
+        *,
+        reference: Sequence[ReaderPrompt] = (),
+        side_of: SideOf | None = None,
+        zone_of: ZoneOf | None = None,
+    ) -> list[Answer]:
+        """Answer each question independently of the others; reference: the prompts of a report.
+
+        Without a method of its own, a network answers a question in the words of a prompt as its report does, and has
+        never learned any others. Raises ValueError for what cannot be asked.
+        """
+        said = self.report(look, reference, side_of=side_of, zone_of=zone_of)
+        readings = {prompt.key: prompt for prompt in said.prompts}
+        keys = {phrase.casefold(): prompt.key for prompt in reference for phrase in prompt.phrases}
+        return [_answer(question, readings.get(keys.get(_words_of(question), "")), said) for question in questions]
+
+
+def _words_of(question: Question) -> str:
+    if question.box is not None:
+        raise ValueError("this network answers no question about a box; ask in words")
+    return (question.prompt or "").strip().casefold()
+
+
+def _answer(question: Question, reading: PromptReading | None, said: FilmReading) -> Answer:
+    """Return what a report says about the prompt of a question."""
+    if reading is None:
+        words = tuple(dict.fromkeys(_words_of(question).split()))
+        return Answer(sentence="", score=None, state=None, boxes=(), never_learned=words)
+    sentence = None if reading.sentence is None else said.sentences[reading.sentence]
+    return Answer(
+        sentence="" if sentence is None else sentence.text,
+        score=reading.probability,
+        state=reading.state,
+        boxes=reading.boxes,
+        by="network" if sentence is None else sentence.by,
+        contradiction=reading.contradiction,
+        left_out=reading.left_out,
+    )

@@ -212,6 +212,11 @@ class Decisions:
         """Say whether the finding of a prompt is left out: neither present nor indeterminate at any probability."""
         return self.threshold(key) == LEFT_OUT
 
+    @property
+    def measured_keys(self) -> tuple[str, ...]:
+        """The findings with a measured threshold that are not left out."""
+        return tuple(key for key in self.measurements if not self.leaves_out(key))
+
     def lower(self, key: str | None) -> float:
         """Return the probability from which the finding of a prompt is not absent; key: None for other words."""
         if key is None:

@@ -7,6 +7,10 @@ class ModelError(Exception):
     """A model cannot be used. The message says which file or key and what to do; it holds no patient data."""
 
 
+class ReaderFault(ModelError):
+    """A network that a setting names failed, or gave what breaks the contract. Names no patient, only place and key."""
+
+
 class DeviceError(ModelError):
     """The GPU cannot do this work: its memory is full, for example. Other work may succeed."""
 

@@ -97,7 +97,7 @@ def _check(options: argparse.Namespace) -> int:
     tls.check_files(settings)
     passwords.check_file(settings)
     prompts.load(settings.model.prompts)
-    check_files(settings.model.directory, engine=settings.model.engine)
+    check_files(settings.model.directory, engine=settings.model.engine, reader=settings.model.reader)
     if not settings.destinations:
         print(f"# {config.NOTHING_IS_SENT}")
     if settings.site.is_zone_left:
@@ -192,6 +192,7 @@ def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> Reader:
         options.model,
         prompts=prompt_set,
         engine=options.engine,
+        reader=options.reader,
         threads=options.threads,
         trusted="any" if options.uncalibrated == "accept" else options.population,
         checked=options.sentences == "checked",
@@ -258,7 +259,9 @@ def _explain_file(options: argparse.Namespace) -> None:
     settings = None if options.settings is None else config.load(options.settings)
     model = ModelSettings() if settings is None else settings.model
     character_set = "" if settings is None else settings.site.character_set
-    explanation = film.explain_file(options.what, model=model.directory, character_set=character_set)
+    explanation = film.explain_file(
+        options.what, model=model.directory, reader=model.reader, character_set=character_set
+    )
     print(json.dumps(asdict(explanation), indent=2) if options.json else film.render(explanation))
 
 
@@ -287,7 +290,7 @@ def _shadow(options: argparse.Namespace) -> int:
     from node.metrics import Metrics
 
     settings = config.load(options.settings)
-    candidate = run.candidate(settings, model=options.model, prompt_set=options.prompts)
+    candidate = run.candidate(settings, model=options.model, prompt_set=options.prompts, reader=options.reader)
     log.configure(level="error")  # the table stands on standard output alone
     with recording(settings, Metrics(), executor="shadow"), progress.on(sys.stderr) as show:
         found = run.shadow(settings, candidate, last=options.last, threads=options.threads, tell=show)

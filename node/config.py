@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import tomli_w
@@ -134,16 +134,22 @@ class SiteSettings:
         return self.timezone == UNSET_ZONE
 
 
+CHEX: Final = "chex"
+"""The reader that is ChEX: it opens a model directory by its manifest."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which weights, which runtime, how many threads (0: all cores), which prompt set.
+    """Which weights, which network reads with them, which runtime, how many threads (0: all cores), which prompt set.
 
+    reader: `chex`, the name of an installed reader, or `package.module:function`; engine and precision are of `chex`
     precision: of the sentence generator; float16 on a GPU, int8 on a CPU
     uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
     uncompared: whether a model that `node shadow` has not compared with the one in use is refused, or accepted
     """
 
     directory: Path = Path("models/weights/phantom")
+    reader: str = setting(NOT_BLANK, default=CHEX)
     engine: str = setting(one_of(*ENGINES), default="onnx")
     precision: str = setting(one_of("float32", "float16", "int8"), default="float32")
     threads: int = setting(between(0, 1024), default=0)

@@ -69,6 +69,7 @@ class Reason(StrEnum):
     INTERRUPTED = "interrupted"
     AGE = "age"
     PATIENT_UNCLEAR = "patient_unclear"
+    READER_FAILED = "reader_failed"
 
 
 class Note(StrEnum):

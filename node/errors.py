@@ -97,6 +97,10 @@ class GpuLost(NodeError):
     """The GPU computes nothing any more in this process: it must end, and no film is at fault."""
 
 
+class ReaderFailed(NodeError):
+    """A network other than ChEX failed on a film, or gave what breaks the contract: that film alone is parked."""
+
+
 class GiveUp(NodeError):
     """The work will fail every time: park it for a person."""
 

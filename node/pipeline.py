@@ -60,7 +60,7 @@ from node.store.rounds import RoundMark
 from node.store.spool import Spool
 
 _Written: TypeAlias = tuple[OutputObject, bytes]
-_PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED)
+_PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED, Reason.READER_FAILED)
 
 # Priorities of the executor's queue: 1 to 2^31 - 1, lowest first. Counting seconds from 2025, they last until 2093.
 _FIRST, _LAST = 1, 2**31 - 1
@@ -543,7 +543,7 @@ class Pipeline:
             if is_of_file(error):  # the file was damaged after the check above
                 return Film(source=source, reason=Reason.DAMAGED), None
             raise
-        if film is not None:
+        if film is not None and film.reason is not Reason.READER_FAILED:  # a retry reads it again
             self.spool.keep_reading(study_uid, key, {**report_json.film_to_json(film), **self._origin(file)})
         return film, left
 

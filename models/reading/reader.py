@@ -21,6 +21,7 @@ from models.contract import (
     PromptKind,
     PromptReading,
     Question,
+    Reader,
     ReaderPrompt,
     Sentence,
     SideOf,
@@ -73,8 +74,8 @@ def open_reader(
     )
 
 
-class ChexReader:
-    """An opened model. May be called from several threads if its engine may.
+class ChexReader(Reader[Look]):
+    """ChEX, opened. May be called from several threads if its engine may.
 
     trusted: which thresholds may call a finding present
     checked: whether only sentences that say what was decided leave; else every sentence does, as published
@@ -94,6 +95,9 @@ class ChexReader:
     ) -> None:
         manifest = manifest.on_phantoms() if trusted == "phantoms" else manifest
         self.manifest = manifest
+        self.name, self.version, self.engine = manifest.name, manifest.version, engine.name
+        self.gray, self.ages, self.ratio_error = manifest.gray, manifest.ages, manifest.cardiothoracic
+        self.measured, self.left_out = manifest.decisions.measured_keys, manifest.decisions.left_out
         self.fallbacks = fallbacks
         self.trusted = trusted
         self.checked = checked
@@ -104,11 +108,6 @@ class ChexReader:
             engine, self._phrasebook, manifest.decisions, knows_sides=not self.never_learned("left right")
         )
         self._speech = Speech(engine, sentences, self._phrasebook, manifest.report, on_written=on_written)
-
-    @property
-    def engine_name(self) -> str:
-        """The name of the engine."""
-        return self._engine.name
 
     @property
     def parity(self) -> Mapping[str, StageDifference]:

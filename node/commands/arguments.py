@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from node.character_sets import TERMS
@@ -13,6 +13,8 @@ from node.domain import Box
 from node.errors import InputError
 from node.outputs.kinds import DEFAULT_OUTPUTS, OUTPUTS, in_order
 
+READER_HELP: Final = "the network: chex, the name of an installed reader, or package.module:function"
+
 
 def add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
     """Add the arguments that name a model and how it runs."""
@@ -20,6 +22,7 @@ def add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -
     parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
     # TensorRT stores its engines in the node's storage folder, which these commands do not have.
     parser.add_argument("--engine", choices=[name for name in ENGINES if name != "tensorrt"], default=defaults.engine)
+    parser.add_argument("--reader", default=defaults.reader, metavar="NAME", help=READER_HELP)
     parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
     parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
     parser.set_defaults(run=run)
@@ -37,6 +40,7 @@ def add_shadow(parser: argparse.ArgumentParser, *, run: object) -> None:
     """Add the arguments of `shadow`."""
     parser.add_argument("settings", type=Path, metavar="node.toml")
     parser.add_argument("--model", type=Path, metavar="DIR", help="the new model; default: that of the settings")
+    parser.add_argument("--reader", metavar="NAME", help="of the new model; default: that of the settings")
     parser.add_argument("--prompt-set", dest="prompts", help="the new prompt set; default: that of the settings")
     parser.add_argument("--last", type=_count, default=200, metavar="N", help="the newest %(default)s films")
     parser.add_argument("--threads", type=_threads, default=0, help="0: all cores")

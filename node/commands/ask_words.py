@@ -26,9 +26,10 @@ from node.read.model import Reader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OpenedModel:
-    """A model that was opened to answer one question; model: its folder."""
+    """A model that was opened to answer one question; model: its folder; name: of the network that reads with it."""
 
     model: Path
+    name: str
     reader: Reader
     prompts: PromptSet
 
@@ -54,7 +55,9 @@ def asked(options: Namespace, *, open_reader: Callable[[Namespace, PromptSet], R
     open_film.check(options.film)
     if options.earlier is not None:
         _check_earlier(options.earlier, options.film, query)
-    opened = _OpenedModel(model=options.model, reader=open_reader(options, prompt_set), prompts=prompt_set)
+    opened = _OpenedModel(
+        model=options.model, name=options.reader, reader=open_reader(options, prompt_set), prompts=prompt_set
+    )
     return _reply(options.film, options.words, query, box=box, earlier=options.earlier, opened=opened)
 
 
@@ -96,7 +99,7 @@ def _reply(
 
 def _compared(film: Film, earlier: Path, query: Query, opened: _OpenedModel) -> JsonObject:
     """Answer a question on changes by two films."""
-    model, error = opened.reader.identity, read_change_error(opened.model)
+    model, error = opened.reader.identity, read_change_error(opened.model, reader=opened.name)
     if (obstacle := obstacle_of(error, model)) is not None:
         return _said(answer_by(obstacle, query))
     films = [

@@ -63,6 +63,7 @@ def run(out: Path, *, model: ModelSettings, say: Say, stay: Callable[[str], None
                 model.directory,
                 prompts=prompt_set,
                 engine=model.engine,
+                reader=model.reader,
                 threads=model.threads,
                 trusted=model.trusted,
             )

@@ -374,6 +374,11 @@ def _why_parked(film: str, reason: Reason) -> str:
             f"patient_unclear: the study has films of several patients or accession numbers, and film {film} does not "
             "say of which it is; correct it at its sender, and send it again"
         )
+    if reason is Reason.READER_FAILED:
+        return (
+            f"reader_failed: the network that model.reader names failed on film {film}; the log says where, in "
+            "reader.failed; correct the reader, then retry"
+        )
     return (
         f"interrupted: the process ended {MOST_INTERRUPTIONS} times while film {film} was being read; "
         "find the cause in the service's log, then retry"

@@ -136,14 +136,14 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
 def _reported(film: Film) -> State:
     """Return the state that shows the reported findings of a film."""
     findings = impression.by_urgency(wording.reported(film))
-    nothing = () if findings else wording.nothing_in_short(film)
+    undrawn = tuple(wording.unplaced(film)) if findings else wording.nothing_in_short(film)
     return State(
         series_number=SERIES_NUMBER,
         series=document.SERIES_DESCRIPTION,
         about="",
         label="AI RESEARCH",
-        description="boxes" if findings else "no finding drawn",
-        heading=(identity.RESEARCH_LABEL, SQUARE_LINE, *wording.cautions(film), *nothing),
+        description="boxes" if any(finding.boxes for finding in findings) else "no finding drawn",
+        heading=(identity.RESEARCH_LABEL, SQUARE_LINE, *wording.cautions(film), *undrawn),
         boxes=[
             DrawnBox(
                 box=box.box,

@@ -44,6 +44,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.DAMAGED: "its stored copy was damaged on the disk of this program; it has to be sent again",
     Reason.AGE: "its patient's age lies outside the ages that the model is for",
     Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
+    Reason.READER_FAILED: "the network that reads films failed on it; its operator has to look",
     Reason.PATIENT_UNCLEAR: "its study has films of several patients or requests, and it does not say of which it is",
 }
 BY_PICTURE: Mapping[Reason, str] = {
@@ -128,7 +129,7 @@ TRUST: Mapping[str, str] = {
 
 
 def check(report: Report) -> None:
-    """Raise ValueError for what no viewer can draw: a box outside its film, or a reported finding without a box."""
+    """Raise ValueError for what no viewer can draw: a box outside its film."""
     for film in report.read_films:
         columns, rows = size(film)
         boxes = [named.box for finding in film.findings for named in finding.boxes]
@@ -136,13 +137,19 @@ def check(report: Report) -> None:
         for box in [*boxes, analyzed(film)]:
             if (reason := leaving(box, columns=columns, rows=rows)) is not None:
                 raise ValueError(reason)
-        if not all(finding.boxes for finding in reported(film)):
-            raise ValueError("a finding that is reported needs a box")
 
 
 def reported(film: Film) -> tuple[Finding, ...]:
     """Return the findings that get groups and drawn boxes, in prompt order: all but those below their threshold."""
     return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
+
+
+def unplaced(film: Film) -> Iterator[str]:
+    """Yield in words the reported findings without a box, as those of a network that locates nothing are."""
+    for finding in reported(film):
+        if not finding.boxes:
+            state = MARKS.get(finding.state, "present")
+            yield f"{sided(name_of(finding), finding.side)} {certainty(finding)} ({state}), without a box"
 
 
 def is_left_out(finding: Finding) -> bool:

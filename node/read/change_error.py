@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from models.contract import ChangeError
+from node.config import CHEX
 from node.errors import InputError
 
 
-def read_change_error(directory: Path) -> ChangeError | None:
-    """Read the error of change from a model's manifest; None if it states none.
+def read_change_error(directory: Path, *, reader: str = CHEX) -> ChangeError | None:
+    """Read the error of change from a model's manifest; None if it states none, and for another network than ChEX.
 
     Raises InputError if the manifest cannot be read.
     """
+    if reader != CHEX:
+        return None
     from models.errors import ModelError
     from models.manifest import read_manifest
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from pydicom.dataset import Dataset
 
+from node import log
 from node.dicom.film_header import parse_header
 from node.dicom.spacing import calibrated_spacing
 from node.domain import Film, FilmView, ModelIdentity, Note, Reason
-from node.errors import Undecodable
+from node.errors import ReaderFailed, Undecodable
 from node.measurement import CardiothoracicRatio
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic, decoding, findings, routing, views
@@ -47,6 +48,7 @@ def answer_film(
 
     character_set: as in `decoding.read_header`
     timed: measures the steps route, decode and read
+    A film on which another network than ChEX fails is answered with this reason; the log says what failed.
     Raises Undecodable only when the file is not a DICOM object, and OSError for an error of the disk.
     """
     with timed("route"):
@@ -62,12 +64,16 @@ def answer_film(
     try:
         with timed("decode"):
             image = decoding.decode(path, header, gray=reader.gray, square=reader.square)
+        with timed("read"):
+            reading = reader.read(image, prompts)
     except Undecodable as error:
         undecodable = replace(decision, reason=Reason(error.reason))
         return _unread(dataset, undecodable, views.film_view(header), source=source)
+    except ReaderFailed as error:
+        log.get().error("reader.failed", sop_instance_uid=source, reason=str(error))
+        failed = replace(decision, reason=Reason.READER_FAILED)
+        return _unread(dataset, failed, views.film_view(header), source=source)
     decision = replace(decision, notes=(*decision.notes, *image.notes))
-    with timed("read"):
-        reading = reader.read(image, prompts)
     view = views.film_view(header, reading.view)
     decision = views.confirm(decision, view.tag, reading.view, names_chest=routing.shows_chest(header))
     if decision.action is routing.Action.ANSWER:
@@ -86,7 +92,7 @@ def answer_film(
 
 
 def answer_picture(image: Radiograph, reader: Reader, prompts: PromptSet, *, source: str) -> Film:
-    """Read a picture without a header, a PNG or JPEG; source: a UID for it."""
+    """Read a picture without a header, a PNG or JPEG; source: a UID for it. Raises ReaderFailed."""
     reading = reader.read(image, prompts)
     view = views.film_view(None, reading.view)
     unknown = Decision(action=routing.Action.READ, notes=(Note.VIEW_UNKNOWN, *image.notes))

@@ -6,7 +6,9 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.config import CHEX
 from node.errors import InputError
+from node.read.model import open_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,20 @@ class FilmRule:
     left_out: tuple[str, ...] = ()
 
 
-def read_film_rule(directory: Path) -> FilmRule:
-    """Read what a model needs of a film from its manifest. Raises InputError if the manifest cannot be read."""
+def read_film_rule(directory: Path, *, reader: str = CHEX) -> FilmRule:
+    """Read what a model needs of a film from its manifest; another network than ChEX says so itself.
+
+    Raises InputError if the manifest cannot be read, or the network not opened.
+    """
+    if reader != CHEX:
+        network = open_named(reader, directory)
+        return FilmRule(
+            gray=network.gray,
+            square=network.square,
+            ages=network.ages,
+            measured=tuple(network.measured),
+            left_out=tuple(network.left_out),
+        )
     from models.errors import ModelError
     from models.manifest import read_manifest
     from models.reading.preprocess import square
@@ -34,11 +48,10 @@ def read_film_rule(directory: Path) -> FilmRule:
         manifest = read_manifest(directory)
     except ModelError as error:
         raise InputError(str(error)) from error
-    decisions = manifest.decisions
     return FilmRule(
         gray=str(manifest.gray),
         square=lambda columns, rows: square(columns, rows, manifest.input),
         ages=manifest.ages,
-        measured=tuple(key for key in decisions.measurements if not decisions.leaves_out(key)),
-        left_out=decisions.left_out,
+        measured=manifest.decisions.measured_keys,
+        left_out=manifest.decisions.left_out,
     )

@@ -11,8 +11,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Generic, Protocol, cast
 
+from models import contract
 from models.contract import (
     Answer,
     Box,
@@ -23,14 +24,16 @@ from models.contract import (
     PromptReading,
     Question,
     ScoredBox,
+    Seen,
     Side,
     StageDifference,
     Trusted,
     ViewReading,
     ZoneOf,
 )
+from node.config import CHEX
 from node.domain import ModelIdentity, Note
-from node.errors import GpuLost, InputError
+from node.errors import GpuLost, InputError, ReaderFailed
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptSet
 from node.read import findings
@@ -40,8 +43,7 @@ from node.read.person import for_person
 from node.read.prompt_names import NamedPrompt, named, refusal
 
 if TYPE_CHECKING:
-    from models.reading.decided_film import Look
-    from models.reading.reader import ChexReader
+    from models.reading.named_reader import NamedReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,10 @@ class Reader(Protocol):
         """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        """Read one film. Raises GpuLost if the GPU computes nothing any more."""
+        """Read one film.
+
+        Raises GpuLost if the GPU computes nothing any more, and ReaderFailed if another network than ChEX fails.
+        """
 
     def see(self, image: Radiograph) -> SeenFilm:
         """Encode a film for questions, before the films that wait to be read."""
@@ -118,7 +123,7 @@ class Reader(Protocol):
     def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions about one film, each on its own, before the films that wait to be read.
 
-        Raises ValueError for what cannot be asked; `check_questions` goes before.
+        Raises ValueError for what cannot be asked; `check_questions` goes before. Otherwise as `read`.
         """
 
 
@@ -131,8 +136,14 @@ def check_questions(questions: Iterable[Question], framing: Framing, prompts: Pr
             raise InputError(reason)
 
 
-def check_files(directory: Path, *, engine: str) -> None:
-    """Check that the files for `open_reader` exist, without opening them. Raises InputError that says what to do."""
+def check_files(directory: Path, *, engine: str, reader: str = CHEX) -> None:
+    """Check that the files for `open_reader` exist, without opening them. Raises InputError that says what to do.
+
+    Of another network than ChEX only the network itself knows its files: it is opened.
+    """
+    if reader != CHEX:
+        open_named(reader, directory)
+        return
     from models import directory as directories
     from models.errors import ModelError
 
@@ -147,6 +158,7 @@ def open_reader(
     *,
     prompts: PromptSet,
     engine: str,
+    reader: str = CHEX,
     threads: int = 0,
     engines: Path | None = None,
     precision: str = "float32",
@@ -156,7 +168,7 @@ def open_reader(
 ) -> Reader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
 
-    engine: the setting `model.engine`
+    engine, reader: the settings `model.engine` and `model.reader`
     engines: folder for the TensorRT engines built for a GPU
     precision: the setting `model.precision`
     trusted: which thresholds may call a finding present
@@ -169,42 +181,79 @@ def open_reader(
     from models.manifest import MANIFEST
     from models.reading.reader import open_reader as open_model
 
-    try:
-        network = open_model(
-            directory,
-            engine=engine,
-            threads=threads,
-            engines=engines,
-            precision="float16" if precision == "float16" else "int8" if precision == "int8" else "float32",
-            trusted=trusted,
-            checked=checked,
-            on_written=on_written,
+    if reader != CHEX:
+        opened = _named_reader(reader, directory, trusted=trusted, checked=checked)
+    else:
+        try:
+            network = open_model(
+                directory,
+                engine=engine,
+                threads=threads,
+                engines=engines,
+                precision="float16" if precision == "float16" else "int8" if precision == "int8" else "float32",
+                trusted=trusted,
+                checked=checked,
+                on_written=on_written,
+            )
+            manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+        except ModelError as error:
+            raise InputError(str(error)) from error
+        opened = _NetworkReader(
+            network, hashes=(network.weights_sha256, manifest_sha256), trusted=trusted, checked=checked
         )
-        manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+    opened.prepare(prompts)
+    return opened
+
+
+def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked: bool = True) -> NamedReader:
+    """Open another network than ChEX by its name (`models.reading.named_reader`). Raises InputError."""
+    from models.errors import ModelError
+    from models.reading import named_reader
+
+    try:
+        return named_reader.open_named(name, directory, trusted=trusted, checked=checked)
     except ModelError as error:
         raise InputError(str(error)) from error
-    reader = _NetworkReader(network, manifest_sha256)
-    reader.prepare(prompts)
-    return reader
 
 
-class _NetworkReader:
-    """A `Reader` on top of `models.reading.reader`."""
+def _named_reader(name: str, directory: Path, *, trusted: Trusted, checked: bool) -> Reader:
+    """Open another network; its name, version and every file of its directory are part of what it is."""
+    from models.errors import ModelError
+    from models.reading import named_reader
 
-    def __init__(self, network: ChexReader, manifest_sha256: str) -> None:
+    network = open_named(name, directory, trusted=trusted, checked=checked)
+    try:
+        weights_sha256 = named_reader.hash_of(directory)
+    except (ModelError, OSError) as error:
+        raise InputError(f"{directory}: cannot be read ({error})") from error
+    reader_sha256 = hashlib.sha256("\0".join((name, network.name, network.version)).encode()).hexdigest()
+    return _NetworkReader(network, hashes=(weights_sha256, reader_sha256), trusted=trusted, checked=checked)
+
+
+class _NetworkReader(Generic[Seen]):
+    """A `Reader` on top of a network; hashes: of its weights, and of what says how they are used."""
+
+    def __init__(
+        self,
+        network: contract.Reader[Seen],
+        *,
+        hashes: tuple[str, str],
+        trusted: Trusted,
+        checked: bool,
+    ) -> None:
         self._network = network
-        manifest = network.manifest
-        self.gray = str(manifest.gray)
-        self.ages: Container[int] | None = manifest.ages
+        self._trusted: Trusted = trusted
+        self.gray = str(network.gray)
+        self.ages = network.ages
         self.fallbacks = network.fallbacks
         self.identity = ModelIdentity(
-            name=manifest.name,
-            version=manifest.version,
-            weights_sha256=network.weights_sha256,
-            engine=network.engine_name,
-            manifest_sha256=manifest_sha256,
-            trusted=network.trusted,
-            sentences="checked" if network.checked else "raw",
+            name=network.name,
+            version=network.version,
+            weights_sha256=hashes[0],
+            engine=network.engine,
+            manifest_sha256=hashes[1],
+            trusted=trusted,
+            sentences="checked" if checked else "raw",
         )
 
     @property
@@ -215,18 +264,19 @@ class _NetworkReader:
         from models.errors import ModelError
 
         try:
-            with _raising_gpu_loss():
+            with _raising_node_errors():
                 self._network.check(prompts.prompts)
                 self._network.prepare(prompts.prompts)
         except ModelError as error:
             raise InputError(str(error)) from error
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
-        return self._network.square(columns, rows)
+        with _raising_node_errors():
+            return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         side_of, zone_of = side_of_square if image.sides_known else None, self._zone_of(image, prompts)
-        with _raising_gpu_loss():
+        with _raising_node_errors():
             look = self._network.look(image.gray)
             said = self._network.report(look, prompts.prompts, side_of=side_of, zone_of=zone_of)
             view = self._network.view(look)
@@ -265,7 +315,7 @@ class _NetworkReader:
         from models.reading.cardiothoracic import measure_chest
         from models.reading.decision import is_ratio_trusted
 
-        chest, error = measure_chest(said.regions), self._network.manifest.cardiothoracic
+        chest, error = measure_chest(said.regions), self._network.ratio_error
         if chest is None:
             return None
         heart, thorax = (
@@ -275,9 +325,7 @@ class _NetworkReader:
         return CardiothoracicRatio(
             heart=heart,
             thorax=thorax,
-            objection=Incomparable.VIEW_UNKNOWN
-            if is_ratio_trusted(error, self._network.trusted)
-            else Incomparable.UNMEASURED,
+            objection=Incomparable.VIEW_UNKNOWN if is_ratio_trusted(error, self._trusted) else Incomparable.UNMEASURED,
             error=None
             if error is None
             else MeasuredError(
@@ -290,7 +338,7 @@ class _NetworkReader:
         )
 
     def see(self, image: Radiograph) -> SeenFilm:
-        with for_person(), _raising_gpu_loss():
+        with for_person(), _raising_node_errors():
             look = self._network.look(image.gray)
         return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look, notes=image.notes)
 
@@ -318,9 +366,9 @@ class _NetworkReader:
             question if question.box is None else replace(question, box=film.framing.to_square(question.box))
             for question in questions
         ]
-        with for_person(), _raising_gpu_loss():
+        with for_person(), _raising_node_errors():
             answers = self._network.ask(
-                cast("Look", film.look),
+                cast("Seen", film.look),
                 asked,
                 reference=prompts.prompts,
                 side_of=side_of_square if film.sides_known else None,
@@ -345,14 +393,16 @@ def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswe
 
 
 @contextmanager
-def _raising_gpu_loss() -> Iterator[None]:
-    """Raise the loss of the GPU as the node's own error."""
+def _raising_node_errors() -> Iterator[None]:
+    """Raise the loss of the GPU, and a fault of another network, as the node's own error."""
     from models import errors
 
     try:
         yield
     except errors.DeviceLost as error:
         raise GpuLost(str(error)) from error
+    except errors.ReaderFault as error:
+        raise ReaderFailed(str(error)) from error
 
 
 def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:

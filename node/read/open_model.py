@@ -24,14 +24,19 @@ def open_configured(
     prompts: PromptSet,
     *,
     directory: Path,
+    reader: str | None = None,
     threads: int,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
 ) -> Reader:
-    """Open a model directory on the runtime and with the rules of the settings; otherwise as `open_reader`."""
+    """Open a model directory on the runtime and with the rules of the settings; otherwise as `open_reader`.
+
+    reader: None for that of the settings
+    """
     return open_reader(
         directory,
         prompts=prompts,
         engine=settings.model.engine,
+        reader=reader or settings.model.reader,
         threads=threads,
         engines=settings.storage.directory / "engines",
         precision=settings.model.precision,

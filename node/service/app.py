@@ -158,7 +158,7 @@ def run(
     metrics.expect(destinations=[destination.name for destination in settings.destinations], prompts=())
     prompt_set = prompts.load(settings.model.prompts)
     if process.reads and reader is None:
-        check_files(settings.model.directory, engine=settings.model.engine)
+        check_files(settings.model.directory, engine=settings.model.engine, reader=settings.model.reader)
     with _disk_named(settings), ExitStack() as parts, ExitStack() as ports:
         parts.enter_context(_only_one(settings, process))
         spool_format.require_known(settings.storage.directory)  # before anything of it is changed

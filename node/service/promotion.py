@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from node import command_for, log
 from node.codec import decode
-from node.config import Settings
+from node.config import CHEX, Settings
 from node.domain import JsonObject, ModelIdentity
 from node.errors import InputError
 from node.prompt_set import PromptSet
@@ -43,11 +43,19 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     promotions.mark_served(key, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
+def _reader_option(settings: Settings) -> str:
+    """Return the option of `shadow` that names another network than ChEX."""
+    return "" if settings.model.reader == CHEX else f" --reader {settings.model.reader}"
+
+
 def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
     """Say why a model may not be served, and what to do; "" if it may."""
     model = settings.model
     accept = 'or set model.uncompared = "accept"'
-    compare = f"{command_for('node')} shadow node.toml --model {model.directory} --prompt-set {model.prompts}"
+    compare = (
+        f"{command_for('node')} shadow node.toml --model {model.directory}{_reader_option(settings)} "
+        f"--prompt-set {model.prompts}"
+    )
     if not compared:
         return (
             f"{name} was never compared, with these prompts, with what this node has served; name the model and prompts"

@@ -125,7 +125,7 @@ def _compared(
     uid, model = film.instance.sop_instance_uid, parts.model()
     if model is None:
         raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
-    error = read_change_error(parts.settings.model.directory)
+    error = read_change_error(parts.settings.model.directory, reader=parts.settings.model.reader)
     if (obstacle := obstacle_of(error, model.reader.identity)) is not None:
         return worded(uid, answer_by(obstacle, query))
     is_known = bool(name_of(request))

@@ -137,6 +137,7 @@ BOUNDARIES = (
     "models/engines/onnx_cuda_engine.py",
     "models/engines/scheduler.py",
     "models/lab/datasets/dicom_films.py",
+    "models/reading/named_reader.py",
     "models/reading/tokenizers.py",
     "node/__main__.py",
     "node/dicom/attributes.py",

@@ -75,7 +75,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
             "name": model.manifest.name,
             "version": model.manifest.version,
             "weights_sha256": model.reader.weights_sha256,
-            "engine": model.reader.engine_name,
+            "engine": model.reader.engine,
         },
         "prompts": {"name": questions.name, "sha256": questions.sha256},
         "split": data.split if isinstance(data, PhantomSet) else None,

@@ -65,7 +65,7 @@ def _probe(options: argparse.Namespace) -> int:
             "name": model.manifest.name,
             "version": model.manifest.version,
             "weights_sha256": model.reader.weights_sha256,
-            "engine": model.reader.engine_name,
+            "engine": model.reader.engine,
         },
         "held_out": options.held_out and Path(options.held_out).name,
     }

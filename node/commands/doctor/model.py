@@ -9,7 +9,7 @@ from typing import Final
 
 from models.contract import Fallback
 from node.checks import Check, note, ok
-from node.config import GPU_ENGINES, Settings
+from node.config import CHEX, GPU_ENGINES, ModelSettings, Settings
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.film_rule import read_film_rule
@@ -26,11 +26,13 @@ def check_model(settings: Settings) -> Iterator[Check]:
     """Open the model with the runtime of the settings. Raises ConfigError or InputError that says what is wrong."""
     model = settings.model
     prompt_set = prompts.load(model.prompts)
-    check_files(model.directory, engine=model.engine)
+    if model.reader == CHEX:
+        check_files(model.directory, engine=model.engine)
     reader = open_reader(
         model.directory,
         prompts=prompt_set,
         engine=model.engine,
+        reader=model.reader,
         threads=model.threads,
         engines=NOWHERE,
         precision=model.precision,
@@ -39,14 +41,14 @@ def check_model(settings: Settings) -> Iterator[Check]:
     identity = reader.identity
     yield ok(
         _NAME,
-        f"{identity.name} {identity.version} in {model.directory}: its hashes are right, runtime {identity.engine} "
+        f"{identity.name} {identity.version} in {model.directory}: {_opened(model)}, runtime {identity.engine} "
         f"answers, prompt set {prompt_set.title} fits",
     )
     for fallback in reader.fallbacks:
         yield note(f"{_NAME} engine", f"{identity.engine} runs instead of {fallback.engine}: {_reason(fallback)}")
-    yield from _left_out(model.directory, prompt_set)
+    yield from _left_out(model, prompt_set)
     yield from _parity(reader)
-    if model.engine in GPU_ENGINES:
+    if model.reader == CHEX and model.engine in GPU_ENGINES:
         yield from _gpu(settings.storage.directory / "engines")
 
 
@@ -58,9 +60,13 @@ def _reason(fallback: Fallback) -> str:
     return fallback.message
 
 
-def _left_out(directory: Path, prompt_set: PromptSet) -> Iterator[Check]:
+def _opened(model: ModelSettings) -> str:
+    return "its hashes are right" if model.reader == CHEX else f"reader {model.reader} opens it"
+
+
+def _left_out(model: ModelSettings, prompt_set: PromptSet) -> Iterator[Check]:
     """Name the findings of the prompt set that the model never reports."""
-    left_out = read_film_rule(directory).left_out
+    left_out = read_film_rule(model.directory, reader=model.reader).left_out
     if names := [prompt.key.replace("_", " ") for prompt in prompt_set.prompts if prompt.key in left_out]:
         why = "never reported, because nobody showed that this model recognizes them well enough"
         yield note(f"{_NAME} findings", f"{why}: {', '.join(names)}")

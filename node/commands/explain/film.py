@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from node.commands.explain.values import ABSENT, shown, uid_name
+from node.config import CHEX
 from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
@@ -111,10 +112,10 @@ class FilmExplanation:
     advice: str
 
 
-def explain_file(path: Path, *, model: Path, character_set: str = "") -> FilmExplanation:
+def explain_file(path: Path, *, model: Path, reader: str = CHEX, character_set: str = "") -> FilmExplanation:
     """Explain what the node would do with one DICOM file.
 
-    model: the model directory, whose manifest determines the analyzed square
+    model, reader: the model directory, and the network that reads with it, which determine the analyzed square
     character_set: as in `decoding.read_header`
     Raises InputError when the file cannot be read, or is not a DICOM object.
     """
@@ -125,7 +126,7 @@ def explain_file(path: Path, *, model: Path, character_set: str = "") -> FilmExp
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); name a DICOM file") from error
     header = parse_header(dataset)
-    lack, rule = _film_rule(model)
+    lack, rule = _film_rule(model, reader)
     rules = routing.rules_for(rule.ages)
     decision = routing.choose(header, rules)
     if decision.action is not Action.LEAVE and leaves_out(dataset):
@@ -188,10 +189,10 @@ def _outcomes(header: FilmHeader, rules: Sequence[Rule]) -> Iterator[RuleOutcome
         )
 
 
-def _film_rule(model: Path) -> tuple[str, FilmRule]:
+def _film_rule(model: Path, reader: str) -> tuple[str, FilmRule]:
     """Read what a model needs of a film, after what is not known without it; without it the whole film is decoded."""
     try:
-        return "", read_film_rule(model)
+        return "", read_film_rule(model, reader=reader)
     except InputError:
         lack = f"; which square is analyzed is not known without the manifest of a model directory ({model})"
         return lack, FilmRule(gray="voi", square=lambda columns, rows: (0.0, 0.0, float(columns), float(rows)))

@@ -35,9 +35,10 @@ _THE_SAME: Final = "the settings name this model and these prompts already; name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A model directory and the name of a prompt set."""
+    """A model directory, the network that reads with it, and the name of a prompt set."""
 
     model: Path
+    reader: str
     prompts: str
 
 
@@ -60,9 +61,12 @@ class Shadow:
     unmeasured: tuple[str, ...]
 
 
-def candidate(settings: Settings, *, model: Path | None, prompt_set: str | None) -> Candidate:
+def candidate(
+    settings: Settings, *, model: Path | None, prompt_set: str | None, reader: str | None = None
+) -> Candidate:
     """Return what to compare; what is None stays as the settings have it."""
-    return Candidate(model=model or settings.model.directory, prompts=prompt_set or settings.model.prompts)
+    used = settings.model
+    return Candidate(model=model or used.directory, reader=reader or used.reader, prompts=prompt_set or used.prompts)
 
 
 def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell: Tell) -> Shadow:
@@ -77,13 +81,13 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
     chosen = stored[:last]
     if not chosen:
         raise InputError("this node has read no film that is still stored; compare after it has read some")
-    used = Candidate(model=settings.model.directory, prompts=settings.model.prompts)
+    used = candidate(settings, model=None, prompt_set=None)
     if new == used:
         raise InputError(_THE_SAME)
     sides: list[_Side] = []
     for stage, side in (("new model", new), ("model in use", used)):
         prompt_set = prompts.load(side.prompts)
-        reader = open_configured(settings, prompt_set, directory=side.model, threads=threads)
+        reader = open_configured(settings, prompt_set, directory=side.model, reader=side.reader, threads=threads)
         if sides and key_of(reader.identity, prompt_set) == key_of(sides[0].identity, sides[0].prompts):
             raise InputError(_THE_SAME)
         films = [
@@ -98,7 +102,7 @@ def shadow(settings: Settings, new: Candidate, *, last: int, threads: int, tell:
         for found, was, becomes in zip(chosen, before.films, after.films, strict=True)
         if was is not None and becomes is not None
     ]
-    measured = [read_film_rule(side.model).measured for side in (used, new)]
+    measured = [read_film_rule(side.model, reader=side.reader).measured for side in (used, new)]
     result = Shadow(
         old=before.identity,
         new=after.identity,

@@ -122,13 +122,13 @@ def state_of(finding: Finding) -> Concept:
 
 
 def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerContentItem | None:
-    """Make items of absent findings, and of sentences without a finding group (TID 1500 row 12); None if none.
+    """Make items of findings and sentences without a group (TID 1500 row 12); None if there are none.
 
     A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
     algorithm is not named again here: PixelMed takes its name for an evaluation with a wrong relationship.
     """
     items = list[ContentItem]()
-    for finding in film.in_state(FindingState.ABSENT):
+    for finding in (each for each in film.findings if each.state is FindingState.ABSENT or not each.boxes):
         answer = code(concept(finding.code), state_of(finding), RelationshipTypeValues.CONTAINS)
         items.append(inferred_from(said_by_reader(answer, finding.reader, zone), source_object(source)))
     for sentence in _loose_sentences(film):
@@ -280,5 +280,5 @@ def algorithm(report: Report) -> AlgorithmIdentification:
 
 def _loose_sentences(film: Film) -> Iterator[GroundedSentence]:
     """Yield the sentences that no group of a reported finding contains."""
-    carried = {finding.sentence for finding in wording.reported(film)}
+    carried = {finding.sentence for finding in wording.reported(film) if finding.boxes}
     yield from (sentence for index, sentence in enumerate(film.sentences) if index not in carried)

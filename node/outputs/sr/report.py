@@ -141,7 +141,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     """Write the report on one film, under its own patient, or the study's if the film names none."""
     source = sources[film.source]
     patient = described_by(source, sources.values())
-    is_measured = bool(wording.reported(film)) and form is not BASIC_TEXT
+    is_measured = any(finding.boxes for finding in wording.reported(film)) and form is not BASIC_TEXT
     subject = Subject(about=About.FILM, film=film.source)
     draft = Draft(
         form=form,

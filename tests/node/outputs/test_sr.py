@@ -9,7 +9,7 @@ from pydicom.dataset import Dataset
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Box, FindingState, GroundedSentence, Reason
+from node.domain import Box, Finding, FindingState, GroundedSentence, Reason
 from node.outputs import impression, wording
 from node.outputs.sr import report as sr
 from tests.support import samples, validators
@@ -31,7 +31,7 @@ from tests.support.documents import (
     said,
     written,
 )
-from tests.support.samples import BERLIN, bare, cr, film, finding, report, several, sources, uncalibrated, unread
+from tests.support.samples import BERLIN, EDEMA, bare, cr, film, finding, report, several, sources, uncalibrated, unread
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -299,11 +299,14 @@ def test_a_box_outside_its_film_is_refused(box: Box) -> None:
         samples.datasets(sr.write, outside, sources(cr(1)), BERLIN)
 
 
-def test_a_reported_finding_without_a_box_is_refused() -> None:
-    boxless = report(film(findings=(finding(boxes=(), state=FindingState.INDETERMINATE),)))
+@pytest.mark.parametrize("beside", [(), (finding(EDEMA),)])
+def test_a_reported_finding_without_a_box_is_said(beside: tuple[Finding, ...]) -> None:
+    boxless = finding(boxes=(), state=FindingState.INDETERMINATE)
 
-    with pytest.raises(ValueError, match="needs a box"):
-        samples.datasets(sr.write, boxless, sources(cr(1)), BERLIN)
+    [written] = samples.datasets(sr.write, report(film(findings=(boxless, *beside))), sources(cr(1)), BERLIN)
+
+    assert validators.dciodvfy(written) == []
+    assert "leural effusion" in written.to_json()
 
 
 @pytest.mark.parametrize("form", FORMS)

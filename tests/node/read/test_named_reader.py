@@ -1,0 +1,415 @@
+"""Another network than ChEX: the example in the node's own journey; what breaks the contract parks its film alone."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+
+from models.contract import (
+    Answer,
+    Box,
+    FilmReading,
+    FindingState,
+    PromptKind,
+    PromptReading,
+    Question,
+    Reader,
+    ReaderPrompt,
+    ScoredBox,
+    Sentence,
+    SideOf,
+    ViewReading,
+    ZoneOf,
+)
+from models.errors import ReaderFault
+from models.reading.named_reader import NamedReader, hash_of
+from node import config
+from node.config import ModelSettings, Settings
+from node.domain import Reason
+from node.errors import InputError
+from node.read import film_rule, model, prompts
+from node.read.film import answer_film
+from tests.paths import REPOSITORY
+from tests.support import films, peers, validators
+from tests.support.damage import FILM, STUDY, Bench
+from tests.support.peers import LOOPBACK
+from tests.support.service import Service, run_command, settings_for
+
+EXAMPLE = "examples.reader_onnx.onnx_reader:open_reader"
+PROMPTS = prompts.load("chexpert14")
+GRAY = np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
+
+Look = NDArray[np.float32]
+
+
+class Scripted(Reader[Look]):
+    """Says what a test wants."""
+
+    name, version = "scripted", "1"
+
+    def __init__(self, *prompts: PromptReading, said: Sequence[Sentence] = ()) -> None:
+        self.reading = FilmReading(prompts=prompts, sentences=tuple(said))
+
+    def look(self, gray: Look) -> Look:
+        return gray
+
+    def report(
+        self,
+        look: Look,
+        prompts: Sequence[ReaderPrompt],
+        *,
+        side_of: SideOf | None = None,
+        zone_of: ZoneOf | None = None,
+    ) -> FilmReading:
+        return self.reading
+
+
+def named(reader: Reader[Look], *, trusted: str = "real") -> NamedReader:
+    return NamedReader(cast("Reader[object]", reader), trusted="any" if trusted == "any" else "real", checked=True)
+
+
+def effusion(probability: float = 0.8, *boxes: ScoredBox, key: str = "pleural_effusion") -> PromptReading:
+    return PromptReading(key=key, probability=probability, state=FindingState.PRESENT, boxes=boxes)
+
+
+def scored(left: float, right: float, score: float = 0.5) -> ScoredBox:
+    return ScoredBox(box=Box(left=left, top=0.6, right=right, bottom=0.9), score=score)
+
+
+class Failing(Scripted):
+    """Raises an error with a patient's name."""
+
+    def look(self, gray: Look) -> Look:
+        raise RuntimeError("DOE^JANE")
+
+
+class Shapeless(Scripted):
+    """Its views do not sum up, and its square leaves the film."""
+
+    def view(self, look: Look) -> ViewReading | None:
+        return ViewReading(probabilities={"AP": 2.0}, certain=0.9, mirrored=False, rotated=False)
+
+    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        return (-1.0, 0.0, columns, rows)
+
+
+def reported(reader: Reader[Look]) -> FilmReading:
+    checked = named(reader)
+    return checked.report(checked.look(GRAY), PROMPTS.prompts)
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        (Scripted(effusion(1.5)), "probability of pleural_effusion"),
+        (Scripted(effusion(float("nan"))), "probability of pleural_effusion"),
+        (Scripted(replace(effusion(), probability=None)), "probability of pleural_effusion"),
+        (Scripted(replace(effusion(), state=cast(FindingState, "there"))), "state of pleural_effusion"),
+        (Scripted(effusion(key="tuberculosis")), "tuberculosis was not asked"),
+        (Scripted(replace(effusion(), kind=PromptKind.REGION)), "is a pathology"),
+        (Scripted(effusion(), effusion()), "one answer only"),
+        (Scripted(effusion(0.8, scored(0.5, 1.5))), "a box must lie in the square"),
+        (Scripted(effusion(0.8, scored(0.1, 0.3, score=7.0))), "scores of boxes"),
+        (Scripted(effusion(0.8, cast(ScoredBox, (0.1, 0.1, 0.2, 0.2)))), "type ScoredBox"),
+        (Scripted(cast(PromptReading, np.zeros(13))), "must be a PromptReading"),
+        (Scripted(said=[Sentence(text="Seen.", prompt="gout", score=0.5, boxes=())]), "gout, which was not asked"),
+        (Failing(), "look failed: RuntimeError at test_named_reader.py"),
+    ],
+)
+def test_what_breaks_the_contract_is_named(reader: Scripted, said: str) -> None:
+    with pytest.raises(ReaderFault, match=said) as caught:
+        reported(reader)
+
+    assert "DOE" not in str(caught.value)
+
+
+def test_a_reading_of_another_type_is_named() -> None:
+    reader = Scripted()
+    reader.reading = cast(FilmReading, {"pleural_effusion": 0.8})
+
+    with pytest.raises(ReaderFault, match="must be a FilmReading"):
+        reported(reader)
+
+
+def test_views_and_squares_are_checked_too() -> None:
+    reader = named(Shapeless())
+
+    with pytest.raises(ReaderFault, match="view breaks the contract"):
+        reader.view(GRAY)
+    with pytest.raises(ReaderFault, match="square must lie on the film"):
+        reader.square(64, 64)
+
+
+def test_what_was_not_answered_is_not_assessed() -> None:
+    answers = {answer.key: answer for answer in reported(Scripted(effusion())).prompts}
+
+    assert answers["edema"].left_out and not answers["pleural_effusion"].left_out
+    assert set(answers) == {prompt.key for prompt in PROMPTS.prompts}
+
+
+@pytest.mark.parametrize(
+    ("measured", "trusted", "state"),
+    [
+        ((), "real", FindingState.UNCALIBRATED),
+        ((), "any", FindingState.PRESENT),
+        (("pleural_effusion",), "real", FindingState.PRESENT),
+        (("edema",), "real", FindingState.UNCALIBRATED),
+    ],
+)
+def test_nothing_is_present_that_nobody_measured(measured: tuple[str, ...], trusted: str, state: FindingState) -> None:
+    reader = Scripted(effusion())
+    reader.measured = measured
+    checked = named(reader, trusted=trusted)
+
+    answers = {answer.key: answer.state for answer in checked.report(GRAY, PROMPTS.prompts).prompts}
+
+    assert answers["pleural_effusion"] is state
+
+
+@pytest.mark.parametrize(
+    ("text", "leaves", "reason"),
+    [
+        ("There is a pleural effusion.", "There is a pleural effusion.", None),
+        ("No pleural effusion.", "There is pleural effusion.", "denied"),
+        ("There is a large pleural effusion.", "There is pleural effusion.", "severity"),
+    ],
+)
+def test_its_sentences_leave_by_the_same_rules(text: str, leaves: str, reason: str | None) -> None:
+    reader = Scripted(effusion(), said=[Sentence(text=text, prompt="pleural_effusion", score=0.5, boxes=())])
+    reader.measured = tuple(prompt.key for prompt in PROMPTS.prompts)
+
+    found = reported(reader)
+
+    [answer] = [answer for answer in found.prompts if answer.sentence is not None]
+    assert answer.key == "pleural_effusion"
+    assert found.sentences[0].text.replace("a pleural", "pleural") == leaves.replace("a pleural", "pleural")
+    assert [withheld.reason for withheld in found.withheld] == ([] if reason is None else [reason])
+
+
+def test_a_question_without_a_method_is_that_of_the_report() -> None:
+    reader = named(Scripted(effusion()))
+    asked = [Question(prompt="pleural effusion"), Question(prompt="a cat")]
+
+    known, unknown = reader.ask(GRAY, asked, reference=PROMPTS.prompts)
+
+    assert (known.score, known.state) == (0.8, FindingState.UNCALIBRATED)
+    assert unknown.never_learned == ("a", "cat")
+    with pytest.raises(ValueError, match="no question about a box"):
+        reader.ask(GRAY, [Question(box=scored(0.1, 0.3).box)], reference=PROMPTS.prompts)
+
+
+def test_answers_of_its_own_are_checked() -> None:
+    class Asked(Scripted):
+        """Answers every question alike."""
+
+        def ask(
+            self,
+            look: Look,
+            questions: Sequence[Question],
+            *,
+            reference: Sequence[ReaderPrompt] = (),
+            side_of: SideOf | None = None,
+            zone_of: ZoneOf | None = None,
+        ) -> list[Answer]:
+            return [Answer(sentence="No cat.", score=float(len(questions)), state=FindingState.PRESENT, boxes=())]
+
+    [answer] = named(Asked()).ask(GRAY, [Question(prompt="a cat")])
+    assert (answer.state, answer.by) == (FindingState.UNCALIBRATED, "rule")
+    with pytest.raises(ReaderFault, match="each question needs one answer"):
+        named(Asked()).ask(GRAY, [Question(prompt="a cat"), Question(prompt="a dog")])
+
+
+def open_nothing(_directory: Path) -> object:
+    return object()
+
+
+def open_failing(_directory: Path) -> object:
+    raise KeyError("weights")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("no_such_package:open_reader", "cannot be imported"),
+        ("tests.node.read.test_named_reader:gone", "cannot be imported"),
+        ("tests.node.read.test_named_reader:EXAMPLE", "is no function"),
+        ("tests.node.read.test_named_reader:open_nothing", "return a models.contract.Reader"),
+        ("tests.node.read.test_named_reader:open_failing", "could not open"),
+        ("unknown", "is not installed; known are chex"),
+    ],
+)
+def test_a_name_that_opens_nothing_says_what_to_do(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=name)
+
+
+def test_an_installed_reader_is_opened_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classifier: Path
+) -> None:
+    entry = tmp_path / "example-1.dist-info" / "entry_points.txt"
+    entry.parent.mkdir()
+    (entry.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1\n")
+    entry.write_text("[chex_node.readers]\nexample-onnx = onnx_reader:open_reader\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(REPOSITORY / "examples" / "reader_onnx")
+
+    opened = model.open_reader(classifier, prompts=PROMPTS, engine="onnx", reader="example-onnx")
+
+    assert (opened.identity.name, opened.identity.engine) == ("example-classifier", "onnxruntime")
+
+
+def make_classifier(directory: Path, *, version: str = "1") -> Path:
+    runpy.run_path(str(REPOSITORY / "examples" / "reader_onnx" / "make_model.py"))["make"](directory, version=version)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_classifier(tmp_path_factory.mktemp("classifier"))
+
+
+def test_equal_files_and_equal_names_are_one_model(tmp_path: Path, classifier: Path) -> None:
+    again = make_classifier(tmp_path / "again")
+    other = make_classifier(tmp_path / "other", version="2")
+
+    opened = [
+        model.open_reader(folder, prompts=PROMPTS, engine="onnx", reader=EXAMPLE).identity
+        for folder in (classifier, again, other)
+    ]
+
+    assert hash_of(again) == hash_of(classifier) == opened[0].weights_sha256
+    assert opened[0] == opened[1]
+    assert opened[2].weights_sha256 != opened[0].weights_sha256
+    assert opened[2].manifest_sha256 != opened[0].manifest_sha256
+
+
+def open_scripted(_directory: Path) -> Scripted:
+    return Scripted(effusion(1.5))
+
+
+def test_a_film_that_it_fails_on_is_answered_and_parked(tmp_path: Path) -> None:
+    (weights := tmp_path / "model").mkdir()
+    (weights / "weights").write_bytes(b"1")
+    bench = Bench(tmp_path / "node")
+    reader = model.open_reader(weights, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:open_scripted")
+    bench.steps = replace(bench.steps, pipeline=replace(bench.steps.pipeline, reader=reader))
+    path = bench.keep(FILM)
+
+    assert answer_film(path, reader, PROMPTS).reason is Reason.READER_FAILED
+    outcomes, deliveries = bench.round()
+
+    assert outcomes == ["reader_failed"]
+    assert deliveries  # the report that says so
+    [row] = bench.ledger.parked()
+    assert (row.study, row.reason.split(":")[0]) == (STUDY, "reader_failed")
+
+    # A retry reads the film again, with the reader that was corrected.
+    Scripted.__init__(cast(Scripted, cast(NamedReader, reader._network)._reader), effusion())  # type: ignore[attr-defined]
+    assert bench.steps.read(STUDY, path.name) == "read"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journey:
+    """A stopped node that has read one film with the example."""
+
+    settings: Settings
+    path: Path
+    film: Dataset
+    answers: list[Dataset]
+    page: str
+
+
+@pytest.fixture(scope="module")
+def journey(tmp_path_factory: pytest.TempPathFactory, classifier: Path) -> Iterator[Journey]:
+    folder, film = tmp_path_factory.mktemp("journey"), films.thumbnail()
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(
+            folder / "node",
+            archive_port=archive.port,
+            model=ModelSettings(directory=shutil.copytree(classifier, folder / "model"), reader=EXAMPLE),
+        )
+        with Service(settings, scripted=False) as service:
+            assert peers.send(film, port=service.dicom_port) == 0
+            archive.wait_for_kept(2, limit_seconds=60)
+            service.wait_for("study.finished")
+            address = f"http://{LOOPBACK}:{service.http_port}/studies/{film.StudyInstanceUID}"
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                page = answer.read().decode()
+            path = service.settings_path
+            assert service.stop() == 0
+        yield Journey(
+            settings=settings,
+            path=path,
+            film=film,
+            answers=[received.dataset for received in archive.kept],
+            page=page,
+        )
+
+
+def test_a_classifier_gives_a_valid_report(journey: Journey) -> None:
+    [report] = [answer for answer in journey.answers if answer.Modality == "SR"]
+
+    assert validators.dciodvfy(report) == []
+    assert "example-classifier" in report.to_json()
+    assert "leural effusion" in report.to_json()
+
+
+def test_the_page_shows_what_a_classifier_says(journey: Journey) -> None:
+    assert "example-classifier" in journey.page
+    assert "not assessed" in journey.page.lower()
+
+
+def test_doctor_and_explain_know_the_reader(journey: Journey) -> None:
+    doctor = run_command("doctor", journey.path)
+    assert f"reader {EXAMPLE} opens it" in doctor.stdout
+
+    explained = run_command("explain", journey.film.SOPInstanceUID, journey.path, "--json")
+    assert explained.returncode == 0, explained.stderr
+    assert "example-classifier 1" in explained.stdout
+    assert run_command("check", journey.path).returncode == 0
+
+
+def test_a_changed_classifier_is_compared_before_it_is_served(tmp_path: Path, journey: Journey) -> None:
+    newer = make_classifier(tmp_path / "newer", version="2")
+    promoted = replace(journey.settings, model=replace(journey.settings.model, directory=newer))
+    refused = Service(promoted, scripted=False)
+    assert refused.wait_until_dead() == 2
+    refused.kill()
+    (in_use := tmp_path / "in-use.toml").write_text(config.render(journey.settings), encoding="utf-8")
+
+    done = run_command("shadow", in_use, "--model", newer, "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["models"] == ["example-classifier 1", "example-classifier 2"]
+    accepted = replace(promoted, model=replace(promoted.model, uncompared="accept"))
+    with Service(accepted, scripted=False) as service:
+        assert service.logged("model.accepted")
+
+
+@pytest.mark.parametrize("command", ["read", "ask"])
+def test_the_commands_take_a_reader(tmp_path: Path, classifier: Path, command: str) -> None:
+    film = tmp_path / "film.dcm"
+    film.write_bytes(films.file_bytes(films.thumbnail()))
+    last = ["--out", tmp_path / "out"] if command == "read" else ["--prompt", "pleural effusion"]
+
+    done = run_command(command, film, "--model", classifier, "--reader", EXAMPLE, "--json", *last)
+
+    assert done.returncode == 0, done.stderr
+    assert "pleural" in done.stdout.lower() or list((tmp_path / "out").rglob("*.dcm"))
+
+
+def test_the_rule_of_a_film_comes_from_the_reader(classifier: Path) -> None:
+    rule = film_rule.read_film_rule(classifier, reader=EXAMPLE)
+
+    assert (rule.gray, rule.square(100, 60)) == ("voi", (20, 0, 80, 60))
