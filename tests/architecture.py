@@ -33,7 +33,10 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
         "models": (
-            *(f"node/read/{name}.py" for name in ("model", "person", "film_rule", "gpu", "change_error")),
+            *(
+                f"node/read/{name}.py"
+                for name in ("model", "person", "film_rule", "gpu", "change_error", "threshold_changes")
+            ),
             "node/__main__.py",
         ),
         "language": ("node/",),
@@ -110,6 +113,7 @@ COMMANDS = (
     "models/join.py",
     "models/phantoms.py",
     "models/random_weights.py",
+    "models/thresholds.py",
     "models/train.py",
     "node/__main__.py",
 )

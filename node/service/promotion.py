@@ -10,6 +10,7 @@ from node.config import Settings
 from node.domain import JsonObject, ModelIdentity
 from node.errors import InputError
 from node.prompt_set import PromptSet
+from node.read.threshold_changes import read_threshold_changes
 from node.store.promotions import LEAST_FILMS, Promotions, key_of
 
 
@@ -24,6 +25,7 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     if promotions.has_served(key):
         return
     names = {"model": f"{model.name} {model.version}", "prompts": prompts.title}
+    thresholds = {"thresholds": chosen} if (chosen := read_threshold_changes(settings.model.directory)) else {}
     if has_served_any:
         compared = promotions.comparison(key) or {}
         objection = _objection(settings, names["model"], compared)
@@ -31,13 +33,14 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
             log.get().info(
                 "model.promoted",
                 **names,
+                **thresholds,
                 films=compared["films"],
                 changed=compared["changed"],
                 compared_at=compared["at"],
                 compared_by=compared["by"],
             )
         elif settings.model.uncompared == "accept":
-            log.get().warning("model.accepted", **names)
+            log.get().warning("model.accepted", **names, **thresholds)
         else:
             raise InputError(objection)
     promotions.mark_served(key, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})

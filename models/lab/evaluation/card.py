@@ -28,6 +28,7 @@ from models.decisions import PHANTOMS, RatioError
 from models.errors import ModelError
 from models.lab.evaluation.document import TITLES, decisions, inner, row, shown, tables
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
+from models.rewriting import with_history
 from models.tables import read_table
 
 FOLDER: Final = "card"
@@ -136,16 +137,17 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str 
         raise ModelError(f"{missing[0]} is missing; run models.evaluate with --out again")
     card = directory / CARD
     try:
-        text = card.read_text(encoding="utf-8")
+        text = with_history(card.read_text(encoding="utf-8"), ())
     except OSError as error:
         raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
     if is_update:
-        card.write_text(_updated(directory, text, own), encoding="utf-8")
+        text = _updated(directory, text, own)
     else:
         shutil.rmtree(directory / FOLDER, ignore_errors=True)
         (directory / FOLDER).mkdir()
         measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
-        card.write_text(_kept(text, own) + "\n".join(measured).rstrip() + "\n", encoding="utf-8")
+        text = _kept(text, own) + "\n".join(measured)
+    card.write_text(with_history(text, manifest.history), encoding="utf-8")
     stated = replace(manifest, cardiothoracic=_ratio_error(own) or manifest.cardiothoracic)
     write_manifest(directory, _hashed(directory, stated))
 

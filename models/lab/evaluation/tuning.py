@@ -169,7 +169,14 @@ def _at_temperature(start: Decisions, temperature: float) -> Decisions:
         default_threshold=default,
         review_band=round(default - lowest, 6),
         thresholds={key: moved(threshold) for key, threshold in start.thresholds.items()},
-        measurements={key: replace(own, band=moved_band(own.band)) for key, own in start.measurements.items()},
+        measurements={
+            key: replace(
+                own,
+                band=moved_band(own.band),
+                threshold=None if own.threshold is None else moved(own.threshold),
+            )
+            for key, own in start.measurements.items()
+        },
         phantoms={
             key: replace(own, threshold=moved(own.threshold), band=moved_band(own.band))
             for key, own in start.phantoms.items()
