@@ -41,14 +41,18 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "language": ("node/",),
     },
-    "models": {"language": ("models/",)},
+    # A site's films are calibrated as the node decodes them.
+    "models": {"language": ("models/",), "node": ("models/site_films.py",)},
     "export": {"models": ("export/",), "language": ("export/",)},
     "language": {},
 }
 
 # What a node needs to read films never imports the laboratory; these files alone do.
 LABORATORY = "models.lab"
-BEFORE_THE_LABORATORY = ("models/lab/", *(f"models/{name}.py" for name in ("train", "evaluate", "golden", "phantoms")))
+BEFORE_THE_LABORATORY = (
+    "models/lab/",
+    *(f"models/{name}.py" for name in ("calibrate", "evaluate", "golden", "phantoms", "site_films", "train")),
+)
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
@@ -82,7 +86,11 @@ HOMES = {
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
     "sacrebleu": ("models/lab/evaluation/reports.py",),
-    "scipy": ("models/lab/evaluation/curves.py", "models/lab/losses/matching.py"),
+    "scipy": (
+        "models/lab/evaluation/bands.py",
+        "models/lab/evaluation/curves.py",
+        "models/lab/losses/matching.py",
+    ),
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
@@ -101,6 +109,7 @@ HOMES = {
 COMMANDS = (
     "export/build.py",
     "export/parity.py",
+    "models/calibrate.py",
     "models/checkpoint/__main__.py",
     "models/command.py",
     "models/lab/demonstration.py",

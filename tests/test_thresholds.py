@@ -21,6 +21,7 @@ from models.reading.decision import Trusted, decide
 from models.reading.tokenizers import VOCABULARIES
 from node.audit.message import Reporter, write
 from node.config import ModelSettings
+from node.domain import JsonObject
 from node.errors import InputError
 from node.read.model import open_reader
 from node.service import promotion
@@ -191,7 +192,7 @@ def test_a_node_refuses_a_change_until_it_is_accepted(tmp_path: Path, model: Pat
 
     with pytest.raises(InputError, match=r"was never compared, .* or set model\.uncompared = \"accept\""):
         promotion.admit(settings, changed, PROMPTS)
-    compared = {"measured": 3, "at": "", "by": "", "films": LEAST_FILMS, "changed": 1, "unmeasured": []}
+    compared: JsonObject = {"measured": 3, "at": "", "by": "", "films": LEAST_FILMS, "changed": 1, "unmeasured": []}
     Promotions(settings.storage.directory).keep_comparison(key_of(changed, PROMPTS), compared)
     with capture_logs() as logged:
         promotion.admit(settings, changed, PROMPTS)

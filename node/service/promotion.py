@@ -56,11 +56,11 @@ def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
             f"{name} was never compared, with these prompts, with what this node has served; name the model and prompts"
             f" in use in the settings, and run `{compare}`, {accept}"
         )
-    tune = f"run `{command_for('models.evaluate')} --tune`, compare it again, {accept}"
+    again = f"run `{command_for('models.calibrate')}`, compare it again, {accept}"
     if not compared.get("measured"):
-        return f"{name}: no threshold of this model was measured; {tune}"
+        return f"{name}: no threshold of this model was measured; {again}"
     if lost := decode(list[str], compared.get("unmeasured", [])):
-        return f"{name}: the model in use has a measured threshold for {', '.join(lost)}, this one has none; {tune}"
+        return f"{name}: the model in use has a measured threshold for {', '.join(lost)}, this one has none; {again}"
     films, wanted = (int(str(compared.get(key, default))) for key, default in (("films", 0), ("wanted", LEAST_FILMS)))
     if films < wanted:
         return f"{name} was compared on {films} films, which is too few; run `{compare} --last {LEAST_FILMS}`, {accept}"

@@ -4,8 +4,9 @@ These keys of a line are used: `file`, a path relative to this file; `boxes`, a 
 picture, each left, top, right, bottom; `nih_labels`, the labels of ChestX-ray14; `rsna`, a radiologist's reading, which
 goes before them; `labels`, {class of CheXpert: true or false}, which go before both; `report`, its text, or
 `sentences`, a list of {text}; `patient`, `view`, `sex`, `age`; `cardiothoracic_ratio`, if it is known more exactly than
-from boxes of lungs and heart. The output of `python -m models.phantoms` with `--truth` is accepted too:
-`region_findings` means that all about a film is known.
+from boxes of lungs and heart; `truth`, what `node corrections --export` writes, of which the labels are taken.
+The output of `python -m models.phantoms` with `--truth` is accepted too: `region_findings` means that all about a film
+is known.
 
 A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
 label that no catalog knows is refused. A class of ChestX-ray14 is absent if its label is missing; boxes imply absence
@@ -60,6 +61,12 @@ class SentenceLine(TypedDict):
     text: str
 
 
+class TruthLine(TypedDict):
+    """What readers corrected, of which other keys are for training."""
+
+    present: dict[str, bool]
+
+
 class HintLine(TypedDict):
     """A question of a line."""
 
@@ -81,6 +88,7 @@ class FilmLine(TypedDict):
     sex: NotRequired[str]
     age: NotRequired[str]
     labels: NotRequired[dict[str, bool]]
+    truth: NotRequired[TruthLine]
     report: NotRequired[str]
     cardiothoracic_ratio: NotRequired[float]
     region_findings: NotRequired[dict[str, list[str]]]
@@ -175,7 +183,7 @@ def _check_labels(line: FilmLine) -> None:
     classes_of_nih(line.get("nih_labels", []))
     if line.get("rsna", "Normal") not in READINGS:
         raise ValueError(f"rsna must be one of {', '.join(READINGS)}")
-    labels = line.get("labels", {})
+    labels = line.get("labels", {}) | line.get("truth", {"present": {}})["present"]
     check_classes(labels)
     if not all(isinstance(label, bool) for label in labels.values()):
         raise ValueError("labels must be true or false")
@@ -193,7 +201,7 @@ def _tasks_of(line: FilmLine) -> list[Task]:
         kinds.append("detection")
     if "region_findings" in line:
         kinds.append("region_classification")
-    is_labelled = "nih_labels" in line or "labels" in line
+    is_labelled = not line.keys().isdisjoint(("nih_labels", "labels", "truth"))
     if is_labelled or _report_of(line).strip():
         kinds.append("report")
     if is_labelled or "region_findings" in line:
@@ -240,6 +248,7 @@ def _truth(line: FilmLine, seen: FloatArray | np.ndarray[tuple[int], np.dtype[np
         read_as=line.get("rsna", ""),
         groups=frozenset(_groups(line)),
         mined_normal=_mined_normal(line),
+        age=int(age) if (age := line.get("age", "")).isdecimal() else None,
         hints=tuple(_asked(hint, sides) for hint in line.get("hints", [])),
     )
 
@@ -260,7 +269,7 @@ def _labels(line: FilmLine) -> dict[str, bool]:
         labels = {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
     if "rsna" in line:
         labels |= READINGS[line["rsna"]].present
-    return labels | line.get("labels", {})
+    return labels | line.get("labels", {}) | line.get("truth", {"present": {}})["present"]
 
 
 def _located(line: FilmLine) -> frozenset[str]:
