@@ -45,6 +45,14 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
         sys.exit(INTERRUPTED)
 
 
+def share(text: str) -> float:
+    """Read an option's number above 0 and at most 1. Raises argparse.ArgumentTypeError."""
+    value = float(text)
+    if not 0 < value <= 1:  # nor is NaN
+        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
+    return value
+
+
 def while_read(act: Callable[[], int]) -> int:
     """Run a command; returns its status, or 141 without a word if its reader has gone, as `head` goes after ten lines.
 

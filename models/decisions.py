@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
 from models.bounds import require_positive, require_unit
@@ -43,17 +44,21 @@ class Measurement:
     """The films on which a finding's threshold was measured: their population, and how many show the finding or not.
 
     band: None where it was not measured; then `Decisions.review_band` is its width
+    threshold: the measured one, where a person has set another since; its band was measured below it. Else None
     """
 
     measured_on: str
     positives: int
     negatives: int
     band: Band | None = None
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         if not self.measured_on.strip():
             raise ValueError("measured_on must name the population of the films")
         require_positive(self, "positives", "negatives")
+        if self.threshold is not None:
+            require_unit(self, "threshold")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,30 @@ class RatioError:
         require_unit(self, "mean_absolute_error")
         if not -1 <= self.lower <= self.bias <= self.upper <= 1:
             raise ValueError(f"bias ({self.bias}) must lie between lower ({self.lower}) and upper ({self.upper})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdChange:
+    """A finding's threshold that was chosen again, and why; at: when, UTC in ISO 8601; by: a person."""
+
+    finding: str
+    before: float
+    after: float
+    reason: str
+    by: str
+    at: str
+
+    def __post_init__(self) -> None:
+        require_unit(self, "before", "after")
+        for key in ("finding", "reason", "by"):
+            if not getattr(self, key).strip():
+                raise ValueError(f"{key} must not be blank")
+        datetime.fromisoformat(self.at)
+
+    @property
+    def described(self) -> str:
+        """What was changed when, by whom and why."""
+        return f"{self.finding} {self.before:g} to {self.after:g}, {self.at}, {self.by}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +171,10 @@ class Decisions:
                     "add it or remove this"
                 )
         for table, bands in (
-            ("measurements", {key: (own.band, self.thresholds[key]) for key, own in self.measurements.items()}),
+            (
+                "measurements",
+                {key: (own.band, self._measured_threshold(key)) for key, own in self.measurements.items()},
+            ),
             ("phantoms", {key: (own.band, own.threshold) for key, own in self.phantoms.items()}),
         ):
             for key, (band, threshold) in bands.items():
@@ -175,7 +207,7 @@ class Decisions:
                 return replace(self, phantoms=phantoms | {key: _on_phantoms(threshold, measurement)})
             phantoms.pop(key, None)
         elif key in self.measurements and key not in phantoms and not self._is_of_real_films(key):
-            phantoms[key] = _on_phantoms(self.thresholds[key], self.measurements[key])
+            phantoms[key] = _on_phantoms(self._measured_threshold(key), self.measurements[key])
         return replace(
             self,
             thresholds=dict(self.thresholds) | {key: threshold},
@@ -191,9 +223,28 @@ class Decisions:
         return replace(
             self,
             thresholds=dict(self.thresholds) | {key: LEFT_OUT},
-            measurements=dict(self.measurements) | {key: replace(measurement, band=None)},
-            phantoms=dict(self.phantoms) | {key: _on_phantoms(self.thresholds[key], measurement)},
+            measurements=dict(self.measurements) | {key: replace(measurement, band=None, threshold=None)},
+            phantoms=dict(self.phantoms) | {key: _on_phantoms(self._measured_threshold(key), measurement)},
         )
+
+    def set_by_hand(self, key: str, threshold: float) -> Decisions:
+        """Return the decisions with a finding's threshold as a person wants it; what was measured of it stays.
+
+        The review of a finding begins where it began, or at the new threshold if that is lower: what was present and is
+        not any more is to be reviewed. A finding that was never measured stays so.
+        Raises ValueError if it was measured on phantoms alone and is left out on real films.
+        """
+        if key in self.phantoms and not self._is_of_real_films(key):
+            raise ValueError(f"{key} is left out, and was measured on phantoms alone; calibrate it on films of people")
+        measurements = dict(self.measurements)
+        if measurement := measurements.get(key):
+            measured = self._measured_threshold(key)
+            measurements[key] = replace(measurement, threshold=None if threshold == measured else measured)
+        return replace(self, thresholds=dict(self.thresholds) | {key: threshold}, measurements=measurements)
+
+    def _measured_threshold(self, key: str) -> float:
+        measured = self.measurements[key].threshold
+        return self.thresholds[key] if measured is None else measured
 
     def _is_of_real_films(self, key: str) -> bool:
         measurement = self.measurements.get(key)
@@ -223,8 +274,9 @@ class Decisions:
             return self.default_threshold - self.review_band
         measurement = self.measurements.get(key)
         if measurement is not None and measurement.band is not None:
-            return measurement.band.lower
-        return self.threshold(key) - self.review_band
+            return min(measurement.band.lower, self.threshold(key))
+        measured = self.threshold(key) if measurement is None else self._measured_threshold(key)
+        return min(measured, self.threshold(key)) - self.review_band
 
 
 def _on_phantoms(threshold: float, measurement: Measurement) -> PhantomThreshold:

@@ -1,11 +1,9 @@
 """Runnable: measures a model on films with known labels (design §8).
 
     python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--task all|NAME,...] [--json]
-    python -m models.evaluate --model DIR --data phantoms:1000000:COUNT --tune [--sensitivity SHARE]
 
-`--out DIR` gets evaluation.json, evaluation.md, and films with boxes. `--tune` chooses the manifest's decisions on
-validation seeds and writes them into the model directory. Exit 0: done; 1: a file could not be written; 2: wrong input,
-with one line that says what to do.
+`--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. Exit 0:
+done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.command import command_parser, exit_status, run
+from models.command import command_parser, exit_status, run, share
 from models.engines import ENGINES
 from models.lab.evaluation.prompt_set import DEFAULT
-from models.lab.evaluation.request import ABLATIONS, TASKS, TRAINING_FILMS, Request, Task
+from models.lab.evaluation.request import ABLATIONS, MOST_FALSE, TASKS, TRAINING_FILMS, Request, Task
 
 _ALL_TASKS = "all"
 """Every task that the labels suffice for; the same as without --task."""
@@ -47,8 +45,6 @@ def main(arguments: list[str]) -> int:
         held_out=options.held_out,
         resamples=options.resamples,
         training_films=options.training_films,
-        tune=options.tune,
-        sensitivity=options.sensitivity,
         false_findings=options.false_findings,
     )
 
@@ -76,17 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and films with boxes here")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
-        "--tune", action="store_true", help="choose the manifest's decisions; on validation seeds, or held-out patients"
-    )
-    parser.add_argument(
-        "--sensitivity", type=_share, metavar="SHARE", help="tune thresholds to this sensitivity, not to the best F1"
-    )
-    parser.add_argument(
         "--false-findings",
-        type=_share,
+        type=share,
         metavar="NUMBER",
-        help="choose thresholds with at most so many findings called present on the mean film without a finding, "
-        "in --tune and in the task films (default there: 0.1)",
+        default=MOST_FALSE,
+        help="the most findings that may be called present on the mean film without a finding, by thresholds that the "
+        "task films chooses on other patients; default: %(default)s",
     )
     parser.add_argument(
         "--ablate", choices=ABLATIONS, action="append", default=[], help="leave out a part of the report generation"
@@ -122,13 +113,6 @@ def _tasks(text: str) -> Sequence[Task] | None:
             f"there is no task {unknown[0]!r}; choose from {', '.join(TASKS)}, or {_ALL_TASKS}"
         )
     return None if _ALL_TASKS in names else [task for task in TASKS if task in names]
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:  # nor is NaN
-        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
-    return value
 
 
 def _count(text: str) -> int:

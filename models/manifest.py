@@ -19,7 +19,7 @@ import tomli_w
 
 from models.bounds import require_divisible, require_positive, require_rising, require_size, require_unit
 from models.contract import ChangeError
-from models.decisions import Decisions, RatioError
+from models.decisions import Decisions, RatioError, ThresholdChange
 from models.errors import ModelError
 from models.files import replacing
 from models.tables import read_table
@@ -292,6 +292,7 @@ class Manifest:
     origins: where the weights of each part came from, by the beginning of their names, if not all from one place
     vocabulary: the words, in lower case, that the prompt encoder learned; empty if it knows any word, as the published
     one, which began with CLIP's
+    history: thresholds that were chosen again for this model directory, the oldest first
     files: sha256 of every other file, by its path inside the directory with forward slashes
     """
 
@@ -312,6 +313,7 @@ class Manifest:
     change: ChangeError | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     vocabulary: tuple[str, ...] = ()
+    history: tuple[ThresholdChange, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -372,7 +374,7 @@ def _is_printed(text: str) -> bool:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of a model directory atomically."""
     table = asdict(manifest)
-    for key in ("origins", "vocabulary"):
+    for key in ("origins", "vocabulary", "history"):
         if not table[key]:
             del table[key]
     for part in ("prompt_encoder", "generator"):

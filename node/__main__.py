@@ -151,17 +151,19 @@ def _read(options: argparse.Namespace) -> int:
 
 def _ask(options: argparse.Namespace) -> int:
     from node.commands import read_files
+    from node.commands.told import told
 
     if bool(options.model) == bool(options.node):
         raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
     if options.words is not None or options.earlier is not None:
         from node.commands import ask_words
 
-        print(json.dumps(ask_words.asked(options, open_reader=_reader), ensure_ascii=False, indent=2))
-        return 0
-    questions = read_files.questions_of(options.prompt, options.box)
-    answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
-    print(json.dumps({"film": str(options.film), "questions": answers}, ensure_ascii=False, indent=2))
+        answered = ask_words.asked(options, open_reader=_reader)
+    else:
+        questions = read_files.questions_of(options.prompt, options.box)
+        answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
+        answered = {"film": str(options.film), "questions": list(answers)}
+    print(json.dumps(answered, ensure_ascii=False, indent=2) if options.json else told(answered))
     return 0
 
 

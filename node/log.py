@@ -128,7 +128,7 @@ FIELDS: Final = frozenset(
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
     user outcome films changed compared_at compared_by questions corrections trace fetched sent damaged
-    parts
+    parts thresholds
     """.split()
 )
 

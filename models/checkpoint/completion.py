@@ -9,6 +9,7 @@ from pathlib import Path
 from models.checkpoint.files import CARD, file_sha256
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
+from models.rewriting import with_ten_lines
 
 
 def complete(directory: Path, manifest: Manifest, *, card: str) -> None:
@@ -19,7 +20,7 @@ def complete(directory: Path, manifest: Manifest, *, card: str) -> None:
     (directory / "vocab").mkdir()
     for vocabulary in sorted(VOCABULARIES.iterdir()):
         shutil.copyfile(vocabulary, directory / "vocab" / vocabulary.name)
-    (directory / CARD).write_text(card, encoding="utf-8")
+    (directory / CARD).write_text(with_ten_lines(card, manifest), encoding="utf-8")
     names = [WEIGHTS, CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
     write_manifest(directory, replace(manifest, files={name: file_sha256(directory / name) for name in names}))
     read_manifest(directory)

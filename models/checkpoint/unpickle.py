@@ -11,6 +11,7 @@ import pickletools
 import re
 import warnings
 import zipfile
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from models.errors import ModelError
 from models.progress import ProgressReport
 
 _BLOCK = 1 << 22
+_BEGIN = 1 << 12
 _ALLOWED: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
     (scalar, "numpy._core.multiarray.scalar"),
     (scalar, "numpy.core.multiarray.scalar"),
@@ -39,6 +41,11 @@ def open_weights(path: Path, *, place: str, report: ProgressReport) -> Mapping[s
     place: the file's name in messages
     """
     content: object
+    if _is_text(path):
+        raise ModelError(
+            f"{place} is a text file and holds no weights; perhaps a web page or a pointer of Git LFS was saved in "
+            "their place: download the weights themselves"
+        )
     if path.suffix == ".safetensors":
         try:
             content = load_file(path)
@@ -55,6 +62,17 @@ def open_weights(path: Path, *, place: str, report: ProgressReport) -> Mapping[s
     if not isinstance(content, dict):
         raise ModelError(f"{place} holds a {type(content).__name__}, expected a dictionary of weights")
     return {str(key): value for key, value in content.items()}
+
+
+def _is_text(path: Path) -> bool:
+    """Say whether a file begins as a text does: UTF-8 without control characters. No format of weights does."""
+    with path.open("rb") as file:
+        begin = file.read(_BEGIN)
+    try:
+        text = getincrementaldecoder("utf-8")().decode(begin)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return bool(begin) and all(letter.isprintable() or letter.isspace() for letter in text)
 
 
 def _unpickled(path: Path, *, place: str, is_zip: bool) -> object:

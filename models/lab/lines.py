@@ -94,7 +94,7 @@ class FilmLine(TypedDict):
 
 
 def read_line(text: str | bytes, *, where: str) -> FilmLine:
-    """Read a line and check all of it but `truth`. Raises ModelError that begins with `where`."""
+    """Read a line and check it; of `truth` only `present`. Raises ModelError that begins with `where`."""
     try:
         line = cast("FilmLine", json.loads(text))
         if not isinstance(line["file"], str):
@@ -165,9 +165,9 @@ def _check_labels(line: FilmLine) -> None:
     classes_of_nih(line.get("nih_labels", []))
     if line.get("rsna", "Normal") not in READINGS:
         raise ValueError(f"rsna must be one of {', '.join(READINGS)}, not {line['rsna']!r}")
-    labels = line.get("labels", {})
-    check_classes(labels)
-    if not all(isinstance(label, bool) for label in labels.values()):
+    labels, corrected = line.get("labels", {}), line.get("truth", {}).get("present", {})
+    check_classes([*labels, *corrected])
+    if not all(isinstance(label, bool) for label in (*labels.values(), *corrected.values())):
         raise ValueError("labels must be true or false")
     check_classes(line.get("negbio", {}))
     check_classes([*line.get("located", []), *line.get("mined", [])])

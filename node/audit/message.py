@@ -42,6 +42,7 @@ _DESCRIBED: Final = (
     "compared_at",
     "films",
     "changed",
+    "thresholds",
     "times",
 )
 _MOST_CHARACTERS: Final = 300
@@ -173,8 +174,8 @@ def _study(root: ET.Element, event: Event) -> None:
 def _alert(root: ET.Element, event: Event, reporter: Reporter) -> None:
     """Name the node as what the alert is about, and say what happened, in the fields of the log event."""
     alert = _object(root, reporter.machine, _NODE_ID, role=_SECURITY_RESOURCE, name=_text(event, "event"))
-    said = "; ".join(f"{name}={event[name]}" for name in _DESCRIBED if name in event) or _text(event, "event")
-    value = base64.b64encode(_clean(said).encode()).decode("ascii")
+    said = "; ".join(_clean(f"{name}={event[name]}") for name in _DESCRIBED if name in event) or _text(event, "event")
+    value = base64.b64encode(said.encode()).decode("ascii")
     ET.SubElement(alert, "ParticipantObjectDetail", {"type": "Alert Description", "value": value})
 
 

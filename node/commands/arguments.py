@@ -165,7 +165,7 @@ def add_ask(ask: argparse.ArgumentParser, *, run: object) -> None:
     ask.add_argument("--user", metavar="NAME", help="of the node, if it asks for one; the password is typed")
     ask.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
     ask.add_argument("--ca", type=Path, metavar="FILE", help="certificates to trust for https, in PEM")
-    ask.add_argument("--json", action="store_true", help="answer with one JSON document, as it always does")
+    ask.add_argument("--json", action="store_true", help="answer with one JSON document")
     ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
     ask.add_argument("--words", metavar="TEXT", help='a question in words, such as "any effusion on the left?"')
     ask.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,18 @@ def check(path: Path, ages: Container[int] | None = None) -> None:
         raise InputError(f"{path}: is not a film that is read ({decision.reason}); name another file")
 
 
-def load(path: Path, reader: Reader) -> Radiograph:
+class FilmInput(Protocol):
+    """What a model needs of a film, as a `Reader` says it."""
+
+    @property
+    def gray(self) -> str:
+        """`voi` or `mimic_jpg` (design §4)."""
+
+    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
+
+
+def load(path: Path, reader: FilmInput) -> Radiograph:
     """Decode a file as a model needs it. Raises InputError if it is not a film."""
     if is_picture(path):
         return _load_picture(path, reader)
@@ -75,7 +86,7 @@ def show_picture(path: Path) -> npt.NDArray[np.uint8]:
     return decoding.picture_without_header(decoder_processes.of_this_process().decode_picture(path)).shown()
 
 
-def _load_picture(path: Path, reader: Reader) -> Radiograph:
+def _load_picture(path: Path, reader: FilmInput) -> Radiograph:
     picture = decoder_processes.of_this_process().decode_picture(path)
     rows, columns = picture.shape
     if min(rows, columns) < pixel_format.MIN_SIDE:

@@ -10,6 +10,7 @@ from node.config import CHEX, Settings
 from node.domain import JsonObject, ModelIdentity
 from node.errors import InputError
 from node.prompt_set import PromptSet
+from node.read.threshold_changes import read_threshold_changes
 from node.store.promotions import LEAST_FILMS, Promotions, key_of
 
 
@@ -24,6 +25,7 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     if promotions.has_served(key):
         return
     names = {"model": f"{model.name} {model.version}", "prompts": prompts.title}
+    thresholds = {"thresholds": chosen} if (chosen := read_threshold_changes(settings.model.directory)) else {}
     if has_served_any:
         compared = promotions.comparison(key) or {}
         objection = _objection(settings, names["model"], compared)
@@ -31,13 +33,14 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
             log.get().info(
                 "model.promoted",
                 **names,
+                **thresholds,
                 films=compared["films"],
                 changed=compared["changed"],
                 compared_at=compared["at"],
                 compared_by=compared["by"],
             )
         elif settings.model.uncompared == "accept":
-            log.get().warning("model.accepted", **names)
+            log.get().warning("model.accepted", **names, **thresholds)
         else:
             raise InputError(objection)
     promotions.mark_served(key, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})
@@ -61,11 +64,11 @@ def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
             f"{name} was never compared, with these prompts, with what this node has served; name the model and prompts"
             f" in use in the settings, and run `{compare}`, {accept}"
         )
-    tune = f"run `{command_for('models.evaluate')} --tune`, compare it again, {accept}"
+    again = f"run `{command_for('models.calibrate')}`, compare it again, {accept}"
     if not compared.get("measured"):
-        return f"{name}: no threshold of this model was measured; {tune}"
+        return f"{name}: no threshold of this model was measured; {again}"
     if lost := decode(list[str], compared.get("unmeasured", [])):
-        return f"{name}: the model in use has a measured threshold for {', '.join(lost)}, this one has none; {tune}"
+        return f"{name}: the model in use has a measured threshold for {', '.join(lost)}, this one has none; {again}"
     films, wanted = (int(str(compared.get(key, default))) for key, default in (("films", 0), ("wanted", LEAST_FILMS)))
     if films < wanted:
         return f"{name} was compared on {films} films, which is too few; run `{compare} --last {LEAST_FILMS}`, {accept}"

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,9 +14,10 @@ import matplotlib
 import pytest
 
 from models.checkpoint.files import CARD, verify
+from models.decisions import ThresholdChange
 from models.lab.evaluation import plots
 from models.lab.evaluation.card import HEADING, main
-from models.manifest import WEIGHTS, read_manifest
+from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -89,15 +91,6 @@ def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path
     verify(model, read_manifest(model))
 
 
-def test_a_card_says_between_which_probabilities_is_reviewed(model: Path, tmp_path: Path) -> None:
-    band = {"upper": 0.62, "lower": 0.21, "below": 371, "missed": 9, "within": 46, "shown": 11}
-    tuning = {"before": {"temperature": 0.5}, "after": {"temperature": 0.4}, "bands": {"lung_opacity": band}}
-
-    assert main(["--model", str(model), str(evaluation(tmp_path / "one", model, tuning=tuning))]) == 0
-
-    assert "| lung opacity | 0.210 | 0.620 | 371 | 9 | 46 | 11 |" in (model / CARD).read_text()
-
-
 def test_films_have_a_plot_and_groups_with_intervals(model: Path, tmp_path: Path) -> None:
     points = [[0.1, 0.2, 30], [0.8, 0.9, 10]]
     group = {"films": 20, "macro_auroc": 0.7123, "intervals": {"macro_auroc": [0.65, 0.77]}}
@@ -108,8 +101,8 @@ def test_films_have_a_plot_and_groups_with_intervals(model: Path, tmp_path: Path
     assert main(["--model", str(model), str(path)]) == 0
 
     card = (model / CARD).read_text()
-    assert "| sex F: AUROC, mean of findings with 15 positives | 0.712 (0.650 to 0.770) |" in card
-    assert "| sex F: films | 20 |" in card
+    assert "| by group | films | AUROC, mean of findings with 15 positives |" in card
+    assert "| sex F | 20 | 0.712 (0.650 to 0.770) |" in card
     assert {"card/1-reliability.svg", "card/1-films-reliability.svg", "card/1-films.svg"} <= set(
         re.findall(r"\]\((card/[^)]+)\)", card)
     )
@@ -187,40 +180,43 @@ def test_an_update_adds_what_a_card_lacks(model: Path, tmp_path: Path) -> None:
     verify(model, read_manifest(model))
 
 
-def test_the_manifest_gets_the_error_of_the_ratio(model: Path, tmp_path: Path) -> None:
-    drawn = [
-        evaluation(tmp_path / "few", model, data="phantoms:1000000:100", tasks=anatomy(films=80)),
-        evaluation(tmp_path / "many", model, tasks=anatomy()),
+def test_a_card_begins_with_ten_lines_and_three_figures(model: Path, tmp_path: Path) -> None:
+    """Figures of films of people come before those of phantoms, each with its interval or deviation."""
+    films = {"macro_auroc": 0.75, "false_findings": 0.1, "intervals": {"macro_auroc": [0.7, 0.8]}}
+    drawn = evaluation(tmp_path / "drawn", model)
+    real = evaluation(tmp_path / "real", model, data="boxes:films/hospital.jsonl", tasks={"films": films}, count=90)
+
+    for _ in range(2):
+        assert main(["--model", str(model), str(drawn), str(real)]) == 0
+
+    manifest = read_manifest(model)
+    lines = (model / CARD).read_text().splitlines()
+    assert lines[:4] == [f"# {manifest.name} {manifest.version}", "", "## In ten lines", ""]
+    assert lines[4] == f"- For: {manifest.intended_use}." and lines[5].startswith("- Not for: ")
+    assert [line for line in lines if line.startswith("- Figure: ")] == [
+        "- Figure: AUROC, mean of findings with 15 positives: 0.750 (0.700 to 0.800), 90 films, `hospital.jsonl`.",
+        "- Figure: findings called present on a normal film: 0.100, 90 films, `hospital.jsonl`.",
+        "- Figure: mAP, IoU 0.1 to 0.7: 0.457 +/- 0.012, 500 films, `phantoms:2000000:500`.",
     ]
-    real = evaluation(tmp_path / "real", model, data="boxes:films/our_hospital.jsonl", tasks=anatomy(films=40))
-
-    assert main(["--model", str(model), *map(str, drawn)]) == 0
-    on_phantoms = read_manifest(model).cardiothoracic
-    assert main(["--model", str(model), *map(str, drawn), str(real)]) == 0
-    on_people = read_manifest(model).cardiothoracic
-
-    assert on_phantoms is not None
-    assert (on_phantoms.measured_on, on_phantoms.films, on_phantoms.upper) == ("phantoms", 300, 0.038)
-    assert on_people is not None
-    assert (on_people.measured_on, on_people.films) == ("our_hospital", 40)
+    assert all(line.startswith("- ") for line in lines[4:14]) and lines[14] == ""
 
 
-def test_figures_and_thresholds_of_training_are_replaced(model: Path, tmp_path: Path) -> None:
-    (model / CARD).write_text(
-        "# m 2\n\n- Thresholds: **not calibrated**,\n  at all.\n- Performance: not measured yet.\n- Other: x\n"
-    )
-    tuning = {"before": {"map": 0.1}, "after": {"map": 0.2}}
-    path = evaluation(tmp_path / "one", model, data="phantoms:1000000:300", tuning=tuning)
+def test_what_training_wrote_and_a_calibration_are_kept(model: Path, tmp_path: Path) -> None:
+    calibrated = "## Calibrated\n\nOn `hospital`.\n"
+    (model / CARD).write_text(f"# m 2\n\n- Performance: not measured\n  yet.\n- Other: x\n\n{calibrated}")
+    change = ThresholdChange(finding="edema", before=0.5, after=0.6, reason="x", by="anna", at="2026-01-01T00:00:00Z")
+    write_manifest(model, replace(read_manifest(model), history=(change,)))
 
-    assert main(["--model", str(model), str(path)]) == 0
+    for number in "12":
+        assert main(["--model", str(model), str(evaluation(tmp_path / number, model))]) == 0
 
     card = (model / CARD).read_text()
-    assert "not calibrated" not in card
-    assert "not measured" not in card
-    assert "at all" not in card
-    assert "- Thresholds: chosen on `phantoms:1000000:300`" in card
-    assert "- Other: x" in card
-    assert "| mAP, IoU 0.1 to 0.7 | 0.100 | 0.200 |" in card
+    assert "not measured" not in card and "yet" not in card
+    assert "- Performance: below, under Measured.\n- Other: x\n" in card
+    assert card.index("## Measured") < card.index(calibrated) < card.index("| edema | 0.5 | 0.6 | x | anna |")
+    assert card.count("## Calibrated") == 1
+    assert main(["--model", str(model), str(evaluation(tmp_path / "3", model)), "--update"]) == 0
+    assert (model / CARD).read_text() == card
 
 
 def test_ablations_are_rows_beside_the_model_itself(model: Path, tmp_path: Path) -> None:

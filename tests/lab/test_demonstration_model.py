@@ -136,7 +136,8 @@ def test_a_finding_on_both_sides_gets_a_box_on_each() -> None:
     films = Phantoms(PhantomSet(first=2_900_000, count=60), model.manifest)
     found = []
     for film in map(films.load, range(len(films))):
-        located = model.weigh(film).located
+        located = model.weigh(film, located=True).located
+        assert located is not None
         for key in ("edema", "pleural_effusion"):
             if sides_of(film.truth.boxes.get(key, np.zeros((0, 4)))) == {"left", "right"}:
                 place = list(FINDINGS).index(key)

@@ -67,7 +67,7 @@ def trained(path: Path) -> Line:
             {"region_findings": {"right lung": [EFFUSION]}, "region_known": [EFFUSION]},
             ["findings of regions without a box"],
         ),
-        ({"truth": {}}, ["truth, which training alone reads"]),
+        ({"truth": {"present": {"edema": True}, "mined": []}}, ["mined of truth, which training alone reads"]),
     ],
 )
 def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, object], unmeasured: list[str]) -> None:

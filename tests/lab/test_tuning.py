@@ -8,17 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from models.decisions import Decisions, Measurement
 from models.errors import ModelError
 from models.lab.evaluation.bands import measured_band
 from models.lab.evaluation.calibration import Marks, Scores, calibration_error
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.command import evaluate
-from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.evaluated_model import Weighed, sigmoid
-from models.lab.evaluation.request import Request
 from models.lab.evaluation.thresholds import (
     OPACITY,
     Aim,
@@ -32,8 +28,6 @@ from models.lab.evaluation.thresholds import (
 from models.lab.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown
 from models.lab.phantoms import FINDINGS, parse_set
 from models.manifest import DetectionRule, read_manifest
-from models.network.detector import Detection
-from models.progress import quiet
 from models.reading.decision import decide
 
 START = Decisions(
@@ -44,14 +38,13 @@ START = Decisions(
     box_threshold=0.5,
     region_threshold=0.5,
 )
-NONE_FOUND = Detections(np.zeros((0, 4), dtype=np.float32), np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32))
 NOTED = (np.array([0.1, 0.2, 0.3, 0.4]), np.array([False, False, True, True]))
 
 
 @pytest.mark.parametrize("data", ["phantoms:0:10", "phantoms:2000000:10"])
 def test_films_for_training_and_tests_are_refused(data: str) -> None:
     with pytest.raises(ModelError, match="seeds 1000000 to 1999999 only"):
-        check_tunable(parse_set(data), held_out=None)
+        check_tunable(parse_set(data))
 
 
 @pytest.mark.parametrize(
@@ -61,24 +54,7 @@ def test_films_of_validation_are_taken_and_no_others(first: int, is_tunable: boo
     films = parse_set(f"phantoms:{first}:10")
 
     with nullcontext() if is_tunable else pytest.raises(ModelError, match="seeds 1000000 to 1999999 only"):
-        check_tunable(films, held_out=None)
-
-
-def test_films_of_people_are_taken_if_patients_were_held_out() -> None:
-    films = Path("films.jsonl")
-
-    check_tunable(films, held_out="0.4")
-    with pytest.raises(ModelError, match=r"give --held-out as in .* or --held-out 1"):
-        check_tunable(films, held_out=None)
-
-
-def test_a_sensitivity_and_a_limit_exclude_each_other() -> None:
-    asked = Request(
-        model=Path("model"), data="phantoms:1000000:9", tune=True, sensitivity=0.9, false_findings=0.1, pictures=0
-    )
-
-    with pytest.raises(ModelError, match="--sensitivity and --false-findings exclude each other"):
-        evaluate(asked, quiet)
+        check_tunable(films)
 
 
 def labelled(differences: Scores, there: Marks, normal: Scores | None = None) -> Labelled:
@@ -267,25 +243,27 @@ def test_tuning_on_real_films_leaves_out_what_is_shown_often(
     truths = [Truth(labels={"edema": bool(film % 2), "no_finding": not film % 2}) for film in range(40)]
     films = [weighed({"edema": float(film % 2), "fracture": 1.0, "no_finding": 0.0}) for film in range(40)]
 
-    tuned = tune(
-        manifest, truths, films, detections=lambda _located, _rule: NONE_FOUND, population=population, aim=Aim()
-    ).manifest
+    tuned = tune(manifest, truths, films, population=population, aim=Aim())
 
     assert tuned.decisions.leaves_out("fracture") is is_left_out
 
 
 def weighed(differences: dict[str, float]) -> Weighed:
     """Return what decisions are made from, without boxes and regions."""
-    nothing = Detection(*(torch.zeros(0) for _ in Detection._fields))
-    return Weighed(located=nothing, differences=differences, positiveness={})
+    return Weighed(differences=differences, positiveness={})
 
 
 def test_a_finding_of_few_films_gets_no_threshold() -> None:
-    films = {"edema": drawn(1.0, seed=1, films=30), "fracture": drawn(1.0, seed=2, films=28)}
+    some = drawn(1.0, seed=2, films=60)
+    films = {
+        "edema": drawn(1.0, seed=1, films=30),
+        "fracture": drawn(1.0, seed=2, films=28),
+        "atelectasis": replace(some, there=np.arange(60) < 46),  # on 46, and not on 14
+    }
 
-    assert calibrate(films, start=1.0, aim=Aim(least_positives=15))[1].keys() == {"edema"}
-    with pytest.raises(ModelError, match="no finding that a threshold could be chosen for is on 16 films"):
-        calibrate(films, start=1.0, aim=Aim(least_positives=16))
+    assert calibrate(films, start=1.0, aim=Aim(least=15))[1].keys() == {"edema"}
+    with pytest.raises(ModelError, match="is on 16 films and missing on 16"):
+        calibrate(films, start=1.0, aim=Aim(least=16))
 
 
 def test_real_films_leave_the_thresholds_of_phantoms() -> None:

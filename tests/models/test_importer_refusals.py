@@ -264,12 +264,19 @@ def test_what_pytorch_asks_its_own_users_is_not_passed_on(
         archive.writestr("nothing/data.pkl", "")
     with tarfile.open(old := tmp_path / "old.pt", "w") as archive_of_old:
         archive_of_old.add(nothing, "storages")
-    (page := tmp_path / "page.zip").write_text("<!DOCTYPE html><title>Not found</title>")
 
-    for source in (nothing, old, page):
+    for source in (nothing, old):
         said = refused(source)
         assert f"{source.name} is damaged, or no file of PyTorch" in said
         assert not re.search(r"please|Could this|PyTorch 2", said)
+
+
+@pytest.mark.parametrize("name", ["page.zip", "weights.pth", "model.safetensors"])
+def test_a_text_file_is_called_a_text_file(refused: Callable[[Damage | Path], str], tmp_path: Path, name: str) -> None:
+    """A web page in place of the weights; its 4096th byte is the first one of a letter of two."""
+    (page := tmp_path / name).write_text(f"<!DOCTYPE html>{'x' * 4080}éé", encoding="utf-8")
+
+    assert f"{name} is a text file and holds no weights" in refused(page)
 
 
 def test_a_source_that_is_not_there_is_refused(refused: Callable[[Damage | Path], str], tmp_path: Path) -> None:

@@ -53,8 +53,16 @@ def test_read_calls_findings_present_where_the_caller_says_so(
     assert ("are accepted by this site" in said) == (option[1] == "accept")
 
 
+def test_ask_answers_a_person_in_words(phantom_model: Path, opacity_film: Path) -> None:
+    done = run_command("ask", opacity_film, "--model", phantom_model, "--prompt", "Lung opacity")
+
+    assert done.returncode == 0, done.stderr
+    assert f"{opacity_film}\n\nLung opacity: present, AI probability " in done.stdout
+    assert "not for diagnosis" in done.stdout and "{" not in done.stdout
+
+
 def test_ask_names_words_that_the_model_never_learned(phantom_model: Path, chest_film: Path) -> None:
-    done = run_command("ask", chest_film, "--model", phantom_model, "--prompt", "banana or tuberculosis")
+    done = run_command("ask", chest_film, "--json", "--model", phantom_model, "--prompt", "banana or tuberculosis")
 
     assert done.returncode == 0, done.stderr
     (question,) = json.loads(done.stdout)["questions"]
@@ -64,7 +72,7 @@ def test_ask_names_words_that_the_model_never_learned(phantom_model: Path, chest
 
 
 def test_ask_answers_each_question_and_a_prompt_with_a_box(phantom_model: Path, chest_film: Path) -> None:
-    common = ("ask", chest_film, "--model", phantom_model)
+    common = ("ask", chest_film, "--json", "--model", phantom_model)
 
     apart = run_command(*common, "--engine", "torch", "--prompt", "Pleural effusion", "--prompt", "Edema")
     together = run_command(*common, "--engine", "onnx", "--prompt", "Edema", "--box", "100,200,700,900")

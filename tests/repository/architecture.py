@@ -41,12 +41,16 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
         "models": (
-            *(f"node/read/{name}.py" for name in ("model", "person", "film_rule", "gpu", "change_error")),
+            *(
+                f"node/read/{name}.py"
+                for name in ("model", "person", "film_rule", "gpu", "change_error", "threshold_changes")
+            ),
             "node/__main__.py",
         ),
         "language": ("node/",),
     },
-    "models": {"language": ("models/",)},
+    # A site's films are calibrated as the node decodes them.
+    "models": {"language": ("models/",), "node": ("models/site_films.py",)},
     "export": {"models": ("export/",), "language": ("export/",)},
     "language": {},
     # As a package of somebody else: nothing of ours imports it.
@@ -57,7 +61,10 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
 LABORATORY = "models.lab"
 BEFORE_THE_LABORATORY = (
     "models/lab/",
-    *(f"models/{name}.py" for name in ("train", "evaluate", "golden", "phantoms", "prepare")),
+    *(
+        f"models/{name}.py"
+        for name in ("calibrate", "evaluate", "golden", "phantoms", "prepare", "site_films", "train")
+    ),
 )
 
 # The one home of each outside library: a file, or a folder with its slash.
@@ -94,7 +101,11 @@ HOMES = {
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
     "sacrebleu": ("models/lab/evaluation/reports.py",),
-    "scipy": ("models/lab/evaluation/curves.py", "models/lab/losses/matching.py"),
+    "scipy": (
+        "models/lab/evaluation/bands.py",
+        "models/lab/evaluation/curves.py",
+        "models/lab/losses/matching.py",
+    ),
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
@@ -113,6 +124,7 @@ HOMES = {
 COMMANDS = (
     "export/build.py",
     "export/parity.py",
+    "models/calibrate.py",
     "models/checkpoint/__main__.py",
     "models/command.py",
     "models/lab/demonstration.py",
@@ -126,6 +138,7 @@ COMMANDS = (
     "models/phantoms.py",
     "models/prepare.py",
     "models/random_weights.py",
+    "models/thresholds.py",
     "models/train.py",
     "node/__main__.py",
 )

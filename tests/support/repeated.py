@@ -15,7 +15,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -24,10 +24,12 @@ import numpy as np
 
 from models import progress
 from models.contract import ChangeError
+from models.decisions import PHANTOMS
 from models.lab.phantoms import phantom
 from models.lab.training.augment import vary
 from models.lab.training.stages import Augmentation
 from models.reading.tokenizers import VOCABULARIES
+from models.site_films import differences, error_of
 from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare, extents
 from node.answers.questions import Query, Topic
 from node.answers.replies import answer
@@ -55,7 +57,6 @@ AGAIN: Final = Augmentation(
     jpeg=0.3,
 )
 """How two films of one patient differ though nothing of the patient changed."""
-_SHARE: Final = 95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +81,8 @@ def main() -> int:
             pairs.append(pair_of(reader, asked, seed))
             say("reading phantoms twice", number, arguments.phantoms)
     half = len(pairs) // 2
-    error = error_of(pairs[:half])
-    figures = {"change": {"measured_on": error.measured_on, "films": error.films, "extent": error.extent,
-                          "probability": error.probability},
+    error = error_of([pair.films for pair in pairs[:half]], population=PHANTOMS)
+    figures = {"change": asdict(error),
                "chosen_on": describe(pairs[:half]),
                "unchanged": called(reader, [pair.films for pair in pairs[half:]], error),
                "changed": told_apart(reader, pairs[half:], error),
@@ -107,28 +107,6 @@ def read(reader: Reader, asked: PromptSet, gray: np.ndarray[tuple[int, ...], np.
     return film_of(reading, image, asked, source=uid, model=reader.identity, view=FilmView(tag="PA"))
 
 
-def error_of(pairs: Sequence[Pair]) -> ChangeError:
-    """Choose the error of change: the 95th percentile of the differences of what did not change."""
-    grown, probable = differences(pairs)
-    return ChangeError(
-        measured_on="phantoms",
-        films=len(pairs),
-        extent=round(float(np.percentile(grown, _SHARE)), 3),
-        probability=round(float(np.percentile(probable, _SHARE)), 3),
-    )
-
-
-def differences(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
-    """Return the differences of extents in zones of both films, and of probabilities of what one film reports."""
-    grown, probable = [], []
-    for first, second in findings_of(pairs):
-        earlier, later = extents(first), extents(second)
-        grown += [abs(later[zone] - earlier[zone]) for zone in earlier.keys() & later.keys()]
-        if {first.state, second.state} != {FindingState.ABSENT}:
-            probable.append(abs(second.probability - first.probability))
-    return grown, probable
-
-
 def findings_of(pairs: Sequence[Pair]) -> Iterator[tuple[Finding, Finding]]:
     """Yield each finding of each phantom, from both readings."""
     for pair in pairs:
@@ -137,7 +115,7 @@ def findings_of(pairs: Sequence[Pair]) -> Iterator[tuple[Finding, Finding]]:
 
 def describe(pairs: Sequence[Pair]) -> dict[str, object]:
     """Return how far apart the answers are, at several shares."""
-    grown, probable = differences(pairs)
+    grown, probable = differences([pair.films for pair in pairs])
     both = [pair for pair in findings_of(pairs) if FindingState.ABSENT not in {pair[0].state, pair[1].state}]
     return {
         "extents": len(grown),

@@ -23,6 +23,8 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "train": ("models.train", "train a model by a run file"),
     "join": ("models.join", "join the results of two trainings into the start of a third"),
     "evaluate": ("models.evaluate", "measure a model on known films"),
+    "calibrate": ("models.calibrate", "calibrate a model on labelled films"),
+    "thresholds": ("models.thresholds", "show the thresholds of a model, and change one"),
     "card": ("models.lab.evaluation.card", "fill a model card with measured figures"),
     "agreement": ("models.lab.evaluation.agreement", "compare int8 with float32"),
     "source-probe": ("models.lab.evaluation.source_probe", "tell the sources of normal films apart"),

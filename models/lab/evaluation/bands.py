@@ -11,13 +11,12 @@ below it may show the finding; if it still would, no band is written.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Final
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
+from scipy.optimize import isotonic_regression
 
-from models.decisions import LEFT_OUT, Band, Decisions
+from models.decisions import LEFT_OUT, Band
 from models.lab.evaluation.calibration import Marks, Scores
 
 CLEARLY_LOW: Final = 0.1
@@ -38,7 +37,9 @@ def measured_band(probabilities: Scores, there: Marks, *, threshold: float) -> B
     """
     if threshold == LEFT_OUT:
         return None
-    fitted = IsotonicRegression(y_min=0, y_max=1).fit_transform(probabilities, there.astype(np.float64))
+    _, place, films = np.unique(probabilities, return_inverse=True, return_counts=True)
+    shares = np.bincount(place, weights=there) / films  # films of one probability have one share
+    fitted = isotonic_regression(shares, weights=films).x[place]
     is_low = fitted < CLEARLY_LOW
     highest = probabilities[is_low].max(initial=0.0)
     begin = probabilities[~is_low].min(initial=threshold)
@@ -58,12 +59,3 @@ def _counted(probabilities: Scores, there: Marks, *, lower: float, threshold: fl
         within=int(within.sum()),
         shown=int((within & there).sum()),
     )
-
-
-def bands_of(decisions: Decisions, *, population: str) -> dict[str, dict[str, float]]:
-    """Return the bands that were measured on a population, by finding, with their upper limits."""
-    return {
-        key: {"upper": decisions.threshold(key), **asdict(measurement.band)}
-        for key, measurement in decisions.measurements.items()
-        if measurement.band is not None and measurement.measured_on == population
-    }

@@ -101,8 +101,7 @@ def read_films(path: Path, manifest: Manifest, *, held_out: HeldOut | None = Non
 
 def _unmeasured(line: FilmLine) -> Iterator[str]:
     """Name each label of a line that no task measures."""
-    if "truth" in line:
-        yield "truth, which training alone reads"
+    yield from (f"{key} of truth, which training alone reads" for key in line.get("truth", {}) if key != "present")
     for box in line.get("boxes", []):
         region, finding = meaning_of(box)
         if region is None and finding not in _DETECTED:
@@ -136,7 +135,7 @@ def _tasks_of(line: FilmLine) -> list[Task]:
         kinds.append("detection")
     if "region_findings" in line:
         kinds.append("region_classification")
-    is_labelled = "nih_labels" in line or any(key in CHEXPERT for key in line.get("labels", {}))
+    is_labelled = "nih_labels" in line or any(key in CHEXPERT for key in (*line.get("labels", {}), *_corrected(line)))
     if is_labelled or report_of(line).strip():
         kinds.append("report")
     if is_labelled or is_whole(line):
@@ -181,6 +180,7 @@ def _truth(line: FilmLine, seen: NDArray[np.float64]) -> Truth:
         read_as=line.get("rsna", ""),
         groups=frozenset(_groups(line)),
         mined_normal=_mined_normal(line),
+        age=int(age) if (age := line.get("age", "")).isdecimal() else None,
         hints=tuple(_asked(hint, sides) for hint in line.get("hints", [])),
     )
 
@@ -190,14 +190,20 @@ def _mined_normal(line: FilmLine) -> bool | None:
 
 
 def _labels(line: FilmLine) -> dict[str, bool]:
-    """Convert labels of ChestX-ray14, and take those of CheXpert."""
+    """Convert labels of ChestX-ray14, and take those of CheXpert; what readers corrected goes before all."""
     labels = {}
     if "nih_labels" in line:
         there = classes_of_nih(line["nih_labels"])
         labels = {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
     if "rsna" in line:
         labels |= READINGS[line["rsna"]].present
-    return labels | {key: there for key, there in line.get("labels", {}).items() if key in CHEXPERT}
+    given = line.get("labels", {}) | _corrected(line)
+    return labels | {key: there for key, there in given.items() if key in CHEXPERT}
+
+
+def _corrected(line: FilmLine) -> dict[str, bool]:
+    """Return the labels of what `node corrections --export` wrote; its other keys are for training."""
+    return line.get("truth", {}).get("present", {})
 
 
 def _located(line: FilmLine) -> frozenset[str]:

@@ -17,21 +17,21 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
-from models.decisions import PHANTOMS, RatioError
 from models.errors import ModelError
-from models.lab.evaluation.document import TITLES, decisions, inner, row, shown, tables
+from models.lab.evaluation.document import TITLES, figures_in_words, inner, row, shown, tables
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
-from models.tables import read_table
+from models.rewriting import figures_of, joined, parts_of, with_line, with_ten_lines
 
 FOLDER: Final = "card"
 HEADING: Final = "## Measured"
+_PERFORMANCE: Final = "- Performance: below, under Measured."
 _WORST: Final = 5
 _PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "detection": ("per_class", "Average precision by finding", "", ""),
@@ -114,7 +114,7 @@ def read_evaluation(path: Path) -> Evaluation:
 
 
 def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "", is_update: bool = False) -> None:
-    """Write the card, its plots and pictures, and the manifest, which gets the error of the cardiothoracic ratio.
+    """Write the card, its plots and pictures, and the manifest with their hashes.
 
     is_update: replace only the tasks of the model's own evaluations; notes and ablations stay
     Raises ModelError if no evaluation is of these weights or matplotlib is missing, and OSError if a file cannot be
@@ -136,32 +136,29 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str 
         raise ModelError(f"{missing[0]} is missing; run models.evaluate with --out again")
     card = directory / CARD
     try:
-        text = card.read_text(encoding="utf-8")
+        text, calibrated = parts_of(card.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
     if is_update:
-        card.write_text(_updated(directory, text, own), encoding="utf-8")
+        text = _updated(directory, text, own)
     else:
         shutil.rmtree(directory / FOLDER, ignore_errors=True)
         (directory / FOLDER).mkdir()
         measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
-        card.write_text(_kept(text, own) + "\n".join(measured).rstrip() + "\n", encoding="utf-8")
-    stated = replace(manifest, cardiothoracic=_ratio_error(own) or manifest.cardiothoracic)
-    write_manifest(directory, _hashed(directory, stated))
+        head = with_line(text.partition(HEADING)[0].rstrip(), "- Performance:", _PERFORMANCE)
+        text = head + "\n" + "\n".join(measured).rstrip() + "\n"
+    figures = figures_in_words([evaluation.document for evaluation in own])
+    if is_update and (before := figures_of(text)):
+        now = {_subject(figure): figure for figure in figures}
+        figures = [now.get(_subject(figure), figure) for figure in before]
+    text = with_ten_lines(text, manifest, figures[:3])
+    card.write_text(joined(text, calibrated, manifest.history), encoding="utf-8")
+    write_manifest(directory, _hashed(directory, manifest))
 
 
-def _ratio_error(own: Sequence[Evaluation]) -> RatioError | None:
-    """Return the error of the cardiothoracic ratio: on real films if there are any, else on the most phantoms."""
-    names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
-    errors = []
-    for evaluation in own:
-        data = str(evaluation.document["data"])
-        made = inner(inner(evaluation.tasks, "anatomy"), "cardiothoracic_ratio")
-        if made.keys() >= set(names):
-            population = PHANTOMS if data.startswith(PHANTOMS) else Path(data).stem
-            table = {"measured_on": population, **{name: made[name] for name in names}}
-            errors.append(read_table(RatioError, table, path=evaluation.path))
-    return max(errors, key=lambda error: (error.measured_on != PHANTOMS, error.films), default=None)
+def _subject(figure: str) -> tuple[str, str]:
+    """Return what a figure in words is of: its name, and its films."""
+    return figure.partition(":")[0], figure.rpartition(" films, ")[2]
 
 
 def _updated(directory: Path, card: str, own: Sequence[Evaluation]) -> str:
@@ -198,25 +195,6 @@ def _hashed(directory: Path, manifest: Manifest) -> Manifest:
     return replace(manifest, files=files | {f"{FOLDER}/{path.name}": file_sha256(path) for path in shown_files})
 
 
-def _kept(text: str, own: Sequence[Evaluation]) -> str:
-    """Return what training wrote, with the two lines replaced that are out of date."""
-    tuned = [evaluation.document["data"] for evaluation in own if "tuning" in evaluation.document]
-    lines: list[str] = []
-    replaced = False
-    for line in text.partition(HEADING)[0].rstrip().splitlines():
-        # The continuation of a replaced line is dropped with it.
-        if replaced and line.startswith("  "):
-            continue
-        replaced = line.startswith("- Performance:") or (line.startswith("- Thresholds:") and bool(tuned))
-        if not replaced:
-            lines.append(line)
-        elif line.startswith("- Performance:"):
-            lines.append("- Performance: below, under Measured.")
-        else:
-            lines.append(f"- Thresholds: chosen on {', '.join(f'`{data}`' for data in tuned)}, see Measured.")
-    return "\n".join(lines) + "\n\n"
-
-
 def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evaluation], notes: str) -> Iterator[str]:
     yield HEADING
     yield ""
@@ -238,8 +216,6 @@ def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterato
     yield ""
     for task in evaluation.tasks:
         yield from _task(directory, evaluation, task, number=number)
-    if tuning := inner(evaluation.document, "tuning"):
-        yield from decisions(tuning, level=4)
 
 
 def _task(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> Iterator[str]:

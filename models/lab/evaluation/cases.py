@@ -41,8 +41,8 @@ class Truth:
     region_findings: the findings in each region, among the findings in `judged`
     cardiothoracic_ratio: if it is known more exactly than from the boxes of its regions
     view: AP or PA, "" if unknown or if it is no frontal chest film
-    patient: their name in the file; read_as: a radiologist's reading; groups: sex, decades of age and view; "" or none
-    if unknown
+    patient: their name in the file; age: in completed years; read_as: a radiologist's reading; groups: sex, decades of
+    age and view; "" or none if unknown
     mined_normal: whether the label mined from the film's report is "no finding", whatever a radiologist read; None if
     there is none, or one of other origin goes before it
     """
@@ -61,6 +61,7 @@ class Truth:
     read_as: str = ""
     groups: frozenset[str] = frozenset()
     mined_normal: bool | None = None
+    age: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from pycocotools.coco import COCO
-from pycocotools.cocoeval import COCOeval
 
 from models import boxes as unit_boxes
 from models.engines import FloatArray
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
 from models.lab.phantoms import FINDINGS
+
+if TYPE_CHECKING:
+    from pycocotools.cocoeval import COCOeval
 
 IOUS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SUBSETS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -91,6 +92,9 @@ def measure(truths: Sequence[Truth], found: Sequence[Detections], bootstrap: Boo
 
 def _compared(truths: Sequence[Truth], found: Sequence[Detections], classes: Sequence[str]) -> COCOeval:
     """Let COCO match the detections with the true boxes."""
+    from pycocotools.coco import COCO  # of the extra `evaluate`; calibration on films of people needs none of it
+    from pycocotools.cocoeval import COCOeval
+
     numbers = {key: number for number, key in enumerate(classes, 1)}
     there = COCO()
     there.dataset = {

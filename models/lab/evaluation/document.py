@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
+
+from models.decisions import PHANTOMS
 
 DIGITS: Final = 6
 TITLES: Final[Mapping[str, str]] = {
@@ -93,6 +96,28 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 _VARIANTS: Final = ("as_read", "decisions", "without_contradictions", "checked", "by_default")
 """The same figures, of something else than the task's own: the rows of the first table say of what."""
+_GROUPED: Final[Mapping[str, str]] = {"by_group": "by group", "by_source": "by source"}
+"""Tables of tables: a row for each group, a column for each figure."""
+_FIRST: Final[Sequence[tuple[str, str]]] = (
+    ("films", "macro_auroc"),
+    ("films", "false_findings"),
+    ("films", "opacity_sensitivity"),
+    ("detection", "map"),
+    ("report", "ce_micro_f1"),
+    ("anatomy", "miou"),
+)
+"""The figures that a card begins with, the first three that were measured."""
+_HEADLINES: Final[Mapping[str, str]] = {
+    "detection": "map",
+    "anatomy": "miou",
+    "region_classification": "auroc_per_pair",
+    "report": "ce_micro_f1",
+    "sentences": "withheld_share",
+    "films": "macro_auroc",
+    "hints": "accuracy",
+    "views": "kept",
+}
+"""The figure of each task in the summary."""
 _MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")
 """What is measured on boxes of regions; so do these."""
 _TABLES: Final[Mapping[str, str]] = {
@@ -103,8 +128,6 @@ _TABLES: Final[Mapping[str, str]] = {
     "positives": "films with it",
     "known": "films of which it is known",
     "intervals": "95 % intervals, by patient",
-    "by_group": "by group",
-    "by_source": "by source",
     "boxed": "boxes on films of people, scale cross-fitted",
     "per_contradiction": "findings contradicted, by reason",
 }
@@ -149,9 +172,56 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
             yield ""
             yield from row(title, "value")
             yield from row("---", "---")
-            for name, value in _flat(inner(made, key)):
+            for name, value in inner(made, key).items():
                 yield from row(_NAMES.get(name, name.replace("_", " ")), shown(value))
+    for key, title in _GROUPED.items():
+        if groups := inner(made, key):
+            yield ""
+            yield from _grouped(title, groups)
     yield ""
+
+
+def _grouped(title: str, groups: Mapping[str, object]) -> Iterator[str]:
+    """Write a row for each group, with the intervals of its figures."""
+    names = dict.fromkeys(name for group in groups for name in inner(groups, group) if name in _NAMES)
+    yield from row(title, *(_NAMES[name] for name in names))
+    yield from row("---", *["---"] * len(names))
+    for group in groups:
+        yield from row(group, *(_bounded(inner(groups, group), name) for name in names))
+
+
+def _bounded(made: Mapping[str, object], name: str) -> str:
+    """Format a figure with its interval, or its deviation, if it has one."""
+    bounds, deviation = inner(made, "intervals").get(name), inner(made, "deviations").get(name)
+    after = "" if bounds is None else f" ({shown(bounds)})"
+    return shown(made.get(name)) + (after if after or deviation is None else f" +/- {shown(deviation)}")
+
+
+def figures_in_words(documents: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the figures that a card may begin with, with intervals: of films of people before phantoms."""
+    found = []
+    for document in sorted(documents, key=lambda document: str(document["data"]).startswith(PHANTOMS)):
+        for task, name in _FIRST:
+            made = inner(inner(document, "tasks"), task)
+            if isinstance(made.get(name), float):
+                films = f"{document['count']} films, `{Path(str(document['data'])).name}`"
+                found.append(f"{_NAMES[name]}: {_bounded(made, name)}, {films}.")
+    return found
+
+
+def summary(document: Mapping[str, object]) -> list[str]:
+    """Return an evaluation in ten lines: whose it is, the first figure of each task, and what it does not say."""
+    model, data = inner(document, "model"), str(document["data"])
+    lines = [f"- {model.get('name')} {model.get('version')}, {model.get('engine')}: {document['count']} films, {data}"]
+    for task, name in _HEADLINES.items():
+        made = inner(inner(document, "tasks"), task)
+        if name in made:
+            lines.append(f"- {TITLES[task]}: {_NAMES[name]} {_bounded(made, name)}")
+    drawn = "Phantoms are drawn by a program: nothing of this holds for films of people."
+    return [
+        *lines,
+        f"- {drawn if data.startswith(PHANTOMS) else 'This holds for films like these, of patients like these.'}",
+    ]
 
 
 def shown(value: object) -> str:
@@ -161,19 +231,6 @@ def shown(value: object) -> str:
     if isinstance(value, list):
         return " to ".join(map(shown, value))
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _flat(table: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield the entries of a table, and those of tables inside it under both names, with their intervals."""
-    for name, value in table.items():
-        if not isinstance(value, Mapping):
-            yield name, value
-            continue
-        bounds = inner(value, "intervals")
-        for key, number in value.items():
-            if not isinstance(number, Mapping):
-                interval = f" ({shown(bounds[key])})" if key in bounds else ""
-                yield f"{name}: {_NAMES.get(key, key)}", shown(number) + interval
 
 
 def _lines(document: Mapping[str, object]) -> Iterator[str]:
@@ -191,37 +248,9 @@ def _lines(document: Mapping[str, object]) -> Iterator[str]:
         yield ""
     for task, made in inner(document, "tasks").items():
         yield from tables(task, made if isinstance(made, Mapping) else {})
-    tuning = inner(document, "tuning")
-    if tuning:
-        yield from decisions(tuning)
-
-
-def decisions(tuning: Mapping[str, object], *, level: int = 3) -> Iterator[str]:
-    """Write what tuning changed."""
-    before, after = inner(tuning, "before"), inner(tuning, "after")
-    yield f"{'#' * level} Decisions, tuned on these films"
+    yield "## Summary"
     yield ""
-    yield from row("", "before", "after")
-    yield from row("---", "---", "---")
-    for key, value in before.items():
-        if not isinstance(value, Mapping):
-            yield from row(_NAMES.get(key, key.replace("_", " ")), shown(value), shown(after.get(key)))
-    yield ""
-    if bands := inner(tuning, "bands"):
-        yield from _bands(bands)
-
-
-def _bands(bands: Mapping[str, object]) -> Iterator[str]:
-    """Write between which probabilities each finding is to be reviewed, and what the films showed there."""
-    yield "Between these probabilities a finding is to be reviewed; from the second on it is present."
-    yield ""
-    yield from row("finding", "from", "to", "below: films", "that show it", "between: films", "that show it")
-    yield from row(*["---"] * 7)
-    for key in bands:
-        band = inner(bands, key)
-        values = (band.get(name) for name in ("lower", "upper", "below", "missed", "within", "shown"))
-        yield from row(key.replace("_", " "), *map(shown, values))
-    yield ""
+    yield from summary(document)
 
 
 def row(*cells: str) -> Iterator[str]:

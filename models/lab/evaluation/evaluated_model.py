@@ -78,13 +78,16 @@ class Observation:
 class Weighed:
     """The numbers that the decisions for one film are made from.
 
-    located: findings before they are scored; differences: of the cosines to a prompt and to its opposite, by prompt key
+    differences: of the cosines to a prompt and to its opposite, by prompt key
     positiveness: of regions, by prompt key (spec §9.1.3)
+    located: findings before they are scored; None if they were not located
+    chest: as of an `Observation`; None too if it was not measured
     """
 
-    located: Detection
     differences: dict[str, float]
     positiveness: dict[str, float]
+    located: Detection | None = None
+    chest: ChestWidths | None = None
 
 
 class EvaluatedModel:
@@ -161,20 +164,24 @@ class EvaluatedModel:
             if reading is not None:
                 yield SeenView(kind=kind, view=case.truth.view, reading=reading)
 
-    def weigh(self, case: EvaluationCase) -> Weighed:
-        """Compute the numbers that decisions are made from; no sentence is generated."""
+    def weigh(self, case: EvaluationCase, *, located: bool = False, chest: bool = False) -> Weighed:
+        """Compute the numbers that decisions are made from; no sentence is generated.
+
+        located, chest: whether to locate findings, which needs the network in PyTorch, and to measure heart and thorax
+        """
         look = self.reader.look(case.gray)
         features, differences = self._features(look)
         vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
         common = contrast(features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0))
         return Weighed(
-            located=self._locate(_picture(look)),
             differences=differences,
             positiveness={
                 prompt.key: float(value)
                 for prompt, value in zip(prompts, common, strict=True)
                 if prompt.kind == "region"
             },
+            located=self._locate(_picture(look)) if located else None,
+            chest=self._chest(look, None) if chest else None,
         )
 
     def _features(self, look: Look) -> tuple[FloatArray, dict[str, float]]:

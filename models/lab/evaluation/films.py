@@ -19,6 +19,7 @@ from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.curves import area_under_curve
 from models.lab.evaluation.evaluated_model import sigmoid
+from models.lab.evaluation.request import MOST_FALSE
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate
 from models.lab.training.split import part_of
 
@@ -26,8 +27,6 @@ Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 FOLDS: Final = 5
-MOST_FALSE: Final = 0.1
-"""How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
 _HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
 _INTERVAL: Final = (2.5, 97.5)
 

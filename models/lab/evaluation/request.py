@@ -15,6 +15,8 @@ TASKS: Final[tuple[Task, ...]] = get_args(Task)
 Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
+MOST_FALSE: Final = 0.1
+"""How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
 TRAINING_FILMS: Final = 200
 """The number of training phantoms that the reference figures are computed from."""
 
@@ -25,9 +27,7 @@ class Request:
 
     tasks: None for all that the labels suffice for; pictures: films on each contact sheet
     held_out: use only patients that a run held out, a share or a file; resamples: for deviations, 0 for none
-    tune: choose the manifest's decisions on these films first; sensitivity: that thresholds must reach, None for the
-    best F1; false_findings: the most that may be called present on the mean film without a finding, by thresholds that
-    are tuned or cross-fitted; None for any number where they are tuned
+    false_findings: the most that may be called present on the mean film without a finding, by cross-fitted thresholds
     """
 
     model: Path
@@ -41,6 +41,4 @@ class Request:
     held_out: str | None = None
     resamples: int = 100
     training_films: int = TRAINING_FILMS
-    tune: bool = False
-    sensitivity: float | None = None
-    false_findings: float | None = None
+    false_findings: float = MOST_FALSE

@@ -26,7 +26,7 @@ from models.lab.evaluation import (
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, Weighed, as_read
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read
 from models.lab.evaluation.references import Habits
 from models.lab.evaluation.request import Task
 from models.lab.phantoms import FINDINGS
@@ -51,17 +51,6 @@ def observe(model: EvaluatedModel, films: CaseSource, tasks: Collection[Task], r
         said.append(model.observe(case, tasks))
         report("reading films", index + 1, len(films))
     return Observed(truths=truths, said=said)
-
-
-def weigh(model: EvaluatedModel, films: CaseSource, report: ProgressReport) -> tuple[list[Truth], list[Weighed]]:
-    """Compute for every film the numbers that decisions are made from."""
-    truths, weighed = [], []
-    for index in range(len(films)):
-        case = films.load(index)
-        truths.append(case.truth)
-        weighed.append(model.weigh(case))
-        report("weighing films", index + 1, len(films))
-    return truths, weighed
 
 
 def figures(

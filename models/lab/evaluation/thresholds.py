@@ -39,12 +39,12 @@ class Aim:
     sensitivity: that each finding must reach; None for the best common F1
     false_findings: the most findings that may be called present, on the mean film without a finding; None for any
     number. It goes before F1 and sensitivity
-    least_positives: how many films must show a finding before a threshold is chosen for it
+    least: how many films must show a finding, and how many not, before a threshold is chosen for it
     """
 
     sensitivity: float | None = None
     false_findings: float | None = None
-    least_positives: int = 1
+    least: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +57,11 @@ class Labelled:
     differences: Scores
     there: Marks
     normal: Scores
+
+    def is_enough(self, least: int) -> bool:
+        """Say whether so many films show the finding, and so many do not."""
+        positives = int(self.there.sum())
+        return min(positives, len(self.there) - positives) >= least
 
     def at(self, temperature: float) -> Labelled:
         """Return the same with probabilities at a temperature instead of differences."""
@@ -79,11 +84,11 @@ def calibrate(films: Mapping[str, Labelled], *, start: float, aim: Aim) -> tuple
     Raises ModelError if too few films show any of the findings.
     """
     # A finding that no film has would only lower the probabilities of the others.
-    known = {key: some for key, some in films.items() if some.there.sum() >= aim.least_positives}
+    known = {key: some for key, some in films.items() if some.is_enough(aim.least)}
     if not known:
         raise ModelError(
-            f"no finding that a threshold could be chosen for is on {aim.least_positives} films; add films with it, "
-            "and nih_labels or labels to their lines"
+            f"no finding that a threshold could be chosen for is on {aim.least} films and missing on {aim.least}; "
+            "add films with labels"
         )
     temperature = best_temperature(
         np.concatenate([some.differences for some in known.values()]),

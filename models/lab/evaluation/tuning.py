@@ -12,7 +12,7 @@ films. Test films are never used; the caller ensures that with `check_tunable`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,83 +20,47 @@ import numpy as np
 from language.labels import NO_FINDING
 from models.decisions import PHANTOMS, Band, Decisions, Measurement
 from models.errors import ModelError
-from models.lab.evaluation.bands import MOST_UNMEASURED, bands_of, measured_band
+from models.lab.evaluation.bands import MOST_UNMEASURED, measured_band
 from models.lab.evaluation.bootstrap import mean
-from models.lab.evaluation.calibration import Marks, Scores, calibration_error
+from models.lab.evaluation.calibration import Marks, Scores
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.detection import Detections, Precision, summary
 from models.lab.evaluation.evaluated_model import Weighed, sigmoid
-from models.lab.evaluation.reports import f1
 from models.lab.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, is_recognized, same_point
 from models.lab.phantoms import FINDINGS, PhantomSet
 from models.manifest import DetectionRule, Manifest
-from models.network.detector import Detection
 
 SCALES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
 SHARPNESS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 1.0)
 OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """The tuned manifest, and the figures before and after on the films that it was tuned on.
-
-    bands: in which findings are to be reviewed, by finding, as `bands.bands_of`
-    """
-
-    manifest: Manifest
-    bands: Mapping[str, Mapping[str, float]]
-    before: dict[str, object]
-    after: dict[str, object]
-
-
-def check_tunable(films: object, *, held_out: str | None) -> None:
-    """Raise ModelError unless the films are for validation: phantoms of those seeds, or patients that were held out."""
-    if isinstance(films, PhantomSet):
-        if films.split != "validate":
-            raise ModelError(
-                f"{films} cannot be used for tuning, which uses seeds 1000000 to 1999999 only; "
-                "give --data phantoms:1000000:COUNT"
-            )
-    elif held_out is None:
+def check_tunable(films: PhantomSet) -> None:
+    """Raise ModelError unless phantoms are for validation."""
+    if films.split != "validate":
         raise ModelError(
-            "thresholds must not be tuned on patients that the model was trained on; give --held-out as in the "
-            "run file, or --held-out 1 if it was trained on none of these films"
+            f"{films} cannot be used to calibrate, which takes seeds 1000000 to 1999999 only; "
+            "give phantoms:1000000:COUNT"
         )
 
 
 def tune(
-    manifest: Manifest,
-    truths: Sequence[Truth],
-    weighed: Sequence[Weighed],
-    *,
-    detections: Callable[[Detection, DetectionRule], Detections],
-    population: str,
-    aim: Aim,
-) -> Tuned:
-    """Choose all decisions.
+    manifest: Manifest, truths: Sequence[Truth], weighed: Sequence[Weighed], *, population: str, aim: Aim
+) -> Manifest:
+    """Choose temperature, thresholds and bands.
 
-    detections: scores located boxes by a rule
     population: the name of the films' population, for the manifest
+    Raises ModelError if no film has a label, or too few show any finding.
     """
-
-    def precision(rule: DetectionRule) -> dict[str, float | None]:
-        return Precision(truths, [detections(film.located, rule) for film in weighed]).per_class()
-
-    films = _labelled(truths, weighed)
-    noted = _regions(truths, weighed)
-    decisions = best_decisions(manifest.decisions, films, noted=noted, population=population, aim=aim)
-    is_drawn = population == PHANTOMS
-    if not is_drawn:
+    decisions = best_decisions(
+        manifest.decisions,
+        labelled(truths, weighed),
+        noted=_regions(truths, weighed),
+        population=population,
+        aim=aim,
+    )
+    if population != PHANTOMS:
         decisions = without_often_shown(decisions, weighed)
-    rule = best_rule(manifest.detection, precision) if is_drawn else manifest.detection
-    after = replace(manifest, decisions=decisions, detection=rule)
-
-    def figures(of: Manifest) -> dict[str, object]:
-        return _figures(of.on_phantoms() if is_drawn else of, precision, films, noted)
-
-    bands = bands_of((after.on_phantoms() if is_drawn else after).decisions, population=population)
-    return Tuned(manifest=after, bands=bands, before=figures(manifest), after=figures(after))
+    return replace(manifest, decisions=decisions)
 
 
 def best_rule(start: DetectionRule, precision: Callable[[DetectionRule], Mapping[str, float | None]]) -> DetectionRule:
@@ -169,7 +133,14 @@ def _at_temperature(start: Decisions, temperature: float) -> Decisions:
         default_threshold=default,
         review_band=round(default - lowest, 6),
         thresholds={key: moved(threshold) for key, threshold in start.thresholds.items()},
-        measurements={key: replace(own, band=moved_band(own.band)) for key, own in start.measurements.items()},
+        measurements={
+            key: replace(
+                own,
+                band=moved_band(own.band),
+                threshold=None if own.threshold is None else moved(own.threshold),
+            )
+            for key, own in start.measurements.items()
+        },
         phantoms={
             key: replace(own, threshold=moved(own.threshold), band=moved_band(own.band))
             for key, own in start.phantoms.items()
@@ -188,36 +159,13 @@ def _measurement(some: Labelled, *, threshold: float, population: str) -> Measur
     )
 
 
-def _figures(
-    manifest: Manifest,
-    precision: Callable[[DetectionRule], Mapping[str, float | None]],
-    films: Mapping[str, Labelled],
-    noted: tuple[Scores, Marks],
-) -> dict[str, object]:
-    """Compute the figures of a manifest's decisions."""
-    decisions = manifest.decisions
-    said = {key: sigmoid(some.differences / decisions.temperature) for key, some in films.items()}
-    by_finding = {key: f1(some.there, said[key] >= decisions.threshold(key)) for key, some in films.items()}
-    return {
-        **summary(precision(manifest.detection)),
-        "calibration_error": calibration_error(
-            np.concatenate(list(said.values())), np.concatenate([some.there for some in films.values()])
-        ),
-        "finding_f1": mean(list(by_finding.values())),
-        "finding_f1_per_class": by_finding,
-        "region_f1": f1(noted[1], noted[0] > decisions.region_threshold),
-        "temperature": decisions.temperature,
-        "scored_by": manifest.detection.scored_by,
-    }
-
-
 def _best(
     rules: Sequence[DetectionRule], precision: Callable[[DetectionRule], Mapping[str, float | None]]
 ) -> DetectionRule:
     return max(rules, key=lambda rule: mean(list(precision(rule).values())) or 0.0)
 
 
-def _labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, Labelled]:
+def labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, Labelled]:
     """Collect what is known of each judged prompt. Raises ModelError if no film has a label of any of them."""
     films: dict[str, Labelled] = {}
     for key in weighed[0].differences:
@@ -240,9 +188,7 @@ def _labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, 
                 ),
             )
     if not any(some.there.any() for some in films.values()):
-        raise ModelError(
-            "no film has a label that a threshold could be chosen by; add nih_labels or labels to its line"
-        )
+        raise ModelError("no film has a label that a threshold could be chosen by; label some films")
     return films
 
 

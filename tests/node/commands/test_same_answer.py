@@ -92,7 +92,7 @@ def by_page(node: Asked, question: Question) -> Content:
 
 
 def by_command(node: Asked, question: Question) -> Content:
-    return only(json.loads(run_command("ask", node.path, "--node", node.address, *question.options).stdout))
+    return only(json.loads(run_command("ask", node.path, "--json", "--node", node.address, *question.options).stdout))
 
 
 def by_stored(node: Asked, stored: Dataset) -> tuple[Content, Dataset]:
@@ -137,7 +137,7 @@ def only(content: Content) -> Content:
 def test_every_way_of_asking_gets_the_same_answer(node: Asked, capsys: pytest.CaptureFixture[str], name: str) -> None:
     question, film = QUESTIONS[name], dcmread(node.path)
 
-    assert main(["ask", str(node.path), "--model", str(node.model), *question.options]) == 0
+    assert main(["ask", str(node.path), "--json", "--model", str(node.model), *question.options]) == 0
     at_model = only(json.loads(capsys.readouterr().out))
     asked = [by_page(node, question), only(node.questions(question.content)[1]), by_command(node, question)]
     stored = [by_stored(node, question.as_report(film)), by_stored(node, question.as_state(film))]
@@ -217,9 +217,9 @@ def test_words_of_no_finding_get_the_same_answer(node: Asked, capsys: pytest.Cap
     options = [option for word in words for option in ("--prompt", word)]
     asked: list[Content] = [{"prompt": word} for word in words]
 
-    assert main(["ask", str(node.path), "--model", str(node.model), *options]) == 0
+    assert main(["ask", str(node.path), "--json", "--model", str(node.model), *options]) == 0
     at_model = cast(list[Content], json.loads(capsys.readouterr().out)["questions"])
-    at_node = json.loads(run_command("ask", node.path, "--node", node.address, *options).stdout)["questions"]
+    at_node = json.loads(run_command("ask", node.path, "--json", "--node", node.address, *options).stdout)["questions"]
     of_program = cast(list[Content], node.questions(*asked)[1]["questions"])
 
     assert [bare(answer) for answer in at_node] == [bare(answer) for answer in of_program] == at_model

@@ -277,8 +277,8 @@ def test_command_model_and_node_answer_words_alike(node: Node, tmp_path: Path, p
     node.film.save_as(path)
     address = f"http://{LOOPBACK}:{node.service.http_port}"
 
-    of_node = run_command("ask", path, "--node", address, "--words", words)
-    here = run_command("ask", path, "--model", phantom_model, "--words", words)
+    of_node = run_command("ask", path, "--json", "--node", address, "--words", words)
+    here = run_command("ask", path, "--json", "--model", phantom_model, "--words", words)
 
     assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
     by_node, by_model, by_api = (answered(each) for each in (of_node.stdout, here.stdout, node.reply(words)))
@@ -292,8 +292,8 @@ def test_command_model_and_node_compare_two_films_alike(unknown: Node, tmp_path:
     address = f"http://{LOOPBACK}:{unknown.service.http_port}"
     compared = ("--words", "what changed?", "--earlier", earlier)
 
-    of_node = run_command("ask", film, "--node", address, *compared)
-    here = run_command("ask", film, "--model", phantom_model, "--uncalibrated", "accept", *compared)
+    of_node = run_command("ask", film, "--json", "--node", address, *compared)
+    here = run_command("ask", film, "--json", "--model", phantom_model, "--uncalibrated", "accept", *compared)
 
     assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
     by_node, by_model = json.loads(of_node.stdout), json.loads(here.stdout)

@@ -1,0 +1,175 @@
+"""Runnable: calibrates a model on a site's films, and writes what it chose into the model directory.
+
+    python -m models.calibrate --model DIR FILMS.csv
+    python -m models.calibrate --model DIR CORRECTIONS.jsonl
+
+FILMS.csv lists DICOM files or pictures with labels (`models.site_films`); CORRECTIONS.jsonl is what `node corrections`
+exports, or a file of films as `models.evaluate` takes. Phantoms are taken, too: phantoms:1000000:COUNT.
+Exit 0: done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.command import command_parser, exit_status, run, share
+from models.decisions import PHANTOMS
+from models.engines import ENGINES
+from models.errors import ModelError
+from models.manifest import Manifest, read_manifest
+from models.thresholds import next_steps, now, user
+
+if TYPE_CHECKING:
+    from models.lab.evaluation.calibrating import Calibrated, Request
+    from models.lab.evaluation.cases import CaseSource
+    from models.progress import ProgressReport
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command. Returns its exit status."""
+    options = _parser().parse_args(arguments)
+    return exit_status(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    from models import progress
+    from models.lab.evaluation.calibration_page import document, page
+
+    if options.sensitivity is not None and options.false_findings is not None:
+        raise ModelError("--sensitivity and --false-findings exclude each other; leave one of them out")
+    with progress.on(sys.stderr) as report:
+        made = _calibrate(options, report)
+    print(json.dumps(document(made)) if options.json else page(made))
+    if not options.json:
+        print("\n".join(next_steps(options.model)))
+    return 0
+
+
+def _calibrate(options: argparse.Namespace, report: ProgressReport) -> Calibrated:
+    from models.lab.evaluation.calibrating import Request, calibrate
+    from models.lab.evaluation.calibration_page import figures, page
+    from models.lab.evaluation.prompt_set import DEFAULT
+    from models.rewriting import rewrite
+    from models.site_films import SiteFilms
+
+    films, population = _films(options, read_manifest(options.model))
+    request = Request(
+        model=options.model,
+        population=population,
+        share=options.share,
+        by=options.by or user(),
+        at=now(),
+        engine=options.engine,
+        prompts=options.prompts or DEFAULT,
+        sensitivity=options.sensitivity,
+        false_findings=options.false_findings,
+        resamples=options.resamples,
+    )
+    made = calibrate(request, films, report)
+    off = dict(made.off)
+    if isinstance(films, SiteFilms):
+        off |= {f"films that a node does not read ({name})": str(count) for name, count in films.skipped.items()}
+    made = replace(made, off=off)
+    rewrite(options.model, made.after, calibrated=page(made), figures=figures(made))
+    if isinstance(films, SiteFilms) and films.pairs:
+        made = _with_change(made, films.pairs, request, report)
+        rewrite(options.model, made.after, calibrated=page(made), figures=figures(made))
+    return made
+
+
+def _with_change(
+    made: Calibrated, pairs: Sequence[tuple[Path, Path]], request: Request, report: ProgressReport
+) -> Calibrated:
+    """Measure the error of a change between two films with the thresholds that were just written."""
+    from models.site_films import LEAST_PAIRS, change_error
+
+    name = "change between two films"
+    if len(pairs) < LEAST_PAIRS:
+        why = f"{len(pairs)} pairs of films say where nothing changed; {LEAST_PAIRS} are needed"
+        return replace(made, off=dict(made.off) | {name: why})
+    error = change_error(
+        request.model,
+        pairs,
+        population=request.population,
+        engine=request.engine,
+        prompt_set=str(request.prompts),
+        report=report,
+    )
+    manifest = replace(read_manifest(request.model), change=error)
+    return replace(made, after=manifest, off={key: why for key, why in made.off.items() if key != name})
+
+
+def _films(options: argparse.Namespace, manifest: Manifest) -> tuple[CaseSource, str]:
+    """Open the films; returns the name of their population, too."""
+    from models.lab.evaluation.boxes_file import read_films
+    from models.lab.evaluation.cases import Phantoms
+    from models.lab.evaluation.tuning import check_tunable
+    from models.lab.phantoms import parse_set
+    from models.lab.training.split import read_held_out
+    from models.site_films import read_list
+
+    held_out = None if options.held_out is None else read_held_out(options.held_out)
+    if not options.films.startswith(f"{PHANTOMS}:"):
+        path = Path(options.films)
+        if path.stem == PHANTOMS:
+            raise ModelError(f"{path}: its name would be taken for drawn films; rename it")
+        if path.suffix == ".jsonl":
+            return read_films(path, manifest, held_out=held_out), path.stem
+        if held_out is not None:
+            raise ModelError("--held-out is for a file of a training run (.jsonl); leave it out")
+        return read_list(path, manifest), path.stem
+    if find_spec("pycocotools") is None or find_spec("sacrebleu") is None:
+        raise ModelError("phantoms need the extra evaluate; run pip install -c constraints.txt '.[evaluate]'")
+    try:
+        drawn = parse_set(options.films)
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+    check_tunable(drawn)
+    return Phantoms(drawn, manifest), PHANTOMS
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser("models.calibrate", description="Calibrate a model on films with labels.")
+    parser.add_argument("films", metavar="FILMS", help="FILMS.csv, CORRECTIONS.jsonl, or phantoms:1000000:COUNT")
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="the model directory, which is changed"
+    )
+    parser.add_argument(
+        "--share",
+        type=share,
+        default=0.6,
+        metavar="SHARE",
+        help="of the patients whose films thresholds are chosen on; the others are reported on; default: %(default)s",
+    )
+    parser.add_argument(
+        "--false-findings",
+        type=share,
+        metavar="NUMBER",
+        help="the most findings that may be called present on the mean film without a finding; "
+        "default: 0.1 if 30 films are labelled no_finding, else the best F1",
+    )
+    parser.add_argument("--sensitivity", type=share, metavar="SHARE", help="choose each threshold at this sensitivity")
+    parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="default: the node's chexpert14")
+    parser.add_argument(
+        "--held-out",
+        metavar="SHARE_OR_FILE",
+        help="only the patients that a training run held out, as its run file says",
+    )
+    parser.add_argument(
+        "--resamples", type=int, default=500, metavar="N", help="for the intervals; default: %(default)s"
+    )
+    parser.add_argument("--by", metavar="NAME", help="who calibrates; default: the user of this process")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,420 @@
+"""Calibrates a model on labelled films: chooses decisions on some patients, and reports on the others.
+
+What is chosen: temperature, thresholds and bands (`tuning`); on phantoms also how boxes are scored and how decisions
+are put into words, which need the extra `evaluate`. What is measured where the labels tell it: the error of the
+cardiothoracic ratio, and the ages that the films are of. What stays off is listed with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from language.labels import NO_FINDING, RuleLabeler
+from models.contract import FilmReading, FindingState, Trusted
+from models.decisions import PHANTOMS, Decisions, RatioError, ThresholdChange
+from models.errors import ModelError
+from models.lab.evaluation import ratio
+from models.lab.evaluation.bootstrap import Figures, Indices
+from models.lab.evaluation.cases import CaseSource, Truth
+from models.lab.evaluation.curves import area_under_curve
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, sigmoid
+from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.request import MOST_FALSE
+from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
+from models.lab.evaluation.tuning import best_rule, tune
+from models.lab.training.split import part_of
+from models.manifest import Ages, Manifest, ReportRule
+from models.progress import ProgressReport
+from models.reading.cardiothoracic import ChestWidths
+from models.reading.decision import decide
+from models.rewriting import open_to_change
+
+ADULT: Final = 18
+LEAST_MEASURED: Final = 30
+"""Films with a known ratio before its error is stated, and films of an age group before a model is for it."""
+_PARTS: Final = 1000
+_FEW_NORMAL: Final = 30
+"""Films without a finding below which a limit on false findings cannot be kept: the best F1 is taken instead."""
+_WORDED: Final = 40
+"""How many films are read repeatedly to choose the wording; more would cost time and change little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One calibration.
+
+    population: the name of the films, for the manifest; share: of the patients whose films decisions are chosen on
+    sensitivity, false_findings: as of `Aim`; at most one of them is given
+    by, at: who calibrates, and when, for the manifest's history
+    """
+
+    model: Path
+    population: str
+    share: float
+    by: str
+    at: str
+    engine: str = "onnx"
+    prompts: Path = DEFAULT
+    sensitivity: float | None = None
+    false_findings: float | None = None
+    resamples: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingReport:
+    """What became of a finding.
+
+    with_it, without: films that decisions are chosen on, whose label says so; needed: of each
+    off: why it got no threshold from these films; "" if it did
+    rest: figures on the films of the other patients, each with the bounds of its 95 % interval where there is one
+    """
+
+    finding: str
+    with_it: int
+    without: int
+    needed: int
+    off: str
+    rest: Mapping[str, tuple[float, list[float]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A calibration.
+
+    chosen_on, reported_on: films and patients; aim: what thresholds were chosen for, in words
+    called: of each finding, on how many films reported on it is present and to be reviewed, before and after
+    false_findings: called present on the mean film without a finding, on the films reported on; at: when
+    off: what else stays off, with its reason
+    """
+
+    before: Manifest
+    after: Manifest
+    population: str
+    chosen_on: tuple[int, int]
+    reported_on: tuple[int, int]
+    share: float
+    aim: str
+    findings: tuple[FindingReport, ...]
+    called: Mapping[str, tuple[int, int, int, int]]
+    false_findings: tuple[float, list[float]] | None
+    at: str
+    off: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Films:
+    truths: Sequence[Truth]
+    weighed: Sequence[Weighed]
+    patients: NDArray[np.str_]
+
+    def of(self, some: Indices) -> _Films:
+        return _Films(
+            truths=[self.truths[index] for index in some],
+            weighed=[self.weighed[index] for index in some],
+            patients=self.patients[some],
+        )
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Films and patients."""
+        return len(self.patients), len(np.unique(self.patients))
+
+    def labelled(self, key: str) -> tuple[Indices, NDArray[np.bool_]]:
+        """Return the films on which the label of a finding is known, and whether they show it."""
+        known = np.array([index for index, truth in enumerate(self.truths) if key in truth.labels], dtype=np.intp)
+        return known, np.array([self.truths[index].labels[key] for index in known], dtype=np.bool_)
+
+    def probabilities(self, key: str, temperature: float) -> NDArray[np.float64]:
+        return sigmoid(np.array([film.differences[key] for film in self.weighed]) / temperature)
+
+
+def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Calibrated:
+    """Choose decisions on films, and measure them on others; writes nothing.
+
+    Raises ModelError if the labels suffice for no finding, and what opening the model and reading its films raise.
+    """
+    before = open_to_change(request.model)
+    is_drawn = request.population == PHANTOMS
+    model = open_model(
+        request.model,
+        engine=request.engine,
+        questions=read_questions(request.prompts),
+        trusted="phantoms" if is_drawn else "real",
+    )
+    everything = _weigh(model, films, is_drawn=is_drawn, report=report)
+    chooses = np.array([is_chosen(patient, share=request.share) for patient in everything.patients])
+    chosen, rest = everything.of(np.flatnonzero(chooses)), everything.of(np.flatnonzero(~chooses))
+    least = 1 if is_drawn else LEAST_POSITIVES
+    _require_any(chosen, least)
+    report("choosing decisions")
+    aim, said = _aim(request, chosen, least=least)
+    after = tune(before, chosen.truths, chosen.weighed, population=request.population, aim=aim)
+    off: dict[str, str] = {}
+    if is_drawn:
+        after = _drawn_rules(model, films, after, chosen, np.flatnonzero(chooses), report)
+    else:
+        after, off["age rule"] = with_ages(after, [truth.age for truth in everything.truths])
+    chests = [film.chest for film in everything.weighed]
+    after, off["cardiothoracic ratio"] = with_ratio(after, everything.truths, chests, population=request.population)
+    after, off["change between two films"] = _with_change(before, after)
+    trusted: Trusted = "phantoms" if is_drawn else "real"
+    own, was = ((each.on_phantoms() if is_drawn else each).decisions for each in (after, before))
+    reports = tuple(_finding(key, own, chosen, rest, request, least=least) for key in _keys(everything))
+    return Calibrated(
+        before=before,
+        after=replace(after, history=(*after.history, *_history(before, after, request, len(chosen.truths), reports))),
+        population=request.population,
+        chosen_on=chosen.counts,
+        reported_on=rest.counts,
+        share=request.share,
+        aim=said,
+        findings=reports,
+        called={key: _called(key, was, own, rest, trusted) for key in _keys(everything)},
+        false_findings=_false_findings(own, rest, request, trusted),
+        at=request.at,
+        off={name: reason for name, reason in off.items() if reason},
+    )
+
+
+def is_chosen(patient: str, *, share: float) -> bool:
+    """Say whether decisions are chosen on the films of a patient, by a hash of their name: always the same answer."""
+    return part_of(f"calibrate {patient}", parts=_PARTS) < share * _PARTS
+
+
+def _keys(films: _Films) -> list[str]:
+    """Name the findings that are asked for."""
+    return sorted(films.weighed[0].differences)
+
+
+def _weigh(model: EvaluatedModel, films: CaseSource, *, is_drawn: bool, report: ProgressReport) -> _Films:
+    truths, weighed, patients = [], [], []
+    for index in range(len(films)):
+        case = films.load(index)
+        truths.append(case.truth)
+        has_ratio = ratio.true_ratio(case.truth) is not None
+        weighed.append(model.weigh(case, located=is_drawn, chest=has_ratio))
+        patients.append(case.truth.patient or case.name)
+        report("reading films", index + 1, len(films))
+    return _Films(truths=truths, weighed=weighed, patients=np.array(patients))
+
+
+def _require_any(chosen: _Films, least: int) -> None:
+    counts = {}
+    if chosen.truths:
+        for key in _keys(chosen):
+            there = chosen.labelled(key)[1]
+            counts[key] = (int(there.sum()), int((~there).sum()))
+    if not any(min(own) >= least for own in counts.values()):
+        had = ", ".join(f"{key} {own[0]} and {own[1]}" for key, own in counts.items() if any(own)) or "no label at all"
+        raise ModelError(
+            f"no finding is on {least} films and missing on {least} of those that decisions are chosen on "
+            f"({len(chosen.truths)} films; with and without it: {had}); label more films"
+        )
+
+
+def _aim(request: Request, chosen: _Films, *, least: int) -> tuple[Aim, str]:
+    """Return what thresholds are chosen for, and the same in words."""
+    if request.sensitivity is not None:
+        return Aim(sensitivity=request.sensitivity, least=least), f"each at a sensitivity of {request.sensitivity:g}"
+    most = request.false_findings
+    normal = sum(truth.labels.get(NO_FINDING, False) for truth in chosen.truths)
+    if most is None and request.population != PHANTOMS and normal >= _FEW_NORMAL:
+        most = MOST_FALSE
+    if most is None:
+        return Aim(least=least), f"the best F1 of all findings together ({normal} films are labelled no_finding)"
+    words = f"at most {most:g} findings called present on the mean film without a finding ({normal} films)"
+    return Aim(false_findings=most, least=least), words
+
+
+def _drawn_rules(
+    model: EvaluatedModel,
+    films: CaseSource,
+    manifest: Manifest,
+    chosen: _Films,
+    places: Indices,
+    report: ProgressReport,
+) -> Manifest:
+    """Choose how the boxes of phantoms are scored, and how decisions are put into words."""
+    from models.lab.evaluation.detection import Precision
+    from models.lab.evaluation.wording import best_wording  # both need the extra `evaluate`
+
+    located = [film.located for film in chosen.weighed if film.located is not None]
+    rule = best_rule(
+        manifest.detection,
+        lambda rule: Precision(chosen.truths, [model.detections(each, rule) for each in located]).per_class(),
+    )
+    some = places[:_WORDED]
+    looks = [model.reader.look(films.load(int(index)).gray) for index in some]
+
+    def read(wording: ReportRule) -> list[FilmReading]:
+        report("choosing words")
+        reader = model.reader_by(replace(manifest, report=wording))
+        return [reader.report(look, model.questions.prompts) for look in looks]
+
+    wording = best_wording(manifest.report, read, chosen.truths[: len(some)], RuleLabeler())
+    return replace(manifest, detection=rule, report=wording)
+
+
+def with_ratio(
+    manifest: Manifest, truths: Sequence[Truth], chests: Sequence[ChestWidths | None], *, population: str
+) -> tuple[Manifest, str]:
+    """State the error of the cardiothoracic ratio; returns why not, too. One on real films goes before phantoms."""
+    stated = manifest.cardiothoracic
+    if population == PHANTOMS and stated is not None and stated.measured_on != PHANTOMS:
+        return manifest, ""
+    made = ratio.measure(truths, chests).get("cardiothoracic_ratio")
+    names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
+    counted = made.get("films", 0) if isinstance(made, Mapping) else 0
+    if not isinstance(made, Mapping) or not made.keys() >= set(names) or counted < LEAST_MEASURED:
+        had = "measured on films of people" if stated is not None and stated.measured_on != PHANTOMS else "off"
+        why = f"{counted} films have a known ratio and a measured one; {LEAST_MEASURED} are needed"
+        return manifest, f"stays as it was ({had}): {why}"
+    figures = {name: round(made[name], 6) for name in names}
+    return replace(manifest, cardiothoracic=RatioError(measured_on=population, **figures)), ""
+
+
+def with_ages(manifest: Manifest, ages: Sequence[int | None]) -> tuple[Manifest, str]:
+    """Limit a model to the ages that enough films are of; never to more than it is for already."""
+    known = [age for age in ages if age is not None]
+    adults = sum(age >= ADULT for age in known)
+    groups = {"adults": adults, "children": len(known) - adults}
+    if not any(count >= LEAST_MEASURED for count in groups.values()):
+        return manifest, (
+            f"stays as it was: the ages of {len(known)} of {len(ages)} films are known; "
+            f"{LEAST_MEASURED} of adults or of children are needed"
+        )
+    own = manifest.ages or Ages()
+    least = own.least if groups["children"] >= LEAST_MEASURED else max(own.least, ADULT)
+    most = own.most if adults >= LEAST_MEASURED else min(own.most if own.most is not None else ADULT, ADULT - 1)
+    if most is not None and least > most:
+        return manifest, "stays as it was: these films are of ages that the model is not for"
+    rule = Ages(least=least, most=most)
+    return replace(manifest, ages=None if rule == Ages() else rule), ""
+
+
+def _with_change(before: Manifest, after: Manifest) -> tuple[Manifest, str]:
+    """Leave out an error of change that was measured at another temperature; `models.calibrate` measures another."""
+    if after.change is None or before.decisions.temperature == after.decisions.temperature:
+        return after, "" if after.change is not None else "off: no pair of films says where nothing changed"
+    return replace(after, change=None), "off: it was measured at another temperature, and no pair of films measures it"
+
+
+def _finding(
+    key: str,
+    decisions: Decisions,
+    chosen: _Films,
+    rest: _Films,
+    request: Request,
+    *,
+    least: int,
+) -> FindingReport:
+    there = chosen.labelled(key)[1]
+    with_it, without = int(there.sum()), int((~there).sum())
+    off = ""
+    if min(with_it, without) < least:
+        off = f"{with_it} films with it and {without} without; {least} of each are needed"
+        if decisions.leaves_out(key):
+            off += "; it is left out"
+    elif decisions.leaves_out(key):
+        off = "left out: no threshold was worth its false findings"
+    return FindingReport(
+        finding=key,
+        with_it=with_it,
+        without=without,
+        needed=least,
+        off=off,
+        rest={} if not rest.truths or min(with_it, without) < least else _on_rest(key, decisions, rest, request),
+    )
+
+
+def _on_rest(key: str, decisions: Decisions, rest: _Films, request: Request) -> Mapping[str, tuple[float, list[float]]]:
+    """Measure a finding on the films that nothing was chosen on."""
+    known, there = rest.labelled(key)
+    if not len(known):
+        return {}
+    said = rest.probabilities(key, decisions.temperature)[known]
+    present = (said >= decisions.threshold(key)) & (not decisions.leaves_out(key))
+    absent = (said < decisions.lower(key)) | decisions.leaves_out(key)
+
+    def figures(some: Indices) -> Figures:
+        return {
+            "auroc": area_under_curve(there[some], said[some]),
+            "sensitivity": _share(present[some][there[some]]),
+            "to_review": _share(~(present | absent)[some]),
+            "missed": _share(absent[some][there[some]]),
+            "called_wrongly": _share(present[some][~there[some]]),
+        }
+
+    return _bounded(figures, rest.patients[known], request)
+
+
+def _false_findings(
+    decisions: Decisions, rest: _Films, request: Request, trusted: Trusted
+) -> tuple[float, list[float]] | None:
+    normal = np.flatnonzero([truth.labels.get(NO_FINDING, False) for truth in rest.truths])
+    if not len(normal):
+        return None
+    films = rest.of(normal)
+    called = np.array(
+        [
+            [
+                decide(decisions, key, float(value), trusted=trusted) == "present"
+                for value in films.probabilities(key, decisions.temperature)
+            ]
+            for key in _keys(films)
+            if key != NO_FINDING
+        ]
+    ).sum(axis=0)
+    return _bounded(lambda some: {"false": float(called[some].mean())}, films.patients, request)["false"]
+
+
+def _bounded(
+    figures: Callable[[Indices], Figures], patients: NDArray[np.str_], request: Request
+) -> dict[str, tuple[float, list[float]]]:
+    """Return figures with the bounds of their 95 % intervals, by drawing patients anew."""
+    own = figures(np.arange(len(patients)))
+    drawn = drawn_by_patient(patients, resamples=request.resamples, seed=0)
+    bounds = interval([figures(some) for some in drawn])
+    return {name: (value, bounds.get(name, [])) for name, value in own.items() if value is not None}
+
+
+def _share(marks: NDArray[np.bool_]) -> float | None:
+    return float(marks.mean()) if len(marks) else None
+
+
+def _called(key: str, before: Decisions, after: Decisions, rest: _Films, trusted: Trusted) -> tuple[int, int, int, int]:
+    """Count films on which a finding is present and to be reviewed, before and after."""
+    counts = []
+    for decisions in (before, after):
+        said = rest.probabilities(key, decisions.temperature)
+        states = [decide(decisions, key, float(value), trusted=trusted) for value in said]
+        reviewed = states.count(FindingState.INDETERMINATE) + states.count(FindingState.UNCALIBRATED)
+        counts += [states.count(FindingState.PRESENT), reviewed]
+    return counts[0], counts[1], counts[2], counts[3]
+
+
+def _history(
+    before: Manifest, after: Manifest, request: Request, films: int, reports: Sequence[FindingReport]
+) -> list[ThresholdChange]:
+    """Say of each finding that these films were enough for which threshold it has now."""
+    was, own = before.decisions, after.decisions
+    return [
+        ThresholdChange(
+            finding=finding.finding,
+            before=was.threshold(finding.finding),
+            after=own.threshold(finding.finding),
+            reason=f"calibrated on {films} films of {request.population}",
+            by=request.by,
+            at=request.at,
+        )
+        for finding in reports
+        if min(finding.with_it, finding.without) >= finding.needed
+        and own.measurements.get(finding.finding) != was.measurements.get(finding.finding)
+    ]

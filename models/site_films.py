@@ -1,0 +1,240 @@
+"""The films of a site: DICOM files and pictures that a CSV lists with their labels, decoded as the node decodes them.
+
+The columns of the CSV: `file`, a path relative to the CSV; `patient`; `age`, in completed years;
+`cardiothoracic_ratio`; `unchanged_since`, the file of an earlier film of the patient since which nothing changed; and
+one for each finding, by its key or CheXpert's name: 1 or true, 0 or false, anything else unknown (empty, -1, u).
+Patient and age of a DICOM file are those of its header unless a column has them.
+
+The only file of `models` that knows the node, so that what is calibrated is what is read.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from models.contract import ChangeError
+from models.errors import ModelError
+from models.lab.chexpert import CHEXPERT
+from models.lab.evaluation.cases import EvaluationCase, Truth
+from models.lab.evaluation.request import Task
+from models.manifest import Manifest
+from models.progress import ProgressReport
+from models.reading.preprocess import square
+from node.answers.comparison import extents
+from node.dicom import attributes
+from node.dicom.film_header import parse_header
+from node.domain import Film, FindingState
+from node.errors import InputError, Undecodable
+from node.prompt_set import PromptSet
+from node.read import decoding, open_film, prompts, routing
+from node.read.film import film_of
+from node.read.model import Reader, open_reader
+
+LEAST_PAIRS: Final = 30
+"""Pairs of films between which nothing changed before an error of change is stated."""
+_SHARE: Final = 95
+_OTHER_COLUMNS: Final = ("file", "patient", "age", "cardiothoracic_ratio", "unchanged_since")
+_LABELS: Final[Mapping[str, bool | None]] = {
+    **dict.fromkeys(("1", "1.0", "true", "yes"), True),
+    **dict.fromkeys(("0", "0.0", "false", "no"), False),
+    **dict.fromkeys(("", "-1", "-1.0", "u", "unknown"), None),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFilm:
+    """A film of the list; name: as the list has it; unchanged_since: the path of an earlier one, None without one."""
+
+    name: str
+    path: Path
+    truth: Truth
+    unchanged_since: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Input:
+    """What a model needs of a film (`node.read.open_film.FilmInput`)."""
+
+    manifest: Manifest
+
+    @property
+    def gray(self) -> str:
+        return self.manifest.gray
+
+    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        return square(columns, rows, self.manifest.input)
+
+
+class SiteFilms:
+    """The films of a CSV, decoded when they are requested; skipped: films that a node does not read, by its reason."""
+
+    tasks: frozenset[Task] = frozenset()
+
+    def __init__(self, films: Sequence[SiteFilm], manifest: Manifest, skipped: Mapping[str, int]) -> None:
+        self._films, self._input, self.skipped = films, _Input(manifest=manifest), skipped
+
+    def __len__(self) -> int:
+        return len(self._films)
+
+    def load(self, index: int) -> EvaluationCase:
+        """Decode a film. Raises ModelError if it cannot be decoded."""
+        film = self._films[index]
+        try:
+            gray = open_film.load(film.path, self._input).gray
+        except InputError as error:
+            raise ModelError(f"{error}, or remove its line") from error
+        return EvaluationCase(name=film.name, gray=gray, truth=film.truth)
+
+    @property
+    def pairs(self) -> list[tuple[Path, Path]]:
+        """The films between which nothing changed, the earlier one first."""
+        return [(film.unchanged_since, film.path) for film in self._films if film.unchanged_since is not None]
+
+
+def read_list(path: Path, manifest: Manifest) -> SiteFilms:
+    """Read a CSV of films. Raises ModelError that names the line and its mistake."""
+    films, skipped = [], Counter[str]()
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            columns = _columns(path, rows.fieldnames or ())
+            for row in rows:
+                where = f"{path}, line {rows.line_num}"
+                film = _film(
+                    {columns[name]: value or "" for name, value in row.items() if name in columns}, path, where
+                )
+                if isinstance(film, str):
+                    skipped[film] += 1
+                else:
+                    films.append(film)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ModelError(f"{path} cannot be read ({error}); name a CSV of films with a header") from error
+    if not films:
+        raise ModelError(f"{path} lists no film that a node reads; correct it")
+    return SiteFilms(films, manifest, skipped)
+
+
+def _columns(path: Path, names: Sequence[str]) -> dict[str, str]:
+    columns = {name: "_".join(name.lower().split()) for name in names}
+    if unknown := [name for name, key in columns.items() if key not in (*_OTHER_COLUMNS, *CHEXPERT)]:
+        raise ModelError(
+            f"{path}: the column {unknown[0]!r} is unknown; remove it. Columns are {', '.join(_OTHER_COLUMNS)} and "
+            f"the findings {', '.join(sorted(CHEXPERT))}"
+        )
+    if "file" not in columns.values() or not set(columns.values()) & set(CHEXPERT):
+        raise ModelError(f"{path} needs the column file and one for each labelled finding; add them")
+    return columns
+
+
+def _film(row: Mapping[str, str], path: Path, where: str) -> SiteFilm | str:
+    """Read a line; returns the node's reason for a film that it does not read."""
+    labels = {}
+    for key in CHEXPERT:
+        said = row.get(key, "").strip().lower()
+        if said not in _LABELS:
+            raise ModelError(f"{where}: {key} is {said!r}; write 1, 0, or nothing if it is not known")
+        if (label := _LABELS[said]) is not None:
+            labels[key] = label
+    try:
+        age = int(text) if (text := row.get("age", "").strip()) else None
+        ratio = float(text) if (text := row.get("cardiothoracic_ratio", "").strip()) else None
+    except ValueError as error:
+        raise ModelError(f"{where}: age must be a whole number, cardiothoracic_ratio a number ({error})") from error
+    if ratio is not None and not 0 < ratio < 1:
+        raise ModelError(f"{where}: cardiothoracic_ratio must lie between 0 and 1")
+    film = path.parent / row["file"].strip()
+    patient, own_age, reason = _header(film, where)
+    if reason:
+        return reason
+    truth = Truth(
+        labels=labels,
+        patient=row.get("patient", "").strip() or patient,
+        age=own_age if age is None else age,
+        cardiothoracic_ratio=ratio,
+    )
+    earlier = row.get("unchanged_since", "").strip()
+    return SiteFilm(
+        name=row["file"].strip(),
+        path=film,
+        truth=truth,
+        unchanged_since=path.parent / earlier if earlier else None,
+    )
+
+
+def _header(film: Path, where: str) -> tuple[str, int | None, str]:
+    """Return patient and age of a DICOM file, "" and None of a picture, and why a node does not read it, or ""."""
+    if not film.is_file():
+        raise ModelError(f"{where}: {film} does not exist; correct its path, or remove the line")
+    if open_film.is_picture(film):
+        return "", None, ""
+    try:
+        dataset = decoding.read_header(film)
+    except Undecodable as error:
+        raise ModelError(f"{where}: {film}: {error}; name a DICOM, PNG or JPEG file") from error
+    header = parse_header(dataset)
+    decision = routing.choose(header, routing.rules_for(None))
+    reason = "" if decision.action is routing.Action.READ else str(decision.reason)
+    return attributes.text(dataset, "PatientID"), header.age_years, reason
+
+
+def change_error(
+    directory: Path,
+    pairs: Sequence[tuple[Path, Path]],
+    *,
+    population: str,
+    engine: str,
+    prompt_set: str,
+    report: ProgressReport,
+) -> ChangeError:
+    """Read pairs of films between which nothing changed, as the node does, and return how far the answers differ.
+
+    Raises ModelError if a film cannot be read.
+    """
+    asked = prompts.load(prompt_set)
+    reader = open_reader(directory, prompts=asked, engine=engine)
+    read: dict[Path, Film] = {}
+    paths = dict.fromkeys(path for pair in pairs for path in pair)
+    for number, path in enumerate(paths, 1):
+        read[path] = _read(reader, asked, path)
+        report("reading unchanged films", number, len(paths))
+    return error_of([(read[earlier], read[later]) for earlier, later in pairs], population=population)
+
+
+def error_of(pairs: Sequence[tuple[Film, Film]], *, population: str) -> ChangeError:
+    """Return the 95th percentile of the differences between films between which nothing changed."""
+    grown, probable = differences(pairs)
+    if not grown or not probable:
+        raise ModelError("no finding is reported on these pairs of films; add pairs that show findings")
+    return ChangeError(
+        measured_on=population,
+        films=len(pairs),
+        extent=round(float(np.percentile(grown, _SHARE)), 3),
+        probability=round(float(np.percentile(probable, _SHARE)), 3),
+    )
+
+
+def differences(pairs: Sequence[tuple[Film, Film]]) -> tuple[list[float], list[float]]:
+    """Return the differences of extents in zones of both films, and of probabilities of what one film reports."""
+    grown, probable = [], []
+    for earlier_film, later_film in pairs:
+        for first, second in zip(earlier_film.findings, later_film.findings, strict=True):
+            earlier, later = extents(first), extents(second)
+            grown += [abs(later[zone] - earlier[zone]) for zone in earlier.keys() & later.keys()]
+            if {first.state, second.state} != {FindingState.ABSENT}:
+                probable.append(abs(second.probability - first.probability))
+    return grown, probable
+
+
+def _read(reader: Reader, asked: PromptSet, path: Path) -> Film:
+    try:
+        image = open_film.load(path, reader)
+    except InputError as error:
+        raise ModelError(f"{error}, or remove its line") from error
+    return film_of(reader.read(image, asked), image, asked, source="1.2", model=reader.identity)

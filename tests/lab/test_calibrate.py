@@ -1,0 +1,274 @@
+"""A site calibrates a model on its own films: the published network as it is imported, and what stays off, with why."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from models.calibrate import main
+from models.checkpoint.files import CARD, verify
+from models.contract import ChangeError
+from models.decisions import RatioError
+from models.errors import ModelError
+from models.lab.evaluation.calibrating import LEAST_MEASURED, is_chosen, with_ages, with_ratio
+from models.lab.evaluation.cases import Truth
+from models.lab.phantoms import phantom
+from models.manifest import Ages, read_manifest, write_manifest
+from models.reading.cardiothoracic import ChestWidths, Extent
+from models.reading.tokenizers import VOCABULARIES
+from models.site_films import LEAST_PAIRS, error_of, read_list
+from models.thresholds import rows_of
+from node.domain import Box, Film
+from tests.paths import REPOSITORY
+from tests.support import films, samples
+from tests.support.samples import EFFUSION, finding
+
+SHIPPED = VOCABULARIES.parent
+FILMS = 44
+QUICK = ["--resamples", "5", "--by", "anna"]
+EXTRAS = ("matplotlib", "pycocotools", "rouge_score", "sacrebleu", "sklearn")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of pictures; every other one is said to show an edema, and the others nothing."""
+    folder = tmp_path_factory.mktemp("site")
+    for number in range(FILMS):
+        cv2.imwrite(str(folder / f"{number}.png"), phantom(number, side=224).pixels)
+    return folder
+
+
+def listed(path: Path, **columns: object) -> Path:
+    """Write a CSV of the site's pictures; columns: a value of all lines, or a function of the number of one."""
+    own = {"Edema": lambda number: number % 2, "No Finding": lambda number: 1 - number % 2} | columns
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", *own])
+        for number in range(FILMS):
+            writer.writerow([f"{number}.png", *(each(number) if callable(each) else each for each in own.values())])
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path, imported_model: Path) -> Path:
+    return Path(shutil.copytree(imported_model, tmp_path / "model"))
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main([*QUICK, *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_published_checkpoint_is_calibrated_without_extras(model: Path, site: Path) -> None:
+    """The way of docs/model/weights.md, after the import, without one library of the extra `evaluate`."""
+    pairs = {"unchanged_since": lambda number: "0.png" if 0 < number <= LEAST_PAIRS else ""}
+    films = listed(site / "hospital.csv", age="61", **pairs)
+    before = read_manifest(model)
+    block = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r})); from models.calibrate import main; "
+    command = [sys.executable, "-c", f"{block}sys.exit(main(sys.argv[1:]))", "--model", str(model), *QUICK]
+
+    done = subprocess.run([*command, "--share", "0.9", str(films)], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    after = read_manifest(model)
+    verify(model, after)
+    chosen = sum(is_chosen(f"{number}.png", share=0.9) for number in range(FILMS))
+    (edema, normal) = (after.decisions.measurements[key] for key in ("edema", "no_finding"))
+    assert after.decisions.measurements.keys() == {"edema", "no_finding"}
+    assert edema.measured_on == "hospital" and edema.positives + edema.negatives == chosen
+    assert normal.positives == edema.negatives
+    assert after.ages == Ages(least=18)
+    assert after.change is not None and (after.change.measured_on, after.change.films) == ("hospital", LEAST_PAIRS)
+    assert after.cardiothoracic is None
+    assert replace(after, decisions=before.decisions, ages=None, change=None, history=(), files=before.files) == before
+    row = next(row for row in rows_of(after) if row.finding == "edema")
+    assert row.by == f"anna, {after.history[0].at[:10]}: calibrated on {chosen} films of hospital"
+    card = (model / CARD).read_text(encoding="utf-8")
+    assert "not calibrated" not in card and "Set `decisions`" not in card
+    said = done.stdout
+    assert said.partition("\n\nNext:")[0].strip() in card
+    assert f"on {chosen} films of {chosen} patients" in said and f"{FILMS - chosen} films, of" in said
+    assert "- pneumonia: 0 films with it and 0 without; 15 of each are needed." in said
+    assert "- cardiothoracic ratio: stays as it was (off): 0 films have a known ratio and a measured one" in said
+    assert "node refuses this directory until it is accepted" in said
+
+
+def test_corrections_of_a_node_calibrate_its_model(model: Path, site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        {"file": f"{number}.png", "patient": f"p{number}", "truth": {"present": {"edema": bool(number % 2)}}}
+        for number in range(FILMS)
+    ]
+    path = site / "corrections.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+    assert main([*QUICK, "--model", str(model), str(path), "--share", "1", "--json", "--sensitivity", "0.9"]) == 0
+
+    made = json.loads(capsys.readouterr().out)
+    assert made["chosen_on"] == {"films": FILMS, "patients": FILMS} and made["reported_on"]["films"] == 0
+    assert made["aim"] == "each at a sensitivity of 0.9"
+    assert read_manifest(model).decisions.measurements["edema"].positives == FILMS // 2
+
+
+def test_phantoms_choose_boxes_and_words_too(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = read_manifest(model)
+
+    assert main([*QUICK, "--model", str(model), "phantoms:1000000:4", "--share", "1", "--engine", "torch"]) == 0
+
+    after = read_manifest(model)
+    verify(model, after)
+    assert {own.measured_on for own in after.decisions.measurements.values()} == {"phantoms"}
+    assert after.report != before.report
+    assert (after.sizes, after.name, after.ages) == (before.sizes, before.name, before.ages)
+    assert "phantoms:2" in refused(["--model", str(model), "phantoms:2000000:6"], capsys)
+
+
+def test_too_few_labels_are_told_and_change_nothing(
+    model: Path, site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    films = listed(site / "few.csv", **{"Edema": lambda number: int(number < 3), "No Finding": ""})
+    before = (model / "manifest.toml").read_bytes()
+
+    said = refused(["--model", str(model), str(films), "--share", "1"], capsys)
+
+    assert "no finding is on 15 films and missing on 15" in said
+    assert f"edema 3 and {FILMS - 3}" in said and "no_finding" not in said
+    assert (model / "manifest.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("file,scoliosis\n0.png,1\n", "the column 'scoliosis' is unknown; remove it"),
+        ("file,age\n0.png,1\n", "needs the column file and one for each labelled finding"),
+        ("edema\n1\n", "needs the column file"),
+        ("file,edema\n0.png,perhaps\n", "line 2: edema is 'perhaps'; write 1, 0, or nothing"),
+        ("file,edema\nnowhere.png,1\n", "nowhere.png does not exist"),
+        ("file,edema,age\n0.png,1,old\n", "line 2: age must be a whole number"),
+        ("file,edema,cardiothoracic_ratio\n0.png,1,nan\n", "cardiothoracic_ratio must lie between 0 and 1"),
+        ("file,edema\nfilms.csv,1\n", "name a DICOM, PNG or JPEG file"),
+        ("file,edema\n", "lists no film that a node reads"),
+    ],
+)
+def test_a_wrong_list_is_told_by_its_line(site: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    (site / "films.csv").write_text(text, encoding="utf-8")
+
+    assert said in refused(["--model", str(SHIPPED), str(site / "films.csv")], capsys)
+
+
+def test_options_that_exclude_each_other_are_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", str(SHIPPED)]
+
+    assert "rename it" in refused([*model, str(listed(site / "phantoms.csv"))], capsys)
+    exclude = ["--sensitivity", "0.9", "--false-findings", "0.1"]
+    assert "exclude each other" in refused([*model, str(site / "phantoms.csv"), *exclude], capsys)
+    assert "write phantoms:SEED:COUNT" in refused([*model, "phantoms:1"], capsys)
+
+
+def test_a_dicom_film_gives_patient_and_age(tmp_path: Path) -> None:
+    """A film that a node does not read, such as a lateral, is no film to calibrate on."""
+    frontal = films.thumbnail({"PatientID": "P1", "PatientAge": "044Y"})
+    for name, film in (("a.dcm", frontal), ("b.dcm", films.lateral())):
+        (tmp_path / name).write_bytes(films.file_bytes(film))
+    path = tmp_path / "films.csv"
+    path.write_text("file,edema\na.dcm,1\nb.dcm,0\n", encoding="utf-8")
+
+    found = read_list(path, read_manifest(SHIPPED))
+
+    assert (len(found), dict(found.skipped)) == (1, {"lateral": 1})
+    case = found.load(0)
+    assert (case.truth.patient, case.truth.age, case.truth.labels) == ("P1", 44, {"edema": True})
+    assert case.gray.ndim == 2 and 0 <= case.gray.min() < case.gray.max() <= 1
+
+
+ADULTS, CHILDREN = [61] * LEAST_MEASURED, [9] * LEAST_MEASURED
+
+
+@pytest.mark.parametrize(
+    ("own", "ages", "expected"),
+    [
+        (None, ADULTS, Ages(least=18)),
+        (None, CHILDREN, Ages(most=17)),
+        (None, [*ADULTS, *CHILDREN], None),
+        (None, [*ADULTS, *CHILDREN[1:]], Ages(least=18)),
+        (Ages(least=16, most=90), ADULTS, Ages(least=18, most=90)),
+        (Ages(least=18), [*ADULTS, *CHILDREN], Ages(least=18)),
+        (Ages(least=18), CHILDREN, Ages(least=18)),
+        (None, ADULTS[1:], None),
+        (None, [None] * 99, None),
+    ],
+)
+def test_a_model_is_for_the_ages_it_was_calibrated_on(
+    own: Ages | None, ages: list[int | None], expected: Ages | None
+) -> None:
+    """Never for more than it was for before."""
+    assert with_ages(replace(read_manifest(SHIPPED), ages=own), ages)[0].ages == expected
+
+
+def chest(ratio: float) -> ChestWidths:
+    thorax = Extent(left=0.1, right=0.9, height=0.7)
+    return ChestWidths(heart=Extent(left=0.3, right=0.3 + 0.8 * ratio, height=0.6), thorax=thorax)
+
+
+@pytest.mark.parametrize(
+    ("stated", "population", "films", "measured_on"),
+    [
+        (None, "hospital", LEAST_MEASURED, "hospital"),
+        (None, "hospital", LEAST_MEASURED - 1, None),
+        ("phantoms", "hospital", LEAST_MEASURED, "hospital"),
+        ("phantoms", "hospital", 3, "phantoms"),
+        ("clinic", "phantoms", LEAST_MEASURED, "clinic"),
+    ],
+)
+def test_the_error_of_the_ratio_is_of_enough_films(
+    stated: str | None, population: str, films: int, measured_on: str | None
+) -> None:
+    """One of films of people is not replaced by one of phantoms."""
+    manifest = replace(read_manifest(SHIPPED), cardiothoracic=None)
+    if stated is not None:
+        error = RatioError(measured_on=stated, films=9, mean_absolute_error=0.1, bias=0.0, lower=-0.1, upper=0.1)
+        manifest = replace(manifest, cardiothoracic=error)
+    truths = [Truth(cardiothoracic_ratio=0.5)] * films
+    chests = [chest(0.52 if number % 2 else 0.5) for number in range(films)]
+
+    now = with_ratio(manifest, truths, chests, population=population)[0].cardiothoracic
+
+    assert (now and now.measured_on) == measured_on
+    if now is not None and now.measured_on == population and films == LEAST_MEASURED:
+        assert (now.films, now.mean_absolute_error, now.bias) == (films, 0.01, pytest.approx(0.01))
+
+
+def test_an_error_of_change_goes_with_its_temperature(
+    model: Path, site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ChangeError(measured_on="clinic", films=40, extent=0.1, probability=0.1)
+    write_manifest(model, replace(read_manifest(model), change=own))
+    films = listed(site / "change.csv", unchanged_since=lambda number: "0.png" if number == 1 else "")
+
+    assert main([*QUICK, "--model", str(model), str(films), "--share", "1"]) == 0
+
+    assert read_manifest(model).change is None
+    assert "- change between two films: 1 pairs of films say where nothing changed; 30 are needed." in (
+        capsys.readouterr().out
+    )
+
+
+def test_differences_of_unchanged_pairs_are_the_error_of_change() -> None:
+    box = Box(left=0, top=0, right=10, bottom=10)
+
+    def film(probability: float) -> Film:
+        return samples.film(findings=(finding(EFFUSION, boxes=(box,), probability=probability),))
+
+    pairs = [(film(0.5), film(0.5 + 0.01 * number)) for number in range(21)]
+
+    with pytest.raises(ModelError, match="add pairs that show findings"):
+        error_of(pairs[:0], population="hospital")
+    assert error_of(pairs, population="hospital").probability == pytest.approx(np.percentile(np.arange(21), 95) / 100)
