@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
+from node.dicom import header_reading
 from node.dicom.identity import VERSION
 from node.dicom.rejection_note import RejectionNote
 from node.domain import (
@@ -41,7 +42,6 @@ from node.hl7.patient import Patient
 from node.orders.store import OrderStore
 from node.outputs import document, impression, oru, patient_update, rejection, report_json, writers
 from node.outputs.corrected_film import correct, sides_of
-from node.outputs.correction import from_json
 from node.outputs.film_headers import FilmHeaders
 from node.outputs.parts import Division, divide, patients_of, related
 from node.outputs.patient import best_described, noted, said_of_request
@@ -49,10 +49,10 @@ from node.outputs.patient_update import Followed, StoredUpdate
 from node.outputs.source import Source, from_files
 from node.outputs.withdrawal import withdraw
 from node.prompt_set import PromptSet
-from node.read import decoding
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import Reader
 from node.store import received, sent_answers
+from node.store.correction import from_json
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
@@ -513,7 +513,7 @@ class Pipeline:
         header = Dataset()
         try:
             path, character_set = self.spool.received_path(study_uid, file), self.spool.character_set
-            header = decoding.read_header(path, character_set=character_set)
+            header = header_reading.read_header(path, character_set=character_set)
         except Undecodable:
             pass
         except OSError as error:

@@ -132,6 +132,7 @@ BOUNDARIES = (
     "node/jobs/takeover.py",
     "node/dicom/file_head.py",
     "node/dicom/header.py",
+    "node/dicom/header_reading.py",
     "node/service/http.py",
     "node/service/reload.py",
     "node/read/decoder_child.py",

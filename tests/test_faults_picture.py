@@ -37,6 +37,7 @@ from pydicom.uid import (
 )
 
 from node.dicom.header import identify
+from node.dicom.header_reading import read_header
 from node.dicom.question_object import class_of, sender_of
 from node.domain import Note, Reason, Report
 from node.errors import InputError, Undecodable
@@ -45,7 +46,7 @@ from node.outputs.answer_json import answer_to_json
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts
-from node.read.decoding import Radiograph, read_header
+from node.read.decoding import Radiograph
 from node.read.film import answer_film, answer_picture
 from node.read.model import FilmQuestion
 from node.receive.contexts import TRANSFER_SYNTAXES

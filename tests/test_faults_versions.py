@@ -15,9 +15,10 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import Delivery, Film, OutputObject
-from node.outputs import correction, document
-from node.outputs.correction import Correction, CorrectionKind
+from node.outputs import document
 from node.outputs.writers import numbered, write_objects
+from node.store import correction
+from node.store.correction import Correction, CorrectionKind
 from node.store.rounds import RoundMark
 from tests import films, samples
 from tests.documents import said

@@ -17,13 +17,12 @@ import pytest
 from node.config import Settings
 from node.domain import FindingState
 from node.metrics import ReviewReason
-from node.outputs import correction
-from node.outputs.correction import Correction, CorrectionKind
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.service.reviews import ReviewFinder
-from node.store import lookup
+from node.store import correction, lookup
+from node.store.correction import Correction, CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.web import review

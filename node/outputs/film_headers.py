@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from pydicom.dataset import Dataset
 
+from node.dicom import header_reading
 from node.dicom.header import read_meta
 from node.errors import Undecodable
 from node.outputs import patient_update
 from node.outputs.patient_update import StoredUpdate
-from node.read import decoding
 from node.store import received
 from node.store.received import sop_instance_uid_of
 from node.store.spool import Spool
@@ -40,7 +40,7 @@ class FilmHeaders:
         if is_damaged:
             return self._bare(file) if received.has_intact_meta(path) else None
         try:
-            return decoding.read_header(path, character_set=self.spool.character_set)
+            return header_reading.read_header(path, character_set=self.spool.character_set)
         except Undecodable:
             return self._bare(file)
 

@@ -20,13 +20,13 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 
 from node.codec import decode, encode
+from node.dicom import header_reading
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import JsonObject, OutputObject, Report
 from node.errors import Undecodable, is_of_file
 from node.hl7.patient import PatientUpdate
 from node.outputs import person_name, rejection
 from node.outputs.patient import said, whole_text
-from node.read import decoding
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.sent_answers import SentAnswer
@@ -196,7 +196,7 @@ def _identity(header: Dataset) -> tuple[str, ...]:
 def header_of(path: Path, *, character_set: str) -> Dataset | None:
     """Read the header of a received object; None if it is damaged, removed, or this program's own."""
     try:
-        return decoding.read_header(path, character_set=character_set)
+        return header_reading.read_header(path, character_set=character_set)
     except Undecodable:
         return None
     except OSError as error:

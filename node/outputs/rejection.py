@@ -15,14 +15,13 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 from pydicom.uid import UID, KeyObjectSelectionDocumentStorage
 
-from node.dicom import identity, rejection_note
+from node.dicom import header_reading, identity, rejection_note
 from node.dicom.rejection_note import RejectionNote
 from node.domain import MESSAGE_KIND, OutputObject, Report
 from node.errors import Undecodable
 from node.outputs import document, highdicom_gaps
 from node.outputs.parts import divide
 from node.outputs.patient import best_described
-from node.read import decoding
 from node.store import received
 from node.store.rounds import RoundMark
 from node.store.sent_answers import SentAnswer
@@ -41,7 +40,7 @@ def notes_among(paths: Iterable[Path]) -> dict[str, RejectionNote]:
         if not (rejection_note.may_be(path) and received.is_intact(path)):
             continue
         try:
-            note = rejection_note.parse(decoding.read_header(path))
+            note = rejection_note.parse(header_reading.read_header(path))
         except Undecodable:
             continue
         if note is not None:

@@ -15,7 +15,6 @@ from pydicom.dataset import Dataset
 from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.outputs import report_json, wording
 from node.outputs.corrected_film import correct
-from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.source import Source, from_files
 from node.outputs.writers import OUTPUTS, kind_of, make_report, numbered, output_of, write_objects
 from node.prompt_set import PromptKind, PromptSet
@@ -23,6 +22,7 @@ from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import PathologyAnswer, Reading
+from node.store.correction import Correction, CorrectionKind
 from tests import films, samples
 from tests.conformance import cases
 from tests.conformance.cases import Case, Exposure, Said, Unit
