@@ -15,6 +15,7 @@ LAYERS = (
     {"web"},
     {"jobs"},
     {"pipeline"},
+    {"rounds"},
     {"audit", "receive"},
     {"answers", "deliver", "orders"},
     {"outputs"},

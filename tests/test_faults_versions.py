@@ -243,7 +243,7 @@ def test_a_repeated_write_makes_the_same_bytes(tmp_path: Path) -> None:
     second = again.steps.write(plan)
 
     assert first is not None and second is not None
-    assert first["outputs"] == second["outputs"]
+    assert first.outputs == second.outputs
     assert contents(tmp_path) == kept
 
 

@@ -168,7 +168,7 @@ def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
     bench.keep(FILM)
     plan = bench.steps.plan(STUDY)
     assert plan is not None
-    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan["files"]]
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan.files]
     written = bench.steps.write(plan)
     assert written is not None
 

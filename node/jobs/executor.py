@@ -19,6 +19,7 @@ from node.jobs.gate import Gate
 from node.jobs.lost import Attended, Unattended
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
+from node.jobs.queue_places import delivery_place
 from node.jobs.round_steps import Steps
 from node.jobs.set_back import LOOK_SECONDS, shorten_delays
 from node.jobs.workflows import (
@@ -38,7 +39,6 @@ from node.jobs.workflows import (
     study_of,
 )
 from node.periodic import Periodic
-from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings
 from node.store import database
 from node.store.database import Database

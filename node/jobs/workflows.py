@@ -17,23 +17,24 @@ network are used in steps only, and arguments are JSON without patient data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, Literal, Protocol, TypeVar
 
 from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
 from node import trace
-from node.codec import decode
+from node.codec import decode, encode
 from node.deliver.delivery import Sending
 from node.deliver.results import Asked, DeliveryJson, Queued, Sent
-from node.domain import is_uid
+from node.domain import JsonObject, is_uid
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.gate import Gate
 from node.jobs.lost import Park
 from node.jobs.object_questions import ObjectSteps
-from node.jobs.round_steps import PlanJson, Steps, WrittenJson
-from node.pipeline import delivery_place
+from node.jobs.queue_places import delivery_place
+from node.jobs.round_steps import Steps, WrittenRound
+from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings, Hl7Destination
 
 QUIET: Final = "quiet"
@@ -120,9 +121,9 @@ def enqueue_delivery(
 
 def _enqueue_all(deliver: DeliverWorkflow, queued: Queued, of: str, *, on_step: Callable[[str], None]) -> None:
     """Queue what a step left to be sent, for each destination once; of: what the outputs were written for."""
-    for destination, deliveries in queued["deliveries"].items():
+    for destination, deliveries in queued.deliveries.items():
         with SetWorkflowID(f"deliver:{destination}:{of}"):
-            enqueue_delivery(deliver, deliveries, started=queued["started"])
+            enqueue_delivery(deliver, [asdict(delivery) for delivery in deliveries], started=queued.started)
         on_step("queue")
 
 
@@ -201,13 +202,23 @@ def _register_reading(
 ) -> None:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
-    def plan_alone(study_uid: str, workflow: str) -> PlanJson | Literal["busy"] | None:
+    def plan_alone(study_uid: str, workflow: str) -> JsonObject | Literal["busy"] | None:
         if not steps.claim(study_uid, workflow, is_over=_is_over):
             return "busy"
-        return steps.plan(study_uid)
+        planned = steps.plan(study_uid)
+        return None if planned is None else encode(planned)
 
-    def finish(plan: PlanJson, outcomes: list[str], written: WrittenJson, workflow: str) -> bool:
-        return steps.finish(plan, outcomes, written, is_awaited=lambda study_uid: _is_awaited(study_uid, workflow))
+    def write(plan: JsonObject) -> JsonObject | None:
+        written = steps.write(decode(Round, plan))
+        return None if written is None else encode(written)
+
+    def finish(plan: JsonObject, outcomes: list[str], written: JsonObject, workflow: str) -> bool:
+        return steps.finish(
+            decode(Round, plan),
+            outcomes,
+            decode(WrittenRound, written),
+            is_awaited=lambda study_uid: _is_awaited(study_uid, workflow),
+        )
 
     @DBOS.workflow(name=STUDY, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
@@ -219,16 +230,17 @@ def _register_reading(
             delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
             _enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
             return
-        outcomes = []
-        for file in plan["files"]:
+        planned, outcomes = decode(Round, plan), []
+        for file in planned.files:
             outcome = step("read", steps.read, study_uid, file)
             if outcome is None:
                 return
             outcomes.append(outcome)
-        written = step("write", steps.write, plan)
+        written = step("write", write, plan)
         if written is None:
             return
-        _enqueue_all(deliver, written, f"{study_uid}:{plan['number']}:{plan['created_at']}", on_step=on_step)
+        of = f"{study_uid}:{planned.number}:{planned.created_at.isoformat()}"
+        _enqueue_all(deliver, decode(Queued, written), of, on_step=on_step)
         workflow = DBOS.workflow_id
         if step("finish", finish, plan, outcomes, written, workflow):
             _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
@@ -251,8 +263,8 @@ def _register_answers(
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
     @gate.guarded
     def answer(study_uid: str, question_id: str) -> None:
-        written = step("answer", steps.write, study_uid, question_id)
-        _enqueue_all(deliver, written, f"answer:{question_id}", on_step=on_step)
+        written = step("answer", lambda *asked: encode(steps.write(*asked)), study_uid, question_id)
+        _enqueue_all(deliver, decode(Queued, written), f"answer:{question_id}", on_step=on_step)
 
     return answer
 
