@@ -28,12 +28,12 @@ from models.manifest import Manifest
 from models.progress import ProgressReport
 from models.reading.preprocess import square
 from node.answers.comparison import extents
-from node.dicom import attributes
+from node.dicom import attributes, header_reading
 from node.dicom.film_header import parse_header
 from node.domain import Film, FindingState
 from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
-from node.read import decoding, open_film, prompts, routing
+from node.read import open_film, prompts, routing
 from node.read.film import film_of
 from node.read.model import Reader, open_reader
 
@@ -175,7 +175,7 @@ def _header(film: Path, where: str) -> tuple[str, int | None, str]:
     if open_film.is_picture(film):
         return "", None, ""
     try:
-        dataset = decoding.read_header(film)
+        dataset = header_reading.read_header(film)
     except Undecodable as error:
         raise ModelError(f"{where}: {film}: {error}; name a DICOM, PNG or JPEG file") from error
     header = parse_header(dataset)

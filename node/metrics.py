@@ -39,7 +39,7 @@ ABORTS: Final = ("idle", "length", "pieces", "protocol", "stalled")
 QUESTION_SOURCES: Final = ("page", "api", "command", "dicom")
 """Where questions about films come from."""
 CORRECTIONS: Final = ("accept", "reject", "move", "add", "reword", "withdraw")
-"""The kinds of `outputs.correction`."""
+"""The kinds of `store.correction`."""
 WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown", "wrong_zone")
 """Reasons why a generated sentence does not leave (`models.reading.checking`)."""
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")

@@ -16,9 +16,9 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 
 from models.contract import Question
+from node.dicom import header_reading
 from node.domain import Box, Json, JsonObject, is_uid
 from node.errors import InputError, NodeError, Undecodable
-from node.read import decoding
 
 _PATIENCE_SECONDS: Final = 60.0
 _THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
@@ -61,7 +61,7 @@ def film_uid(what: Path) -> str:
     if not what.is_file():
         raise InputError(f"{what}: is neither a DICOM file nor a SOP Instance UID")
     try:
-        return str(decoding.read_identity(what).SOPInstanceUID)
+        return str(header_reading.read_identity(what).SOPInstanceUID)
     except Undecodable as error:
         raise InputError(f"{what}: is no DICOM file, so the node cannot know it; ask with --model instead") from error
 

@@ -28,10 +28,11 @@ from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
 from node.outputs.kinds import Written
-from node.pipeline import Pipeline, Round
+from node.pipeline import Pipeline
 from node.read import prompts
 from node.read.model import Reader, open_reader
 from node.receive.listener import Listener
+from node.rounds.planned import Round
 from node.service import app
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings

@@ -16,6 +16,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import Question
 from node.character_sets import visible
+from node.dicom import header_reading
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
@@ -26,7 +27,6 @@ from node.outputs.patient import noted
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, report_on, write_objects
 from node.prompt_set import PromptSet
-from node.read import decoding
 from node.read.film import Answered, answer_film
 from node.read.model import Reader
 
@@ -57,7 +57,7 @@ def collect(paths: Sequence[Path], *, on_file: OnFile = _unheard) -> list[StudyF
     studies: dict[str, dict[str, tuple[Path, Dataset]]] = {}
     for path, is_named in _files(paths):
         try:
-            identity = decoding.read_identity(path)
+            identity = header_reading.read_identity(path)
         except Undecodable as error:
             if is_named:
                 raise InputError(f"{path}: {error}; name DICOM files or folders") from error
@@ -113,7 +113,7 @@ def read(
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
     A study is not read again if its results are intact and were made of the same files in the same way.
-    character_set: as in `decoding.read_header`
+    character_set: as in `header_reading.read_header`
     kinds: of the objects to write
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.

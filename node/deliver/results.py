@@ -1,21 +1,26 @@
-"""What the steps of workflows hand on, as plain JSON: the executor records it, and a repeated workflow reads it."""
+"""What the steps of workflows hand on: the executor records it as JSON, and a repeated workflow reads it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NotRequired, TypedDict
+
+from node.domain import Delivery
 
 DeliveryJson = dict[str, str]
 """A `Delivery`, field by field."""
 
 
-class Queued(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
     """What a step leaves to be sent.
 
     deliveries: by destination, none for those that get nothing
     started: when the outputs were written, in seconds since the epoch
     """
 
-    deliveries: dict[str, list[DeliveryJson]]
+    deliveries: Mapping[str, tuple[Delivery, ...]]
     started: float
 
 

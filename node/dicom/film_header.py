@@ -130,7 +130,7 @@ def only_evidence(dataset: Dataset) -> str:
 
 
 def parse_header(dataset: Dataset) -> FilmHeader:
-    """Parse the header of one object, as `decoding.read_header` returns it; reads each attribute once."""
+    """Parse the header of one object, as `header_reading.read_header` returns it; reads each attribute once."""
     study, series, modality = (
         attributes.text(dataset, keyword) for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
     )

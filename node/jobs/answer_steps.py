@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from node import log
 from node.deliver.results import Queued
@@ -25,6 +25,7 @@ from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
 from node.store.ledger import Ledger, is_away
 from node.store.sent_answers import SentAnswer
+from node.store.study_facts import load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +50,16 @@ class AnswerSteps:
             self.metrics.failures.labels("answer", failure).inc()
             self.refuse(study_uid, question_id, reason=reason)
             outputs = ()
-        deliveries = {name: self._open(outputs, settings) for name, settings in self.destinations.items()}
-        for delivery in itertools.chain.from_iterable(deliveries.values()):
+        found = {name: self._open(outputs, settings) for name, settings in self.destinations.items()}
+        for delivery in itertools.chain.from_iterable(found.values()):
             self.ledger.add_delivery(delivery)
-        return {
-            "deliveries": {name: list(map(asdict, queued)) for name, queued in deliveries.items() if queued},
-            "started": time.time(),
-        }
+        return Queued(deliveries={name: queued for name, queued in found.items() if queued}, started=time.time())
 
-    def _open(self, outputs: Iterable[OutputObject], settings: DestinationSettings) -> list[Delivery]:
+    def _open(self, outputs: Iterable[OutputObject], settings: DestinationSettings) -> tuple[Delivery, ...]:
         """Return what a destination is to get of an answer and did not get before."""
         found = [delivery_of(settings.name, output) for output in for_destination(outputs, settings.outputs)]
-        return [delivery for delivery in found if self.ledger.delivery_state(delivery) in (None, DeliveryState.WAITING)]
+        is_open = (None, DeliveryState.WAITING)
+        return tuple(delivery for delivery in found if self.ledger.delivery_state(delivery) in is_open)
 
     def _written(self, study_uid: str, question_id: str) -> tuple[OutputObject, ...]:
         """Return the objects of an answer; they were written and released before, or are now.
@@ -79,9 +78,10 @@ class AnswerSteps:
         question = stored_question(spool, study_uid, question_id)
         while True:
             known = self._stored(known, question, pipeline=pipeline)
-            if pipeline.is_rejected(study_uid, question.film):
+            facts = load(spool, study_uid)
+            if question.film in facts.rejected:
                 raise InputError("the archive has rejected the film of this question; nothing was sent")
-            if known.updates == updates_of(spool, study_uid):
+            if known.updates == tuple(update.id for update in facts.updates):
                 break
         sent_answers.keep(spool, study_uid, replace(known, is_released=True))
         log.get().info("answer.written", study=study_uid, outputs=len(known.outputs))

@@ -9,14 +9,14 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node import log
+from node.dicom import header_reading
 from node.domain import Film, JsonObject
 from node.errors import InputError, Undecodable
 from node.outputs import corrected_film
 from node.outputs.corrected_film import sides_of
-from node.outputs.correction import Correction, from_json
 from node.outputs.report_json import film_from_json
 from node.prompt_set import PromptSet
-from node.read import decoding
+from node.store.correction import Correction, from_json
 from node.store.films import find_film
 from node.store.instances import Instance, newest_reading
 from node.store.spool import Spool
@@ -54,7 +54,7 @@ def read_film(spool: Spool, uid: str) -> AnsweredFilm:
         reading = newest_reading(spool.readings(instance.study_uid), instance)
         if reading is None:
             raise InputError("this film has no answer yet; wait until it is read")
-        header = decoding.read_header(instance.path, character_set=spool.character_set)
+        header = header_reading.read_header(instance.path, character_set=spool.character_set)
         stored = reading[1]
         return AnsweredFilm(instance=instance, answer=film_from_json(stored), header=header, stored=stored)
     except FileNotFoundError as error:

@@ -16,9 +16,10 @@ from node.errors import InputError
 from node.outputs import answers, asked, document, writers
 from node.outputs.asked import AskedQuestion
 from node.outputs.rejected_films import require_valid
-from node.pipeline import Pipeline, Round
+from node.pipeline import Pipeline
+from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings
-from node.store import sent_answers
+from node.store import sent_answers, stored_updates
 from node.store.instances import Instance
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
@@ -113,8 +114,8 @@ def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | Non
 
 def updates_of(spool: Spool, study_uid: str, answer: SentAnswer | None = None) -> tuple[str, ...]:
     """Return the ids of the updates of patients of a study: those that an answer follows, else all there are now."""
-    stored = [(str(content["id"]), str(content["at"])) for content in spool.documents(study_uid, "patients")]
-    return tuple(name for name, at in stored if answer is None or answer.follows(name, at=datetime.fromisoformat(at)))
+    stored = stored_updates.of_study(spool, study_uid)
+    return tuple(update.id for update in stored if answer is None or answer.follows(update.id, at=update.at))
 
 
 def rewrite(pipeline: Pipeline, study_uid: str) -> None:

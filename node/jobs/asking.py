@@ -16,6 +16,7 @@ from typing import Final
 
 from models.contract import Question
 from node import log
+from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.errors import AskerGone, GpuLost, InputError, RetryLater, Undecodable
 from node.metrics import Metrics
@@ -158,7 +159,7 @@ class QuestionAnswerer:
         if not received.is_intact(film.path):
             raise InputError("the stored file of this film is damaged or removed; send it again")
         try:
-            header = parse_header(decoding.read_header(film.path))
+            header = parse_header(header_reading.read_header(film.path))
             decision = routing.choose(header, routing.rules_for(reader.ages))
             if decision.action is not routing.Action.READ:
                 raise InputError(f"this film is not one that is read ({decision.reason}); choose another film")

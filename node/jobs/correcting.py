@@ -11,10 +11,10 @@ from node.jobs.answered_film import REMOVED, AnsweredFilm, UnusableFilm, correct
 from node.jobs.executor import Client
 from node.metrics import Metrics
 from node.outputs.corrected_film import objection, sides_of
-from node.outputs.correction import Correction, to_json
 from node.outputs.rejected_films import require_valid
 from node.prompt_set import PromptSet
 from node.store import database
+from node.store.correction import Correction, to_json
 from node.store.ledger import is_away
 from node.store.spool import Spool
 

@@ -24,13 +24,13 @@ from node.answers.comparison import (
     not_compared,
     without_measure,
 )
+from node.dicom import header_reading
 from node.domain import ModelIdentity
 from node.errors import Undecodable
 from node.jobs.answered_film import AnsweredFilm, as_corrected
 from node.outputs.patient import read_text, said
 from node.outputs.rejected_films import rejections_of
 from node.prompt_set import PromptSet
-from node.read import decoding
 from node.store.instances import Instance, newest_reading
 from node.store.spool import Spool
 
@@ -60,7 +60,7 @@ class _Taken:
 class Patients:
     """Which received films are of one patient. The first search reads the header of every film. For several threads.
 
-    character_set: as in `decoding.read_header`
+    character_set: as in `header_reading.read_header`
     """
 
     def __init__(self, *, character_set: str = "") -> None:
@@ -145,7 +145,7 @@ def _are_in_order(first: _Taken, second: _Taken) -> bool:
 
 def _look_at(path: Path, *, character_set: str = "") -> _Taken:
     try:
-        header = decoding.read_header(path, character_set=character_set)
+        header = header_reading.read_header(path, character_set=character_set)
     except (Undecodable, OSError):
         return _Taken(patient=None, at=None)
     number, issuer = said(header, "PatientID"), said(header, "IssuerOfPatientID")

@@ -18,6 +18,7 @@ from node.domain import Delivery
 from node.jobs.lost import Attended, Unattended
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
+from node.jobs.queue_places import delivery_place
 from node.jobs.round_steps import Steps
 from node.jobs.running_steps import RunningSteps
 from node.jobs.set_back import LOOK_SECONDS, shorten_delays
@@ -38,7 +39,6 @@ from node.jobs.workflows import (
     study_of,
 )
 from node.periodic import Periodic
-from node.pipeline import delivery_place
 from node.settings.destinations import DestinationSettings
 from node.store import database
 from node.store.database import Database

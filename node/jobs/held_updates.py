@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from node.errors import InputError
-from node.outputs import patient_update
-from node.outputs.patient_update import StoredUpdate
+from node.store import stored_updates
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+from node.store.stored_updates import StoredUpdate
 
 STAGE: Final = "update"
 """Where a study is parked while an update of its patient waits."""
@@ -29,7 +29,7 @@ REASON: Final = (
 
 def of_study(spool: Spool, study_uid: str) -> list[StoredUpdate]:
     """Return the updates of a study that wait, in the order of arrival."""
-    return patient_update.from_json(spool.documents(study_uid, "held"))
+    return stored_updates.of_study(spool, study_uid, "held")
 
 
 def park(spool: Spool, ledger: Ledger, study_uid: str) -> bool:
@@ -63,13 +63,13 @@ def keep(spool: Spool, study_uid: str, kind: Literal["patients", "held"], update
     update: its id ends with a hash of the message and of what it changes here
     Raises OSError.
     """
-    known = patient_update.from_json(spool.documents(study_uid, kind))
+    known = stored_updates.of_study(spool, study_uid, kind)
     digest = update.id[-_DIGEST_LENGTH:]
     if any(item.id.endswith(digest) for item in known):
         return False
     new = replace(update, id=f"{len(known) + 1:06d}-{digest}", at=datetime.now(UTC))
     try:
-        spool.keep_document(study_uid, kind, new.id, patient_update.to_json(new))
+        spool.keep_document(study_uid, kind, new.id, stored_updates.to_json(new))
     except FileNotFoundError:
         return False
     return True

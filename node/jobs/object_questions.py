@@ -15,7 +15,7 @@ from typing import Final, NotRequired, TypedDict
 from models.contract import Question
 from node import log
 from node.config import QuestionsSettings
-from node.dicom import question_object
+from node.dicom import header_reading, question_object
 from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
 from node.domain import Box
@@ -25,7 +25,6 @@ from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.outputs.patient_update import header_of
-from node.read import decoding
 from node.settings.destinations import DestinationSettings
 from node.store import question_objects, received, rounds
 from node.store.instances import Instance
@@ -123,7 +122,7 @@ class ObjectSteps:
         path = self.spool.received_path(study_uid, mark.file)
         if not received.is_intact(path):
             raise InputError("the stored object is damaged or removed; send it again under another UID")
-        dataset = decoding.read_header(path, character_set=self.spool.character_set)
+        dataset = header_reading.read_header(path, character_set=self.spool.character_set)
         asked = question_object.read(dataset)
         sender = question_object.sender_of(dataset)
         reason = objection(asked, sender, self.settings)
@@ -218,7 +217,7 @@ def objection(asked: QuestionObject, ae_title: str, settings: QuestionsSettings)
 
 def _on_film(box: Box, film: Instance) -> Box | LeftOut:
     """Return the part of a box that lies on its film. Raises Undecodable for a film whose header cannot be read."""
-    header = decoding.read_header(film.path)
+    header = header_reading.read_header(film.path)
     columns, rows = question_object.size_of(header)
     if not columns or not rows:
         return LeftOut(reason="the object that it asks about is no film")

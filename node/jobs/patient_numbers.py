@@ -21,10 +21,9 @@ from typing import Final
 
 from node.dicom.identity import VERSION
 from node.domain import Json, JsonObject
-from node.outputs import patient_update
 from node.outputs.patient import whole_text
 from node.outputs.patient_update import header_of
-from node.store import files, received
+from node.store import files, received, stored_updates
 from node.store.spool import Spool
 
 _Known = tuple[int, int, frozenset[str]]
@@ -75,7 +74,7 @@ class PatientNumbers:
             return known
         read = partial(header_of, character_set=self._spool.character_set)
         headers = map(read, received.newest(folder / "received"))
-        updates = patient_update.from_json(self._spool.documents(study, "patients"))
+        updates = stored_updates.of_study(self._spool, study)
         numbers = {whole_text(header, "PatientID") for header in headers if header}
         numbers |= {update.changes.get("PatientID", "") for update in updates}
         # A folder that changed in this moment may change again within the same tick of the file system's clock.

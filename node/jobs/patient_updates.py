@@ -14,8 +14,10 @@ from node.jobs import held_updates
 from node.jobs.patient_numbers import PatientNumbers
 from node.metrics import Metrics
 from node.outputs import patient_update
-from node.outputs.patient_update import StoredUpdate, header_of
+from node.outputs.patient_update import header_of
+from node.store import stored_updates
 from node.store.spool import Spool
+from node.store.stored_updates import StoredUpdate
 
 _Kind = Literal["patients", "held"]
 _Changes = tuple[_Kind, tuple[tuple[str, str], ...]]
@@ -61,7 +63,7 @@ class PatientUpdates:
 
         What changes the films of a name with which that of the update shares no letter waits for a person.
         """
-        stored = patient_update.from_json(self._spool.documents(study, "patients"))
+        stored = stored_updates.of_study(self._spool, study)
         files_of: dict[_Changes, set[str]] = {}  # by what changes in their headers
         for instance in self._spool.study(study).instances:
             header = header_of(instance.path, character_set=self._spool.character_set)

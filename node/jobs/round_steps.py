@@ -1,4 +1,4 @@
-"""The steps of a round. Each takes and returns plain JSON, is timed and counted, and records its result in the ledger.
+"""The steps of a round. Each is timed and counted, and records its result in the ledger; `workflows` has it recorded.
 
 A step that fails permanently parks its study and says so in its result. A full disk, a lost database or a lost GPU is
 raised and ends the process (`running_steps`). Every step may run again: a step that was interrupted is repeated.
@@ -9,29 +9,30 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Final, TypedDict, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from node import log, trace
-from node.codec import decode
-from node.deliver.results import Queued
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, is_of_disk, reason_of
 from node.jobs import answers, held_updates
 from node.jobs.lost import LOST_STAGE
+from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
 from node.outputs import review
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
-from node.pipeline import MOST_INTERRUPTIONS, Pipeline, Round, Written, queue_place
+from node.pipeline import Pipeline, Written
+from node.rounds.planned import Round, known_to
 from node.settings.destinations import DestinationSettings
 from node.store import received, sent_answers
+from node.store.begun import MOST_INTERRUPTIONS
 from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
 from node.store.received import sop_instance_uid_of
 from node.store.reviews import ReviewRow
-from node.store.rounds import RoundMark
+from node.store.study_facts import StudyFacts, load
 
 _CANNOT_BE_REWRITTEN: Final = (
     "the stored output is missing or damaged and cannot be written again with the same content: model, program or "
@@ -44,23 +45,19 @@ _ANSWER_IS_LOST: Final = (
 _T = TypeVar("_T")
 
 
-class PlanJson(TypedDict):
-    """A `Round`, as the executor records it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRound:
+    """What a round wrote, as in `pipeline.Written`, and what it leaves to be sent, as in `Queued`.
 
-    study_uid: str
-    number: int
-    files: list[str]
-    created_at: str
-    corrections: list[str]
+    reviews: rows of the list of films to review
+    """
 
-
-class WrittenJson(Queued):
-    """What a round wrote: its outputs, and as in `pipeline.Written`; reviews: rows of the list of films to review."""
-
-    outputs: list[dict[str, object]]
-    parked: dict[str, str]
-    parts: list[list[str]]
-    reviews: list[dict[str, object]]
+    outputs: tuple[OutputObject, ...]
+    parked: Mapping[str, Reason]
+    parts: tuple[tuple[str, ...], ...]
+    reviews: tuple[ReviewRow, ...]
+    deliveries: Mapping[str, tuple[Delivery, ...]]
+    started: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +80,8 @@ class Steps:
         """Return the study's place in the queue; lower places are read first. None if the study was parked."""
 
         def work() -> int:
-            return queue_place(self.pipeline.waiting(study_uid), stat_seconds=self.stat_seconds)
+            study = waiting(self.pipeline.spool, self.pipeline.orders, study_uid)
+            return queue_place(study, stat_seconds=self.stat_seconds)
 
         return self._guarded("place", study_uid, work, otherwise=None)
 
@@ -98,10 +96,10 @@ class Steps:
             holder = self.ledger.claim(study_uid, holder=workflow, instead_of=holder)
         return holder == workflow
 
-    def plan(self, study_uid: str) -> PlanJson | None:
+    def plan(self, study_uid: str) -> Round | None:
         """Choose the files of a round; None if there is nothing new or the study was parked."""
 
-        def work() -> PlanJson | None:
+        def work() -> Round | None:
             pipeline = self._begun[study_uid] = self.pipeline
             self._rewrite(study_uid)
             with self.metrics.timed("plan"):
@@ -114,13 +112,7 @@ class Steps:
             self.ledger.set_study(study_uid, "reading")
             log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
             self._trace_wait(planned)
-            return PlanJson(
-                study_uid=planned.study_uid,
-                number=planned.number,
-                files=list(planned.files),
-                created_at=planned.created_at.isoformat(),
-                corrections=list(planned.corrections),
-            )
+            return planned
 
         return self._guarded("plan", study_uid, work, otherwise=None)
 
@@ -144,46 +136,41 @@ class Steps:
 
         return self._guarded("read", study_uid, work, otherwise=None)
 
-    def write(self, plan: PlanJson) -> WrittenJson | None:
+    def write(self, planned: Round) -> WrittenRound | None:
         """Write the outputs of a round and record a delivery per destination; None if the study was parked."""
-        planned = _round(plan)
 
-        def work() -> WrittenJson:
+        def work() -> WrittenRound:
             with self.metrics.timed("write"):
                 written = self._pipeline(planned.study_uid).write(planned)
-            spool = self.pipeline.spool
-            rounds = spool.rounds(planned.study_uid)
-            self._tell_rejected(planned, rounds)
+            facts = load(self.pipeline.spool, planned.study_uid)
+            self._tell_rejected(facts, planned)
             self._tell_identity(planned.study_uid, written)
-            earlier = {output.sop_instance_uid for mark in rounds for output in mark.outputs}
+            earlier = {output.sop_instance_uid for mark in facts.rounds for output in mark.outputs}
             deliveries = {
-                name: [
+                name: tuple(
                     delivery
                     for output in for_destination(written.outputs, settings.outputs)
                     if self._is_open(delivery := delivery_of(name, output), earlier)
-                ]
+                )
                 for name, settings in self.destinations.items()
             }
             for delivery in itertools.chain.from_iterable(deliveries.values()):
                 self.ledger.add_delivery(delivery)
             self._replace_lost(planned.study_uid, written.outputs)
-            return {
-                "outputs": [asdict(output) for output in written.outputs],
-                "parked": dict(written.parked),
-                "parts": [list(part) for part in written.parts],
-                "reviews": [asdict(row) for row in review.rows_of(spool, planned.study_uid, written.films)],
-                "deliveries": {
-                    name: [asdict(delivery) for delivery in queued] for name, queued in deliveries.items() if queued
-                },
-                "started": time.time(),
-            }
+            return WrittenRound(
+                outputs=written.outputs,
+                parked=written.parked,
+                parts=written.parts,
+                reviews=tuple(review.rows_of(facts, written.films)),
+                deliveries={name: queued for name, queued in deliveries.items() if queued},
+                started=time.time(),
+            )
 
         return self._guarded("write", planned.study_uid, work, otherwise=None)
 
-    def _tell_rejected(self, planned: Round, earlier: Collection[RoundMark]) -> None:
+    def _tell_rejected(self, facts: StudyFacts, planned: Round) -> None:
         """Count and log the films that notes of an archive reject since the last round."""
-        new = count_new(self.pipeline.spool, planned.study_uid, planned.files, earlier)
-        for reason, count in new.items():
+        for reason, count in count_new(known_to(planned, facts)).items():
             self.metrics.rejected.labels(reason).inc(count)
             log.get().info("film.rejected", study=planned.study_uid, reason=reason, films=count)
 
@@ -208,9 +195,9 @@ class Steps:
 
     def finish(
         self,
-        plan: PlanJson,
+        planned: Round,
         outcomes: list[str],
-        written: WrittenJson,
+        written: WrittenRound,
         *,
         is_awaited: Callable[[str], bool] = lambda _study: False,
     ) -> bool:
@@ -219,19 +206,16 @@ class Steps:
         written: the result of `write`
         is_awaited: whether another workflow will process the study anyway
         """
-        planned = _round(plan)
 
         def work() -> bool:
-            outputs = decode(list[OutputObject], written["outputs"])
-            parked = decode(dict[str, Reason], written["parked"])
+            outputs, parked = written.outputs, written.parked
             for file, outcome in zip(planned.files, outcomes, strict=True):
                 if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # found in `write`
                     self._tell_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
                 pipeline = self._pipeline(planned.study_uid)
-                parts = decode(tuple[tuple[str, ...], ...], written["parts"])
-                pipeline.finish(planned, outputs, parked=parked, parts=parts)
-            self.ledger.reviews.replace(planned.study_uid, decode(list[ReviewRow], written["reviews"]))
+                pipeline.finish(planned, outputs, parked=parked, parts=written.parts)
+            self.ledger.reviews.replace(planned.study_uid, written.reviews)
             identity = pipeline.reader.identity
             log.get().info(
                 "study.finished",
@@ -256,9 +240,10 @@ class Steps:
 
     def _is_unread(self, planned: Round, parked: Mapping[str, Reason]) -> bool:
         """Record the study as finished, parked or receiving; receiving means that files arrived during the round."""
-        unread = self.pipeline.spool.unread(planned.study_uid)
+        facts = load(self.pipeline.spool, planned.study_uid)
         is_new = any(
-            parked.get(instance.path.name) is None or _came_again(instance, planned, parked) for instance in unread
+            parked.get(instance.path.name) is None or _came_again(instance, planned, parked)
+            for instance in facts.unread
         )
         if is_new:
             self.ledger.set_study(planned.study_uid, "receiving")
@@ -383,10 +368,6 @@ def _why_parked(film: str, reason: Reason) -> str:
         f"interrupted: the process ended {MOST_INTERRUPTIONS} times while film {film} was being read; "
         "find the cause in the service's log, then retry"
     )
-
-
-def _round(plan: PlanJson) -> Round:
-    return decode(Round, plan)
 
 
 def delivery_of(destination: str, output: OutputObject) -> Delivery:

@@ -17,24 +17,25 @@ network are used in steps only, and arguments are JSON without patient data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, Literal, TypeVar
 
 from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
 from node import trace
-from node.codec import decode
+from node.codec import decode, encode
 from node.deliver.delivery import Sending
 from node.deliver.kinds import can_confirm
 from node.deliver.results import Asked, DeliveryJson, Queued, Sent
-from node.domain import is_uid
+from node.domain import JsonObject, is_uid
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.lost import Park
 from node.jobs.object_questions import ObjectSteps
-from node.jobs.round_steps import PlanJson, Steps, WrittenJson
+from node.jobs.queue_places import delivery_place
+from node.jobs.round_steps import Steps, WrittenRound
 from node.jobs.running_steps import RunningSteps
-from node.pipeline import delivery_place
+from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings
 
 QUIET: Final = "quiet"
@@ -109,9 +110,9 @@ def enqueue_delivery(
 
 def _enqueue_all(deliver: DeliverWorkflow, queued: Queued, of: str, checkpoints: _Checkpoints) -> None:
     """Queue what a step left to be sent, for each destination once; of: what the outputs were written for."""
-    for destination, deliveries in queued["deliveries"].items():
+    for destination, deliveries in queued.deliveries.items():
         with SetWorkflowID(f"deliver:{destination}:{of}"):
-            enqueue_delivery(deliver, deliveries, started=queued["started"])
+            enqueue_delivery(deliver, [asdict(delivery) for delivery in deliveries], started=queued.started)
         checkpoints.on_step("queue")
 
 
@@ -197,13 +198,23 @@ class _Checkpoints:
 def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> None:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
-    def plan_alone(study_uid: str, workflow: str) -> PlanJson | Literal["busy"] | None:
+    def plan_alone(study_uid: str, workflow: str) -> JsonObject | Literal["busy"] | None:
         if not steps.claim(study_uid, workflow, is_over=_is_over):
             return "busy"
-        return steps.plan(study_uid)
+        planned = steps.plan(study_uid)
+        return None if planned is None else encode(planned)
 
-    def finish(plan: PlanJson, outcomes: list[str], written: WrittenJson, workflow: str) -> bool:
-        return steps.finish(plan, outcomes, written, is_awaited=lambda study_uid: _is_awaited(study_uid, workflow))
+    def write(plan: JsonObject) -> JsonObject | None:
+        written = steps.write(decode(Round, plan))
+        return None if written is None else encode(written)
+
+    def finish(plan: JsonObject, outcomes: list[str], written: JsonObject, workflow: str) -> bool:
+        return steps.finish(
+            decode(Round, plan),
+            outcomes,
+            decode(WrittenRound, written),
+            is_awaited=lambda study_uid: _is_awaited(study_uid, workflow),
+        )
 
     @DBOS.workflow(name=STUDY, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
@@ -215,16 +226,17 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
             delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
             _enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
             return
-        outcomes = []
-        for file in plan["files"]:
+        planned, outcomes = decode(Round, plan), []
+        for file in planned.files:
             outcome = checkpoints.run("read", steps.read, study_uid, file)
             if outcome is None:
                 return
             outcomes.append(outcome)
-        written = checkpoints.run("write", steps.write, plan)
+        written = checkpoints.run("write", write, plan)
         if written is None:
             return
-        _enqueue_all(deliver, written, f"{study_uid}:{plan['number']}:{plan['created_at']}", checkpoints)
+        of = f"{study_uid}:{planned.number}:{planned.created_at.isoformat()}"
+        _enqueue_all(deliver, decode(Queued, written), of, checkpoints)
         workflow = DBOS.workflow_id
         if checkpoints.run("finish", finish, plan, outcomes, written, workflow):
             _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
@@ -245,8 +257,8 @@ def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver:
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def answer(study_uid: str, question_id: str) -> None:
-        written = checkpoints.run("answer", steps.write, study_uid, question_id)
-        _enqueue_all(deliver, written, f"answer:{question_id}", checkpoints)
+        written = checkpoints.run("answer", lambda *asked: encode(steps.write(*asked)), study_uid, question_id)
+        _enqueue_all(deliver, decode(Queued, written), f"answer:{question_id}", checkpoints)
 
     return answer
 

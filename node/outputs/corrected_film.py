@@ -41,12 +41,12 @@ from node.domain import (
     WithheldSentence,
     derive_uid,
 )
-from node.outputs.correction import Correction, CorrectionKind, active
 from node.prompt_set import Prompt, PromptSet
 from node.read import decoding
 from node.read.evidence import covered
 from node.read.findings import together, zone_of
 from node.read.framing import leaving
+from node.store.correction import Correction, CorrectionKind, active
 
 SideOf = Callable[[Box], Side | None]
 """Says on which side of the patient a box of the stored film lies; None if the film or the box does not tell."""

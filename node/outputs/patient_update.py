@@ -1,4 +1,4 @@
-"""Corrected identities of patients: as stored documents, on headers of films, and what they reject of the node's own.
+"""Corrected identities of patients: on headers of films, and what they reject of the node's own objects.
 
 The title of the note is 113037, Rejected for Patient Safety Reasons: the objects name a patient who is another one, or
 is called otherwise, by now, so nobody may use them (IHE RAD TF-2 4.66, PS3.16 CID 7010). 113001 is about quality, and
@@ -9,9 +9,7 @@ is about age alone.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
@@ -19,49 +17,21 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from node.codec import decode, encode
+from node.dicom import header_reading
 from node.dicom.rejection_note import TITLES, RejectionNote
-from node.domain import JsonObject, OutputObject, Report
+from node.domain import OutputObject, Report
 from node.errors import Undecodable, is_of_file
 from node.hl7.patient import PatientUpdate
 from node.outputs import person_name, rejection
 from node.outputs.kinds import Written
 from node.outputs.patient import said, whole_text
-from node.read import decoding
+from node.outputs.rejection import ContentOf
 from node.store.received import sop_instance_uid_of
-from node.store.rounds import RoundMark
-from node.store.sent_answers import SentAnswer
+from node.store.stored_updates import StoredUpdate
+from node.store.study_facts import StudyFacts
 
 TITLE: Final = TITLES["113037"]
 _IDENTITY: Final = ("PatientID", "IssuerOfPatientID", "PatientName", "PatientBirthDate", "PatientSex")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredUpdate:
-    """The part of an update that a study follows.
-
-    id: a number in the order of arrival, and a hash of the message
-    at: when it came
-    files: of the films that it changes
-    changes: the new values, by keyword
-    """
-
-    id: str
-    event: str
-    at: datetime
-    files: frozenset[str]
-    changes: Mapping[str, str]
-
-
-def to_json(update: StoredUpdate) -> JsonObject:
-    """Return an update as it is stored."""
-    return {**encode(update), "files": [*sorted(update.files)]}
-
-
-def from_json(documents: Iterable[JsonObject], *, ids: Collection[str] | None = None) -> list[StoredUpdate]:
-    """Return the stored updates of a study in the order of arrival; ids: only these."""
-    stored = (decode(StoredUpdate, content) for content in documents if ids is None or content["id"] in ids)
-    return sorted(stored, key=lambda update: update.id)
 
 
 def changes_of(update: PatientUpdate, header: Dataset) -> dict[str, str]:
@@ -78,11 +48,10 @@ def changes_of(update: PatientUpdate, header: Dataset) -> dict[str, str]:
     return {keyword: value for keyword, value in new.items() if value and value != whole_text(header, keyword)}
 
 
-def before(path: Path, updates: Sequence[StoredUpdate], *, character_set: str) -> list[Dataset]:
-    """Return the header of a received film as it was before each update of it; none if it has none."""
-    own = [update for update in updates if path.name in update.files]
-    header = header_of(path, character_set=character_set) if own else None
-    return [] if header is None else [corrected(header, path.name, own[:number]) for number in range(len(own))]
+def before(header: Dataset, file: str, updates: Sequence[StoredUpdate]) -> list[Dataset]:
+    """Return the header of a film as it was before each update of it, the received one first; none if it has none."""
+    own = [update for update in updates if file in update.files]
+    return [corrected(header, file, own[:number]) for number in range(len(own))]
 
 
 def names_another(update: PatientUpdate, header: Dataset) -> bool:
@@ -91,11 +60,11 @@ def names_another(update: PatientUpdate, header: Dataset) -> bool:
 
 
 def corrected(header: Dataset, file: str, updates: Iterable[StoredUpdate]) -> Dataset:
-    """Return the header of a film as updates change it; updates: in the order of arrival."""
+    """Return the header of a film as updates change it, and leave it as it was; updates: in the order of arrival."""
     own = [update for update in updates if file in update.files]
     if not own:
         return header
-    changed = copy.copy(header)
+    changed = copy.deepcopy(header)  # a shallow copy of a pydicom dataset shares its elements
     for update in own:
         for keyword, value in update.changes.items():
             setattr(changed, keyword, value)
@@ -104,86 +73,79 @@ def corrected(header: Dataset, file: str, updates: Iterable[StoredUpdate]) -> Da
     return changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """The updates that the rounds of a study follow, and what its earlier rounds wrote.
+def notes(
+    facts: StudyFacts,
+    report: Report,
+    *,
+    headers: Mapping[str, Dataset],
+    parts: Sequence[Collection[str]],
+    written: Collection[OutputObject],
+    content_of: ContentOf,
+    zone: ZoneInfo,
+) -> Iterator[Written]:
+    """Write a note for each identity that new updates have ended, about the node's objects that carry it.
 
-    updates: of this round, in the order of arrival
-    earlier: the rounds before this one
-    answers: what a person has sent, with the updates that each follows
-    header_of: reads the received header of a file; None if it cannot be read
+    facts: those that the round knows
+    headers: as received, by file, of what the new updates change (`new_files`), as far as it can be read
     parts: films that are of one patient and accession number by now, by SOP Instance UID
+    written: the other outputs of this round, which carry the new identity
     """
+    known = _followed(facts)
+    before = [update for update in facts.updates if update.id in known]
+    ended = {file: corrected(headers[file], file, before) for file in new_files(facts) if file in headers}
+    named: set[OutputObject] = set(written)
 
-    updates: Sequence[StoredUpdate]
-    earlier: Sequence[RoundMark]
-    answers: Sequence[SentAnswer]
-    header_of: Callable[[str], Dataset | None]
-    parts: Sequence[Collection[str]]
+    def place(file: str) -> tuple[int, tuple[str, ...]]:
+        own = (number for number, part in enumerate(parts) if sop_instance_uid_of(file) in part)
+        return next(own, len(parts)), _identity(ended[file])
 
-    def notes(
-        self,
-        report: Report,
-        *,
-        written: Collection[OutputObject],
-        content_of: Callable[[OutputObject], bytes | None],
-        zone: ZoneInfo,
-    ) -> Iterator[Written]:
-        """Write a note for each identity that new updates have ended, about the node's objects that carry it.
+    for _, files in groupby(sorted(ended, key=place), key=place):
+        group = list(files)
+        found = (_carrying(facts, group, before, content_of), _answering(facts, group, known, content_of))
+        own = [output for output in _by_series(*found) if output not in named]
+        named.update(own)
+        if own:
+            films = frozenset(map(sop_instance_uid_of, group))
+            note = RejectionNote(title=TITLE, rejected=films, header=ended[group[0]])
+            yield rejection.write(note, own, report, zone=zone)
 
-        written: the other outputs of this round, which carry the new identity
-        """
-        known = {update for mark in self.earlier for update in mark.corrections}
-        new = [update for update in self.updates if update.id not in known]
-        before = [update for update in self.updates if update.id in known]
-        headers = {}
-        for file in sorted(frozenset[str]().union(*(update.files for update in new))):
-            if (header := self.header_of(file)) is not None:
-                headers[file] = corrected(header, file, before)
-        named: set[OutputObject] = set(written)
 
-        def place(file: str) -> tuple[int, tuple[str, ...]]:
-            own = (number for number, part in enumerate(self.parts) if sop_instance_uid_of(file) in part)
-            return next(own, len(self.parts)), _identity(headers[file])
+def new_files(facts: StudyFacts) -> list[str]:
+    """Return the files of the films that updates change which no earlier round has followed."""
+    known = _followed(facts)
+    return sorted(frozenset[str]().union(*(update.files for update in facts.updates if update.id not in known)))
 
-        for _, files in groupby(sorted(headers, key=place), key=place):
-            group = list(files)
-            found = (self._carrying(group, before, content_of), self._answering(group, known, content_of))
-            own = [output for output in _by_series(*found) if output not in named]
-            named.update(own)
-            if own:
-                films = frozenset(map(sop_instance_uid_of, group))
-                note = RejectionNote(title=TITLE, rejected=films, header=headers[group[0]])
-                yield rejection.write(note, own, report, zone=zone)
 
-    def _carrying(
-        self,
-        files: Iterable[str],
-        before: Iterable[StoredUpdate],
-        content_of: Callable[[OutputObject], bytes | None],
-    ) -> list[OutputObject]:
-        """Return the outputs about films that no note has rejected: those since the last update of each film."""
-        found = {}
-        for file in files:
-            ids = {update.id for update in before if file in update.files}
-            first = next((place for place, mark in enumerate(self.earlier) if ids <= set(mark.corrections)), 0)
-            outputs = [output for mark in self.earlier[first:] for output in mark.outputs]
-            for output in rejection.outputs_about([sop_instance_uid_of(file)], outputs, content_of):
-                found[output.sop_instance_uid] = output
-        return list(found.values())
+def _followed(facts: StudyFacts) -> frozenset[str]:
+    return frozenset[str]().union(*(mark.corrections for mark in facts.rounds))
 
-    def _answering(
-        self, files: Iterable[str], known: Collection[str], content_of: Callable[[OutputObject], bytes | None]
-    ) -> list[OutputObject]:
-        """Return the objects of answers about films that follow all known updates of their film, but not all others."""
-        found: list[OutputObject] = []
-        for file in files:
-            of_film = [update for update in self.updates if file in update.files]
-            for answer in self.answers:
-                missing = [update.id for update in of_film if not answer.follows(update.id, at=update.at)]
-                if missing and not set(missing) & set(known):
-                    found += rejection.outputs_about([sop_instance_uid_of(file)], answer.outputs, content_of)
-        return found
+
+def _carrying(
+    facts: StudyFacts, files: Iterable[str], before: Iterable[StoredUpdate], content_of: ContentOf
+) -> list[OutputObject]:
+    """Return the outputs about films that no note has rejected: those since the last update of each film."""
+    found = {}
+    for file in files:
+        ids = {update.id for update in before if file in update.files}
+        first = next((place for place, mark in enumerate(facts.rounds) if ids <= set(mark.corrections)), 0)
+        outputs = [output for mark in facts.rounds[first:] for output in mark.outputs]
+        for output in rejection.outputs_about([sop_instance_uid_of(file)], outputs, content_of):
+            found[output.sop_instance_uid] = output
+    return list(found.values())
+
+
+def _answering(
+    facts: StudyFacts, files: Iterable[str], known: Collection[str], content_of: ContentOf
+) -> list[OutputObject]:
+    """Return the objects of answers about films that follow all known updates of their film, but not all others."""
+    found: list[OutputObject] = []
+    for file in files:
+        of_film = [update for update in facts.updates if file in update.files]
+        for answer in facts.answers:
+            missing = [update.id for update in of_film if not answer.follows(update.id, at=update.at)]
+            if missing and not set(missing) & set(known):
+                found += rejection.outputs_about([sop_instance_uid_of(file)], answer.outputs, content_of)
+    return found
 
 
 def _by_series(*several: Iterable[OutputObject]) -> list[OutputObject]:
@@ -197,7 +159,7 @@ def _identity(header: Dataset) -> tuple[str, ...]:
 def header_of(path: Path, *, character_set: str) -> Dataset | None:
     """Read the header of a received object; None if it is damaged, removed, or this program's own."""
     try:
-        return decoding.read_header(path, character_set=character_set)
+        return header_reading.read_header(path, character_set=character_set)
     except Undecodable:
         return None
     except OSError as error:

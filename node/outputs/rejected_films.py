@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from node.errors import InputError
-from node.outputs import rejection
-from node.outputs.rejection import notes_among
 from node.store.instances import Instance
-from node.store.rounds import RoundMark
 from node.store.spool import Spool
+from node.store.study_facts import StudyFacts, notes_among
 
 REASONS: Final = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
 """The reasons of the metric, by the code of the note's title."""
@@ -53,14 +51,12 @@ def require_valid(spool: Spool, film: Instance) -> None:
         raise InputError(f"this film was {why.said}; what the node reported on it is void")
 
 
-def count_new(spool: Spool, study_uid: str, files: Collection[str], earlier: Collection[RoundMark]) -> Counter[str]:
-    """Count by reason the films that the notes of a round reject and no earlier round has; unknown films count."""
-    notes = notes_among(spool.received_path(study_uid, file) for file in files)
-    covered = {file for mark in earlier for file in mark.files}
-    known = rejection.rejected_by({file: note for file, note in notes.items() if file in covered})
+def count_new(facts: StudyFacts) -> Counter[str]:
+    """Count by reason the films that the notes of a round reject and no earlier round has; unknown films count.
+
+    facts: those that the round knows
+    """
     counted: Counter[str] = Counter()
-    for file, note in notes.items():
-        if file not in covered:
-            counted[REASONS[note.title.value]] += len(note.rejected - known)
-            known |= note.rejected
+    for note, films in facts.new_notes():
+        counted[REASONS[note.title.value]] += len(films)
     return +counted  # a note about films that are rejected already rejects none

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -15,18 +14,14 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 from pydicom.uid import UID, KeyObjectSelectionDocumentStorage
 
-from node.dicom import rejection_note
 from node.dicom.rejection_note import RejectionNote
 from node.domain import MESSAGE_KIND, OutputObject, Report, Subject
-from node.errors import Undecodable
 from node.outputs import document, highdicom_gaps
 from node.outputs.kinds import Written
 from node.outputs.parts import divide
 from node.outputs.patient import best_described
-from node.read import decoding
-from node.store import received
 from node.store.rounds import RoundMark
-from node.store.sent_answers import SentAnswer
+from node.store.study_facts import StudyFacts
 
 KIND: Final = "rejection"
 """The kind of these outputs; no setting names it, since each destination of DICOM objects gets them."""
@@ -34,57 +29,28 @@ KIND: Final = "rejection"
 SOP_CLASS: Final[UID] = KeyObjectSelectionDocumentStorage
 _SERIES_NUMBER: Final = 9990
 
-
-def notes_among(paths: Iterable[Path]) -> dict[str, RejectionNote]:
-    """Return the rejection notes among received objects, by file name; a damaged object is none."""
-    notes = {}
-    for path in paths:
-        if not (rejection_note.may_be(path) and received.is_intact(path)):
-            continue
-        try:
-            note = rejection_note.parse(decoding.read_header(path))
-        except Undecodable:
-            continue
-        if note is not None:
-            notes[path.name] = note
-    return notes
-
-
-def rejected_by(notes: Mapping[str, RejectionNote]) -> frozenset[str]:
-    """Return the SOP Instance UIDs that any of the notes rejects."""
-    return frozenset[str]().union(*(note.rejected for note in notes.values()))
+ContentOf = Callable[[OutputObject], bytes | None]
+"""Reads an earlier output; None if it is missing or damaged."""
 
 
 def own_notes(
-    notes: Mapping[str, RejectionNote],
-    report: Report,
-    *,
-    earlier: Sequence[RoundMark],
-    answers: Iterable[SentAnswer],
-    headers: Mapping[str, Dataset],
-    content_of: Callable[[OutputObject], bytes | None],
-    zone: ZoneInfo,
+    facts: StudyFacts, report: Report, *, headers: Mapping[str, Dataset], content_of: ContentOf, zone: ZoneInfo
 ) -> Iterator[Written]:
     """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
 
     A note about films of several patients or accession numbers gets an answer for each.
-    notes: all of the study, in the order of the round's files
-    earlier: the rounds before this one
-    answers: what a person has sent about the study
+    facts: those that the round knows
     headers: of all films that the node has, by SOP Instance UID
     """
-    covered = {file for mark in earlier for file in mark.files}
-    written = [*(mark.outputs for mark in earlier), *(answer.outputs for answer in answers)]
+    written = [*(mark.outputs for mark in facts.rounds), *(answer.outputs for answer in facts.answers)]
     outputs = list(chain.from_iterable(written))
-    known = rejected_by({file: note for file, note in notes.items() if file in covered})
-    for note in (note for file, note in notes.items() if file not in covered):
+    for note, films in facts.new_notes():
         named = set[OutputObject]()
         for alone in _by_part(note, report.study_uid, headers):
-            about = outputs_about(alone.rejected - known, outputs, _or_films(earlier, content_of))
+            about = outputs_about(alone.rejected & films, outputs, _or_films(facts.rounds, content_of))
             if own := [output for output in about if output not in named]:
                 named.update(own)
                 yield write(alone, own, report, zone=zone)
-        known |= note.rejected
 
 
 def _by_part(note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset]) -> list[RejectionNote]:
@@ -104,9 +70,7 @@ def _by_part(note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset]
     ]
 
 
-def _or_films(
-    earlier: Sequence[RoundMark], content_of: Callable[[OutputObject], bytes | None]
-) -> Callable[[OutputObject], bytes | None]:
+def _or_films(earlier: Sequence[RoundMark], content_of: ContentOf) -> ContentOf:
     """Return what reads an output; of one that was removed, and is about no single film, all films it may be about."""
     of_study = ((mark, output) for mark in earlier for output in mark.outputs if not output.subject.film)
     films_of = {output: mark.films_beside(output) for mark, output in of_study}
@@ -120,9 +84,7 @@ def _or_films(
     return read
 
 
-def outputs_about(
-    films: Iterable[str], outputs: Iterable[OutputObject], content_of: Callable[[OutputObject], bytes | None]
-) -> list[OutputObject]:
+def outputs_about(films: Iterable[str], outputs: Iterable[OutputObject], content_of: ContentOf) -> list[OutputObject]:
     """Return the DICOM outputs that refer to any of the films, each once, sorted by series.
 
     An output whose content was removed counts if it records its film.

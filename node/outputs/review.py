@@ -8,7 +8,7 @@ from node.domain import Film, Finding, FindingState
 from node.metrics import ReviewReason
 from node.outputs import impression, wording
 from node.store.reviews import ReviewRow
-from node.store.spool import Spool
+from node.store.study_facts import StudyFacts
 
 
 def open_findings(film: Film) -> Sequence[Finding]:
@@ -25,16 +25,16 @@ def reason_of(findings: Sequence[Finding]) -> ReviewReason:
     return "near_threshold" if is_near else "uncalibrated"
 
 
-def rows_of(spool: Spool, study_uid: str, films: Iterable[Film]) -> Iterator[ReviewRow]:
+def rows_of(facts: StudyFacts, films: Iterable[Film]) -> Iterator[ReviewRow]:
     """Yield a row for each film of a study that waits; films: with their corrections, without rejected ones."""
-    received_at = {item.sop_instance_uid: item.received_at for item in spool.study(study_uid).instances}
+    received_at = {item.sop_instance_uid: item.received_at for item in facts.instances}
     for film in films:
         if film.source in received_at and (findings := open_findings(film)):
             yield ReviewRow(
-                study_uid=study_uid,
+                study_uid=facts.uid,
                 film=film.source,
                 reason=reason_of(findings),
-                is_stat=spool.is_stat(study_uid),
+                is_stat=facts.is_stat,
                 urgency=impression.urgency(findings[0]),
                 received_at=received_at[film.source].timestamp(),
             )

@@ -7,7 +7,7 @@ Patient, order numbers and identifiers of the observations are those under which
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo
 from node.domain import MESSAGE_KIND, OutputObject, Report, derive_uid
 from node.hl7.text import SEGMENT_END, Message, read
 from node.outputs import oru
-from node.store.rounds import RoundMark
+from node.outputs.rejection import ContentOf
+from node.store.study_facts import StudyFacts, rejected_by
 
 _WITHDRAWN, _WRONG = "X", "W"
 _TIME_OF_MESSAGE, _CONTROL_ID = 6, 9  # MSH counts its delimiter as a field
@@ -24,21 +25,16 @@ _FIELD: Final = "|"
 
 
 def withdraw(
-    earlier: Sequence[RoundMark],
-    report: Report,
-    *,
-    rejected: Collection[str],
-    instead: Iterable[bytes],
-    content_of: Callable[[OutputObject], bytes | None],
-    zone: ZoneInfo,
+    facts: StudyFacts, report: Report, *, instead: Iterable[bytes], content_of: ContentOf, zone: ZoneInfo
 ) -> Iterator[tuple[OutputObject, bytes]]:
     """Yield the withdrawal of each newest result whose films are all rejected, if no other takes its place.
 
-    earlier: the rounds before this one; a result whose content was removed with its study is not withdrawn
-    rejected: SOP Instance UIDs
+    A result whose content was removed with its study is not withdrawn.
+    facts: those that the round knows
     instead: the new results; one takes the place of an earlier one of the same patient and accession number
     """
-    results = [output for mark in earlier for output in mark.outputs if output.kind == MESSAGE_KIND and rejected]
+    rejected = rejected_by(facts.notes.values())
+    results = [output for mark in facts.rounds for output in mark.outputs if output.kind == MESSAGE_KIND and rejected]
     places = [_place(read(content)) for content in instead]
     seen: set[str] = set()
     for result in reversed(results):

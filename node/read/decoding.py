@@ -16,22 +16,19 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.tag import Tag
+from pydicom.dataset import Dataset
 from pydicom.uid import (
     UID,
-    ExplicitVRBigEndian,
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
     RLELossless,
 )
 
-from node.dicom import attributes, display_shutter, film_text, header, overlay_planes
+from node.dicom import attributes, display_shutter, header, header_reading, overlay_planes
 from node.dicom.display_shutter import DisplayShutter
 from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
 from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
+from node.dicom.header_reading import read_header
 from node.dicom.overlay_planes import Mask, OverlayPlane
-from node.domain import Box, Note, Reason, Side, is_uid
+from node.domain import Box, Note, Reason, Side
 from node.errors import ConfigError, Undecodable, is_of_disk
 from node.read import decoder_processes, grayscale, overlay_drawing, pixel_format
 from node.read.codecs import Cells
@@ -42,10 +39,8 @@ GrayPicture = npt.NDArray[np.float32]
 BytePicture = npt.NDArray[np.uint8]
 Square = Callable[[int, int], tuple[float, float, float, float]]
 
-_LONG_BYTES = 4096
 _LONGEST_BYTES = 16 * 2**20
 """Of a value that is read at once, with a film that is decoded: twice the largest overlay plane."""
-_STUDY_INSTANCE_UID = Tag("StudyInstanceUID")
 _MOST_ALLOCATED = 64
 _SIDE_TOLERANCE = 0.05
 _TURNS = {
@@ -73,38 +68,6 @@ class Radiograph:
     framing: Framing
     sides_known: bool = False
     notes: tuple[Note, ...] = ()
-
-
-def read_header(path: Path, *, character_set: str = "") -> Dataset:
-    """Read the header of one DICOM file, with or without preamble and file meta information; its text is decoded.
-
-    character_set: a defined term, for text that is neither in the header's own set nor UTF-8; "" for none
-    The dataset has PixelData if the file has it, as `routing.choose` needs; long values are read from the file on first
-    access. Raises Undecodable if the file names no SOP class or no valid SOP instance, and OSError for an error of the
-    disk.
-    """
-    return read_noted_header(path, character_set=character_set)[0]
-
-
-def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, tuple[Note, ...]]:
-    """Read a header as `read_header` does, with what is to be said of its text and of the order of its elements."""
-    order = header.Order()
-    dataset = _read(path, order=order)
-    if not is_uid(attributes.text(dataset, "SOPInstanceUID")):
-        raise Undecodable(Reason.UNDECODABLE, "its SOP Instance UID is none (PS3.5 9.1); correct it at the sender")
-    notes = film_text.settle(dataset, site=character_set)
-    return dataset, (*notes, Note.HEADER_DISORDERED) if order.is_broken else notes
-
-
-def read_identity(path: Path) -> Dataset:
-    """Read SOP class, SOP instance and study of a DICOM file; raises the errors of `read_header`."""
-    dataset = _read(path, stop_when=lambda tag, _vr, _length: tag > _STUDY_INSTANCE_UID)
-    header.require_order(path)
-    identity = Dataset()
-    with attributes.quiet():
-        for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID"):
-            setattr(identity, keyword, attributes.text(dataset, keyword))
-    return identity
 
 
 def load(path: Path, *, gray: str, square: Square) -> Radiograph:
@@ -294,47 +257,7 @@ def _turn(film_header: FilmHeader) -> Turn | None:
 
 def _read_before_pixels(path: Path) -> Dataset:
     """Read what says how the pixels are displayed, at once: an error of the disk is raised, and not met later."""
-    return _read(path, longest_bytes=_LONGEST_BYTES, stop_when=header.at_pixels)
-
-
-def _read(
-    path: Path,
-    *,
-    longest_bytes: int = _LONG_BYTES,
-    stop_when: header.StopWhen | None = None,
-    order: header.Order | None = None,
-) -> Dataset:
-    try:
-        with attributes.quiet():
-            dataset = header.read(path, longest_bytes=longest_bytes, stop_when=stop_when, order=order)
-            if not dataset:
-                # pydicom 3.0.2 discards everything it has read when an encapsulated value has no end.
-                dataset = header.read(path, longest_bytes=longest_bytes, stop_when=header.at_pixels)
-                if dataset:
-                    dataset.add_new("PixelData", "OB", b"")
-                    dataset["PixelData"].is_undefined_length = True
-    except (Undecodable, MemoryError):  # lack of memory is no fault of the film
-        raise
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
-        if is_of_disk(error):
-            raise
-        raise Undecodable(Reason.UNDECODABLE, f"not readable as DICOM ({type(error).__name__})") from error
-    if not (attributes.text(dataset, "SOPClassUID") and attributes.text(dataset, "SOPInstanceUID")):
-        raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class or no SOP instance")
-    _complete_meta(dataset)
-    return dataset
-
-
-def _complete_meta(dataset: Dataset) -> None:
-    """Add the transfer syntax that pydicom detected to a file without file meta information."""
-    meta = getattr(dataset, "file_meta", None) or FileMetaDataset()
-    if not meta.get("TransferSyntaxUID"):
-        is_implicit, is_little_endian = dataset.original_encoding
-        explicit = ExplicitVRLittleEndian if is_little_endian else ExplicitVRBigEndian
-        meta.TransferSyntaxUID = ImplicitVRLittleEndian if is_implicit else explicit
-    dataset.file_meta = meta
+    return header_reading.read(path, longest_bytes=_LONGEST_BYTES, stop_when=header.at_pixels)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydicom.dataset import Dataset
 
 from node import log
+from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.dicom.spacing import calibrated_spacing
 from node.domain import Film, FilmView, ModelIdentity, Note, Reason
@@ -46,13 +47,13 @@ def answer_film(
 ) -> Answered:
     """Route one object, and read it if it is a frontal chest film.
 
-    character_set: as in `decoding.read_header`
+    character_set: as in `header_reading.read_header`
     timed: measures the steps route, decode and read
     A film on which another network than ChEX fails is answered with this reason; the log says what failed.
     Raises Undecodable only when the file is not a DICOM object, and OSError for an error of the disk.
     """
     with timed("route"):
-        dataset, notes = decoding.read_noted_header(path, character_set=character_set)
+        dataset, notes = header_reading.read_noted_header(path, character_set=character_set)
         header = parse_header(dataset)
         decision = routing.choose(header, routing.rules_for(reader.ages))
         decision = replace(decision, notes=(*decision.notes, *notes))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contract import Question
+from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.domain import Box
 from node.errors import InputError, Undecodable
@@ -35,7 +36,7 @@ def check(path: Path, ages: Container[int] | None = None) -> None:
         decoder_processes.of_this_process().decode_picture(path)
         return
     try:
-        decision = routing.choose(parse_header(decoding.read_header(path)), routing.rules_for(ages))
+        decision = routing.choose(parse_header(header_reading.read_header(path)), routing.rules_for(ages))
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
     if decision.action is not routing.Action.READ:

@@ -16,6 +16,7 @@ from node.prompt_set import PromptSet
 from node.store.ledger import Ledger
 from node.store.reviews import ReviewRow
 from node.store.spool import Spool
+from node.store.study_facts import load
 from node.web.studies import received_films
 
 _PAUSE_SECONDS = 3600.0
@@ -44,6 +45,6 @@ class ReviewFinder(Periodic):
         try:
             seen = received_films(study_uid, self._spool, self._prompts())
             films = [item.film for item in seen if item.film is not None and item.rejected is None]
-            return list(review.rows_of(self._spool, study_uid, films))
+            return list(review.rows_of(load(self._spool, study_uid), films))
         except (FileNotFoundError, KeyError, TypeError, ValueError):
             return []

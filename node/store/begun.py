@@ -14,6 +14,12 @@ from typing import Final
 from node.errors import is_of_file
 from node.turns import Turns
 
+MOST_INTERRUPTIONS: Final = 4
+"""How often the process may end while it reads one film, or writes the outputs of one study; then that is parked.
+
+All but the first time the film was read alone: what is in hand beside a film that ends the process is never parked.
+"""
+
 SUFFIX: Final = ".begun"
 """Of the files that count; they belong to this machine, and are never copied elsewhere."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -50,9 +51,15 @@ def marks(folder: Path) -> list[RoundMark]:
     return [mark for content in found if (mark := _mark(content)) is not None]
 
 
-def covered(marks: Iterable[RoundMark]) -> set[str]:
-    """Return the files that rounds have covered; marks: oldest first."""
+def covered(marks: Collection[RoundMark], *, said: Iterable[str] = ()) -> set[str]:
+    """Return the files that rounds have covered: none if something was said of the study that no round follows.
+
+    marks: oldest first
+    said: ids of corrections and of updates of the patient
+    """
     answered: set[str] = set()
+    if not {*chain.from_iterable(mark.corrections for mark in marks)}.issuperset(said):
+        return answered
     for mark in marks:
         answered |= set(mark.files)
         answered -= mark.parked.keys()

@@ -36,7 +36,7 @@ from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused
-from node.store import begun, documents, files, output_files, received, rounds, spool_format
+from node.store import begun, files, output_files, received, rounds, spool_format
 from node.store.begun import BegunWork
 from node.store.conflict import has_other_pixels
 from node.store.folders import Folders
@@ -238,12 +238,24 @@ class Spool:
         return sorted(kept, key=lambda reading: reading[0])
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
-        """Store a document of a study, see `documents`; a correction makes its films unread until a round follows."""
+        """Store a document of a study, synced; a correction makes its films unread until a round follows.
+
+        Raises FileNotFoundError if the study was removed: retention would not remove a folder that is made again.
+        """
         if kind == "questions":
             self.index.add(name, study_uid)
-        folder, path = self._folder(study_uid), f"{kind}/{name}.json"
-        keep = partial(documents.keep, folder, path, content=content, folders=self._folders, place=self.place)
-        _ = self.place.patiently(keep) if kind == "objects" else keep()  # a person waits for the others
+        folder = self._folder(study_uid)
+
+        def keep() -> None:
+            with self._folders.of(folder) as make:
+                (folder / "received").stat()
+                make(folder / kind)
+            self.place.write(folder / kind / f"{name}.json", files.to_json(content))
+
+        if kind == "objects":  # a person waits for the others
+            self.place.patiently(keep)
+        else:
+            keep()
 
     def drop_document(self, study_uid: str, kind: DocumentKind, name: str) -> None:
         """Remove a document, if it is there. Raises OSError."""
@@ -413,8 +425,6 @@ def _has_unread(folder: Path) -> bool:
 
 def _unread(folder: Path) -> Iterator[Path]:
     marks = rounds.marks(folder / "rounds")
-    followed = {correction for mark in marks for correction in mark.corrections}
-    kinds = (folder / "corrections", folder / "patients")
-    is_corrected = any(path.stem not in followed for kind in kinds for path in files.listed(kind, "*.json"))
-    covered = set[str]() if is_corrected else rounds.covered(marks)
+    said = (path.stem for kind in ("corrections", "patients") for path in files.listed(folder / kind, "*.json"))
+    covered = rounds.covered(marks, said=said)
     return (path for path in received.newest(folder / "received") if path.name not in covered)

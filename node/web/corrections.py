@@ -13,7 +13,7 @@ from node.character_sets import visible
 from node.errors import InputError, RetryLater
 from node.jobs import answered_film, correcting
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm
-from node.outputs.correction import Correction, CorrectionKind
+from node.store.correction import Correction, CorrectionKind
 from node.web.api import FilmUid
 from node.web.forms import Edges, box_of
 from node.web.parts import Parts, WebParts

@@ -27,7 +27,8 @@ from node.errors import NodeError
 from node.jobs import answered_film, held_updates
 from node.outputs import patient, patient_update
 from node.outputs.gsps_grayscale import pixel_shape
-from node.outputs.patient_update import StoredUpdate
+from node.store import stored_updates
+from node.store.stored_updates import StoredUpdate
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.shown_corrections import show_corrections
@@ -136,7 +137,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         )
     header = None if own is None else header_of(own.instance.path, character_set=parts.spool.character_set)
     if header is not None and own is not None:
-        updates = patient_update.from_json(parts.spool.documents(uid, "patients"))
+        updates = stored_updates.of_study(parts.spool, uid)
         header = patient_update.corrected(header, own.instance.path.name, updates)
     corrections = None
     if own is not None and own.film is not None and own.status == "read":

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from node.domain import Film
 from node.outputs import wording
-from node.outputs.correction import Correction, CorrectionKind, active
+from node.store.correction import Correction, CorrectionKind, active
 from node.store.rounds import RoundMark
 
 _MADE: Final[Mapping[CorrectionKind, str]] = {

@@ -14,15 +14,15 @@ from typing import Literal
 from pydicom.dataset import Dataset
 
 from node.config import Settings
+from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
 from node.errors import Undecodable
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
-from node.outputs.correction import from_json
 from node.outputs.rejected_films import FilmRejection, rejections_of
 from node.prompt_set import PromptSet
-from node.read import decoding
 from node.store import lookup, question_objects
+from node.store.correction import from_json
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
 from node.store.rounds import coverage
@@ -319,7 +319,7 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
 def header_of(path: Path, *, character_set: str = "") -> Dataset | None:
     """Return the header of a film; None if it is removed or cannot be read."""
     try:
-        return decoding.read_header(path, character_set=character_set)
+        return header_reading.read_header(path, character_set=character_set)
     except (Undecodable, OSError):
         return None
 

@@ -13,8 +13,8 @@ import pytest
 from models import progress
 from node.domain import Box, Film, FindingState
 from node.outputs.corrected_film import SideOf, correct
-from node.outputs.correction import Correction, CorrectionKind
 from node.prompt_set import PromptSet
+from node.store.correction import Correction, CorrectionKind
 from tests.drills.sweep import corrections
 from tests.drills.sweep.__main__ import FIRST_SEED, run
 from tests.drills.sweep.films import of_phantoms

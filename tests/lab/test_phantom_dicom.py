@@ -12,6 +12,7 @@ import pytest
 from models.lab.phantoms import OTHER_KINDS
 from models.lab.phantoms.dicom import SIZES, DicomFilm, Format, film, format_of, other
 from models.phantoms import truth_line
+from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.domain import Reason
 from node.read import decoding, routing
@@ -61,7 +62,7 @@ def test_the_node_reads_a_film_as_the_frontal_that_it_is(
     made = film(SEED, stored(modality, photometric, bits=bits))
 
     path = kept(made, tmp_path)
-    decision = routing.choose(parse_header(decoding.read_header(path)), routing.RULES)
+    decision = routing.choose(parse_header(header_reading.read_header(path)), routing.RULES)
     read = decoding.load(path, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
 
     assert decision.action is Action.READ
@@ -81,7 +82,7 @@ def test_the_node_leaves_other_films_alone(
 ) -> None:
     path = kept(other(SEED, kind, stored(modality)), tmp_path)
 
-    assert routing.choose(parse_header(decoding.read_header(path)), routing.RULES).reason is reason
+    assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES).reason is reason
 
 
 def test_a_seed_throws_every_way_to_store_a_film() -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node.pipeline import MOST_INTERRUPTIONS
 from node.store import begun
-from node.store.begun import BegunWork
+from node.store.begun import MOST_INTERRUPTIONS, BegunWork
 from tests.support.damage import FILM, STUDY, Bench, benches
 from tests.support.peers import wait_until
 

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from pydicom import Dataset
 
 from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState
+from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place
 from node.orders.store import OrderStore
 from node.outputs import impression
 from node.outputs.kinds import OUTPUTS
-from node.pipeline import CRITICAL_SECONDS, Pipeline, delivery_place
+from node.pipeline import Pipeline
 from node.read import prompts
 from node.settings.destinations import DicomDestination, Hl7Destination
 from node.store.database import connect

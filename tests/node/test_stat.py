@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.hl7.order import Priority
+from node.jobs.queue_places import Waiting, queue_place, waiting
 from node.orders.store import OrderStore
-from node.outputs.kinds import DEFAULT_OUTPUTS
-from node.pipeline import Pipeline, Waiting, queue_place
-from node.read import prompts
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films
-from tests.support.fakes import ScriptedReader
 from tests.support.ordered import PATIENT, ordered
 
 MOMENTS = st.datetimes(datetime(2025, 1, 2), datetime(2090, 1, 1), timezones=st.just(UTC))
@@ -72,14 +68,6 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.spool, self.orders = Spool(folder), OrderStore(folder)
-        self.pipeline = Pipeline(
-            spool=self.spool,
-            orders=self.orders,
-            reader=ScriptedReader(),
-            prompts=prompts.load("chexpert14"),
-            zone=ZoneInfo("UTC"),
-            kinds=DEFAULT_OUTPUTS,
-        )
 
     def keep(self, name: str, *, arrived: datetime = ARRIVED) -> str:
         """Receive one film of the study; the name of its file."""
@@ -100,14 +88,14 @@ def test_a_study_that_gets_films_again_and_again_keeps_its_place(bench: Bench) -
     bench.keep("unread")
     bench.keep("newest", arrived=ARRIVED + MINUTE)
 
-    assert bench.pipeline.waiting(STUDY) == Waiting(arrived_at=ARRIVED, is_stat=False)
+    assert waiting(bench.spool, bench.orders, STUDY) == Waiting(arrived_at=ARRIVED, is_stat=False)
 
 
 def test_a_study_whose_sender_called_it_urgent_is(bench: Bench) -> None:
     bench.keep("film")
     bench.spool.mark_stat(STUDY)
 
-    assert bench.pipeline.waiting(STUDY).is_stat
+    assert waiting(bench.spool, bench.orders, STUDY).is_stat
 
 
 @pytest.mark.parametrize(("study_uid", "accession"), [(STUDY, ""), ("", "A1")])
@@ -119,7 +107,7 @@ def test_an_order_says_how_urgent_a_study_is(
     bench.orders.keep(ordered(accession="A2", priority=Priority.STAT))
     bench.orders.keep(ordered(study_uid=study_uid, accession=accession, priority=Priority(priority)))
 
-    assert bench.pipeline.waiting(STUDY).is_stat is is_stat
+    assert waiting(bench.spool, bench.orders, STUDY).is_stat is is_stat
 
 
 def test_a_broken_film_names_no_patient_that_an_order_is_for(bench: Bench) -> None:
@@ -128,4 +116,4 @@ def test_a_broken_film_names_no_patient_that_an_order_is_for(bench: Bench) -> No
     films.keep_bytes(bench.spool, study_uid=STUDY, sop_instance_uid="1.2.3", meta=meta, body=b"no dataset")
     bench.orders.keep(ordered(study_uid=STUDY, priority=Priority.STAT))
 
-    assert not bench.pipeline.waiting(STUDY).is_stat
+    assert not waiting(bench.spool, bench.orders, STUDY).is_stat

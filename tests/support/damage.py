@@ -88,12 +88,11 @@ class Bench:
         """Read what is new: the outcomes in order of arrival, and what is to be delivered."""
         plan = self.steps.plan(STUDY)
         assert plan is not None
-        outcomes = [self.steps.read(STUDY, file) for file in plan["files"]]
+        outcomes = [self.steps.read(STUDY, file) for file in plan.files]
         written = self.steps.write(plan)
         assert written is not None
         assert self.steps.finish(plan, [str(outcome) for outcome in outcomes], written) is False
-        by_destination = written["deliveries"]
-        return outcomes, [Delivery(**delivery) for several in by_destination.values() for delivery in several]
+        return outcomes, [delivery for several in written.deliveries.values() for delivery in several]
 
     def output(self, kind: str) -> Path:
         """The newest output of a kind."""
@@ -115,7 +114,7 @@ def benches(folder: Path, archive: peers.ReceivingArchive | None = None, *, vers
 
 def interrupted(bench: Bench, path: Path) -> None:
     """Leave what four processes leave that end while they read a film."""
-    key = bench.steps.pipeline._key(path.name)
+    key = bench.steps.pipeline.films.key(path.name)
     folder = bench.folder / "studies" / STUDY / "readings"
     folder.mkdir(exist_ok=True)
     (folder / f"{key}.begun").write_bytes(b"4")

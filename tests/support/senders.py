@@ -22,12 +22,11 @@ def run_round(steps: Steps, study_uid: str) -> dict[str, list[Delivery]]:
     """Read what is new of a study; returns what is to be delivered to each destination."""
     plan = steps.plan(study_uid)
     assert plan is not None
-    outcomes = [steps.read(study_uid, file) for file in plan["files"]]
+    outcomes = [steps.read(study_uid, file) for file in plan.files]
     written = steps.write(plan)
     assert written is not None
     steps.finish(plan, cast(list[str], outcomes), written)
-    by_destination = written["deliveries"]
-    return {name: [Delivery(**fields) for fields in several] for name, several in by_destination.items()}
+    return {name: list(several) for name, several in written.deliveries.items()}
 
 
 def deliver(

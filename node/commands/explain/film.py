@@ -9,6 +9,7 @@ from typing import Final
 
 from node.commands.explain.values import ABSENT, shown, uid_name
 from node.config import CHEX
+from node.dicom import header_reading
 from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
@@ -116,11 +117,11 @@ def explain_file(path: Path, *, model: Path, reader: str = CHEX, character_set: 
     """Explain what the node would do with one DICOM file.
 
     model, reader: the model directory, and the network that reads with it, which determine the analyzed square
-    character_set: as in `decoding.read_header`
+    character_set: as in `header_reading.read_header`
     Raises InputError when the file cannot be read, or is not a DICOM object.
     """
     try:
-        dataset, notes = decoding.read_noted_header(path, character_set=character_set)
+        dataset, notes = header_reading.read_noted_header(path, character_set=character_set)
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a DICOM file") from error
     except OSError as error:

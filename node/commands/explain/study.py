@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from node.config import Settings
+from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.domain import JsonObject, OutputObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs import processes
 from node.outputs.rejected_films import rejections_of
-from node.read import decoding, routing
+from node.read import routing
 from node.read.routing import Action
 from node.store import lookup, question_objects, received, sent_answers
 from node.store.instances import Instance, newest_reading
@@ -234,7 +235,7 @@ def _outcome(
     if parked is not None:
         return parked
     try:
-        decision = routing.choose(parse_header(decoding.read_header(instance.path)), routing.rules_for(None))
+        decision = routing.choose(parse_header(header_reading.read_header(instance.path)), routing.rules_for(None))
     except Undecodable:
         return Reason.UNDECODABLE
     return f"left alone ({decision.reason})" if decision.action is Action.LEAVE else "answered"

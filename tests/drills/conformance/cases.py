@@ -13,7 +13,7 @@ import numpy as np
 from pydicom.dataset import Dataset
 
 from node.domain import Box, FindingState, derive_uid
-from node.outputs.correction import CorrectionKind
+from node.store.correction import CorrectionKind
 from tests.support import films
 
 Unit = tuple[float, float, float, float]

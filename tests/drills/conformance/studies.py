@@ -16,7 +16,6 @@ from models.contract import PromptKind, PromptReading
 from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.outputs import report_json, wording
 from node.outputs.corrected_film import correct
-from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.kinds import OUTPUTS
 from node.outputs.source import Source, from_files
 from node.outputs.writers import make_report, numbered, write_objects
@@ -25,6 +24,7 @@ from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import Reading
+from node.store.correction import Correction, CorrectionKind
 from tests.drills.conformance import cases
 from tests.drills.conformance.cases import Case, Exposure, Said, Unit
 from tests.support import films, samples

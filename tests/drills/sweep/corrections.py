@@ -24,9 +24,9 @@ from language.sentences import unstated
 from node.domain import Box, Film, Finding, FindingState
 from node.outputs import impression, oru, wording
 from node.outputs.corrected_film import CORRECTED, SideOf, correct
-from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.sr import report as sr
 from node.prompt_set import PromptSet
+from node.store.correction import Correction, CorrectionKind
 from tests.drills.sweep import patterns
 from tests.support import samples
 

@@ -14,8 +14,9 @@ import pytest
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from node.dicom.header import identify
+from node.dicom.header_reading import read_header
 from node.errors import Refused, Undecodable
-from node.read.decoding import picture_of, read_header
+from node.read.decoding import picture_of
 from node.store.conflict import has_other_pixels
 from tests.support import films
 

@@ -12,9 +12,10 @@ from pydicom.dataset import Dataset
 
 from node.domain import Delivery
 from node.jobs import answered_film
-from node.outputs import correction, wording
-from node.outputs.correction import Correction, CorrectionKind
+from node.outputs import wording
 from node.outputs.document import save_bytes
+from node.store import correction
+from node.store.correction import Correction, CorrectionKind
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.support import validators
 

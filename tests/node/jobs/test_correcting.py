@@ -15,10 +15,11 @@ from starlette.testclient import TestClient
 
 from node.commands.corrections import export
 from node.config import Settings
+from node.dicom import header_reading
 from node.jobs import answered_film
 from node.metrics import Metrics
 from node.outputs import report_json
-from node.read import decoding, prompts
+from node.read import prompts
 from node.store import files
 from node.store.instances import Instance
 from node.store.rounds import RoundMark
@@ -100,7 +101,7 @@ def test_a_study_that_goes_while_it_is_read_is_not_corrected(
     read: Read, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     step = "read_header" if gone == "received" else "film_from_json"
-    place = decoding if gone == "received" else answered_film
+    place = header_reading if gone == "received" else answered_film
     known = getattr(place, step)
 
     def removed_before(*arguments: object, **named: object) -> object:

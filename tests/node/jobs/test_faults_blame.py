@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 
 from node.config import Settings
 from node.domain import derive_uid
-from node.pipeline import MOST_INTERRUPTIONS
+from node.store.begun import MOST_INTERRUPTIONS
 from node.store.spool import Spool
 from tests.support import films, peers
 from tests.support.postgres import Postgres

@@ -197,8 +197,7 @@ class Bench:
         written = AnswerSteps(
             pipeline=lambda: steps.pipeline, ledger=self.ledger, metrics=steps.metrics, destinations=steps.destinations
         ).write(STUDY, question_id)
-        by_destination = written["deliveries"]
-        return [Delivery(**fields) for several in by_destination.values() for fields in several]
+        return [delivery for several in written.deliveries.values() for delivery in several]
 
     def objects(self, deliveries: list[Delivery], kind: str) -> list[Dataset]:
         return [

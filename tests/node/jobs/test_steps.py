@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -11,17 +12,20 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from node.codec import decode, encode
 from node.errors import GpuLost
-from node.jobs.round_steps import PlanJson, Steps, WrittenJson
+from node.jobs.round_steps import Steps, WrittenRound
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.kinds import DEFAULT_OUTPUTS
-from node.pipeline import MOST_INTERRUPTIONS, Pipeline
+from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
+from node.rounds.planned import Round
 from node.settings.destinations import DicomDestination
+from node.store.begun import MOST_INTERRUPTIONS
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.received import sop_instance_uid_of
@@ -77,7 +81,7 @@ class Bench:
             stat_seconds=900.0,
         )
 
-    def written(self, steps: Steps) -> tuple[PlanJson, WrittenJson]:
+    def written(self, steps: Steps) -> tuple[Round, WrittenRound]:
         """Plan, read and write; the plan and what was written."""
         plan = steps.plan(STUDY)
         assert plan is not None
@@ -91,8 +95,7 @@ class Bench:
         """Plan, read, write and finish; the outcome of each film by its SOP Instance UID."""
         plan = steps.plan(STUDY)
         assert plan is not None
-        files = plan["files"]
-        outcomes = {sop_instance_uid_of(file): steps.read(STUDY, file) for file in files}
+        outcomes = {sop_instance_uid_of(file): steps.read(STUDY, file) for file in plan.files}
         written = steps.write(plan)
         assert written is not None
         assert steps.finish(plan, [str(outcome) for outcome in outcomes.values()], written) is False
@@ -120,8 +123,8 @@ def test_a_round_covers_no_object_that_was_not_taken(bench: Bench) -> None:
     planned = replace(bench.steps(), take_objects=take).plan(STUDY)
 
     assert planned is not None
-    assert planned["files"] == [bench.first.path.name]
-    assert set(planned["files"]) <= set(seen)
+    assert planned.files == (bench.first.path.name,)
+    assert set(planned.files) <= set(seen)
 
 
 def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:
@@ -149,8 +152,21 @@ def test_writing_twice_writes_and_sends_the_same(bench: Bench) -> None:
     again = steps.write(plan)
 
     assert again is not None
-    assert (again["outputs"], again["deliveries"]) == (written["outputs"], written["deliveries"])
+    assert (again.outputs, again.deliveries) == (written.outputs, written.deliveries)
     assert {path: path.read_bytes() for path in bench.folder.rglob("outputs/*.dcm")} == before
+
+
+def test_what_steps_record_is_read_again_as_it_was(bench: Bench) -> None:
+    plan, written = bench.written(bench.steps())
+
+    for value, keys in (
+        (plan, "study_uid number files created_at corrections"),
+        (written, "outputs parked parts reviews deliveries started"),
+    ):
+        recorded = json.loads(json.dumps(encode(value)))
+
+        assert list(recorded) == keys.split()  # those of workflows that an earlier program began
+        assert decode(type(value), recorded) == value
 
 
 def test_a_fault_of_the_program_parks_the_study_without_its_text(bench: Bench) -> None:
@@ -219,7 +235,7 @@ def test_a_reader_that_raises_again_and_again_blames_no_film(bench: Bench) -> No
 def ended_while_reading(steps: Steps, file: str, *, times: int) -> Iterator[None]:
     """Leave what processes leave that end while they read a film: readings that neither returned nor raised."""
     processes = [Spool(steps.pipeline.spool.directory) for _ in range(times)]
-    readings = [process.reading_film(STUDY, steps.pipeline._key(file)) for process in processes]
+    readings = [process.reading_film(STUDY, steps.pipeline.films.key(file)) for process in processes]
     for reading in readings:
         reading.__enter__()
     yield

@@ -25,10 +25,11 @@ from node.domain import (
     ScoredBox,
     Side,
 )
-from node.outputs import correction, impression
+from node.outputs import impression
 from node.outputs.corrected_film import CORRECTED, correct, objection
-from node.outputs.correction import Correction, CorrectionKind
 from node.read import prompts
+from node.store import correction
+from node.store.correction import Correction, CorrectionKind
 
 SET = prompts.load("chexpert14")
 FILM = "1.2.3.4"

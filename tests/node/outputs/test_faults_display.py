@@ -25,7 +25,7 @@ from pydicom.uid import JPEG2000Lossless, RLELossless
 from models.contract import Question
 from node.commands import ask_words
 from node.commands.arguments import add_ask
-from node.dicom import attributes
+from node.dicom import attributes, header_reading
 from node.domain import Box, Film, FilmView, Reason
 from node.errors import InputError
 from node.outputs import answers, gsps, overlay, secondary_capture, wording
@@ -135,7 +135,7 @@ def as_file(film: Dataset, folder: Path) -> Path:
 
 def sources(path: Path) -> dict[str, Source]:
     """Return a film as the writers get it."""
-    header = decoding.read_header(path)
+    header = header_reading.read_header(path)
     return from_files({str(header.SOPInstanceUID): header}, {str(header.SOPInstanceUID): path})
 
 

@@ -28,6 +28,7 @@ from node.errors import GiveUp
 from node.hl7.text import Message, read
 from node.jobs.patient_numbers import PatientNumbers
 from node.jobs.patient_updates import PatientUpdates
+from node.jobs.queue_places import waiting
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.messages import read_orders
@@ -330,7 +331,7 @@ def test_a_stat_order_of_another_patient_hurries_nobody(
     node.order(order(accession, patient, study=study, priority="S"))
     node.receive("film", PatientID="P-1", AccessionNumber="A-17")
 
-    assert node.steps.pipeline.waiting(STUDY).is_stat is is_stat
+    assert waiting(node.spool, node.steps.pipeline.orders, STUDY).is_stat is is_stat
 
 
 X: Final[Changes] = {

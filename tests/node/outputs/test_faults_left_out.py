@@ -22,10 +22,10 @@ from node.domain import Assessment, Film, Finding, FindingState, ReaderMark
 from node.metrics import Metrics
 from node.outputs import impression, report_json, wording
 from node.outputs.answer_json import answer_to_json
-from node.outputs.correction import CorrectionKind
 from node.read import prompts
 from node.read.model import FilmAnswer
 from node.service.drift import Watch
+from node.store.correction import CorrectionKind
 from node.store.spool import Spool
 from tests.node.outputs.test_asked import LEFT_OUT as ASKED
 from tests.node.outputs.test_faults_readers import DRAWN, corrected

@@ -19,13 +19,14 @@ from pynetdicom.dsutils import encode
 from node.commands import read_files
 from node.commands.explain.film import explain_file
 from node.config import ListenerSettings
+from node.dicom import header_reading
 from node.dicom.header import identify
 from node.domain import Film, Note
 from node.errors import InputError, Refused, Undecodable
 from node.metrics import Metrics
 from node.outputs import wording
 from node.outputs.patient import copy_patient, noted
-from node.read import decoding, prompts
+from node.read import prompts
 from node.read.film import Answered, answer_film
 from node.receive.incoming_file import IncomingFile
 from node.receive.intake import Intake
@@ -170,7 +171,7 @@ def test_an_object_that_can_be_mistaken_is_refused(
 def test_no_reader_takes_an_object_that_can_be_mistaken(tmp_path: Path, content: bytes) -> None:
     path = written(tmp_path, content)
 
-    for read in (decoding.read_header, decoding.read_identity):
+    for read in (header_reading.read_header, header_reading.read_identity):
         with pytest.raises(Undecodable):
             read(path)
 
@@ -189,7 +190,7 @@ def test_a_big_deflated_film_is_never_two_objects(tmp_path: Path) -> None:
     with BytesIO(films.body_of(content)) as body:
         assert identify(body, DeflatedExplicitVRLittleEndian)[1] == film.SOPInstanceUID
     with pytest.raises(Undecodable):
-        decoding.read_header(written(tmp_path, content))
+        header_reading.read_header(written(tmp_path, content))
 
 
 def answered(folder: Path, content: bytes) -> Answered:
@@ -246,5 +247,5 @@ def test_the_first_of_unexpected_encoding_is_no_repetition(tmp_path: Path) -> No
     body, content = encode(film, is_implicit_vr=True, is_little_endian=True) or b"", films.file_bytes(film)
     path = written(tmp_path, content[: -len(films.body_of(content))] + body)
 
-    assert Note.HEADER_DISORDERED not in decoding.read_noted_header(path)[1]
+    assert Note.HEADER_DISORDERED not in header_reading.read_noted_header(path)[1]
     assert identify(BytesIO(body), UID(ExplicitVRLittleEndian))[1] == film.SOPInstanceUID

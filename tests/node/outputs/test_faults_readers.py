@@ -23,10 +23,10 @@ from node.answers.replies import answer
 from node.domain import Box, Film, Finding, FindingState
 from node.outputs import gsps, impression, report_json, report_txt, wording
 from node.outputs.corrected_film import correct
-from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.read import prompts
+from node.store.correction import Correction, CorrectionKind
 from tests.support import samples, validators
 from tests.support.documents import contents, groups
 from tests.support.samples import BERLIN, EDEMA, absent, cr, finding, received, report, sources

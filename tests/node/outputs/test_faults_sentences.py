@@ -30,11 +30,11 @@ from node.domain import (
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine
 from node.outputs import gsps, impression, oru, report_json, report_txt
 from node.outputs.corrected_film import correct
-from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.sr import report as sr
 from node.read import prompts
 from node.read.evidence import locate
 from node.read.findings import zone_of
+from node.store.correction import Correction, CorrectionKind
 from node.web import shown
 from tests.support import samples
 from tests.support.documents import said as said_in

@@ -17,13 +17,14 @@ from models.errors import ModelError
 from models.manifest import MANIFEST, read_manifest
 from node.answers.questions import understand
 from node.commands.read_files import questions_of
-from node.dicom import drawn
+from node.dicom import drawn, header_reading
 from node.domain import JsonObject, Note
 from node.errors import ConfigError
 from node.hl7.text import read
-from node.outputs import correction, oru, patient, writers
+from node.outputs import oru, patient, writers
 from node.outputs.parts import divide
-from node.read import decoding, prompts
+from node.read import prompts
+from node.store import correction
 from node.web.corrections import NewCorrection
 from node.web.forms import NewQuestions
 from tests.support import films, samples
@@ -66,7 +67,7 @@ def with_element(keyword: str, vr: str, value: bytes) -> bytes:
 def test_what_is_no_text_is_left_empty_with_a_note(tmp_path: Path, keyword: str, vr: str, value: bytes) -> None:
     path = tmp_path / "film.dcm"
     path.write_bytes(with_element(keyword, vr, value))
-    header, notes = decoding.read_noted_header(path)
+    header, notes = header_reading.read_noted_header(path)
     target = Dataset()
 
     patient.copy_patient(header, target)
@@ -88,7 +89,7 @@ def films_texts() -> frozenset[str]:
 def test_no_writer_fails_over_such_a_value(tmp_path: Path, keyword: str, vr: str, value: bytes) -> None:
     path = tmp_path / "film.dcm"
     path.write_bytes(with_element(keyword, vr, value))
-    header = decoding.read_header(path)
+    header = header_reading.read_header(path)
     header.SOPInstanceUID = samples.cr(1).SOPInstanceUID
     report, uid = samples.report(samples.film()), str(header.SOPInstanceUID)
 

@@ -15,9 +15,10 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import About, Delivery, Film, OutputObject
-from node.outputs import correction, document
-from node.outputs.correction import Correction, CorrectionKind
+from node.outputs import document
 from node.outputs.writers import numbered, write_objects
+from node.store import correction
+from node.store.correction import Correction, CorrectionKind
 from node.store.rounds import RoundMark
 from tests.node.jobs.test_rounds import STUDY, Bench, film
 from tests.node.orders.test_patient_updates import Site, adt, old
@@ -242,7 +243,7 @@ def test_a_repeated_write_makes_the_same_bytes(tmp_path: Path) -> None:
     second = again.steps.write(plan)
 
     assert first is not None and second is not None
-    assert first["outputs"] == second["outputs"]
+    assert first.outputs == second.outputs
     assert contents(tmp_path) == kept
 
 

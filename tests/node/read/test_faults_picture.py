@@ -38,6 +38,7 @@ from pydicom.uid import (
 
 from models.contract import Question
 from node.dicom.header import identify
+from node.dicom.header_reading import read_header
 from node.dicom.question_object import class_of, sender_of
 from node.domain import Note, Reason, Report
 from node.errors import InputError, Undecodable
@@ -47,7 +48,7 @@ from node.outputs.kinds import OUTPUTS
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts
-from node.read.decoding import Radiograph, read_header
+from node.read.decoding import Radiograph
 from node.read.film import answer_film, answer_picture
 from node.receive.contexts import TRANSFER_SYNTAXES
 from node.store.conflict import has_other_pixels

@@ -9,9 +9,10 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.commands.explain.film import explain_file
+from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.domain import Note, Reason
-from node.read import decoding, routing, views
+from node.read import routing, views
 from node.read.routing import Action, Decision
 from tests.node.read.test_view_routing import answered, seeing
 from tests.paths import FIXTURES
@@ -123,7 +124,7 @@ def test_a_body_part_is_read_in_the_set_of_its_bytes(
     path = tmp_path / "film.dcm"
     path.write_bytes(films.file_bytes(film).replace(b"Q" * len(part), part))
 
-    assert routing.choose(parse_header(decoding.read_header(path)), routing.RULES) == expected
+    assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES) == expected
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,11 @@ from pydicom.uid import (
 )
 
 from node.dicom.film_header import parse_header
+from node.dicom.header_reading import read_header
 from node.domain import Reason
 from node.errors import ConfigError, Undecodable
 from node.read import grayscale
-from node.read.decoding import Radiograph, read_header, sides_known
+from node.read.decoding import Radiograph, sides_known
 from node.read.framing import Turn
 from tests.support import films
 from tests.support.decoded import load, picture_of, stored_picture

@@ -18,10 +18,10 @@ from pydicom.uid import (
 
 from node.dicom import attributes
 from node.dicom.film_header import parse_header
+from node.dicom.header_reading import read_header
 from node.domain import Note, Reason
 from node.errors import Undecodable
 from node.read import routing
-from node.read.decoding import read_header
 from node.read.routing import Action, Decision
 from tests.paths import FIXTURES
 from tests.support import films

@@ -18,13 +18,12 @@ from models.contract import Contradiction
 from node.config import Settings
 from node.domain import FindingState
 from node.metrics import ReviewReason
-from node.outputs import correction
-from node.outputs.correction import Correction, CorrectionKind
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.service.reviews import ReviewFinder
-from node.store import lookup
+from node.store import correction, lookup
+from node.store.correction import Correction, CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.web import review
@@ -170,7 +169,7 @@ def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
     bench.keep(FILM)
     plan = bench.steps.plan(STUDY)
     assert plan is not None
-    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan["files"]]
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan.files]
     written = bench.steps.write(plan)
     assert written is not None
 

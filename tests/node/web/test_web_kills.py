@@ -17,8 +17,8 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.config import Settings
-from node.outputs import correction
-from node.outputs.correction import Correction, CorrectionKind
+from node.store import correction
+from node.store.correction import Correction, CorrectionKind
 from node.store.spool import Spool
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films

@@ -1,0 +1,78 @@
+"""Which work is done first: the places of studies in the queue of readings, and of outputs in those of destinations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+from node.domain import CRITICAL
+from node.hl7.order import Priority
+from node.orders.store import OrderStore
+from node.outputs.parts import patients_of
+from node.outputs.patient import said_of_request
+from node.outputs.patient_update import header_of
+from node.store.spool import Spool
+from node.store.study_facts import load
+
+# Priorities of the executor's queue: 1 to 2^31 - 1, lowest first. Counting seconds from 2025, they last until 2093.
+_FIRST, _LAST = 1, 2**31 - 1
+_EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
+
+CRITICAL_SECONDS: Final = 86400.0
+"""A critical output goes before all for the same destination that were written up to so many seconds earlier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A study that waits to be read.
+
+    arrived_at: when its oldest unread film was received
+    is_stat: whether a sender, a caller's setting or an order gives it priority
+    """
+
+    arrived_at: datetime
+    is_stat: bool
+
+
+def queue_place(study: Waiting, *, stat_seconds: float) -> int:
+    """Return a study's place in the queue, 1 to 2^31 - 1; the lowest place is read first.
+
+    The place is the second in which the study's oldest unread film arrived, so it stays the same when more films come.
+    A stat study is placed as if it had arrived `stat_seconds` earlier: so no later study overtakes a study that has
+    waited that long. Among stat studies, and among the others, the study that arrived first is read first.
+    """
+    return _place(study.arrived_at.timestamp(), head_start_seconds=stat_seconds if study.is_stat else 0.0)
+
+
+def delivery_place(written_at: float, priority: str) -> int:
+    """Return the place of a delivery in the queue of its destination, 1 to 2^31 - 1; the lowest place is sent first.
+
+    The place is the second in which the output was written, so it stays the same when the delivery is queued again. A
+    critical output is placed `CRITICAL_SECONDS` earlier: so no later output overtakes one that has waited that long.
+    written_at: seconds since the epoch
+    """
+    return _place(written_at, head_start_seconds=CRITICAL_SECONDS if priority == CRITICAL else 0.0)
+
+
+def _place(moment: float, *, head_start_seconds: float) -> int:
+    return min(max(math.floor(moment - _EPOCH) - math.floor(head_start_seconds), _FIRST), _LAST)
+
+
+def waiting(spool: Spool, orders: OrderStore, study_uid: str) -> Waiting:
+    """Return since when a study has a film that no finished round covers, and whether the study is stat."""
+    facts = load(spool, study_uid)
+    headers = (header_of(instance.path, character_set=spool.character_set) for instance in facts.unread)
+    return Waiting(
+        arrived_at=min((instance.received_at for instance in facts.unread), default=datetime.now(UTC)),
+        is_stat=facts.is_stat or any(_is_ordered_stat(orders, study_uid, header or Dataset()) for header in headers),
+    )
+
+
+def _is_ordered_stat(orders: OrderStore, study_uid: str, header: Dataset) -> bool:
+    accession, patients = said_of_request(header, "AccessionNumber"), patients_of([header])
+    order = orders.find(study_uid=study_uid, accession=accession, patients=patients)
+    return order is not None and order.priority is not Priority.ROUTINE

@@ -1,0 +1,168 @@
+"""Read the films of a study, and their headers, from the disk; a film that was answered before is not read again.
+
+An answer is stored under a key that changes with the film's bytes, the model, the prompt set and the program version.
+A film is answered with a reason and parked if its stored bytes are damaged, or if the process ended several times while
+reading it. No round covers a parked film, so it is read after it was received again or after `retry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pydicom.dataset import Dataset
+
+from node.dicom import header_reading
+from node.dicom.header import read_meta
+from node.dicom.identity import VERSION
+from node.domain import Film, JsonObject, Reason, derive_uid
+from node.errors import Undecodable, is_of_file
+from node.outputs import patient_update, report_json
+from node.outputs.patient import noted
+from node.prompt_set import PromptSet
+from node.read.film import Timed, answer_film
+from node.read.model import Reader
+from node.rounds.planned import Round
+from node.store import received
+from node.store.begun import MOST_INTERRUPTIONS
+from node.store.received import sop_instance_uid_of
+from node.store.spool import Spool
+from node.store.study_facts import StudyFacts, rejected_by
+
+_Answer: TypeAlias = tuple[Film | None, Reason | None]
+"""The answer to a received object, or the reason why it gets none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundFilms:
+    """What the objects of a round say, by file.
+
+    answers: to its films; none to an object that is left alone, or that a note rejects
+    headers: as received, of these films, and of undamaged objects that a note rejects
+    """
+
+    answers: Mapping[str, Film]
+    headers: Mapping[str, Dataset]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmReading:
+    """Reads received objects with one network and prompt set, and stores the answers; as in `pipeline.Pipeline`."""
+
+    spool: Spool
+    reader: Reader
+    prompts: PromptSet
+    timed: Timed
+    on_read: Callable[[Film, Dataset], None]
+
+    def of_round(self, plan: Round, facts: StudyFacts) -> RoundFilms:
+        """Read what a round covers; facts: with the readings of its files, of which those that lack are made now."""
+        rejected = rejected_by(facts.notes.values())
+        kept = [file for file in plan.files if sop_instance_uid_of(file) not in rejected]
+        answers = {file: film for file in kept if (film := self.answer(facts, file)[0]) is not None}
+        return RoundFilms(answers=answers, headers=dict(self._headers(plan, facts, answers, kept)))
+
+    def _headers(
+        self, plan: Round, facts: StudyFacts, answers: Mapping[str, Film], kept: list[str]
+    ) -> Iterator[tuple[str, Dataset]]:
+        for file in plan.files:
+            path, header = facts.folder / file, None
+            if (film := answers.get(file)) is not None:
+                header = received_header(path, self.spool.character_set, is_damaged=film.reason is Reason.DAMAGED)
+            elif file not in kept and received.is_intact(path):
+                header = received_header(path, self.spool.character_set)
+            if header is not None:
+                yield file, header
+
+    def answer(self, facts: StudyFacts, file: str) -> _Answer:
+        """Return the stored answer to a received object, or a new one, which is stored."""
+        source = sop_instance_uid_of(file)
+        if not received.is_intact(facts.folder / file):
+            return Film(source=source, reason=Reason.DAMAGED), None
+        key = self.key(file)
+        if (kept := facts.readings.get(key)) is not None:
+            return report_json.film_from_json(kept), None
+        if self.spool.interrupted_readings(facts.uid, key) >= MOST_INTERRUPTIONS:
+            return Film(source=source, reason=Reason.INTERRUPTED), None
+        try:
+            with self.spool.reading_film(facts.uid, key):
+                film, left = self._answer(facts.folder / file)
+        except OSError as error:
+            if is_of_file(error):  # the file was damaged after the check above
+                return Film(source=source, reason=Reason.DAMAGED), None
+            raise
+        if film is not None and film.reason is not Reason.READER_FAILED:  # a retry reads it again
+            self.spool.keep_reading(facts.uid, key, {**report_json.film_to_json(film), **self._origin(file)})
+        return film, left
+
+    def _answer(self, path: Path) -> _Answer:
+        """Answer a received object, without looking for a stored answer."""
+        try:
+            answered = answer_film(
+                path, self.reader, self.prompts, character_set=self.spool.character_set, timed=self.timed
+            )
+        except Undecodable:
+            return Film(source=sop_instance_uid_of(path.name), reason=Reason.UNDECODABLE), None
+        if answered.film is None:
+            return None, answered.reason
+        if answered.film.is_read:
+            self.on_read(answered.film, answered.dataset)
+        return noted(answered.film, answered.dataset), answered.reason
+
+    def key(self, file: str) -> str:
+        """Return the key of the reading of a file by this program version, model and prompt set.
+
+        What was noted of its text depends on the character set of the site, too.
+        """
+        own = filter(None, (self.spool.character_set,))
+        return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256, *own)
+
+    def _origin(self, file: str) -> JsonObject:
+        """Describe a reading: its file, model, runtime, prompt set and program version."""
+        model, prompts = self.reader.identity, self.prompts
+        return {
+            "file": file,
+            "model": f"{model.name} {model.version}",
+            "engine": model.engine,
+            "prompts": prompts.title,
+            "program": VERSION,
+            "weights_sha256": model.weights_sha256,
+            "manifest_sha256": model.manifest_sha256,
+            "trusted": model.trusted,
+            "prompts_sha256": prompts.sha256,
+        }
+
+
+def renamed(facts: StudyFacts, *, character_set: str) -> dict[str, Dataset]:
+    """Return the received headers, by file, of what new updates of the patient change; of no damaged object.
+
+    Nor of one that a note rejects: its outputs have a note already.
+    """
+    rejected = rejected_by(facts.notes.values())
+    paths = (facts.folder / file for file in patient_update.new_files(facts))
+    intact = (path for path in paths if sop_instance_uid_of(path.name) not in rejected and received.is_intact(path))
+    return {path.name: header for path in intact if (header := received_header(path, character_set)) is not None}
+
+
+def received_header(path: Path, character_set: str, *, is_damaged: bool = False) -> Dataset | None:
+    """Return the header of a received object; if it cannot be parsed, what file meta information and path say.
+
+    None when even the file meta information is damaged.
+    """
+    if is_damaged:
+        return _bare(path) if received.has_intact_meta(path) else None
+    try:
+        return header_reading.read_header(path, character_set=character_set)
+    except Undecodable:
+        return _bare(path)
+
+
+def _bare(path: Path) -> Dataset:
+    instance, header = received.instance_of(path), Dataset()
+    with path.open("rb") as content:
+        header.SOPClassUID = read_meta(content).MediaStorageSOPClassUID
+    header.SOPInstanceUID = instance.sop_instance_uid
+    header.StudyInstanceUID = instance.study_uid
+    return header

@@ -1,0 +1,88 @@
+"""The outputs of a round, in the order in which they are written: those on each part of the study, then what they void.
+
+Pure, but for the pictures of films and the content of earlier outputs, which are read if an output needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+from zoneinfo import ZoneInfo
+
+from pydicom.dataset import Dataset
+
+from node.domain import MESSAGE_KIND, NO_PART, OutputObject
+from node.hl7.order import Order
+from node.outputs import document, oru, patient_update, rejection, writers
+from node.outputs.kinds import in_order
+from node.outputs.rejection import ContentOf
+from node.outputs.withdrawal import withdraw
+from node.rounds.study_report import AnsweredPart, Answers, priority_of
+from node.store.study_facts import StudyFacts
+
+WrittenObject: TypeAlias = tuple[OutputObject, bytes]
+
+
+def objects_of(
+    answers: Answers,
+    facts: StudyFacts,
+    *,
+    kinds: Collection[str],
+    instead_of: Collection[OutputObject] | None,
+    orders: Sequence[Order | None],
+    renamed: Mapping[str, Dataset],
+    content_of: ContentOf,
+    zone: ZoneInfo,
+) -> Iterator[WrittenObject]:
+    """Yield every output of a round with its content.
+
+    facts: `known_to` the round
+    instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
+    orders: the order that the message on each part answers
+    renamed: as `films.renamed` returns them
+    """
+    documents: list[OutputObject] = []
+    messages: list[bytes] = []
+    known = [*(instead_of or ()), *(output for mark in facts.rounds for output in mark.outputs)]
+    for number, (part, order) in enumerate(zip(answers.parts, orders, strict=True)):
+        written = _of_part(part, kinds=kinds, instead_of=instead_of, known=known, order=order, zone=zone)
+        for output, content in written:
+            documents.append(output)
+            if output.kind == MESSAGE_KIND:
+                messages.append(content)
+            yield replace(output, part=number, priority=priority_of(part.report)), content
+    report = answers.report
+    if MESSAGE_KIND in kinds:
+        for output, content in withdraw(facts, report, instead=messages, content_of=content_of, zone=zone):
+            yield replace(output, part=NO_PART, priority=priority_of(report)), content
+    parts = [part.sources.keys() for part in answers.parts]
+    for note in (
+        *rejection.own_notes(facts, report, headers=answers.headers, content_of=content_of, zone=zone),
+        *patient_update.notes(
+            facts, report, headers=renamed, parts=parts, written=documents, content_of=content_of, zone=zone
+        ),
+    ):
+        known.append(output := writers.numbered(note, known))
+        yield replace(output, part=NO_PART, priority=priority_of(report)), document.save_bytes(note.dataset)
+
+
+def _of_part(
+    part: AnsweredPart,
+    *,
+    kinds: Collection[str],
+    instead_of: Collection[OutputObject] | None,
+    known: list[OutputObject],
+    order: Order | None,
+    zone: ZoneInfo,
+) -> Iterator[WrittenObject]:
+    """Yield the objects on a part of a study, and its message last; instead_of: as in `objects_of`."""
+    documents = []
+    for written in writers.write_objects(part.report, part.sources, zone=zone, kinds=in_order(kinds)):
+        output = writers.numbered(written, known)
+        known.append(output)
+        if instead_of is None or output in instead_of:
+            documents.append(output)
+            yield output, document.save_bytes(written.dataset)
+    if MESSAGE_KIND in kinds:
+        yield oru.write(part.report, part.headers, zone, order=order, documents=documents)

@@ -1,0 +1,61 @@
+"""What a round covers: files, corrections and updates of its study, fixed once. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from node.store.rounds import RoundMark
+from node.store.study_facts import StudyFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One round over a study: the files it covers, and when it began. Fixed once, in a checkpointed step.
+
+    corrections: ids of the corrections, and of the updates of patients, that its answers follow
+    """
+
+    study_uid: str
+    number: int
+    files: tuple[str, ...]
+    created_at: datetime
+    corrections: tuple[str, ...] = ()
+
+
+def plan(facts: StudyFacts, *, at: datetime) -> Round | None:
+    """Fix what the next round covers; None when no file is unread."""
+    if not facts.unread:
+        return None
+    return Round(
+        study_uid=facts.uid,
+        number=max((mark.number for mark in facts.rounds), default=0) + 1,
+        files=tuple(instance.path.name for instance in facts.instances),
+        created_at=at.replace(microsecond=0),
+        corrections=facts.said,
+    )
+
+
+def again(study_uid: str, mark: RoundMark) -> Round:
+    """Return what a finished round covered."""
+    return Round(
+        study_uid=study_uid,
+        number=mark.number,
+        files=(*mark.files, *mark.parked),
+        created_at=mark.created_at,
+        corrections=mark.corrections,
+    )
+
+
+def known_to(plan: Round, facts: StudyFacts) -> StudyFacts:
+    """Return the facts that count for a round, whenever it is written: what came after it was planned does not.
+
+    The marks are those of the rounds before it. The answers that were sent stay: their objects are named in its notes.
+    """
+    return replace(
+        facts,
+        rounds=tuple(mark for mark in facts.rounds if mark.number < plan.number),
+        notes={file: facts.notes[file] for file in plan.files if file in facts.notes},
+        corrections=tuple(item for item in facts.corrections if item.id in plan.corrections),
+        updates=tuple(update for update in facts.updates if update.id in plan.corrections),
+    )

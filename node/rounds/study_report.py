@@ -1,0 +1,136 @@
+"""The report of a study: what a round says of its films, divided by patient and accession number. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+
+from pydicom.dataset import Dataset
+
+from node.domain import CRITICAL, ROUTINE, Film, ModelIdentity, Reason, Report
+from node.hl7.patient import Patient
+from node.outputs import impression, patient_update, writers
+from node.outputs.corrected_film import correct, sides_of
+from node.outputs.parts import Division, divide, patients_of, related
+from node.outputs.patient import best_described, noted, said_of_request
+from node.outputs.source import Source, from_files
+from node.prompt_set import PromptSet
+from node.rounds.films import RoundFilms
+from node.rounds.planned import Round
+from node.store.received import sop_instance_uid_of
+from node.store.study_facts import StudyFacts
+
+_PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED, Reason.READER_FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredPart:
+    """The answers to the films of one patient and one accession number.
+
+    sources: every film of the report, by SOP Instance UID
+    patients: who the patient is, by all numbers that the films and the updates which they follow name
+    is_only_number: whether no other part is of this patient
+    """
+
+    report: Report
+    sources: Mapping[str, Source]
+    patients: frozenset[Patient]
+    is_only_number: bool
+
+    @property
+    def headers(self) -> dict[str, Dataset]:
+        """The header of each film."""
+        return {uid: source.header for uid, source in self.sources.items()}
+
+    @property
+    def accession(self) -> str:
+        """What the films say of their accession number, "" if nothing."""
+        return said_of_request(best_described(self.headers.values()), "AccessionNumber")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The answers of a round.
+
+    report: on all films of the round; outputs are written for each of its parts
+    parts: its parts, one or several; none if the report has no film
+    headers: of all films, also of those that a note rejects, by SOP Instance UID
+    parked: file names of the parked films, with the reason
+    """
+
+    report: Report
+    parts: tuple[AnsweredPart, ...]
+    headers: Mapping[str, Dataset]
+    parked: Mapping[str, Reason]
+
+
+def priority_of(report: Report) -> str:
+    """Return the priority of the outputs of a report."""
+    return CRITICAL if impression.critical_films(report) else ROUTINE
+
+
+def answers_of(
+    plan: Round, facts: StudyFacts, films: RoundFilms, *, model: ModelIdentity, prompts: PromptSet, has_ratio: bool
+) -> Answers:
+    """Make the report of a round, with each film as readers have corrected it and its patient as updates say.
+
+    A damaged film is in the report if the study has an undamaged film, whose header tells the patient.
+    facts: `known_to` the round; has_ratio: as in `pipeline.Pipeline`
+    """
+    followed = {file: patient_update.corrected(header, file, facts.updates) for file, header in films.headers.items()}
+    headers = {film.source: followed[file] for file, film in films.answers.items() if file in followed}
+    if all(film.reason is Reason.DAMAGED for film in films.answers.values()):
+        headers = {}
+    division = divide(facts.uid, headers)
+    clear = [
+        _corrected(film if has_ratio else replace(film, ratio=None), headers[film.source], facts, prompts)
+        for film in films.answers.values()
+        if film.source in headers and film.source not in division.unclear
+    ]
+    report = writers.make_report(
+        facts.uid,
+        clear,
+        model=model,
+        prompts=prompts,
+        created_at=plan.created_at,
+        earlier=tuple(mark.outputs for mark in facts.rounds if mark.outputs),
+    )
+    headers |= {sop_instance_uid_of(file): header for file, header in followed.items() if file not in films.answers}
+    unclear = {file: Reason.PATIENT_UNCLEAR for file, film in films.answers.items() if film.source in division.unclear}
+    parked = {file: film.reason for file, film in films.answers.items() if film.reason in _PARKED}
+    return Answers(
+        report=report,
+        parts=tuple(_parts(facts, films, report, division, headers)),
+        headers=headers,
+        parked=unclear | parked,
+    )
+
+
+def _corrected(film: Film, header: Dataset, facts: StudyFacts, prompts: PromptSet) -> Film:
+    """Return the answer to a film as readers have corrected it."""
+    wanted = noted(film, header)
+    if not facts.corrections:
+        return wanted
+    return correct(wanted, facts.corrections, prompts=prompts, side_of=sides_of(film, header))
+
+
+def _parts(
+    facts: StudyFacts, films: RoundFilms, report: Report, division: Division, headers: Mapping[str, Dataset]
+) -> Iterator[AnsweredPart]:
+    """Yield the parts of a report; headers: of all films, also of those that a note rejects."""
+    whole, files = divide(facts.uid, headers), {film.source: file for file, film in films.answers.items()}
+    paths = {uid: facts.folder / file for uid, file in files.items()}
+    numbers = Counter(part.patient for part in division.parts)
+    for part in division.parts:
+        own = {uid: headers[uid] for uid in part.films}
+        before = (patient_update.before(films.headers[files[uid]], files[uid], facts.updates) for uid in own)
+        earlier = writers.written_on(facts.rounds, related=related(whole, part.films), known=headers)
+        yield AnsweredPart(
+            report=writers.report_on(part, report, earlier=earlier),
+            sources=from_files(own, paths),
+            patients=patients_of(chain(own.values(), *before)),
+            is_only_number=numbers[part.patient] == 1,
+        )

@@ -1,0 +1,137 @@
+"""A study is loaded once: what a round decides afterwards touches no disk, and what comes meanwhile is not lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from node.outputs import patient_update
+from node.rounds.objects import objects_of
+from node.rounds.planned import Round, known_to
+from node.rounds.study_report import answers_of
+from node.store import stored_updates
+from node.store.correction import CorrectionKind
+from node.store.rounds import RoundMark
+from node.store.stored_updates import StoredUpdate
+from node.store.study_facts import StudyFacts, load
+from tests.node.jobs.test_corrected_rounds import FILM, KEY, correct
+from tests.node.jobs.test_rounds import STUDY, Bench, film
+from tests.node.outputs.test_rejection import highdicom_note
+from tests.support import damage, films
+
+
+def facts_of(bench: Bench, plan: Round) -> StudyFacts:
+    keys = map(bench.steps.pipeline.films.key, plan.files)
+    return known_to(plan, load(bench.spool, STUDY, keys=keys))
+
+
+def planned(bench: Bench) -> Round:
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    return plan
+
+
+def update(bench: Bench) -> None:
+    file = bench.spool.study(STUDY).instances[0].path.name
+    item = StoredUpdate(
+        id="000001-0123456789abcdef",
+        event="A08",
+        at=datetime.now(UTC),
+        files=frozenset((file,)),
+        changes={"PatientSex": "O"},
+    )
+    bench.spool.keep_document(STUDY, "patients", item.id, stored_updates.to_json(item))
+
+
+def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(FILM)
+    plan, pipeline = planned(bench), bench.steps.pipeline
+    facts = facts_of(bench, plan)
+    read = pipeline.films.of_round(plan, facts)
+    shutil.rmtree(tmp_path / "studies")
+
+    answers = answers_of(plan, facts, read, model=pipeline.reader.identity, prompts=pipeline.prompts, has_ratio=True)
+    made = objects_of(
+        answers,
+        facts,
+        kinds=("sr", "oru"),
+        instead_of=None,
+        orders=(None,),
+        renamed={},
+        content_of=bench.spool.output,
+        zone=ZoneInfo("UTC"),
+    )
+
+    assert [output.kind for output, _ in made] == ["sr", "oru"]
+
+
+COMES: dict[str, Callable[[Bench], object]] = {
+    "a film": lambda bench: bench.receive(film("late")),
+    "a rejection note": lambda bench: bench.receive(highdicom_note(FILM)),
+    "a correction": lambda bench: correct(bench, 1, CorrectionKind.REJECT, prompt=KEY),
+    "an update of the patient": update,
+}
+
+
+@pytest.mark.parametrize("comes", COMES.values(), ids=COMES)
+def test_what_comes_after_the_plan_has_a_round_of_its_own(tmp_path: Path, comes: Callable[[Bench], object]) -> None:
+    bench, calm = Bench(tmp_path / "busy"), Bench(tmp_path / "calm")
+    for each in (bench, calm):
+        each.receive(FILM)
+    plan = planned(bench)
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan.files]
+    comes(bench)
+
+    written = bench.steps.write(plan)
+
+    assert written is not None
+    assert [output.kind for output in written.outputs] == [delivery.kind for delivery in calm.round()]
+    assert bench.steps.finish(plan, outcomes, written)
+
+
+def test_an_update_leaves_the_received_header_as_it_was() -> None:
+    header = films.thumbnail({"PatientID": "P-1"})
+    updates = [
+        StoredUpdate(
+            id=number, event="A40", at=datetime.now(UTC), files=frozenset(("file",)), changes={"PatientID": number}
+        )
+        for number in ("P-2", "P-3")
+    ]
+
+    after = patient_update.corrected(header, "file", updates)
+    before = patient_update.before(header, "file", updates)
+
+    assert [str(each.PatientID) for each in (*before, after, header)] == ["P-1", "P-2", "P-3", "P-1"]
+
+
+def test_a_round_knows_only_what_was_planned_for_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(FILM)
+    plan = planned(bench)
+    before = facts_of(bench, plan)
+    for comes in COMES.values():
+        comes(bench)
+    bench.spool.mark_round(STUDY, RoundMark(number=plan.number, created_at=plan.created_at, files=(), outputs=()))
+
+    after = facts_of(bench, plan)
+
+    for name in ("rounds", "notes", "corrections", "updates"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert len(after.instances) == len(before.instances) + 2
+
+
+def test_a_correction_that_is_damaged_on_disk_opens_no_round(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(FILM)
+    bench.round()
+    made = correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
+
+    damage.cut(tmp_path / "studies" / str(STUDY) / "corrections" / f"{made}.json")
+
+    assert bench.steps.plan(STUDY) is None
