@@ -182,7 +182,8 @@ class FindingBox:
 class GroundedSentence:
     """A sentence and the boxes it describes.
 
-    by: "network", "rule" if what was generated had a fault, or "reader" if a person wrote it, who is `reader`
+    by: "network"; "network_uncalibrated" if no threshold was measured for what it asserts; "rule" if what was generated
+    had a fault; or "reader" if a person wrote it, who is `reader`
     """
 
     text: str

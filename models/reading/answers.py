@@ -18,7 +18,7 @@ from models.reading.decision import State
 
 FloatArray = NDArray[np.float32]
 Kind = Literal["pathology", "no_finding", "region"]
-By = Literal["network", "rule"]
+By = Literal["network", "network_uncalibrated", "rule"]
 Contradiction = Literal["film_normal", "box_denied", "other_side", "sentence_denies"]
 """What speaks against a finding that is reported; `contradictions` has the rules."""
 
@@ -55,7 +55,8 @@ class Sentence:
     """A generated sentence, never blank, and the boxes it is about.
 
     key: the prompt it was generated for
-    by: "rule" for a sentence made by rule, because what was generated did not say what was decided
+    by: "rule" for a sentence made by rule, because what was generated did not say what was decided;
+    "network_uncalibrated" for one that asserts a finding whose threshold was not measured on such films
     score: aggregated score of that prompt (spec §4.5)
     boxes, box_scores: [box, 4] and [box]; those above the manifest's box threshold, merged as it says, otherwise
     the best one

@@ -14,10 +14,10 @@ from models.reading.phrasebook import PromptVectors
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecidedFilm:
-    """Answers by index of the prompt; probabilities and states: of the judged prompts only.
+    """Answers by index of the prompt; probabilities, states, measured: of the judged prompts only.
 
     visible: the boxes and scores of each prompt that are shown
-    side_of: None if the film does not say which side is which; zone_of: as of `checking.Decided`
+    side_of: None if the film does not say which side is which; zone_of, measured, left_out: as in `checking.Decided`
     contradictions: of findings that are reported
     """
 
@@ -27,6 +27,8 @@ class DecidedFilm:
     visible: Sequence[tuple[FloatArray, FloatArray]]
     probabilities: Mapping[int, float]
     states: Mapping[int, State]
+    measured: Mapping[int, bool]
+    left_out: frozenset[int]
     side_of: SideOf | None
     zone_of: ZoneOf | None = None
     contradictions: Mapping[int, Contradiction] = field(default_factory=dict)
@@ -51,12 +53,13 @@ class DecidedFilm:
         }
         return replace(self, states=states, contradictions=together)
 
-    def decided(self, measured: Mapping[int, bool]) -> Decided:
-        """Return what sentences are compared with; measured: whether the threshold of a judged prompt is trusted."""
+    def decided(self) -> Decided:
+        """Return what sentences are compared with."""
         return Decided(
             prompts=self.prompts,
             states=self.states,
-            measured=measured,
+            measured=self.measured,
+            left_out=self.left_out,
             boxes=[boxes for boxes, _ in self.visible],
             regions={
                 prompt.key: boxes[scores.argmax()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.errors import InputError
+from node.prompt_set import PromptKind, PromptSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,21 @@ class FilmRule:
     ages: Container[int] | None = None
     measured: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+
+def not_calibrated(directory: Path, prompts: PromptSet) -> str | None:
+    """Name the pathologies without a threshold measured on films of people, and the command that measures one.
+
+    Returns None if there are none; those that the model leaves out do not count. Raises InputError if the manifest
+    cannot be read.
+    """
+    rule = read_film_rule(directory)
+    keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
+    names = [key.replace("_", " ") for key in keys if key not in (*rule.measured, *rule.left_out)]
+    if not names:
+        return None
+    how = f"python -m models.calibrate --model {directory} FILMS measures thresholds"
+    return f"not calibrated here: {', '.join(names)}; {how}"
 
 
 def read_film_rule(directory: Path) -> FilmRule:

@@ -10,6 +10,7 @@ from node.config import Settings
 from node.dicom.identity import VERSION
 from node.metrics import Metrics
 from node.prompt_set import PromptKind, PromptSet
+from node.read.film_rule import not_calibrated
 from node.read.model import Reader
 from node.read.open_model import OpenModel, open_configured
 from node.service.promotion import admit
@@ -51,6 +52,8 @@ def open_model(
         prompts=prompts.title,
         weights_sha256=identity.weights_sha256,
     )
+    if reader is None and (text := not_calibrated(settings.model.directory, prompts)):
+        log.get().warning("model.not_calibrated", message=text)
     return model
 
 

@@ -39,7 +39,7 @@ OUTPUT_KINDS: Final[Mapping[str, str]] = {
     rejection.KIND: "rejection note",
 }
 WITHHELD: Final[Mapping[str, str]] = {
-    "not_measured": "says more than was measured: its finding has no threshold measured on such films, or is left out",
+    "not_measured": "is about a finding that the model leaves out, or about the whole film",
     "not_named": "does not name its finding or region",
     "denied": "denies a finding that is reported",
     "asserted": "asserts what was not found",

@@ -224,37 +224,33 @@ def test_raw_sentences_leave_as_they_were_generated(checked: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "prompt", "state", "measured", "said"),
+    ("text", "prompt", "state", "said"),
     [
-        ("There is a nodule.", "Nodule", "present", True, "There is a nodule."),
-        ("There is a nodule.", "Nodule", "indeterminate", True, "To be reviewed: There is a nodule."),
-        ("There is a large nodule.", "Nodule", "present", True, "There is a nodule."),
-        ("No nodule.", "Nodule", "absent", True, ""),
-        ("There is a nodule.", None, "uncalibrated", False, "To be reviewed: There is a nodule."),
-        ("There is a small nodule.", None, "uncalibrated", False, ""),
-        ("No nodule.", None, "present", True, ""),
-        ("The lungs are clear.", None, "uncalibrated", False, ""),
+        ("There is a nodule.", "Nodule", "present", "There is a nodule."),
+        ("There is a nodule.", "Nodule", "indeterminate", "To be reviewed: There is a nodule."),
+        ("There is a large nodule.", "Nodule", "present", "There is a nodule."),
+        ("No nodule.", "Nodule", "absent", ""),
+        ("There is a nodule.", None, "uncalibrated", "To be reviewed: There is a nodule."),
+        ("There is a small nodule.", None, "uncalibrated", ""),
+        ("No nodule.", None, "present", ""),
+        ("The lungs are clear.", None, "uncalibrated", ""),
         (
             "There is an effusion.",
             "large effusion",
             "uncalibrated",
-            False,
-            "The model points to what was asked for; please review, its threshold is uncalibrated.",
+            "To be reviewed: There is an effusion.",
         ),
         (
             "There is a tube.",
             "where is the tip of the tube?",
             "uncalibrated",
-            False,
-            "The model points to what was asked for; please review, its threshold is uncalibrated.",
+            "To be reviewed: There is a tube.",
         ),
-        ("There is a new nodule.", "new nodule", "present", True, "What was asked for is above the threshold."),
+        ("There is a new nodule.", "new nodule", "present", "What was asked for is above the threshold."),
     ],
 )
-def test_an_answer_says_no_more_than_a_report(
-    text: str, prompt: str | None, state: State, measured: bool, said: str
-) -> None:
-    assert answer_in_words(text, prompt=prompt, state=state, measured=measured)[0] == said
+def test_an_answer_says_no_more_than_a_report(text: str, prompt: str | None, state: State, said: str) -> None:
+    assert answer_in_words(text, prompt=prompt, state=state)[0] == said
 
 
 DECISIONS = Decisions(
