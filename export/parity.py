@@ -18,9 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from models.command import command_parser, run
+from models.contract import StageDifference
 from models.engines import ENGINES, GPU_ENGINES, Engine, open_unproven
 from models.engines.comparison import FILMS, agree, compare, compare_readings
-from models.engines.proof import StageDifference, proven_precision
+from models.engines.proof import proven_precision
 from models.errors import ModelError
 from models.manifest import read_manifest
 

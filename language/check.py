@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from typing import Final, Literal
+from typing import Final
 
 from language.clauses import clauses_of
 from language.cues import cues
 from language.labels import DEVICES, NO_FINDING, ClassRule, class_rules, named_rule
 from language.legible import is_legible, speaks_of_an_earlier_film
 from language.normal import Normality, names_in, normal_statements
-from language.statements import Side, Stance, Statement, sides_in, statements_of
+from language.statements import Stance, Statement, sides_in, statements_of
+from models.contract import FindingState, Side
 
-State = Literal["present", "indeterminate", "absent", "uncalibrated"]
-
-_REPORTED: Final = ("present", "indeterminate", "uncalibrated")
+_REPORTED: Final = (FindingState.PRESENT, FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
 _ASSERTED: Final = (Stance.AFFIRMED, Stance.UNCLEAR)
 _DENIED: Final = (Stance.DENIED, Stance.UNCLEAR)
 _STATES_NOTHING: Final = re.compile(
@@ -68,8 +67,8 @@ class Claim:
     """
 
     finding: str | None
-    state: State
-    side: Literal["left", "right", "both"] | None
+    state: FindingState
+    side: Side | None
     region: str | None
     region_has_finding: bool
     names: tuple[str, ...] = ()
@@ -110,7 +109,7 @@ def never_said(sentence: str, *, names: Iterable[str] = ()) -> tuple[Fault, ...]
     return tuple(fault for fault, holds in found.items() if holds)
 
 
-def contradictions(sentence: str, decided: Mapping[str, str]) -> tuple[str, ...]:
+def contradictions(sentence: str, decided: Mapping[str, FindingState]) -> tuple[str, ...]:
     """Return the classes of CheXpert that a sentence asserts though absent, or denies though reported.
 
     decided: the state of each class; a class that is missing is not contradicted. "No finding" is denied only if it is
@@ -126,11 +125,11 @@ def contradictions(sentence: str, decided: Mapping[str, str]) -> tuple[str, ...]
         own = tuple(statement for statement in statements if statement.key == key)
         if key == NO_FINDING:
             asserted = is_normal and not _asserts_any(statements)
-            denied = _asserts_any(statements) and decided.get(key) == "present"
+            denied = _asserts_any(statements) and decided.get(key) is FindingState.PRESENT
         else:
             asserted = any(statement.stance in _ASSERTED for statement in own)
             denied = _denies(own, frozenset()) or (key in by_normal and not own)
-        if (asserted and decided.get(key) == "absent") or (denied and decided.get(key) in _REPORTED):
+        if (asserted and decided.get(key) is FindingState.ABSENT) or (denied and decided.get(key) in _REPORTED):
             found.append(key)
     return tuple(found)
 
@@ -170,11 +169,13 @@ def _is_denied(read: _Read, claim: Claim) -> bool:
 
 def _is_asserted(read: _Read, claim: Claim) -> bool:
     if claim.finding == NO_FINDING:
-        if claim.state == "absent":
+        if claim.state is FindingState.ABSENT:
             return any(statement.is_of_all for statement in read.normal)
         return _asserts_any(read.statements)
     if claim.finding is not None:
-        return claim.state == "absent" and any(statement.stance is not Stance.DENIED for statement in read.own)
+        return claim.state is FindingState.ABSENT and any(
+            statement.stance is not Stance.DENIED for statement in read.own
+        )
     return not claim.region_has_finding and any(statement.stance in _ASSERTED for statement in read.statements)
 
 
@@ -189,7 +190,9 @@ def _names_wrong_side(read: _Read, claim: Claim) -> bool:
         named = sides_in(read.text)
         return bool(reported and reported != asked) or bool(named and not named & asked)
     stated = [
-        statement.sides for statement in read.own if claim.state == "absent" or statement.stance is not Stance.DENIED
+        statement.sides
+        for statement in read.own
+        if claim.state is FindingState.ABSENT or statement.stance is not Stance.DENIED
     ]
     named = frozenset[Side]().union(*stated)
     return bool(named) and named != asked
@@ -215,10 +218,10 @@ _CHECKS: Final[Mapping[Fault, Callable[[_Read, Claim], bool]]] = {
     Fault.SAYS_NOTHING: _says_nothing,
     Fault.UNREADABLE: lambda read, _claim: not is_legible(read.text),
 }
-_SIDES: Final[Mapping[str, frozenset[Side]]] = {
-    "left": frozenset(("left",)),
-    "right": frozenset(("right",)),
-    "both": frozenset(("left", "right")),
+_SIDES: Final[Mapping[Side, frozenset[Side]]] = {
+    Side.LEFT: frozenset((Side.LEFT,)),
+    Side.RIGHT: frozenset((Side.RIGHT,)),
+    Side.BILATERAL: frozenset((Side.LEFT, Side.RIGHT)),
 }
 
 

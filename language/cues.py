@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from language.labels import any_of
+from models.contract import Side
 
 _FILE = Path(__file__).with_name("cues.toml")
 
@@ -106,7 +107,7 @@ def cues() -> Cues:
         **{key: _any(_filled(stance[key], after)) for key in ("denied_after", "unclear_after", "possible_after")},
         part_of=re.compile(rf"(?:{any_of(_filled(stance['part'], {})).pattern}) of (?:\w+ ){{0,4}}$"),
         **{key: _any(words) for key, words in structure.items()},
-        sides={side: _any(sides[side]) for side in ("left", "right", "both")},
+        sides={side: _any(sides[side]) for side in Side},
         ignored_sides=_any(sides["ignored"]),
         ellipsis=_any(sides["ellipsis"]),
         normal=any_of(normal["states"]),

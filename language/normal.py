@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from language.clauses import Clause, clauses_of
 from language.cues import cues
-from language.statements import Side, sides_in
+from language.statements import sides_in
+from models.contract import Side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

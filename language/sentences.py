@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from language.check import State
+from models.contract import FindingState, Side
 
 _COUNTED: Final = ("hernia", "lesion", "effusion", "pneumothorax")
 _MASS: Final = re.compile(r"(tion|ema|aly|sis|nia|ology|disease|ment|ing|pathy|itis|loss|air|fluid)$")
@@ -17,7 +17,7 @@ _ZONE: Final = re.compile(r"\bzones?$")
 _SPOTS: Final = ("apex", "hilum")
 _TO_REVIEW: Final = "To be reviewed"
 _STATE: Final = re.compile(rf"^{_TO_REVIEW}( \([^)]*\))?: ")
-_REVIEWED: Final[tuple[State, ...]] = ("indeterminate", "uncalibrated")
+_REVIEWED: Final[tuple[FindingState, ...]] = (FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,39 +28,38 @@ class _Noun:
     is_plural: bool
 
 
-def by_rule(*, name: str, state: State, side: str | None, zone: str | None) -> str:
+def by_rule(*, name: str, state: FindingState, side: Side | None, zone: str | None) -> str:
     """Say in one plain sentence what was decided about a finding.
 
-    name: of the finding, such as "Pleural effusion"; side: "left", "right", "both" or None
+    name: of the finding, such as "Pleural effusion"; side: of the patient, None if it is not known
     zone: of the lung, such as "lower" or "lower zone"; or its "apex" or "hilum"
-    Raises ValueError for an absent finding, because nobody may say that there is none, and for a name or side that
-    is none.
+    Raises ValueError for an absent finding, because nobody may say that there is none, and for a blank name.
     """
-    if state == "absent":
+    if state is FindingState.ABSENT:
         raise ValueError("no sentence says that a finding is absent: it may have been missed")
-    if not name.strip() or side not in ("left", "right", "both", None):
-        raise ValueError(f"a sentence needs a name, and a side that is left, right, both or None, not {side!r}")
+    if not name.strip():
+        raise ValueError("a sentence needs a name")
     noun = _noun(_in_a_sentence(name.strip()), side, _place(zone, side))
     be = "are" if noun.is_plural else "is"
-    if state == "present":
+    if state is FindingState.PRESENT:
         return f"There {be} {noun.words}."
-    if state == "indeterminate":
+    if state is FindingState.INDETERMINATE:
         return f"{noun.words[0].upper()}{noun.words[1:]} {be} possible; please review."
     return f"The model points to {noun.words}; please review, its threshold is uncalibrated."
 
 
-def of_words(state: State) -> str:
+def of_words(state: FindingState) -> str:
     """Say what was decided about the words of a person that no sentence may repeat. Raises ValueError if absent."""
-    if state == "absent":
+    if state is FindingState.ABSENT:
         raise ValueError("no sentence says that something is absent: it may have been missed")
-    if state == "present":
+    if state is FindingState.PRESENT:
         return "What was asked for is above the threshold."
-    if state == "indeterminate":
+    if state is FindingState.INDETERMINATE:
         return "What was asked for is possible; please review."
     return "The model points to what was asked for; please review, its threshold is uncalibrated."
 
 
-def stated(text: str, asserted: Mapping[str, State]) -> str:
+def stated(text: str, asserted: Mapping[str, FindingState]) -> str:
     """Put the state before a sentence of the network, whose words are never changed, if it asserts what is in review.
 
     asserted: the state of each reported finding that the sentence asserts, by name. If only some of them are to be
@@ -88,30 +87,30 @@ def _in_a_sentence(name: str) -> str:
     return name if name[1:2].isupper() else name[0].lower() + name[1:]
 
 
-def _place(zone: str | None, side: str | None) -> str:
+def _place(zone: str | None, side: Side | None) -> str:
     if zone is None or not zone.strip():
         return ""
     words = zone.strip().lower()
     if words in _SPOTS:
         return f" at the {words}"
     words = words if _ZONE.search(words) else f"{words} zone"
-    return f" in the {words}s" if side == "both" and words.endswith("zone") else f" in the {words}"
+    return f" in the {words}s" if side is Side.BILATERAL and words.endswith("zone") else f" in the {words}"
 
 
-def _noun(name: str, side: str | None, place: str) -> _Noun:
+def _noun(name: str, side: Side | None, place: str) -> _Noun:
     another = name.startswith("other ")
     name = name.removeprefix("other ")
     head = name.partition(" of ")[0]  # "fracture of bone"
     last = head.split()[-1]
     several = is_plural(name)
     is_counted = not several and not _is_mass(last)
-    if side == "both" and is_counted and not _has_plural(name):
+    if side is Side.BILATERAL and is_counted and not _has_plural(name):
         return _Noun(words=f"{_article(name, another=another)} {name} on both sides{place}", is_plural=False)
-    if side == "both" and is_counted:
+    if side is Side.BILATERAL and is_counted:
         name = head.removesuffix(last) + _plural(last) + name.removeprefix(head)
         several, is_counted = True, False
     if side is not None:
-        name = f"{'bilateral' if side == 'both' else side} {name}"
+        name = f"{side} {name}"
     article = f"{_article(name, another=another)} " if is_counted else "other " if another else ""
     return _Noun(words=article + name + place, is_plural=several)
 

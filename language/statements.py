@@ -13,13 +13,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
 from language.clauses import Clause, Piece, clauses_of
 from language.cues import Cues, cues
 from language.labels import ClassRule
-
-Side = Literal["left", "right"]
+from models.contract import Side
 
 
 class Stance(Enum):
@@ -87,10 +85,8 @@ def _said_next(clauses: tuple[Clause, ...]) -> frozenset[Side]:
 def sides_in(text: str) -> frozenset[Side]:
     """Return the sides of the patient that a text in lower case names."""
     text = cues().ignored_sides.sub(" ", text)
-    if cues().sides["both"].search(text):
-        return frozenset(("left", "right"))
-    sides: tuple[Side, ...] = ("left", "right")
-    return frozenset(side for side in sides if cues().sides[side].search(text))
+    named = frozenset(side for side in Side if cues().sides[side].search(text))
+    return frozenset((Side.LEFT, Side.RIGHT)) if Side.BILATERAL in named else named
 
 
 def _mentions(clause: Clause, rules: Mapping[str, ClassRule]) -> Iterator[_Mention]:

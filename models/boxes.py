@@ -7,17 +7,41 @@ bottom in the same frame. Only the node's `Framing` maps them to a film.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from models.contract import Box, ScoredBox
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 UnitBoxes = TypeVar("UnitBoxes", NDArray[np.floating], "Tensor")
 """Boxes [..., 4] or numbers about them, as a numpy array or a torch tensor; functions return the type they get."""
+
+_LEAST: Final = 1e-6
+"""The least width of a box that is given away. On a film it is far below a pixel."""
+
+
+def to_box(box: NDArray[np.floating]) -> Box:
+    """Turn a center-size box [4] into its edges."""
+    x, y, width, height = box.tolist()
+    half_width, half_height = max(width, _LEAST) / 2, max(height, _LEAST) / 2
+    return Box(left=x - half_width, top=y - half_height, right=x + half_width, bottom=y + half_height)
+
+
+def to_scored(boxes: NDArray[np.floating], scores: NDArray[np.floating]) -> tuple[ScoredBox, ...]:
+    """Turn center-size boxes [box, 4] with scores [box] into edges with scores."""
+    return tuple(ScoredBox(box=to_box(box), score=score) for box, score in zip(boxes, scores.tolist(), strict=True))
+
+
+def to_array(boxes: Iterable[Box]) -> NDArray[np.float32]:
+    """Turn edges into center-size boxes [box, 4]."""
+    corners = np.array([box.edges for box in boxes], dtype=np.float64).reshape(-1, 4)
+    return to_center_size(corners).astype(np.float32)
 
 
 def to_corners(boxes: UnitBoxes) -> UnitBoxes:

@@ -1,6 +1,6 @@
 """The decision values of a manifest: thresholds, the films they were measured on, and the other cut-offs.
 
-And the measured errors of what is no decision: the cardiothoracic ratio, and a change between two films.
+And the measured error of what is no decision: the cardiothoracic ratio.
 """
 
 from __future__ import annotations
@@ -92,27 +92,6 @@ class RatioError:
         require_unit(self, "mean_absolute_error")
         if not -1 <= self.lower <= self.bias <= self.upper <= 1:
             raise ValueError(f"bias ({self.bias}) must lie between lower ({self.lower}) and upper ({self.upper})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeError:
-    """How far answers differ between two films between which nothing changed: the 95th percentile of the differences.
-
-    measured_on: the population of the films; films: how many were read twice
-    extent: of the share of a zone that the boxes of a finding cover
-    probability: of a finding that is reported on one of the films
-    """
-
-    measured_on: str
-    films: int
-    extent: float
-    probability: float
-
-    def __post_init__(self) -> None:
-        if not self.measured_on.strip():
-            raise ValueError("measured_on must name the population of the films")
-        require_positive(self, "films")
-        require_unit(self, "extent", "probability")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from typing import Literal
 import tomli_w
 
 from models.bounds import require_divisible, require_positive, require_rising, require_size, require_unit
-from models.decisions import ChangeError, Decisions, RatioError
+from models.contract import ChangeError
+from models.decisions import Decisions, RatioError
 from models.errors import ModelError
 from models.files import replacing
 from models.tables import read_table

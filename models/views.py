@@ -6,7 +6,6 @@ outputs: one for each of `VIEWS`, of which exactly one is true, and one for each
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -14,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bounds import require_positive, require_unit
+from models.contract import VIEWS, View, ViewReading
 
-View = Literal["AP", "PA", "lateral", "not_chest"]
-VIEWS: Final[tuple[View, ...]] = get_args(View)
 Mark = Literal["mirrored", "rotated"]
 MARKS: Final[tuple[Mark, ...]] = get_args(Mark)
 FRONTAL: Final[frozenset[View]] = frozenset(("AP", "PA"))
@@ -42,29 +40,6 @@ class ViewRule:
     def __post_init__(self) -> None:
         require_positive(self, "temperature")
         require_unit(self, "certain", "mirrored", "rotated")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewReading:
-    """What the head sees on one film; probabilities: of each view; they sum up to 1."""
-
-    probabilities: Mapping[View, float]
-    certain: float
-    mirrored: bool
-    rotated: bool
-
-    @property
-    def view(self) -> View:
-        """The most probable view."""
-        return max(VIEWS, key=lambda view: self.probabilities[view])
-
-    def probability(self, *views: View) -> float:
-        """Return the probability that one of these views is shown."""
-        return sum(self.probabilities[view] for view in views)
-
-    def is_certain(self, *views: View) -> bool:
-        """Return whether it is certain that one of these views is shown."""
-        return self.probability(*views) >= self.certain
 
 
 def read_view(outputs: NDArray[np.floating], rule: ViewRule) -> ViewReading:

@@ -39,8 +39,9 @@ from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
 from node.jobs.processes import Role
 
 if TYPE_CHECKING:
+    from models.contract import Question
     from node.prompt_set import PromptSet
-    from node.read.model import FilmQuestion, Reader
+    from node.read.model import Reader
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -167,14 +168,14 @@ def _ask(options: argparse.Namespace) -> int:
     return 0
 
 
-def _answers_of_node(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
+def _answers_of_node(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:
     from node.commands import ask_node
 
     uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
     return ask_node.ask(options.node, uid, questions=questions, login=login, ca=options.ca)
 
 
-def _answers_here(options: argparse.Namespace, questions: Sequence[FilmQuestion]) -> list[JsonObject]:
+def _answers_here(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:
     from node.outputs.answer_json import answer_to_json
     from node.read import open_film, prompts
 

@@ -1,12 +1,12 @@
 """The values of the program. Each type checks itself when it is made, so nothing downstream checks again.
 
-Boxes are 0-based edges in pixels of the *stored* film (PS3.3 C.18.6.1.1). Only `framing.Framing` converts from the
-square that the network sees.
+States, sides, boxes and sentences are those of `models.contract`, which the network speaks too. On the node boxes are
+0-based edges in pixels of the *stored* film (PS3.3 C.18.6.1.1). Only `framing.Framing` converts from the square that
+the network sees.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import uuid
 from collections.abc import Collection
@@ -15,6 +15,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from models.contract import Box as Box
+from models.contract import FindingState as FindingState
+from models.contract import ScoredBox as ScoredBox
+from models.contract import Sentence
+from models.contract import Side as Side
+from models.contract import WithheldSentence as WithheldSentence
 from node.measurement import CardiothoracicRatio
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -85,26 +91,6 @@ class Note(StrEnum):
     HEADER_DISORDERED = "header_disordered"
 
 
-class Side(StrEnum):
-    """A side of the patient, never of the image."""
-
-    RIGHT = "right"
-    LEFT = "left"
-    BILATERAL = "bilateral"
-
-
-class FindingState(StrEnum):
-    """The answer to one prompted finding; indeterminate and uncalibrated mean that a person should look.
-
-    Uncalibrated: not below a threshold that nobody measured on such films. Absent: below it, "not reported" in outputs.
-    """
-
-    PRESENT = "present"
-    INDETERMINATE = "indeterminate"
-    UNCALIBRATED = "uncalibrated"
-    ABSENT = "absent"
-
-
 class Assessment(StrEnum):
     """What a reader, a person, said: a finding is there, is not, lies elsewhere, or was missed; or its sentence."""
 
@@ -134,35 +120,6 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """A rectangle in pixels of one image: finite, not empty."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def __post_init__(self) -> None:
-        if not all(math.isfinite(edge) for edge in self.edges):
-            raise ValueError(f"a box needs finite edges, got {self.edges}")
-        if not (self.left < self.right and self.top < self.bottom):
-            raise ValueError(f"a box must not be empty, got {self.edges}")
-
-    @property
-    def edges(self) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom."""
-        return (self.left, self.top, self.right, self.bottom)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredBox:
-    """A box and the network's score for it, 0..1."""
-
-    box: Box
-    score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FindingBox:
     """A box of a finding; its tracking UID is the same in every output (PS3.16 TID 1410, PS3.3 C.10.5).
 
@@ -179,32 +136,10 @@ class FindingBox:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroundedSentence:
-    """A sentence and the boxes it describes.
+class GroundedSentence(Sentence):
+    """A sentence of a film's answer; reader: the person who wrote it, None if nobody did."""
 
-    by: "network"; "network_uncalibrated" if no threshold was measured for what it asserts; "rule" if what was generated
-    had a fault; or "reader" if a person wrote it, who is `reader`
-    """
-
-    text: str
-    prompt: str
-    score: float
-    boxes: tuple[ScoredBox, ...]
-    by: str = "network"
     reader: ReaderMark | None = None
-
-    def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise ValueError("a sentence must not be blank")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithheldSentence:
-    """A generated sentence that no output says, and a short name of its fault."""
-
-    text: str
-    prompt: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

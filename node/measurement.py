@@ -75,21 +75,6 @@ class MeasuredError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorOfChange:
-    """How far the model's answers differ between two films of one kind between which nothing changed.
-
-    measured_on: the population of the films; films: how many were read twice
-    extent: 95 % of the differences of the share of a zone that a finding covers are no larger
-    probability: the same, of the probability of a finding that is reported on one of the films
-    """
-
-    measured_on: str
-    films: int
-    extent: float
-    probability: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CardiothoracicRatio:
     """The width of the heart by the inner width of the thorax, both along the patient's left-right axis.
 

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from models.contract import PromptKind, ReaderPrompt
 from node.domain import Code, Side
 
 
-class PromptKind(StrEnum):
-    """The purpose of a prompt: only a pathology can become a finding."""
-
-    PATHOLOGY = "pathology"
-    NO_FINDING = "no_finding"
-    REGION = "region"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """One question for the network, and the codes of its answer.
+class Prompt(ReaderPrompt):
+    """A question for the network, and the codes of its answer.
 
-    phrases: synonyms whose embeddings are averaged (spec §3)
     names: other names by which a person may ask for it; the network never sees them
-    negatives: phrases of the opposite, for pathologies (spec §8)
     finding: the code of a pathology; None for every other kind
     site, side: the location of a region, or the organ of a pathology
     paired: the site exists on both sides, so a box may tell the side
     """
 
-    key: str
-    kind: PromptKind
-    phrases: tuple[str, ...]
-    negatives: tuple[str, ...] = ()
     finding: Code | None = None
     site: Code | None = None
     side: Side | None = None
@@ -39,12 +25,9 @@ class Prompt:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.phrases or not all(phrase.strip() for phrase in self.phrases):
-            raise ValueError(f"prompt {self.key}: a prompt needs at least one phrase")
+        ReaderPrompt.__post_init__(self)
         if self.kind is PromptKind.PATHOLOGY and self.finding is None:
             raise ValueError(f"prompt {self.key}: a pathology needs a finding code")
-        if self.kind is not PromptKind.REGION and not self.negatives:
-            raise ValueError(f"prompt {self.key}: a {self.kind} prompt needs a negative phrase")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoint.files import compare_hashes, require_plain_files, verify
-from models.engines.proof import Precision, StageDifference, check_proof
+from models.contract import StageDifference
+from models.engines.proof import Precision, check_proof
 from models.engines.wheels import INSTALL_GPU, check_wheels
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from models.contract import StageDifference
 from models.engines import Engine, FloatArray, Patches, Regions, samples
-from models.engines.proof import StageDifference
 from models.manifest import NetworkSizes
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
+from models.contract import StageDifference
 from models.engines import EngineUnavailable
 from models.engines.profiles import RANGES
-from models.engines.proof import StageDifference
 from models.files import beside
 
 T_co = TypeVar("T_co", covariant=True)

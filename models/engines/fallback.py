@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from models.engines import Engine, EngineUnavailable, Unavailable, open_engine
+from models.contract import Fallback
+from models.engines import Engine, EngineUnavailable, open_engine
 from models.engines.proof import Precision
 
 if TYPE_CHECKING:
@@ -29,20 +30,11 @@ ORDER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFallback:
-    """A failed attempt: which engine, why, and what to do about it."""
-
-    engine: str
-    reason: Unavailable
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """The engine that runs, and the failed attempts before it."""
 
     engine: Engine
-    fallbacks: tuple[EngineFallback, ...]
+    fallbacks: tuple[Fallback, ...]
 
 
 def open_first(
@@ -55,14 +47,14 @@ def open_first(
     gpu: Gpu | None = None,
 ) -> Opened:
     """Open the first engine that this machine can run; arguments and ModelError as in `engines.open_engine`."""
-    fallbacks: list[EngineFallback] = []
+    fallbacks: list[Fallback] = []
     *preferred, last = ORDER.get(engine, (engine,))
     for name in preferred:
         try:
             opened = open_engine(directory, engine=name, threads=threads, engines=engines, precision=precision, gpu=gpu)
             return Opened(engine=opened, fallbacks=tuple(fallbacks))
         except EngineUnavailable as error:
-            fallbacks.append(EngineFallback(engine=name, reason=error.reason, message=str(error)))
+            fallbacks.append(Fallback(engine=name, reason=error.reason, message=str(error)))
     return Opened(
         engine=open_engine(directory, engine=last, threads=threads, precision=precision), fallbacks=tuple(fallbacks)
     )

@@ -11,8 +11,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
-from models.engines.proof import StageDifference
 from models.engines.short_calls import UNLIMITED, Most, run_in_parts
 from models.engines.turns import Calls, Turns
 

@@ -8,13 +8,13 @@ invalid with it.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from models.checkpoint.files import file_sha256
+from models.contract import StageDifference
 from models.errors import ModelError
 from models.files import replacing
 from models.manifest import WEIGHTS, Manifest, NetworkSizes
@@ -31,24 +31,6 @@ PROOF = "parity.json"
 
 Precision = Literal["float32", "float16", "int8"]
 """Graphs are float32 or float16; the sentence generator may be int8 on a CPU."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageDifference:
-    """The largest difference of one stage over all its inputs, and the tolerance."""
-
-    max_abs: float
-    tolerance: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether the difference is within the tolerance; NaN never is."""
-        return self.max_abs <= self.tolerance
-
-    @property
-    def share(self) -> float:
-        """The difference as a share of the tolerance; NaN counts as more than all."""
-        return math.inf if math.isnan(self.max_abs) else self.max_abs / self.tolerance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

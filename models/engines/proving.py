@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Final
 
+from models.contract import StageDifference
 from models.engines import Engine, EngineUnavailable, FloatArray, IntArray, Patches, Regions
 from models.engines.comparison import Tolerance, agree, compare_readings, encoded, located, worst
-from models.engines.proof import StageDifference
 from models.manifest import NetworkSizes
 
 FILMS: Final = 8

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from models.checkpoint.weights import load_generator, load_network, release_pages
+from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
-from models.engines.proof import Precision, StageDifference
+from models.engines.proof import Precision
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
 from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts

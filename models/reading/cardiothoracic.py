@@ -7,14 +7,11 @@ of its box, and the thorax's at the heart's lower edge, near the diaphragm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from models.boxes import enclosing, to_corners
-from models.reading.answers import FloatArray
+from models.contract import Box
 
 HEART: Final = "cardiac_silhouette"
 RIGHT_LUNG: Final = tuple(f"right_{height}_lung_zone" for height in ("upper", "mid", "lower"))
@@ -53,32 +50,20 @@ class ChestWidths:
         return self.heart.width / self.thorax.width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Edges:
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    @property
-    def middle(self) -> float:
-        return (self.left + self.right) / 2
-
-
-def measure_chest(regions: Mapping[str, FloatArray]) -> ChestWidths | None:
+def measure_chest(regions: Mapping[str, Box]) -> ChestWidths | None:
     """Measure heart and thorax.
 
-    regions: the box [4] of each region, center-size, by prompt key
+    regions: the box of each region, by prompt key
     Returns None if a region is missing, and for boxes that no chest has: the heart is wider than the thorax or leaves
     it, the lungs are not beside the heart on either side, they share no rows, the thorax is cut off, or one of
     both is far too narrow.
     """
     if not {HEART, *RIGHT_LUNG, *LEFT_LUNG} <= regions.keys():
         return None
-    heart = _around([regions[HEART]])
+    heart = regions[HEART]
     right, left = (_around([regions[key] for key in keys]) for keys in (RIGHT_LUNG, LEFT_LUNG))
     is_inside = EDGE <= right.left < heart.left and heart.right < left.right <= 1 - EDGE
-    is_between = right.middle < heart.middle < left.middle
+    is_between = _middle(right) < _middle(heart) < _middle(left)
     tops, bottoms = zip(*((box.top, box.bottom) for box in (heart, right, left)), strict=True)
     if not (is_inside and is_between and max(tops) < min(bottoms)):
         return None
@@ -89,7 +74,11 @@ def measure_chest(regions: Mapping[str, FloatArray]) -> ChestWidths | None:
     return chest if chest.thorax.width >= _LEAST_THORAX and chest.ratio >= _LEAST_RATIO else None
 
 
-def _around(boxes: list[FloatArray]) -> _Edges:
-    """Return the edges of the smallest box around some boxes."""
-    left, top, right, bottom = enclosing(to_corners(np.stack(boxes).astype(np.float64))).tolist()
-    return _Edges(left=left, top=top, right=right, bottom=bottom)
+def _middle(box: Box) -> float:
+    return (box.left + box.right) / 2
+
+
+def _around(boxes: Sequence[Box]) -> Box:
+    """Return the smallest box around some boxes."""
+    lefts, tops, rights, bottoms = zip(*(box.edges for box in boxes), strict=True)
+    return Box(left=min(lefts), top=min(tops), right=max(rights), bottom=max(bottoms))

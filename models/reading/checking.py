@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -26,16 +26,9 @@ from language.normal import names_in
 from language.sentences import by_rule, of_words, stated
 from language.statements import sides_in
 from models import boxes as unit_boxes
+from models.contract import By, FindingState, PromptKind, ReaderPrompt, Side, SideOf, WithheldSentence, ZoneOf
 from models.decisions import Decisions
-from models.reading.answers import By, FloatArray, ReaderPrompt, Withheld
-from models.reading.decision import State
-
-Side = Literal["left", "right", "both"]
-SideOf = Callable[[float, float], Literal["left", "right"] | None]
-"""Says on which side of the patient a box lies, by its center and width in the square; None across the middle."""
-ZoneOf = Callable[[str, FloatArray, Mapping[str, FloatArray]], str | None]
-"""Says in which zone a finding lies, as in "lower zone", by its key, its boxes [n, 4], and the best box [4] of each
-region by its key; None if it lies in no one zone."""
+from models.engines import FloatArray
 
 NOT_MEASURED: Final = "not_measured"
 """Says something of a finding that is left out, or "Normal" or "Abnormal" of the film."""
@@ -47,9 +40,9 @@ _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
 
 
-def is_reported(prompt: ReaderPrompt, state: State) -> bool:
+def is_reported(prompt: ReaderPrompt, state: FindingState) -> bool:
     """Whether outputs report a prompt: it is a pathology, and not absent."""
-    return prompt.kind == "pathology" and state != "absent"
+    return prompt.kind is PromptKind.PATHOLOGY and state is not FindingState.ABSENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +57,7 @@ class Decided:
     """
 
     prompts: Sequence[ReaderPrompt]
-    states: Mapping[int, State]
+    states: Mapping[int, FindingState]
     measured: Mapping[int, bool]
     boxes: Sequence[FloatArray]
     side_of: SideOf | None
@@ -79,7 +72,7 @@ class Decided:
     def fault(self, index: int, text: str) -> str | None:
         """Return why a sentence may not stand for a prompt; None if it may."""
         prompt = self.prompts[index]
-        if prompt.kind == "no_finding" or index in self.left_out:
+        if prompt.kind is PromptKind.NO_FINDING or index in self.left_out:
             return NOT_MEASURED
         if found := faults(text, self._claim(index)):
             return found[0].value
@@ -91,7 +84,7 @@ class Decided:
             return fault_of_place
         if found := never_said(text, names=self._names(index)):
             return found[0].value
-        return None if prompt.kind == "region" or self.is_reported(index) else Fault.DENIAL.value
+        return None if prompt.kind is PromptKind.REGION or self.is_reported(index) else Fault.DENIAL.value
 
     def stated(self, index: int, text: str) -> str:
         """Return a sentence as it may leave: with the state of what it asserts before it, if that is to be reviewed."""
@@ -104,7 +97,7 @@ class Decided:
         One that asserts no finding does if the model has no measured threshold at all.
         """
         asserted = [self.states[place] for place in self._asserted(index, text)]
-        is_uncalibrated = "uncalibrated" in asserted if asserted else not any(self.measured.values())
+        is_uncalibrated = FindingState.UNCALIBRATED in asserted if asserted else not any(self.measured.values())
         return "network_uncalibrated" if is_uncalibrated else "network"
 
     def _asserted(self, index: int, text: str) -> list[int]:
@@ -135,12 +128,12 @@ class Decided:
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
         if None in sides:
             return None
-        return "both" if len(sides) == 2 else sides.pop()
+        return Side.BILATERAL if len(sides) == 2 else sides.pop()
 
     def _fault_of_side(self, index: int, text: str) -> str | None:
         """Compare the sides that a sentence names with the centers of boxes that lie across the middle of the film."""
         named = sides_in(text.lower())
-        if not named or self.prompts[index].kind != "pathology" or self.side(index) is not None:
+        if not named or self.prompts[index].kind is not PromptKind.PATHOLOGY or self.side(index) is not None:
             return None
         if self.side_of is None:
             return SIDE_UNKNOWN
@@ -164,7 +157,7 @@ class Decided:
             if prompt.key.endswith("_zone")
         }
         for clause in clauses_of(text):
-            sides = [{side} for side in sides_in(clause.text)] or [{"left", "right"}]
+            sides = [{side} for side in sides_in(clause.text)] or [{Side.LEFT, Side.RIGHT}]
             for zone, of in product(names_in(clause.text, "zones"), sides):
                 asked = [
                     place
@@ -184,7 +177,9 @@ class Decided:
 
     def _fault_of_boxes(self, index: int, text: str) -> Fault | None:
         """Compare what a sentence says beside its claim with the boxes of the findings that it names."""
-        places = {prompt.phrases[0]: place for place, prompt in enumerate(self.prompts) if prompt.kind == "region"}
+        places = {
+            prompt.phrases[0]: place for place, prompt in enumerate(self.prompts) if prompt.kind is PromptKind.REGION
+        }
         if any(self._holds_finding(places[name]) for name in called_normal(text, places)):
             return Fault.NORMAL_WITH_FINDING
         keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
@@ -192,15 +187,15 @@ class Decided:
             place = keys.get(statement.key)
             if place is None:
                 continue
-            if self.prompts[index].kind == "region" and not self._lies_in(place, index):
+            if self.prompts[index].kind is PromptKind.REGION and not self._lies_in(place, index):
                 return Fault.ASSERTED
             if place != index and not statement.sides <= self._reached(place):
                 return Fault.WRONG_SIDE
         return None
 
-    def _reached(self, index: int) -> frozenset[str]:
+    def _reached(self, index: int) -> frozenset[Side]:
         """Return the sides that the boxes of a finding reach; both if the film does not say which is which."""
-        both = frozenset(("left", "right"))
+        both = frozenset((Side.LEFT, Side.RIGHT))
         if self.side_of is None:
             return both
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
@@ -208,12 +203,12 @@ class Decided:
 
     def _claim(self, index: int) -> Claim:
         prompt = self.prompts[index]
-        if prompt.kind == "region":
+        if prompt.kind is PromptKind.REGION:
             words = prompt.phrases[0].lower().split()
             return Claim(
                 finding=None,
-                state="absent",
-                side="left" if "left" in words else "right" if "right" in words else None,
+                state=FindingState.ABSENT,
+                side=next((side for side in (Side.LEFT, Side.RIGHT) if side in words), None),
                 region=prompt.phrases[0].lower(),
                 region_has_finding=self._holds_finding(index),
             )
@@ -234,12 +229,13 @@ class Decided:
 
     def _names(self, index: int) -> tuple[str, ...]:
         """Return the words that name a prompt's finding; none of a region."""
-        return () if self.prompts[index].kind == "region" else self.prompts[index].phrases
+        return () if self.prompts[index].kind is PromptKind.REGION else self.prompts[index].phrases
 
     def _zone(self, index: int) -> str | None:
         if self.zone_of is None:
             return None
-        return self.zone_of(self.prompts[index].key, self.boxes[index], self.regions)
+        regions = {key: unit_boxes.to_box(box) for key, box in self.regions.items()}
+        return self.zone_of(self.prompts[index].key, [unit_boxes.to_box(box) for box in self.boxes[index]], regions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +245,7 @@ class Settled:
     texts: dict[int, str]
     generated: Mapping[int, str]
     makers: Mapping[int, By] = field(default_factory=dict)
-    withheld: tuple[Withheld, ...] = ()
+    withheld: tuple[WithheldSentence, ...] = ()
 
     def by(self, index: int) -> By:
         """Return who made a prompt's sentence."""
@@ -267,11 +263,11 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
     second = dict(zip(tried, again(tried) if tried else (), strict=True))
     said: dict[int, str] = {}
     makers: dict[int, By] = {}
-    withheld: list[Withheld] = []
+    withheld: list[WithheldSentence] = []
     for index, text in texts.items():
         chosen = text if index not in wrong else second.get(index, "")
         if index in wrong and text:
-            withheld.append(Withheld(text=text, key=decided.prompts[index].key, reason=wrong[index]))
+            withheld.append(WithheldSentence(text=text, prompt=decided.prompts[index].key, reason=wrong[index]))
         if index not in wrong or (chosen and decided.fault(index, chosen) is None):
             said[index], makers[index] = decided.stated(index, chosen), decided.maker(index, chosen)
         elif made := decided.sentence_by_rule(index):
@@ -287,23 +283,25 @@ def _share_inside(box: FloatArray, regions: FloatArray) -> float:
     return float(common.max(initial=0.0) / max(float(box[2] * box[3]), 1e-12))
 
 
-def answer_in_words(text: str, *, prompt: str | None, state: State | None) -> tuple[str, By]:
+def answer_in_words(text: str, *, prompt: str | None, state: FindingState | None) -> tuple[str, By]:
     """Choose the sentence of an answer to other words than those of a prompt set, or about a box.
 
     prompt: None for a box alone; state: None for a region
     Returns an empty sentence where nothing may be said: what is absent, a region, and a box alone without a sentence of
     the network that may leave. A sentence that names no finding of the prompt, or another one, gives way to a rule.
     """
-    if state is None or state == "absent":
+    if state is None or state is FindingState.ABSENT:
         return "", "network"
     if _may_answer(text, prompt, state):
-        return stated(text, {prompt or "": state}), "network_uncalibrated" if state == "uncalibrated" else "network"
+        return stated(
+            text, {prompt or "": state}
+        ), "network_uncalibrated" if state is FindingState.UNCALIBRATED else "network"
     if prompt is None:
         return "", "network"
     return _by_rule(prompt, state), "rule"
 
 
-def _may_answer(text: str, prompt: str | None, state: State) -> bool:
+def _may_answer(text: str, prompt: str | None, state: FindingState) -> bool:
     """Say whether a sentence may answer other words than those of a prompt set, or a box.
 
     Of a prompt that names no side it may name none either: no box was compared with the middle of the film.
@@ -319,7 +317,7 @@ def _may_answer(text: str, prompt: str | None, state: State) -> bool:
     return not faults(text, claim) and names_no_other and sides_in(text.lower()) <= sides_in(prompt.lower())
 
 
-def _by_rule(prompt: str, state: State) -> str:
+def _by_rule(prompt: str, state: FindingState) -> str:
     """Make a sentence about what a prompt names; it repeats no words that no sentence may say, and no question."""
     name = " ".join(prompt.split()).rstrip(".")
     is_name = _NAME.fullmatch(name) and not cues().verb.search(name.lower())

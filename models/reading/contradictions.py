@@ -8,29 +8,28 @@ applies, and which rules were tried and left out because they met right findings
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from language.labels import DEVICES
 from language.statements import sides_in
+from models.contract import Contradiction, FindingState, PromptKind, ReaderPrompt, Side, SideOf
 from models.decisions import Decisions
-from models.engines import Engine
-from models.reading.answers import Contradiction, FloatArray, Look, ReaderPrompt
-from models.reading.checking import Decided, SideOf
-from models.reading.decided_film import DecidedFilm
+from models.engines import Engine, FloatArray
+from models.reading.checking import Decided
+from models.reading.decided_film import DecidedFilm, Look
 from models.reading.decision import decide
 from models.reading.phrasebook import Phrasebook, contrast
 
-Side = Literal["left", "right"]
-
-_SIDES: Final[tuple[Side, ...]] = ("left", "right")
+_SIDES: Final = (Side.LEFT, Side.RIGHT)
 
 
 def film_called_normal(film: DecidedFilm) -> frozenset[int]:
     """Return the reported findings of a film on which "no finding" is present too. Devices do not exclude it."""
     is_normal = any(
-        state == "present" and film.prompts[index].kind == "no_finding" for index, state in film.states.items()
+        state is FindingState.PRESENT and film.prompts[index].kind is PromptKind.NO_FINDING
+        for index, state in film.states.items()
     )
     return frozenset(i for i in film.reported if is_normal and film.prompts[i].key != DEVICES)
 
@@ -43,7 +42,7 @@ def denied_in_its_box(film: DecidedFilm, probabilities: Mapping[int, float], dec
     return frozenset(
         index
         for index, value in probabilities.items()
-        if decide(decisions, film.prompts[index].key, value, trusted="any") == "absent"
+        if decide(decisions, film.prompts[index].key, value, trusted="any") is FindingState.ABSENT
     )
 
 
@@ -66,8 +65,8 @@ def denied_by_sentence(decided: Decided, texts: Mapping[int, str]) -> list[int]:
     return [
         index
         for index, text in texts.items()
-        if decided.prompts[index].kind == "pathology"
-        and decided.states[index] == "present"
+        if decided.prompts[index].kind is PromptKind.PATHOLOGY
+        and decided.states[index] is FindingState.PRESENT
         and decided.denies(index, text)
     ]
 
@@ -99,7 +98,7 @@ class ContradictionCheck:
     def prepare(self, prompts: tuple[ReaderPrompt, ...]) -> None:
         """Encode at least one prompt, and the names of findings with a side unless the network knows no sides."""
         self._phrasebook.vectors(prompts)
-        if self._knows_sides and any(prompt.kind == "pathology" for prompt in prompts):
+        if self._knows_sides and any(prompt.kind is PromptKind.PATHOLOGY for prompt in prompts):
             self._sided(prompts)
 
     def _in_best_boxes(self, look: Look, film: DecidedFilm) -> dict[int, float]:
@@ -134,9 +133,11 @@ class ContradictionCheck:
 
     def _sided(self, prompts: Sequence[ReaderPrompt]) -> dict[tuple[int, Side], FloatArray]:
         """Embed the names of findings with a side before them; the phrasebook keeps them for the next film."""
-        places = [(i, side) for i, prompt in enumerate(prompts) if prompt.kind == "pathology" for side in _SIDES]
+        places = [
+            (i, side) for i, prompt in enumerate(prompts) if prompt.kind is PromptKind.PATHOLOGY for side in _SIDES
+        ]
         named = tuple(
-            ReaderPrompt(key=prompts[i].key, kind="region", phrases=(f"{side} {prompts[i].phrases[0]}",))
+            ReaderPrompt(key=prompts[i].key, kind=PromptKind.REGION, phrases=(f"{side} {prompts[i].phrases[0]}",))
             for i, side in places
         )
         return dict(zip(places, self._phrasebook.vectors(named).queries, strict=True))

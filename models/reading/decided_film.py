@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from models.engines import Regions
-from models.reading.answers import Contradiction, FloatArray, ReaderPrompt
-from models.reading.checking import Decided, SideOf, ZoneOf, is_reported
-from models.reading.decision import State
+from models.contract import Contradiction, FindingState, PromptKind, ReaderPrompt, SideOf, ZoneOf
+from models.engines import FloatArray, Patches, Regions
+from models.reading.checking import Decided, is_reported
 from models.reading.phrasebook import PromptVectors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Look:
+    """A film encoded once, for any number of questions."""
+
+    patches: Patches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,7 +32,7 @@ class DecidedFilm:
     regions: Regions
     visible: Sequence[tuple[FloatArray, FloatArray]]
     probabilities: Mapping[int, float]
-    states: Mapping[int, State]
+    states: Mapping[int, FindingState]
     measured: Mapping[int, bool]
     left_out: frozenset[int]
     side_of: SideOf | None
@@ -47,8 +53,8 @@ class DecidedFilm:
     def doubting(self, contradictions: Mapping[int, Contradiction]) -> DecidedFilm:
         """Add contradictions to those that are known; what is present and contradicted becomes indeterminate."""
         together = {**contradictions, **self.contradictions}
-        states: dict[int, State] = {
-            index: "indeterminate" if state == "present" and index in together else state
+        states: dict[int, FindingState] = {
+            index: FindingState.INDETERMINATE if state is FindingState.PRESENT and index in together else state
             for index, state in self.states.items()
         }
         return replace(self, states=states, contradictions=together)
@@ -64,7 +70,7 @@ class DecidedFilm:
             regions={
                 prompt.key: boxes[scores.argmax()]
                 for prompt, (boxes, scores) in zip(self.prompts, self.visible, strict=True)
-                if prompt.kind == "region"
+                if prompt.kind is PromptKind.REGION
             },
             side_of=self.side_of,
             zone_of=self.zone_of,

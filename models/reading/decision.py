@@ -6,21 +6,16 @@ read. A site may trust every threshold all the same (`model.uncalibrated = "acce
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
+from models.contract import FindingState, Trusted
 from models.decisions import PHANTOMS, Decisions, RatioError
-
-State = Literal["present", "indeterminate", "absent", "uncalibrated"]
-"""Absent is an internal name: below the threshold, which every output calls "not reported"."""
-
-Trusted = Literal["real", "phantoms", "any"]
-"""Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
 
 NEAR: Final = 0.05
 """A probability less than this below the threshold, or below its band, came near it."""
 
 
-def decide(decisions: Decisions, key: str | None, probability: float, *, trusted: Trusted) -> State:
+def decide(decisions: Decisions, key: str | None, probability: float, *, trusted: Trusted) -> FindingState:
     """Decide about a prompt.
 
     key: of the prompt in the prompt set; None for a question of other words or about a box, for which no threshold can
@@ -28,13 +23,13 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
     probability: spec §8
     """
     if key is not None and decisions.leaves_out(key):
-        return "absent"
+        return FindingState.ABSENT
     threshold = decisions.default_threshold if key is None else decisions.threshold(key)
     if probability < decisions.lower(key):
-        return "absent"
+        return FindingState.ABSENT
     if not is_trusted(decisions, key, trusted):
-        return "uncalibrated"
-    return "present" if probability >= threshold else "indeterminate"
+        return FindingState.UNCALIBRATED
+    return FindingState.PRESENT if probability >= threshold else FindingState.INDETERMINATE
 
 
 def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:

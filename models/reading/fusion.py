@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.boxes import iou, to_corners
-from models.reading.answers import FloatArray
+from models.engines import FloatArray
 
 
 def fuse(boxes: FloatArray, scores: FloatArray, *, overlap: float) -> tuple[FloatArray, FloatArray]:

@@ -13,10 +13,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from models.engines import Engine
+from models.contract import PromptKind, Question, ReaderPrompt
+from models.engines import Engine, FloatArray
 from models.engines.short_calls import MOST_TOKENS
 from models.errors import ModelError
-from models.reading.answers import FloatArray, Question, ReaderPrompt
 from models.reading.deduplicate import unit_length
 from models.reading.tokenizers import PROMPT_LIMIT, PromptTokenizer
 
@@ -98,7 +98,7 @@ class Phrasebook:
 
     def _vectors(self, prompts: tuple[ReaderPrompt, ...]) -> PromptVectors:
         """Embed all phrases of a tuple of prompts in one call."""
-        judged = tuple(index for index, prompt in enumerate(prompts) if prompt.kind != "region")
+        judged = tuple(index for index, prompt in enumerate(prompts) if prompt.kind is not PromptKind.REGION)
         groups = [prompt.phrases for prompt in prompts] + [prompts[index].negatives for index in judged]
         embeddings = self.embed([phrase for group in groups for phrase in group])
         ends = np.cumsum([len(group) for group in groups])[:-1]

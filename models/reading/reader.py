@@ -11,33 +11,40 @@ from pathlib import Path
 
 import numpy as np
 
-from models.engines import Engine
-from models.engines.fallback import EngineFallback, open_first
-from models.engines.profiles import RANGES
-from models.engines.proof import Precision, StageDifference
-from models.errors import ModelError
-from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
-from models.reading.answers import (
+from models import boxes as unit_boxes
+from models.contract import (
     Answer,
     By,
+    Fallback,
     FilmReading,
-    FloatArray,
-    Look,
+    FindingState,
+    PromptKind,
     PromptReading,
     Question,
     ReaderPrompt,
     Sentence,
+    SideOf,
+    StageDifference,
+    Trusted,
+    ViewReading,
+    ZoneOf,
 )
-from models.reading.checking import Settled, SideOf, ZoneOf, answer_in_words, left_out_in
+from models.engines import Engine, FloatArray
+from models.engines.fallback import open_first
+from models.engines.profiles import RANGES
+from models.engines.proof import Precision
+from models.errors import ModelError
+from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
+from models.reading.checking import Settled, answer_in_words, left_out_in
 from models.reading.contradictions import ContradictionCheck
-from models.reading.decided_film import DecidedFilm
-from models.reading.decision import State, Trusted, decide, is_near, is_trusted
+from models.reading.decided_film import DecidedFilm, Look
+from models.reading.decision import decide, is_near, is_trusted
 from models.reading.fusion import fuse
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer, words_of
-from models.views import ViewReading, read_view
+from models.views import read_view
 
 
 def open_reader(
@@ -80,7 +87,7 @@ class ChexReader:
         phrases: PromptTokenizer,
         sentences: SentenceTokenizer,
         *,
-        fallbacks: tuple[EngineFallback, ...] = (),
+        fallbacks: tuple[Fallback, ...] = (),
         trusted: Trusted = "real",
         checked: bool = False,
         on_written: OnWritten = lambda _tokens, _seconds: None,
@@ -137,7 +144,7 @@ class ChexReader:
             raise ModelError(
                 f"{len(prompts)} prompts are asked, but engine tensorrt takes {most}; use fewer prompts, or engine onnx"
             )
-        judged = {prompt.key for prompt in prompts if prompt.kind != "region"}
+        judged = {prompt.key for prompt in prompts if prompt.kind is not PromptKind.REGION}
         for key in sorted(self.manifest.decisions.thresholds.keys() - judged):
             raise ModelError(
                 f"{MANIFEST}: decisions.thresholds.{key} belongs to no prompt with a decision; correct or remove it"
@@ -205,7 +212,8 @@ class ChexReader:
         with words that the model never learned is not asked at all.
         reference: a prompt set; a box alone is compared with the mean of its judged prompts, and a question with the
         same words as one of its prompts uses that prompt's negatives.
-        Raises ValueError for a box alone without any judged prompt, and for a prompt of more tokens than are read.
+        Raises ValueError for a box alone without any judged prompt, for a prompt of more tokens than are read, and for
+        a box outside the square, because the network has no patches there.
         """
         reference = tuple(reference)
         answers: dict[int, Answer] = {}
@@ -213,10 +221,10 @@ class ChexReader:
         for index, question in enumerate(questions):
             place = prompt_of(question, reference)
             if words := self.never_learned(question.prompt or ""):
-                answers[index] = Answer.unanswered(words)
+                answers[index] = Answer(sentence="", score=None, state=None, boxes=(), never_learned=words)
             elif question.box is not None:
                 boxed.append(index)
-            elif place is not None and reference[place].kind != "region":
+            elif place is not None and reference[place].kind is not PromptKind.REGION:
                 of_set[index] = place
             else:
                 located.append(index)
@@ -242,7 +250,9 @@ class ChexReader:
             features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0)
         )
         threshold = self.manifest.decisions.region_threshold
-        return [i for i, prompt in enumerate(prompts) if prompt.kind != "region" or positiveness[i] > threshold]
+        return [
+            i for i, prompt in enumerate(prompts) if prompt.kind is not PromptKind.REGION or positiveness[i] > threshold
+        ]
 
     def _probabilities(self, vectors: PromptVectors, features: FloatArray) -> dict[int, float]:
         """Return the probability of every prompt that has negatives (spec §8), by index of the prompt."""
@@ -253,14 +263,13 @@ class ChexReader:
         return contrast(features, positive=positive, negative=negative, temperature=self.manifest.decisions.temperature)
 
     def _reading(self, film: DecidedFilm, index: int, said: Settled, sentence: int | None) -> PromptReading:
-        (boxes, scores), prompt = film.visible[index], film.prompts[index]
+        prompt = film.prompts[index]
         return PromptReading(
             key=prompt.key,
             kind=prompt.kind,
             probability=film.probabilities.get(index),
             state=film.states.get(index),
-            boxes=boxes,
-            box_scores=scores,
+            boxes=unit_boxes.to_scored(*film.visible[index]),
             sentence=sentence,
             generated=said.generated.get(index, ""),
             contradiction=film.contradictions.get(index),
@@ -270,11 +279,11 @@ class ChexReader:
         )
 
     def _sentence(self, film: DecidedFilm, text: str, index: int, *, by: By) -> Sentence:
-        boxes, scores = film.visible[index]
         score = float(film.regions.aggregated_scores[0, index])
-        return Sentence(text=text, key=film.prompts[index].key, score=score, boxes=boxes, box_scores=scores, by=by)
+        boxes = unit_boxes.to_scored(*film.visible[index])
+        return Sentence(text=text, prompt=film.prompts[index].key, score=score, boxes=boxes, by=by)
 
-    def _state(self, key: str | None, probability: float) -> State:
+    def _state(self, key: str | None, probability: float) -> FindingState:
         return decide(self.manifest.decisions, key, probability, trusted=self.trusted)
 
     def _visible(self, boxes: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -309,8 +318,7 @@ class ChexReader:
                 sentence=said.texts.get(place, ""),
                 score=film.probabilities[place],
                 state=film.states[place],
-                boxes=film.visible[place][0],
-                box_scores=film.visible[place][1],
+                boxes=unit_boxes.to_scored(*film.visible[place]),
                 by=said.by(place),
                 contradiction=film.contradictions.get(place),
                 left_out=self.manifest.decisions.leaves_out(prompts[place].key),
@@ -373,7 +381,10 @@ class ChexReader:
             return []
         positive, negative = self._phrasebook.pairs(questions, reference)
         prompted = np.array([question.prompt is not None for question in questions], dtype=np.float32)
-        boxes = np.array([question.box for question in questions], dtype=np.float32)
+        drawn = [question.box for question in questions if question.box is not None]
+        if not all(box.left < 1 and box.right > 0 and box.top < 1 and box.bottom > 0 for box in drawn):
+            raise ValueError("the box lies outside the square that the network sees")
+        boxes = unit_boxes.to_array(drawn)
         features = self._engine.describe(
             look.patches.copies(len(questions)),
             boxes=boxes[:, np.newaxis],
@@ -404,8 +415,7 @@ class ChexReader:
             sentence=text,
             score=float(score),
             state=state,
-            boxes=boxes[0],
-            box_scores=boxes[1],
+            boxes=unit_boxes.to_scored(*boxes),
             by=by,
             left_out=left_out is not None,
         )

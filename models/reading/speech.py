@@ -9,18 +9,22 @@ from typing import Final
 
 import numpy as np
 
-from models.engines import Engine, IntArray
+from models.contract import FindingState
+from models.engines import Engine, FloatArray, IntArray
 from models.manifest import ReportRule
-from models.reading.answers import FloatArray
 from models.reading.checking import Settled, settle
 from models.reading.contradictions import denied_by_sentence
 from models.reading.decided_film import DecidedFilm
-from models.reading.decision import State
 from models.reading.deduplicate import deduplicate, similarity_of
 from models.reading.phrasebook import Phrasebook, emphasize
 from models.reading.tokenizers import SENTENCE_END, SentenceTokenizer
 
-DIRECTIONS: Final[Mapping[State, int]] = {"present": 1, "indeterminate": 0, "uncalibrated": 1, "absent": -1}
+DIRECTIONS: Final[Mapping[FindingState, int]] = {
+    FindingState.PRESENT: 1,
+    FindingState.INDETERMINATE: 0,
+    FindingState.UNCALIBRATED: 1,
+    FindingState.ABSENT: -1,
+}
 """Where the sentence of a finding is moved to; see `ReportRule.emphasis`."""
 
 _FIRM: Final = 0.5
@@ -115,7 +119,7 @@ class Speech:
         return ids
 
     def without_duplicates(
-        self, texts: Mapping[int, str], preference: FloatArray, states: Mapping[int, State], *, checked: bool
+        self, texts: Mapping[int, str], preference: FloatArray, states: Mapping[int, FindingState], *, checked: bool
     ) -> tuple[list[tuple[int, str]], dict[int, int]]:
         """Remove duplicate sentences (spec §9.1.6); texts: by index of the prompt; preference: [prompt].
 

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from language.sentences import is_plural
+from models.contract import ChangeError
 from node.domain import Film, Finding, FindingState, ModelIdentity
-from node.measurement import ErrorOfChange
 from node.outputs import wording
 
 PHANTOMS: Final = "phantoms"
@@ -108,7 +108,7 @@ class FilmComparison:
     findings: tuple[ComparedFinding, ...] = ()
 
 
-def compare(earlier: ReadFilm, later: ReadFilm, *, error: ErrorOfChange | None) -> FilmComparison:
+def compare(earlier: ReadFilm, later: ReadFilm, *, error: ChangeError | None) -> FilmComparison:
     """Compare two films; the caller vouches that they are of one patient, and which is the earlier one.
 
     error: of the model that read both; None if it states none
@@ -123,7 +123,7 @@ def compare(earlier: ReadFilm, later: ReadFilm, *, error: ErrorOfChange | None) 
     return FilmComparison(text=" ".join((*told, REST)), findings=compared)
 
 
-def without_measure(error: ErrorOfChange | None, trusted: str) -> Obstacle | None:
+def without_measure(error: ChangeError | None, trusted: str) -> Obstacle | None:
     """Return why a model cannot compare any films; error: that it states; trusted: as of `ModelIdentity`."""
     if error is None:
         return Obstacle.UNMEASURED
@@ -180,7 +180,7 @@ def _counts(population: str, trusted: str) -> bool:
     return trusted == "any" or (population == PHANTOMS) == (trusted == PHANTOMS)
 
 
-def _compared(earlier: Finding | None, later: Finding | None, error: ErrorOfChange) -> ComparedFinding:
+def _compared(earlier: Finding | None, later: Finding | None, error: ChangeError) -> ComparedFinding:
     change, obstacle = _change(earlier, later, error)
     named = later or earlier
     if named is None:
@@ -195,7 +195,7 @@ def _compared(earlier: Finding | None, later: Finding | None, error: ErrorOfChan
     )
 
 
-def _change(earlier: Finding | None, later: Finding | None, error: ErrorOfChange) -> tuple[Change, Obstacle | None]:
+def _change(earlier: Finding | None, later: Finding | None, error: ChangeError) -> tuple[Change, Obstacle | None]:
     if earlier is None or later is None:
         return Change.NOT_COMPARABLE, Obstacle.NOT_ASKED
     if earlier.reader is not None or later.reader is not None:

@@ -6,7 +6,7 @@ reply denies a finding or calls anything normal, because the network may have mi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -15,22 +15,16 @@ from language.check import assertions, contradictions
 from language.normal import normal_statements
 from language.sentences import by_rule, is_plural
 from language.statements import Stance
+from models.contract import Question
 from node.answers.comparison import REST, Change, FilmComparison
 from node.answers.questions import Query, Topic
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Side
 from node.outputs import impression, measured, wording
 from node.prompt_set import PromptSet
 from node.read.findings import ZONES, zone_of
-from node.read.model import FilmQuestion
 
 _Boxes = tuple[FindingBox, ...]
 
-_SIDES: Final[Mapping[Side | None, str | None]] = {
-    Side.RIGHT: "right",
-    Side.LEFT: "left",
-    Side.BILATERAL: "both",
-    None: None,
-}
 _WHOLE_FILM: Final = "This program does not judge a whole film; it reports the findings that it was asked for."
 _JUDGES: Final = "This program does not judge whether anything is as it should be."
 _NETWORK: Final = "The report does not answer this, so the network is asked."
@@ -98,14 +92,14 @@ def answer(query: Query, film: Film, *, box: Box | None = None) -> Reply:
     )
 
 
-def for_network(query: Query, reply: Reply, prompts: PromptSet, *, box: Box | None = None) -> FilmQuestion | None:
+def for_network(query: Query, reply: Reply, prompts: PromptSet, *, box: Box | None = None) -> Question | None:
     """Return the question that the network is asked besides a reply, if any: one about a drawn box, but for changes."""
     if query.topic in (Topic.REFUSED, Topic.COMPARE):
         return None
     if box is None:
-        return None if reply.needs_network is None else FilmQuestion(prompt=reply.needs_network)
+        return None if reply.needs_network is None else Question(prompt=reply.needs_network)
     named = prompts[query.findings[0]].phrases[0] if len(query.findings) == 1 else None
-    return FilmQuestion(prompt=reply.needs_network or named, box=box)
+    return Question(prompt=reply.needs_network or named, box=box)
 
 
 def answer_by(comparison: FilmComparison, query: Query) -> Reply:
@@ -288,9 +282,7 @@ def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
 
 def _statement(finding: Finding) -> str:
     """Say in plain sentences what was decided about a finding that is reported."""
-    said = by_rule(
-        name=wording.name_of(finding), state=finding.state.value, side=_SIDES[finding.side], zone=zone_of(finding)
-    )
+    said = by_rule(name=wording.name_of(finding), state=finding.state, side=finding.side, zone=zone_of(finding))
     reader, told = wording.reader_of(finding.reader), finding.told_probability
     whose = "probability" if reader is None else "AI probability"
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
@@ -383,7 +375,7 @@ def _tells_side(box: FindingBox) -> bool:
 
 def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:
     """Say whether a sentence of the report asserts a finding, denies none, and agrees with every decision."""
-    decided = {finding.prompt: finding.state.value for finding in film.findings}
+    decided = {finding.prompt: finding.state for finding in film.findings}
     asserted = assertions(sentence.text)
     return (
         bool(asserted)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
 
+from models.contract import Question
 from node.domain import Box, Json, JsonObject, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.read import decoding
-from node.read.model import FilmQuestion
 
 _PATIENCE_SECONDS: Final = 60.0
 _THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
@@ -67,7 +67,7 @@ def film_uid(what: Path) -> str:
 
 
 def ask(
-    node: str, uid: str, *, questions: Sequence[FilmQuestion], login: Login | None = None, ca: Path | None = None
+    node: str, uid: str, *, questions: Sequence[Question], login: Login | None = None, ca: Path | None = None
 ) -> list[JsonObject]:
     """Ask a node, and return the entries of `questions` in its answer.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.contract import Question
 from node.answers.comparison import FilmComparison, ReadFilm, compare
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
@@ -20,7 +21,7 @@ from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.change_error import read_change_error
 from node.read.film import answer_film, answer_picture
-from node.read.model import FilmQuestion, Reader
+from node.read.model import Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ def _reply(
 ) -> JsonObject:
     """Answer words about one file: the keys of the reply of a node that one file, or two of them, can have."""
     content: JsonObject = {"film": str(path), "text": None, "findings": [], "boxes": [], "questions": []}
-    question: FilmQuestion | None = FilmQuestion(prompt=" ".join(visible(words).split()), box=box)
+    question: Question | None = Question(prompt=" ".join(visible(words).split()), box=box)
     if not is_plain_prompt(words, query, opened.prompts):
         film = _film(path, opened)
         if earlier is not None and film.is_read:

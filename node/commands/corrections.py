@@ -96,10 +96,9 @@ def _truth(film: Film, framing: Framing, prompt_set: PromptSet) -> JsonObject:
 
 
 def _said(finding: Finding, framing: Framing, prompt_set: PromptSet) -> JsonObject:
-    side = None if finding.side is None else "both" if finding.side == "bilateral" else str(finding.side)
     name = prompt_of(finding, prompt_set).phrases[0]
     return {
-        "text": by_rule(name=name, state="present", side=side, zone=None),
+        "text": by_rule(name=name, state=FindingState.PRESENT, side=finding.side, zone=None),
         "positive": True,
         "findings": [finding.prompt],
         "regions": [],

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
+from models.contract import Question
 from node.character_sets import visible
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, Reason, is_uid
@@ -26,7 +27,7 @@ from node.outputs.writers import make_report, report_on, write_objects
 from node.prompt_set import PromptSet
 from node.read import decoding
 from node.read.film import Answered, answer_film
-from node.read.model import FilmQuestion, Reader
+from node.read.model import Reader
 from node.settings.destinations import DEFAULT_OUTPUTS
 
 DONE_BEFORE: Final = "done before"
@@ -140,7 +141,7 @@ def read(
             ) from error
 
 
-def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[FilmQuestion]:
+def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[Question]:
     """Make questions of phrases and boxes: one phrase with one box is one question, else each is its own question.
 
     Raises InputError when there is neither phrase nor box, or when several are combined.
@@ -149,10 +150,10 @@ def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[FilmQuest
     if not phrases and not boxes:
         raise InputError("nothing was asked; give --prompt TEXT or --box L,T,R,B")
     if len(phrases) == len(boxes) == 1:
-        return [FilmQuestion(prompt=phrases[0], box=boxes[0])]
+        return [Question(prompt=phrases[0], box=boxes[0])]
     if phrases and boxes:
         raise InputError("several prompts and boxes do not pair up; ask one prompt with one box, or only one kind")
-    return [FilmQuestion(prompt=phrase) for phrase in phrases] + [FilmQuestion(box=box) for box in boxes]
+    return [Question(prompt=phrase) for phrase in phrases] + [Question(box=box) for box in boxes]
 
 
 def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from models.contract import Question
 from node import log
 from node.dicom.film_header import parse_header
 from node.errors import AskerGone, GpuLost, InputError, RetryLater, Undecodable
@@ -22,7 +23,7 @@ from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
 from node.outputs.rejected_films import require_valid
 from node.read import decoding, routing
-from node.read.model import FilmAnswer, FilmQuestion, SeenFilm, check_questions
+from node.read.model import FilmAnswer, SeenFilm, check_questions
 from node.read.open_model import OpenModel
 from node.read.person import while_wanted
 from node.store import received
@@ -59,7 +60,7 @@ class QuestionAnswerer:
     def ask(
         self,
         film: Instance,
-        questions: Sequence[FilmQuestion],
+        questions: Sequence[Question],
         *,
         by: str,
         source: str,
@@ -102,7 +103,7 @@ class QuestionAnswerer:
         return made
 
     def _answers(
-        self, film: Instance, questions: Sequence[FilmQuestion], model: OpenModel, is_gone: Callable[[], bool]
+        self, film: Instance, questions: Sequence[Question], model: OpenModel, is_gone: Callable[[], bool]
     ) -> list[FilmAnswer]:
         """Answer questions while somebody waits for it, if not too many wait already."""
         if not self._places.acquire(blocking=False):
@@ -128,7 +129,7 @@ class QuestionAnswerer:
             raise InputError("the study of this film is being removed") from error
 
     def _answer(
-        self, film: Instance, questions: Sequence[FilmQuestion], model: OpenModel, is_gone: Callable[[], bool]
+        self, film: Instance, questions: Sequence[Question], model: OpenModel, is_gone: Callable[[], bool]
     ) -> list[FilmAnswer]:
         seen = self._see(film, is_gone)
         check_questions(questions, seen.framing, model.prompts)

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from models.contract import ChangeError
 from node.answers.comparison import (
     OBSTACLES,
     FilmComparison,
@@ -26,7 +27,6 @@ from node.answers.comparison import (
 from node.domain import ModelIdentity
 from node.errors import Undecodable
 from node.jobs.answered_film import AnsweredFilm, as_corrected
-from node.measurement import ErrorOfChange
 from node.outputs.patient import read_text, said
 from node.outputs.rejected_films import rejections_of
 from node.prompt_set import PromptSet
@@ -115,7 +115,7 @@ def compare_films(
     *,
     spool: Spool,
     prompts: PromptSet,
-    error: ErrorOfChange | None,
+    error: ChangeError | None,
     model: ModelIdentity,
 ) -> FilmComparison:
     """Compare two films of one patient as they were read and corrected; error: that the open model states."""
@@ -125,7 +125,7 @@ def compare_films(
     return compare(films[0], films[1], error=error)
 
 
-def obstacle_of(error: ErrorOfChange | None, model: ModelIdentity) -> FilmComparison | None:
+def obstacle_of(error: ChangeError | None, model: ModelIdentity) -> FilmComparison | None:
     """Say why a model compares no films at all; None if it does."""
     obstacle = without_measure(error, model.trusted)
     if obstacle is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, NotRequired, TypedDict
 
+from models.contract import Question
 from node import log
 from node.config import QuestionsSettings
 from node.dicom import question_object
@@ -25,7 +26,6 @@ from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.outputs.patient_update import header_of
 from node.read import decoding
-from node.read.model import FilmQuestion
 from node.settings.destinations import DestinationSettings
 from node.store import question_objects, received, rounds
 from node.store.instances import Instance
@@ -166,7 +166,7 @@ class ObjectSteps:
             box = None if drawn.box is None else _on_film(drawn.box, film)
             if isinstance(box, LeftOut):
                 return box
-            question = FilmQuestion(prompt=drawn.prompt, box=box)
+            question = Question(prompt=drawn.prompt, box=box)
             try:
                 (stored,) = self.answerer.ask(film, [question], by=asked.asked_by, source="dicom", origins=[origin])
             except InputError as error:

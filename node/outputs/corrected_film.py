@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from pydicom.dataset import Dataset
 
-from language.check import Claim, Fault, State, assertions, contradictions, faults
+from language.check import Claim, Fault, assertions, contradictions, faults
 from language.normal import names_in, normal_statements
 from language.sentences import by_rule, stated, unstated
+from models.contract import PromptKind
 from node.dicom.film_header import parse_header
 from node.domain import (
     Assessment,
@@ -41,7 +42,7 @@ from node.domain import (
     derive_uid,
 )
 from node.outputs.correction import Correction, CorrectionKind, active
-from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.prompt_set import Prompt, PromptSet
 from node.read import decoding
 from node.read.evidence import covered
 from node.read.findings import together, zone_of
@@ -58,12 +59,6 @@ _MARKS: Final[Mapping[CorrectionKind, Assessment]] = {
     CorrectionKind.REJECT: Assessment.REJECTED,
     CorrectionKind.MOVE: Assessment.MOVED,
     CorrectionKind.ADD: Assessment.ADDED,
-}
-_SPOKEN_SIDES: Final[Mapping[Side | None, Literal["left", "right", "both"] | None]] = {
-    None: None,
-    Side.LEFT: "left",
-    Side.RIGHT: "right",
-    Side.BILATERAL: "both",
 }
 _CERTAIN: Final = 1.0
 """The score of a reader's boxes and sentences, and of what is made by rule from a reader's word."""
@@ -192,7 +187,7 @@ def _moved(box: FindingBox, correction: Correction, mark: ReaderMark) -> Finding
 
 def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet, side_of: SideOf) -> Film:
     """Withhold sentences that contradict a reader, and give every finding that lost its sentence one that fits."""
-    decided = {finding.prompt: str(finding.state) for finding in film.findings if finding.reader is not None}
+    decided = {finding.prompt: finding.state for finding in film.findings if finding.reader is not None}
     gone = {finding.prompt for finding in film.findings if finding.reader and finding.state is FindingState.ABSENT}
     placed = [finding for finding in film.findings if finding.reader and finding.boxes]
     kept: dict[int, GroundedSentence] = {}
@@ -227,7 +222,7 @@ def _restated(sentence: GroundedSentence, film: Film, prompts: PromptSet) -> Gro
         return sentence
     named = {sentence.prompt, *(said.key for said in assertions(words))}
     asserted = {
-        prompt_of(finding, prompts).phrases[0]: _state(finding)
+        prompt_of(finding, prompts).phrases[0]: finding.state
         for finding in film.findings
         if finding.prompt in named and finding.state is not FindingState.ABSENT
     }
@@ -276,8 +271,8 @@ def _own_sentence(
         return replace(said, boxes=boxes) if finding.reader is not None and is_own and said.boxes != boxes else None
     if said is None and finding.reader is None and finding.sentence is None:
         return None
-    side, zone = _SPOKEN_SIDES[finding.side], zone_of(finding)
-    text = by_rule(name=prompt.phrases[0], state=_state(finding), side=side, zone=zone)
+    side, zone = finding.side, zone_of(finding)
+    text = by_rule(name=prompt.phrases[0], state=finding.state, side=side, zone=zone)
     score = finding.probability if finding.reader is None else _CERTAIN
     return GroundedSentence(text=text, prompt=finding.prompt, score=score, boxes=boxes, by="rule")
 
@@ -293,13 +288,9 @@ def _claim(finding: Finding, prompt: Prompt) -> Claim:
     """Return what sentences may say of a finding."""
     return Claim(
         finding=finding.prompt,
-        state=_state(finding),
-        side=_SPOKEN_SIDES[finding.side],
+        state=finding.state,
+        side=finding.side,
         region=None,
         region_has_finding=False,
         names=prompt.phrases,
     )
-
-
-def _state(finding: Finding) -> State:
-    return finding.state.value

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from models.contract import ChangeError
 from node.errors import InputError
-from node.measurement import ErrorOfChange
 
 
-def read_change_error(directory: Path) -> ErrorOfChange | None:
+def read_change_error(directory: Path) -> ChangeError | None:
     """Read the error of change from a model's manifest; None if it states none.
 
     Raises InputError if the manifest cannot be read.
@@ -17,11 +17,6 @@ def read_change_error(directory: Path) -> ErrorOfChange | None:
     from models.manifest import read_manifest
 
     try:
-        stated = read_manifest(directory).change
+        return read_manifest(directory).change
     except ModelError as error:
         raise InputError(str(error)) from error
-    if stated is None:
-        return None
-    return ErrorOfChange(
-        measured_on=stated.measured_on, films=stated.films, extent=stated.extent, probability=stated.probability
-    )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.contract import PromptKind
 from node.errors import InputError
-from node.prompt_set import PromptKind, PromptSet
+from node.prompt_set import PromptSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

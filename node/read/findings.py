@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from models.contract import FilmReading, PromptKind
 from node.domain import (
     Box,
     Evidence,
@@ -24,13 +25,13 @@ from node.domain import (
     Side,
     derive_uid,
 )
-from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.prompt_set import Prompt, PromptSet
 from node.read.decoding import side_of
 from node.read.evidence import locate
 from node.read.framing import Framing
 
 if TYPE_CHECKING:  # which uses `find`
-    from node.read.model import PathologyAnswer, Reading
+    from models.contract import PromptReading
 
 _OPPOSITE: Final[Mapping[Side | None, Side]] = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}
 
@@ -58,7 +59,7 @@ _DIFFUSE: Final = ("19242006",)
 
 
 def find(
-    reading: Reading, prompts: PromptSet, *, source: str, framing: Framing, model: ModelIdentity, sides_known: bool
+    reading: FilmReading, prompts: PromptSet, *, source: str, framing: Framing, model: ModelIdentity, sides_known: bool
 ) -> tuple[Finding, ...]:
     """Code the answers to the pathology prompts of one film.
 
@@ -67,13 +68,14 @@ def find(
     Raises ValueError for an answer to any other prompt.
     """
     found = (
-        _finding(answer, prompts[answer.prompt], source, framing if sides_known else None, model)
+        _finding(answer, prompts[answer.key], source, framing if sides_known else None, model)
         for answer in reading.pathologies
     )
+    regions = reading.regions
     return tuple(
         finding
         if finding.state is FindingState.ABSENT
-        else _located(finding, reading.regions, prompts, sides_known=sides_known)
+        else _located(finding, regions, prompts, sides_known=sides_known)
         for finding in found
     )
 
@@ -92,18 +94,30 @@ def zone_of(finding: Finding) -> str | None:
     return ZONES.get(site.value, {}).get(evidence.zone.removeprefix(f"{side}_"))
 
 
-def ground(reading: Reading) -> tuple[GroundedSentence, ...]:
+def ground(reading: FilmReading) -> tuple[GroundedSentence, ...]:
     """Return the sentences of a film; a sentence made for a finding that is absent keeps no box."""
-    absent = {answer.prompt for answer in reading.pathologies if answer.state is FindingState.ABSENT}
+    absent = {answer.key for answer in reading.pathologies if answer.state is FindingState.ABSENT}
     return tuple(
-        replace(sentence, boxes=()) if sentence.prompt in absent else sentence for sentence in reading.sentences
+        GroundedSentence(
+            text=sentence.text,
+            prompt=sentence.prompt,
+            score=sentence.score,
+            boxes=() if sentence.prompt in absent else sentence.boxes,
+            by=sentence.by,
+        )
+        for sentence in reading.sentences
     )
 
 
 def _finding(
-    answer: PathologyAnswer, prompt: Prompt, source: str, framing: Framing | None, model: ModelIdentity
+    answer: PromptReading, prompt: Prompt, source: str, framing: Framing | None, model: ModelIdentity
 ) -> Finding:
-    if prompt.kind is not PromptKind.PATHOLOGY or prompt.finding is None:
+    if (
+        prompt.kind is not PromptKind.PATHOLOGY
+        or prompt.finding is None
+        or answer.probability is None
+        or answer.state is None
+    ):
         raise ValueError(f"prompt {prompt.key} asks for no pathology with a code")
     boxes = tuple(
         FindingBox(

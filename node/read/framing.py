@@ -38,16 +38,23 @@ class Framing:
         return self.to_image((0.5, 0.5, 1.0, 1.0))
 
     def to_image(self, unit: tuple[float, float, float, float]) -> Box:
-        """Map a network box (center x, center y, width, height; 0..1 of the square) to the stored film.
+        """Map a box by its center x, center y, width and height; otherwise as `place`."""
+        x, y, width, height = unit
+        return self._place(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+    def place(self, box: Box) -> Box:
+        """Map a network's box, in 0..1 of the square, to the stored film.
 
         Scales and shifts without a half-pixel offset (coordinates are box edges, not pixel centers). Clips the box to
         the film, and widens a box thinner than one pixel to one pixel, so that it stays visible and valid.
         """
-        x, y, width, height = unit
+        return self._place(*box.edges)
+
+    def _place(self, left: float, top: float, right: float, bottom: float) -> Box:
         square = self.square
         side_x, side_y = square.right - square.left, square.bottom - square.top
-        left, right = square.left + (x - width / 2) * side_x, square.left + (x + width / 2) * side_x
-        top, bottom = square.top + (y - height / 2) * side_y, square.top + (y + height / 2) * side_y
+        left, right = square.left + left * side_x, square.left + right * side_x
+        top, bottom = square.top + top * side_y, square.top + bottom * side_y
         upright_columns, upright_rows = (self.rows, self.columns) if self.turn.transpose else (self.columns, self.rows)
         if self.turn.mirror_columns:
             left, right = upright_columns - right, upright_columns - left
@@ -90,6 +97,11 @@ class Framing:
             (right - left) / side_x,
             (bottom - top) / side_y,
         )
+
+    def to_square(self, box: Box) -> Box:
+        """Map a box on the stored film to 0..1 of the square, as a network gets it."""
+        x, y, width, height = self.to_unit(box)
+        return Box(left=x - width / 2, top=y - height / 2, right=x + width / 2, bottom=y + height / 2)
 
 
 def leaving(box: Box, *, columns: int, rows: int) -> str | None:

@@ -1,87 +1,59 @@
 """The node's interface to the network: the `Reader` protocol, and the reader that opens a model directory.
 
-This file and its neighbors `person`, `film_rule` and `gpu` import `models` inside functions only: the node runs without
-torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
+But for the contract, this file and its neighbors `person`, `film_rule` and `gpu` import `models` inside functions only:
+the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from node.domain import (
+from models.contract import (
+    Answer,
     Box,
+    Fallback,
+    FilmReading,
     FindingState,
-    GroundedSentence,
-    ModelIdentity,
-    Note,
+    PromptKind,
+    PromptReading,
+    Question,
     ScoredBox,
     Side,
-    WithheldSentence,
+    StageDifference,
+    Trusted,
+    ViewReading,
+    ZoneOf,
 )
+from node.domain import ModelIdentity, Note
 from node.errors import GpuLost, InputError
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
-from node.prompt_set import PromptKind, PromptSet
+from node.prompt_set import PromptSet
 from node.read import findings
 from node.read.decoding import Radiograph, side_of, side_of_square
 from node.read.framing import Framing
 from node.read.person import for_person
 from node.read.prompt_names import NamedPrompt, named, refusal
-from node.read.runtime import Difference, Fallback
-from node.read.views import PictureView
 
 if TYPE_CHECKING:
-    from models.reading.answers import Answer, FilmReading, FloatArray, Look, ReaderPrompt
-    from models.reading.checking import ZoneOf
-    from models.reading.decision import Trusted
+    from models.reading.decided_film import Look
     from models.reading.reader import ChexReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PathologyAnswer:
-    """What the network says about one pathology prompt; sentence: index in the reading's sentences.
-
-    left_out: whether the model leaves this finding out on such films, whatever its probability
-    near: as of a `Finding`
-    """
-
-    prompt: str
-    probability: float
-    state: FindingState
-    boxes: tuple[ScoredBox, ...]
-    sentence: int | None
-    contradiction: str | None = None
-    left_out: bool = False
-    near: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """What the network says about one film; regions: the best box of each region prompt, by its key.
+class Reading(FilmReading):
+    """What the network says about one film, with boxes on the stored film.
 
     ratio: without what the film's header says about it; its objection is what the model says
     view: None if the model has no view head
     """
 
-    sentences: tuple[GroundedSentence, ...]
-    pathologies: tuple[PathologyAnswer, ...]
-    withheld: tuple[WithheldSentence, ...] = ()
-    regions: Mapping[str, Box] = field(default_factory=dict)
     ratio: CardiothoracicRatio | None = None
-    view: PictureView | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilmQuestion:
-    """An interactive question: a prompt, a box in pixels of the stored film, or both together."""
-
-    prompt: str | None = None
-    box: Box | None = None
+    view: ViewReading | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,31 +70,11 @@ class SeenFilm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilmAnswer:
-    """The answer to one question.
+class FilmAnswer(Answer):
+    """The answer to one question, with boxes on the stored film; notes: about the pixels of the film."""
 
-    state: None for a region, which is neither present nor absent, and for words that the model never learned
-    boxes: where the network locates the prompt, none if it is absent; the box that was asked about, if there was one
-    contradiction, left_out: as of a `Finding`
-    never_learned: those words; then there is no score, no sentence and no box
-    notes: about the pixels of the film
-    """
-
-    question: FilmQuestion
-    sentence: str
-    score: float | None
-    state: FindingState | None
-    boxes: tuple[ScoredBox, ...]
-    by: str = "network"
-    contradiction: str | None = None
-    left_out: bool = False
-    never_learned: tuple[str, ...] = ()
+    question: Question
     notes: tuple[Note, ...] = ()
-
-    @property
-    def positive(self) -> bool:
-        """Whether what was asked for is present."""
-        return self.state is FindingState.PRESENT
 
 
 class Reader(Protocol):
@@ -137,7 +89,7 @@ class Reader(Protocol):
         """The runtimes that were tried before the runtime in use, in order."""
 
     @property
-    def parity(self) -> Mapping[str, Difference]:
+    def parity(self) -> Mapping[str, StageDifference]:
         """How far the runtime in use is from the network, by stage; empty if it is the network itself."""
 
     @property
@@ -163,14 +115,14 @@ class Reader(Protocol):
     def see(self, image: Radiograph) -> SeenFilm:
         """Encode a film for questions, before the films that wait to be read."""
 
-    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+    def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions about one film, each on its own, before the films that wait to be read.
 
         Raises ValueError for what cannot be asked; `check_questions` goes before.
         """
 
 
-def check_questions(questions: Iterable[FilmQuestion], framing: Framing, prompts: PromptSet) -> None:
+def check_questions(questions: Iterable[Question], framing: Framing, prompts: PromptSet) -> None:
     """Raise InputError, in words that say what to do, for a box that leaves a film and for words that are not asked."""
     for question in questions:
         if question.box is not None:
@@ -244,10 +196,7 @@ class _NetworkReader:
         manifest = network.manifest
         self.gray = str(manifest.gray)
         self.ages: Container[int] | None = manifest.ages
-        self.fallbacks = tuple(
-            Fallback(engine=fallback.engine, reason=fallback.reason, message=fallback.message)
-            for fallback in network.fallbacks
-        )
+        self.fallbacks = network.fallbacks
         self.identity = ModelIdentity(
             name=manifest.name,
             version=manifest.version,
@@ -259,21 +208,16 @@ class _NetworkReader:
         )
 
     @property
-    def parity(self) -> Mapping[str, Difference]:
-        # Not NaN, which no alert would find too large.
-        return {
-            name: Difference(found=math.inf if math.isnan(stage.max_abs) else stage.max_abs, allowed=stage.tolerance)
-            for name, stage in self._network.parity.items()
-        }
+    def parity(self) -> Mapping[str, StageDifference]:
+        return self._network.parity
 
     def prepare(self, prompts: PromptSet) -> None:
         from models.errors import ModelError
 
-        asked = _to_network(prompts)
         try:
             with _device_told():
-                self._network.check(asked)
-                self._network.prepare(asked)
+                self._network.check(prompts.prompts)
+                self._network.prepare(prompts.prompts)
         except ModelError as error:
             raise InputError(str(error)) from error
 
@@ -281,57 +225,32 @@ class _NetworkReader:
         return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        side_of, zone_of = _side_of if image.sides_known else None, self._zone_of(image, prompts)
+        side_of, zone_of = side_of_square if image.sides_known else None, self._zone_of(image, prompts)
         with _device_told():
             look = self._network.look(image.gray)
-            said = self._network.report(look, _to_network(prompts), side_of=side_of, zone_of=zone_of)
+            said = self._network.report(look, prompts.prompts, side_of=side_of, zone_of=zone_of)
             view = self._network.view(look)
+        placed = _place_all(said, image.framing)
         return Reading(
-            sentences=tuple(
-                GroundedSentence(
-                    text=sentence.text,
-                    prompt=sentence.key,
-                    score=float(sentence.score),
-                    boxes=_to_image(sentence.boxes, sentence.box_scores, image.framing),
-                    by=sentence.by,
-                )
-                for sentence in said.sentences
-            ),
-            withheld=tuple(
-                WithheldSentence(text=withheld.text, prompt=withheld.key, reason=withheld.reason)
-                for withheld in said.withheld
-            ),
-            pathologies=tuple(
-                PathologyAnswer(
-                    prompt=prompt.key,
-                    probability=float(prompt.probability),
-                    state=FindingState(prompt.state),
-                    boxes=_to_image(prompt.boxes, prompt.box_scores, image.framing),
-                    sentence=prompt.sentence,
-                    contradiction=prompt.contradiction,
-                    left_out=prompt.left_out,
-                    near=prompt.near,
-                )
-                for prompt in said.prompts
-                if prompt.kind == PromptKind.PATHOLOGY.value
-                and prompt.probability is not None
-                and prompt.state is not None
-            ),
-            regions=_to_regions(said.regions, image.framing),
+            sentences=placed.sentences,
+            prompts=placed.prompts,
+            withheld=placed.withheld,
             ratio=self._ratio(said, image.framing),
-            view=None if view is None else PictureView(**asdict(view)),
+            view=view,
         )
 
     def _zone_of(self, film: Radiograph | SeenFilm, prompts: PromptSet) -> ZoneOf:
         """Return the function that says in which zone a finding lies, as all outputs of the film say it."""
 
-        def zone_of(key: str, boxes: FloatArray, regions: Mapping[str, FloatArray]) -> str | None:
-            located = _to_image(boxes, [0.0] * len(boxes), film.framing)
-            answer = PathologyAnswer(
-                prompt=key, probability=0.0, state=FindingState.PRESENT, boxes=located, sentence=None
+        def zone_of(key: str, boxes: Sequence[Box], regions: Mapping[str, Box]) -> str | None:
+            located = tuple(ScoredBox(box=box, score=0.0) for box in boxes)
+            answer = PromptReading(key=key, probability=0.0, state=FindingState.PRESENT, boxes=located)
+            around = (
+                PromptReading(key=key, kind=PromptKind.REGION, boxes=(ScoredBox(box=box, score=0.0),))
+                for key, box in regions.items()
             )
             [finding] = findings.find(
-                Reading(sentences=(), pathologies=(answer,), regions=_to_regions(regions, film.framing)),
+                _place_all(FilmReading(prompts=(answer, *around)), film.framing),
                 prompts,
                 source="",
                 framing=film.framing,
@@ -375,7 +294,7 @@ class _NetworkReader:
             look = self._network.look(image.gray)
         return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look, notes=image.notes)
 
-    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+    def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions; what a report calls by a name is answered as the report does (`prompt_names`).
 
         A finding on a side is that of the report, if the report has it on this side or not at all. Else, and without
@@ -394,28 +313,23 @@ class _NetworkReader:
         again = iter(self._ask(film, apart, prompts) if apart else ())
         return [next(again) if answer is None else answer for answer in answers]
 
-    def _ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
-        from models.reading.answers import Question as NetworkQuestion
-
+    def _ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         asked = [
-            NetworkQuestion(
-                prompt=question.prompt,
-                box=film.framing.to_unit(question.box) if question.box is not None else None,
-            )
+            question if question.box is None else replace(question, box=film.framing.to_square(question.box))
             for question in questions
         ]
         with for_person(), _device_told():
             answers = self._network.ask(
                 cast("Look", film.look),
                 asked,
-                reference=_to_network(prompts),
-                side_of=_side_of if film.sides_known else None,
+                reference=prompts.prompts,
+                side_of=side_of_square if film.sides_known else None,
                 zone_of=self._zone_of(film, prompts),
             )
         return [_to_film(question, answer, film) for question, answer in zip(questions, answers, strict=True)]
 
 
-def _name_of(question: FilmQuestion, prompts: PromptSet) -> NamedPrompt | None:
+def _name_of(question: Question, prompts: PromptSet) -> NamedPrompt | None:
     """Return the prompt that a question names; a side in words beside a box belongs to the words of the question."""
     name = None if question.prompt is None else named(question.prompt, prompts)
     return None if name is not None and name.side is not None and question.box is not None else name
@@ -441,31 +355,15 @@ def _device_told() -> Iterator[None]:
         raise GpuLost(str(error)) from error
 
 
-def _side_of(x: float, width: float) -> Literal["left", "right"] | None:
-    """Return the side of a box of the upright square (`decoding.side_of_square`)."""
-    side = side_of_square(x, width)
-    return None if side is None else "right" if side is Side.RIGHT else "left"
-
-
-def _to_network(prompts: PromptSet) -> tuple[ReaderPrompt, ...]:
-    from models.reading.answers import ReaderPrompt
-
-    return tuple(
-        ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
-        for prompt in prompts.prompts
-    )
-
-
-def _to_film(question: FilmQuestion, answer: Answer, film: SeenFilm) -> FilmAnswer:
+def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:
     """Put an answer into pixels of the film. What is absent has no box, but for the box that was asked about."""
-    state = None if answer.state is None else FindingState(answer.state)
-    is_located = state is not FindingState.ABSENT or question.box is not None
+    is_located = answer.state is not FindingState.ABSENT or question.box is not None
     return FilmAnswer(
         question=question,
         sentence=answer.sentence,
         score=answer.score,
-        state=state,
-        boxes=_to_image(answer.boxes, answer.box_scores, film.framing) if is_located else (),
+        state=answer.state,
+        boxes=_place(answer.boxes, film.framing) if is_located else (),
         by=answer.by,
         contradiction=answer.contradiction,
         left_out=answer.left_out,
@@ -474,15 +372,14 @@ def _to_film(question: FilmQuestion, answer: Answer, film: SeenFilm) -> FilmAnsw
     )
 
 
-def _to_regions(regions: Mapping[str, FloatArray], framing: Framing) -> dict[str, Box]:
-    return {
-        key: framing.to_image((float(x), float(y), float(width), float(height)))
-        for key, (x, y, width, height) in regions.items()
-    }
-
-
-def _to_image(boxes: Iterable[Sequence[float]], scores: Iterable[float], framing: Framing) -> tuple[ScoredBox, ...]:
-    return tuple(
-        ScoredBox(box=framing.to_image((float(x), float(y), float(width), float(height))), score=float(score))
-        for (x, y, width, height), score in zip(boxes, scores, strict=True)
+def _place_all(said: FilmReading, framing: Framing) -> FilmReading:
+    """Put the boxes of a reading into pixels of the stored film."""
+    return replace(
+        said,
+        sentences=tuple(replace(each, boxes=_place(each.boxes, framing)) for each in said.sentences),
+        prompts=tuple(replace(each, boxes=_place(each.boxes, framing)) for each in said.prompts),
     )
+
+
+def _place(boxes: Sequence[ScoredBox], framing: Framing) -> tuple[ScoredBox, ...]:
+    return tuple(ScoredBox(box=framing.place(scored.box), score=scored.score) for scored in boxes)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from models.contract import Question
 from node.dicom.film_header import parse_header
 from node.domain import Box
 from node.errors import InputError, Undecodable
@@ -16,7 +17,7 @@ from node.prompt_set import PromptSet
 from node.read import decoder_processes, decoding, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
-from node.read.model import FilmAnswer, FilmQuestion, Reader, check_questions
+from node.read.model import FilmAnswer, Reader, check_questions
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
@@ -51,7 +52,7 @@ def load(path: Path, reader: Reader) -> Radiograph:
         raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
 
 
-def ask(path: Path, questions: Sequence[FilmQuestion], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
+def ask(path: Path, questions: Sequence[Question], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
     """Ask about one film.
 
     Raises InputError when the file is not a film that is read, a box leaves the film or lies outside the square, or

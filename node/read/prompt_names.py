@@ -16,8 +16,9 @@ from functools import cache
 from typing import Final
 
 from language.asked import Hindrance, hindered
+from models.contract import PromptKind
 from node.domain import Side
-from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.prompt_set import Prompt, PromptSet
 
 _FILLERS: Final = frozenset(
     "a about an and any are at can check could do does evidence find for has have if in is it locate mark me of on or "

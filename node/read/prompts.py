@@ -12,9 +12,10 @@ import tomllib
 from pathlib import Path
 from typing import TypeGuard
 
+from models.contract import PromptKind
 from node.domain import Code, Side
 from node.errors import ConfigError
-from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.prompt_set import Prompt, PromptSet
 
 _FOLDER = Path(__file__).parent / "prompt_sets"
 _KEYS = frozenset(("key", "kind", "phrases", "names", "negatives", "finding", "site", "side", "paired"))

@@ -8,10 +8,11 @@ mirrored is never flipped, because the heart may lie on the right, and a film th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from models.contract import View, ViewReading
 from node.dicom.film_header import FilmHeader
 from node.domain import FilmView, Note, Reason
 from node.read import routing
@@ -23,24 +24,6 @@ FRONTAL: Final = "frontal"
 _PROJECTIONS: Final = ("AP", "PA")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PictureView:
-    """What the network sees of the view; probabilities: of AP, PA, lateral and not_chest, which sum up to 1.
-
-    certain: probability from which a view is certain
-    """
-
-    probabilities: Mapping[str, float]
-    certain: float
-    mirrored: bool
-    rotated: bool
-
-    @property
-    def seen(self) -> str:
-        """The most probable view."""
-        return max(self.probabilities, key=lambda view: self.probabilities[view])
-
-
 def tag_of(header: FilmHeader) -> str | None:
     """Return the view that a header names: AP, PA, frontal or lateral; None if it names none."""
     if routing.says_slanted(header) is not None:
@@ -49,7 +32,7 @@ def tag_of(header: FilmHeader) -> str | None:
     return view.value if view is not None else FRONTAL if routing.names_frontal(header) else None
 
 
-def film_view(header: FilmHeader | None, picture: PictureView | None = None) -> FilmView:
+def film_view(header: FilmHeader | None, picture: ViewReading | None = None) -> FilmView:
     """Return what is known about the view of a film.
 
     header: None for a PNG or JPEG; picture: None if the network did not look at it
@@ -57,17 +40,17 @@ def film_view(header: FilmHeader | None, picture: PictureView | None = None) -> 
     tag = None if header is None else tag_of(header)
     if picture is None:
         return FilmView(tag=tag)
-    return FilmView(tag=tag, seen=picture.seen, certainty=picture.probabilities[picture.seen])
+    return FilmView(tag=tag, seen=picture.view, certainty=picture.probabilities[picture.view])
 
 
-def confirm(decision: Decision, tag: str | None, picture: PictureView | None, *, names_chest: bool) -> Decision:
+def confirm(decision: Decision, tag: str | None, picture: ViewReading | None, *, names_chest: bool) -> Decision:
     """Return the decision about a film that its header lets through, after a look at its picture.
 
     tag: as of `tag_of`; names_chest: whether its header says that it shows a chest
     """
     if picture is None:
         return decision
-    stopped = {"lateral": Reason.LATERAL} if tag is None else {}
+    stopped: dict[View, Reason] = {"lateral": Reason.LATERAL} if tag is None else {}
     if tag is None or not names_chest:
         stopped["not_chest"] = Reason.NOT_CHEST
     for view, reason in stopped.items():
@@ -76,7 +59,7 @@ def confirm(decision: Decision, tag: str | None, picture: PictureView | None, *,
     return replace(decision, notes=(*decision.notes, *_notes(tag, picture)))
 
 
-def _notes(tag: str | None, picture: PictureView) -> Iterator[Note]:
+def _notes(tag: str | None, picture: ViewReading) -> Iterator[Note]:
     if tag is not None:
         named = (tag,) if tag in _PROJECTIONS else _PROJECTIONS
         others = sum(share for view, share in picture.probabilities.items() if view not in named)

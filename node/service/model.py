@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from models.contract import PromptKind
 from node import log
 from node.config import Settings
 from node.dicom.identity import VERSION
 from node.metrics import Metrics
-from node.prompt_set import PromptKind, PromptSet
+from node.prompt_set import PromptSet
 from node.read.film_rule import not_calibrated
 from node.read.model import Reader
 from node.read.open_model import OpenModel, open_configured
@@ -67,8 +68,8 @@ def publish(model: OpenModel, metrics: Metrics) -> None:
 
 
 def _found(reader: Reader, stage: str) -> float:
-    return reader.parity[stage].found
+    return reader.parity[stage].largest
 
 
 def _allowed(reader: Reader, stage: str) -> float:
-    return reader.parity[stage].allowed
+    return reader.parity[stage].tolerance

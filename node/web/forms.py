@@ -9,9 +9,9 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import BaseModel, Field
 
+from models.contract import Question
 from node.character_sets import visible
 from node.domain import Box
-from node.read.model import FilmQuestion
 from node.web.problems import Problem
 
 _MOST_QUESTIONS: Final = 20
@@ -34,7 +34,7 @@ class NewQuestions(BaseModel):
 
     questions: Annotated[list[NewQuestion], Field(min_length=1, max_length=_MOST_QUESTIONS)]
 
-    def checked(self) -> list[FilmQuestion]:
+    def checked(self) -> list[Question]:
         """Return the questions. Raises Problem if one asks nothing, or its box is empty."""
         return [_question(question) for question in self.questions]
 
@@ -50,8 +50,8 @@ def box_of(edges: tuple[float, float, float, float] | None) -> Box | None:
         raise Problem(422, str(error)) from error
 
 
-def _question(new: NewQuestion) -> FilmQuestion:
+def _question(new: NewQuestion) -> Question:
     prompt = visible(new.prompt or "").strip() or None
     if prompt is None and new.box is None:
         raise Problem(422, "nothing was asked; give a prompt, a box, or both")
-    return FilmQuestion(prompt=prompt, box=box_of(new.box))
+    return Question(prompt=prompt, box=box_of(new.box))

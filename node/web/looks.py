@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from models.contract import Question
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, for_network
 from node.character_sets import visible
@@ -22,7 +23,6 @@ from node.outputs import report_json
 from node.outputs.answer_json import answer_to_json
 from node.read import decoding, open_film
 from node.read.film import answer_film, answer_picture
-from node.read.model import FilmQuestion
 from node.read.open_model import OpenModel
 from node.read.person import while_wanted
 from node.web import bodies, look_files, pictures
@@ -148,11 +148,11 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
     look, model, box = _find_read(parts, look_id), _model(parts), box_of(new.box)
     limit(parts, request)
     query = understand(new.text, model.prompts)
-    question: FilmQuestion | None
+    question: Question | None
     if is_plain_prompt(new.text, query, model.prompts):
         made, question = (
             WordedReply(film=look.film.source),
-            FilmQuestion(prompt=" ".join(visible(new.text).split()), box=box),
+            Question(prompt=" ".join(visible(new.text).split()), box=box),
         )
     elif query.topic is Topic.COMPARE:
         made, question = worded(look.film.source, Reply(text=_COMPARED_WITH_NONE)), None
@@ -165,9 +165,7 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
     return made
 
 
-def _asked(
-    request: Request, look: LookFile, model: OpenModel, questions: list[FilmQuestion]
-) -> list[dict[str, object]]:
+def _asked(request: Request, look: LookFile, model: OpenModel, questions: list[Question]) -> list[dict[str, object]]:
     """Ask the network. Raises Problem."""
     try:
         with _Turn(), while_wanted(lambda: has_left(request.scope)):

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from models.contract import Question
 from node.errors import AskerGone, InputError, RetryLater
 from node.jobs.answers import send_answer
 from node.jobs.asking import QuestionAnswerer, questions_of
@@ -19,7 +20,6 @@ from node.net.http_connections import has_left
 from node.outputs import wording
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
-from node.read.model import FilmQuestion
 from node.store import database, sent_answers
 from node.store.films import find_film
 from node.store.instances import Instance
@@ -114,7 +114,7 @@ def limit(parts: WebParts, request: Request, count: int = 1) -> None:
 
 
 def ask_network(
-    parts: WebParts, request: Request, film: Instance, questions: Sequence[FilmQuestion]
+    parts: WebParts, request: Request, film: Instance, questions: Sequence[Question]
 ) -> list[dict[str, object]]:
     """Ask about a film, and return the entries of the answers. Raises Problem."""
     source = _SOURCES.get(request.headers.get("X-Requested-From", ""), "api")

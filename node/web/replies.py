@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
+from models.contract import Question
 from node.answers.comparison import FilmComparison
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
@@ -18,7 +19,6 @@ from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
 from node.jobs.earlier_films import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
 from node.outputs.rejected_films import require_valid
 from node.read.change_error import read_change_error
-from node.read.model import FilmQuestion
 from node.web.api import FilmUid
 from node.web.forms import LONGEST_PROMPT, Edges, box_of
 from node.web.parts import Parts, WebParts
@@ -87,9 +87,9 @@ def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> Worded
     film, prompts = film_of(parts, uid), parts.prompts()
     query, box = understand(new.text, prompts), box_of(new.box)
     limit(parts, request)
-    question: FilmQuestion | None
+    question: Question | None
     if is_plain_prompt(new.text, query, prompts):
-        made, question = WordedReply(film=uid), FilmQuestion(prompt=" ".join(visible(new.text).split()), box=box)
+        made, question = WordedReply(film=uid), Question(prompt=" ".join(visible(new.text).split()), box=box)
     else:
         known = _read(parts, uid)
         shown = as_corrected(known, parts.spool, prompts)

@@ -25,10 +25,11 @@ import numpy as np
 import torch
 
 from export import build
+from models.contract import StageDifference
 from models.engines import Engine, EngineUnavailable, Unavailable, open_engine, samples
 from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare_readings
 from models.engines.devices import CudaGpu, Gpu
-from models.engines.proof import Precision, StageDifference
+from models.engines.proof import Precision
 from models.errors import ModelError
 from models.manifest import Manifest, NetworkSizes, read_manifest
 from tests.paths import REPOSITORY

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from models import progress
+from models.contract import By, Trusted
 from models.lab.evaluation.evaluated_model import side_of
 from models.lab.training.split import HeldOut
-from models.reading.decision import Trusted
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence
 from node.measurement import Incomparable, MeasuredLine
 from node.read import decoding, prompts
@@ -46,7 +46,7 @@ def said(text: str, *, prompt: str = "pleural_effusion", state: FindingState = F
 
 def objections(film: Film) -> tuple[list[str], list[str]]:
     """What each of the two readers of sentences objects to."""
-    reading = Reading(sentences=film.sentences, pathologies=(), regions=BASE)
+    reading = Reading(sentences=film.sentences, prompts=samples.regions(BASE))
     return list(by_labeler(film, reading)), contradictions_of(film, BASE)
 
 
@@ -125,7 +125,7 @@ def words_of(film: Film, lowest: Mapping[str, float] | None = None) -> list[str]
         ("No effusion.", FindingState.ABSENT, "network", "absent, and it is said"),
     ],
 )
-def test_words_that_go_too_far_are_found(text: str, state: FindingState, by: str, fault: str | None) -> None:
+def test_words_that_go_too_far_are_found(text: str, state: FindingState, by: By, fault: str | None) -> None:
     film = said(text, state=state)
     spoken = replace(film.findings[0], sentence=0)
     film = replace(film, findings=(spoken, film.findings[1]), sentences=(replace(film.sentences[0], by=by),))

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from models.checkpoint.files import CARD, verify
+from models.contract import FilmReading, FindingState, PromptKind, PromptReading
 from models.decisions import Decisions
 from models.lab.evaluation.agreement import TABLE, Agreement, ChangedState, agreement_of, main, write_agreement
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.manifest import MANIFEST, read_manifest
 from models.network.products import int8_fault
-from models.reading.answers import FilmReading, PromptReading
-from models.reading.decision import State
 from tests.support.directories import linked_copy
 
 SAME = Agreement(
@@ -29,17 +28,22 @@ DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, b
 
 
 def change(distance: float) -> ChangedState:
-    return ChangedState(film=3, prompt="heart", probability=0.6, float32="present", int8="absent", distance=distance)
+    return ChangedState(
+        film=3,
+        prompt="heart",
+        probability=0.6,
+        float32=FindingState.PRESENT,
+        int8=FindingState.ABSENT,
+        distance=distance,
+    )
 
 
-def reading(state: State | None, generated: str, probability: float = 0.5) -> FilmReading:
+def reading(state: FindingState | None, generated: str, probability: float = 0.5) -> FilmReading:
     prompt = PromptReading(
         key="heart",
-        kind="region" if state is None else "pathology",
+        kind=PromptKind.REGION if state is None else PromptKind.PATHOLOGY,
         probability=None if state is None else probability,
         state=state,
-        boxes=np.zeros((1, 4), dtype=np.float32),
-        box_scores=np.ones(1, dtype=np.float32),
         sentence=None,
         generated=generated,
     )
@@ -70,7 +74,7 @@ def test_too_little_agreement_is_named(agreement: Agreement, complaint: str) -> 
 
 
 def test_states_and_sentences_are_counted_apart() -> None:
-    plain, other = reading("present", "A large heart."), reading("absent", "A large heart.")
+    plain, other = reading(FindingState.PRESENT, "A large heart."), reading(FindingState.ABSENT, "A large heart.")
     region, reworded = reading(None, "Clear lungs."), reading(None, "Lungs are clear.")
     readings = [(plain, plain), (plain, other), (region, reworded), (reading(None, ""), region)]
 
@@ -85,7 +89,7 @@ def test_states_and_sentences_are_counted_apart() -> None:
     ("first", "second", "distance"), [(0.599, 0.602, 0.002), (0.504, 0.496, 0.004), (0.57, 0.57, 0.03)]
 )
 def test_a_changed_state_has_its_distance_from_a_limit(first: float, second: float, distance: float) -> None:
-    readings = [(reading("present", "", first), reading("indeterminate", "", second))]
+    readings = [(reading(FindingState.PRESENT, "", first), reading(FindingState.INDETERMINATE, "", second))]
 
     (changed,) = agreement_of(readings, DECISIONS, data="phantoms:1:1").changed
 

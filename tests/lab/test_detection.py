@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.engines import FloatArray
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.detection import SHIPPED, DetectionSettings, detections, locate
 from models.lab.tasks.prompts import ClassVectors
 from models.network.chex import Chex
 from models.network.detector import Detection
-from models.reading.answers import FloatArray
 from tests.models.test_chex import DIM, SIZES
 
 BY_WEIGHTS = DetectionSettings(by_prompts=False, by_weights=True)

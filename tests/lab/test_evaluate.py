@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
+from models.boxes import to_array
 from models.checkpoint.files import verify
 from models.errors import ModelError
 from models.evaluate import main
@@ -235,7 +236,7 @@ def test_the_questions_are_those_of_the_node() -> None:
 
 
 def test_a_hint_is_found_where_an_interactive_question_finds_it(evaluated: EvaluatedModel) -> None:
-    from models.reading.answers import Question
+    from models.contract import Question
 
     case = Phantoms(parse_set("phantoms:2000000:4"), evaluated.manifest).load(0)
     # The others have words that the model never learned, and are not asked.
@@ -245,7 +246,7 @@ def test_a_hint_is_found_where_an_interactive_question_finds_it(evaluated: Evalu
     answers = evaluated.reader.ask(look, [Question(prompt=hint.text) for hint in hints])
 
     assert sum(hint.taught for hint in hints) == sum(hint.taught for hint in case.truth.hints) > 0
-    best = [answer.boxes[answer.box_scores.argmax()] for answer in answers]
+    best = to_array(max(answer.boxes, key=lambda scored: scored.score).box for answer in answers)
     measured = evaluated.observe(case, ["hints"]).hints
     found = [measured[case.truth.hints.index(hint)] for hint in hints]
     assert np.allclose(found, best, atol=0.02)  # a reader merges boxes that lie on each other

@@ -9,13 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from language.labels import RuleLabeler
+from models.engines import FloatArray
 from models.lab.evaluation import anatomy, detection, hints, references, regions, reports
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import SideQuestion, Truth
 from models.lab.evaluation.detection import Detections, Precision
 from models.lab.phantoms import FINDINGS
-from models.reading.answers import FloatArray
 
 HEART = np.array([0.5, 0.6, 0.4, 0.3], dtype=np.float32)
 AWAY = np.array([0.1, 0.1, 0.1, 0.1], dtype=np.float32)

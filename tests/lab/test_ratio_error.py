@@ -10,13 +10,13 @@ from typing import cast
 import numpy as np
 import pytest
 
+from models.engines import FloatArray
 from models.lab.evaluation import ratio
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth, truth_of_phantom
 from models.lab.phantoms import phantom
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
-from models.reading.answers import FloatArray
 from models.reading.cardiothoracic import ChestWidths, Extent
 from models.reading.tokenizers import VOCABULARIES
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pytest
 
+from models.contract import (
+    By,
+    Contradiction,
+    FilmReading,
+    FindingState,
+    PromptKind,
+    PromptReading,
+    Sentence,
+    WithheldSentence,
+)
 from models.decisions import Decisions
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.sentences import measure
-from models.reading.answers import By, Contradiction, FilmReading, PromptReading, Sentence, Withheld
-from models.reading.decision import State
 
-BOXES, SCORES = np.zeros((1, 4), dtype=np.float32), np.zeros(1, dtype=np.float32)
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
 
 
 def prompt(
     key: str,
-    state: State | None,
+    state: FindingState | None,
     *,
     generated: str = "Words.",
     sentence: int | None = None,
@@ -29,11 +35,9 @@ def prompt(
 ) -> PromptReading:
     return PromptReading(
         key=key,
-        kind="region" if state is None else "pathology",
+        kind=PromptKind.REGION if state is None else PromptKind.PATHOLOGY,
         probability=None if state is None else probability,
         state=state,
-        boxes=BOXES,
-        box_scores=SCORES,
         sentence=sentence,
         generated=generated,
         contradiction=contradiction,
@@ -42,17 +46,17 @@ def prompt(
 
 def film(*prompts: PromptReading, said: tuple[By, ...] = (), withheld: tuple[str, ...] = ()) -> FilmReading:
     return FilmReading(
-        sentences=tuple(Sentence(text="S.", key="", score=1.0, boxes=BOXES, box_scores=SCORES, by=by) for by in said),
+        sentences=tuple(Sentence(text="S.", prompt="", score=1.0, boxes=(), by=by) for by in said),
         prompts=prompts,
-        withheld=tuple(Withheld(text="W.", key=key, reason="denied") for key in withheld),
+        withheld=tuple(WithheldSentence(text="W.", prompt=key, reason="denied") for key in withheld),
     )
 
 
 ONE = film(
-    prompt("edema", "present", sentence=0),
-    prompt("fracture", "present", sentence=1),
-    prompt("pneumonia", "indeterminate", sentence=2, contradiction="film_normal"),
-    prompt("pneumothorax", "absent"),
+    prompt("edema", FindingState.PRESENT, sentence=0),
+    prompt("fracture", FindingState.PRESENT, sentence=1),
+    prompt("pneumonia", FindingState.INDETERMINATE, sentence=2, contradiction="film_normal"),
+    prompt("pneumothorax", FindingState.ABSENT),
     prompt("left_lung", None),
     prompt("right_lung", None, generated=""),
     said=("network", "rule", "network"),
@@ -66,13 +70,13 @@ def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, ob
 
 
 def test_sentences_are_counted_by_what_became_of_them() -> None:
-    figures = measured(ONE, film(prompt("edema", "absent")))
+    figures = measured(ONE, film(prompt("edema", FindingState.ABSENT)))
 
-    assert {name: figures[name] for name in ("generated", "withheld", "by_rule", "present", "reported")} == {
+    assert {name: figures[name] for name in ("generated", "withheld", "by_rule", FindingState.PRESENT, "reported")} == {
         "generated": 6,
         "withheld": 3,
         "by_rule": 1,
-        "present": 2,
+        FindingState.PRESENT: 2,
         "reported": 3,
     }
     assert figures["withheld_share"] == pytest.approx(3 / 6)
@@ -86,8 +90,8 @@ def test_sentences_are_counted_by_what_became_of_them() -> None:
 def test_only_what_would_be_present_counts_as_contradicted() -> None:
     figures = measured(
         ONE,
-        film(prompt("edema", "indeterminate", probability=0.55, contradiction="box_denied")),
-        film(prompt("edema", "uncalibrated", contradiction="box_denied")),
+        film(prompt("edema", FindingState.INDETERMINATE, probability=0.55, contradiction="box_denied")),
+        film(prompt("edema", FindingState.UNCALIBRATED, contradiction="box_denied")),
     )
 
     assert (figures["contradicted"], figures["per_contradiction"]) == (1, {"film_normal": 1})
@@ -106,6 +110,6 @@ def test_a_contradiction_is_right_if_the_finding_is_wrong(
 
 
 def test_a_sentence_that_was_not_generated_is_no_own_one() -> None:
-    figures = measured(film(prompt("edema", "present", generated="")))
+    figures = measured(film(prompt("edema", FindingState.PRESENT, generated="")))
 
     assert (figures["own_present_share"], figures["withheld_share"]) == (0.0, None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import VIEWS, View, ViewReading
 from models.errors import ModelError
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.command import evaluate
@@ -13,7 +14,6 @@ from models.lab.evaluation.document import tables
 from models.lab.evaluation.request import Request
 from models.lab.evaluation.views import Kind, SeenView, measure
 from models.progress import quiet
-from models.views import VIEWS, View, ViewReading
 
 
 def seen(kind: Kind, view: View, share: float = 1.0, *, mirrored: bool = False, rotated: bool = False) -> SeenView:

@@ -5,30 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from language.labels import RuleLabeler
+from models.contract import FilmReading, FindingState, PromptKind, PromptReading, Sentence
 from models.lab.evaluation.cases import Truth, truth_of_phantom
 from models.lab.evaluation.wording import best_wording, contradicted, wrongly_removed
 from models.lab.phantoms import phantom
 from models.manifest import ReportRule
-from models.reading.answers import FilmReading, PromptReading, Sentence
-from models.reading.decision import State
 
 LABELER = RuleLabeler()
-BOX = np.zeros((1, 4), dtype=np.float32), np.zeros(1, dtype=np.float32)
 
 
 def reading(*texts: str, standing: Sequence[int] | None = None) -> FilmReading:
     """A film of which something is said; standing: the sentence of each prompt."""
     return FilmReading(
-        sentences=tuple(Sentence(text=text, key="", score=1.0, boxes=BOX[0], box_scores=BOX[1]) for text in texts),
+        sentences=tuple(Sentence(text=text, prompt="", score=1.0, boxes=()) for text in texts),
         prompts=tuple(
-            PromptReading(
-                key="", kind="region", probability=None, state=None, boxes=BOX[0], box_scores=BOX[1], sentence=place
-            )
-            for place in standing or range(len(texts))
+            PromptReading(key="", kind=PromptKind.REGION, sentence=place) for place in standing or range(len(texts))
         ),
     )
 
@@ -45,30 +39,30 @@ def test_the_emphasis_is_that_which_finds_best() -> None:
     assert best_wording(ReportRule(), read, [film(edema=True)], LABELER).emphasis == 0.3
 
 
-def decided(text: str, state: State) -> FilmReading:
+def decided(text: str, state: FindingState) -> FilmReading:
     """A film of which edema was decided, and put into words."""
     (prompt,) = reading(text).prompts
-    return replace(reading(text), prompts=(replace(prompt, key="edema", kind="pathology", state=state),))
+    return replace(reading(text), prompts=(replace(prompt, key="edema", kind=PromptKind.PATHOLOGY, state=state),))
 
 
 @pytest.mark.parametrize(
     ("text", "state", "share"),
     [
-        ("No edema.", "present", 1.0),
-        ("There is edema.", "present", 0.0),
-        ("There is edema.", "absent", 1.0),
-        ("No edema.", "absent", 0.0),
-        ("No edema.", "indeterminate", 0.0),
-        ("The left lung is clear.", "present", 0.0),
+        ("No edema.", FindingState.PRESENT, 1.0),
+        ("There is edema.", FindingState.PRESENT, 0.0),
+        ("There is edema.", FindingState.ABSENT, 1.0),
+        ("No edema.", FindingState.ABSENT, 0.0),
+        ("No edema.", FindingState.INDETERMINATE, 0.0),
+        ("The left lung is clear.", FindingState.PRESENT, 0.0),
     ],
 )
-def test_a_sentence_contradicts_a_decision_by_its_opposite(text: str, state: State, share: float) -> None:
+def test_a_sentence_contradicts_a_decision_by_its_opposite(text: str, state: FindingState, share: float) -> None:
     assert contradicted([decided(text, state)], LABELER) == share
 
 
 def test_words_that_contradict_decisions_are_never_chosen() -> None:
     def read(rule: ReportRule) -> list[FilmReading]:
-        return [decided("No edema." if rule.emphasis < 0.2 else "There is edema.", "present")]
+        return [decided("No edema." if rule.emphasis < 0.2 else "There is edema.", FindingState.PRESENT)]
 
     assert best_wording(ReportRule(), read, [film(edema=False)], LABELER).emphasis == 0.2
 

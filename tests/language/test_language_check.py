@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Literal, cast, get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from language.check import Claim, Fault, State, contradictions, faults, never_said
+from language.check import Claim, Fault, contradictions, faults, never_said
 from language.labels import NO_FINDING, class_rules
+from models.contract import FindingState, Side
 from models.lab.chexpert import CHEXPERT
 from models.lab.phantoms import Phantom, phantom
 from models.lab.phantoms.truth import FINDINGS, PhantomSentence
@@ -20,9 +20,8 @@ from tests.paths import FIXTURES
 from tests.support import token_windows
 
 SENTENCES = FIXTURES / "sentences"
-DECISIONS = {"+": "present", "-": "absent", "?": "indeterminate"}
-ClaimedSide = Literal["left", "right", "both"]
-NO_CLAIM = Claim(finding=None, state="absent", side=None, region=None, region_has_finding=False)
+DECISIONS = {"+": FindingState.PRESENT, "-": FindingState.ABSENT, "?": FindingState.INDETERMINATE}
+NO_CLAIM = Claim(finding=None, state=FindingState.ABSENT, side=None, region=None, region_has_finding=False)
 
 
 def rows(name: str) -> list[tuple[str, str, str]]:
@@ -31,15 +30,13 @@ def rows(name: str) -> list[tuple[str, str, str]]:
     return [(first, second, third[0].strip(" |") if third else "") for first, second, *third in cells]
 
 
-def side_of(word: str | None) -> ClaimedSide | None:
-    assert word in ("left", "right", "both", "-", None)
-    return None if word in ("-", None) else cast("ClaimedSide", word)
+def side_of(word: str | None) -> Side | None:
+    return None if word in ("-", None) else Side.BILATERAL if word == "both" else Side(word)
 
 
 def claim_of_finding(words: str) -> Claim:
     finding, state, side = words.split()
-    assert state in get_args(State)
-    return replace(NO_CLAIM, finding=finding, state=cast("State", state), side=side_of(side))
+    return replace(NO_CLAIM, finding=finding, state=FindingState(state), side=side_of(side))
 
 
 def claim_of_region(words: str) -> Claim:
@@ -78,7 +75,7 @@ def claim_of(film: Phantom, sentence: PhantomSentence) -> Claim:
     spoken = token_windows.side(sentence.text)
     sides = {instance.side for instance in film.instances if instance.finding == finding}
     assert spoken is None or sides >= ({"left", "right"} if spoken == "both" else {spoken}), sentence.text
-    return replace(NO_CLAIM, finding=finding, state="present", side=side_of(spoken))
+    return replace(NO_CLAIM, finding=finding, state=FindingState.PRESENT, side=side_of(spoken))
 
 
 @pytest.mark.parametrize(("words", "sentence", "expected"), rows("findings"))
@@ -138,7 +135,9 @@ def test_what_a_phantoms_report_says_contradicts_nothing() -> None:
     wrong = {
         sentence.text: contradicted
         for film, sentence in told()
-        for decided in [{str(key): "present" if key in film.findings else "absent" for key in FINDINGS}]
+        for decided in [
+            {str(key): FindingState.PRESENT if key in film.findings else FindingState.ABSENT for key in FINDINGS}
+        ]
         if (contradicted := contradictions(sentence.text, decided))
     }
 
@@ -148,7 +147,7 @@ def test_what_a_phantoms_report_says_contradicts_nothing() -> None:
 def test_the_opposite_of_a_phantoms_report_is_contradicted() -> None:
     for film, sentence in told():
         for finding in sentence.findings:
-            opposite: State = "absent" if sentence.positive else "present"
+            opposite: FindingState = FindingState.ABSENT if sentence.positive else FindingState.PRESENT
             claim = replace(claim_of(film, sentence), state=opposite)
 
             assert finding in contradictions(sentence.text, {finding: opposite}), sentence.text
@@ -158,8 +157,8 @@ def test_the_opposite_of_a_phantoms_report_is_contradicted() -> None:
 
 def test_another_way_of_reading_reads_the_same() -> None:
     for _, sentence in told():
-        everything_absent = contradictions(sentence.text, dict.fromkeys(class_rules(), "absent"))
-        everything_present = contradictions(sentence.text, dict.fromkeys(class_rules(), "present"))
+        everything_absent = contradictions(sentence.text, dict.fromkeys(class_rules(), FindingState.ABSENT))
+        everything_present = contradictions(sentence.text, dict.fromkeys(class_rules(), FindingState.PRESENT))
         read = token_windows.read(sentence.text)
 
         assert set(everything_absent) == {key for key, is_there in read.items() if is_there}, sentence.text
@@ -170,27 +169,29 @@ def test_the_sides_of_a_phantoms_report_exchanged_are_wrong() -> None:
     exchanged = 0
     for film, sentence in told():
         claim = claim_of(film, sentence)
-        if claim.side in ("left", "right"):
+        if claim.side in (Side.LEFT, Side.RIGHT):
             exchanged += 1
-            other = replace(claim, side="left" if claim.side == "right" else "right")
+            other = replace(claim, side=Side.LEFT if claim.side is Side.RIGHT else Side.RIGHT)
             assert Fault.WRONG_SIDE in faults(sentence.text, other), sentence.text
 
     assert exchanged > 100
 
 
 def test_a_finding_of_a_sites_own_is_known_by_its_names() -> None:
-    claim = replace(NO_CLAIM, finding="hiatal_hernia", state="present", names=("Hiatal hernia", "Gastric hernia"))
+    claim = replace(
+        NO_CLAIM, finding="hiatal_hernia", state=FindingState.PRESENT, names=("Hiatal hernia", "Gastric hernia")
+    )
 
     assert faults("There is a large hiatal hernia.", claim) == ()
     assert faults("Two gastric hernias.", claim) == ()
     assert faults("There is no hiatal hernia.", claim) == (Fault.DENIED,)
     assert faults("There is a pleural effusion.", claim) == (Fault.NOT_NAMED,)
-    assert faults("There is a hiatal hernia.", replace(claim, state="absent")) == (Fault.ASSERTED,)
+    assert faults("There is a hiatal hernia.", replace(claim, state=FindingState.ABSENT)) == (Fault.ASSERTED,)
     assert faults("There is a hiatal hernia.", replace(claim, names=())) == ()
 
 
 def test_names_add_to_those_of_a_class() -> None:
-    claim = replace(NO_CLAIM, finding="pleural_other", state="present", names=("Other pleural abnormality",))
+    claim = replace(NO_CLAIM, finding="pleural_other", state=FindingState.PRESENT, names=("Other pleural abnormality",))
 
     assert faults("There is pleural thickening.", claim) == ()
     assert faults("There are pleural abnormalities.", claim) == ()
@@ -210,9 +211,9 @@ def test_a_sentence_of_more_than_sixty_words_is_unreadable() -> None:
 @example(" - ; no, or and with")
 @example("no " * 100 + "effusion")
 def test_any_text_is_judged(text: str) -> None:
-    claim = replace(NO_CLAIM, finding="edema", state="present", side="left")
+    claim = replace(NO_CLAIM, finding="edema", state=FindingState.PRESENT, side=Side.LEFT)
 
     found = faults(text, claim)
 
     assert list(found) == [fault for fault in Fault if fault in found]
-    assert set(contradictions(text, dict.fromkeys(CHEXPERT, "absent"))) <= {*class_rules(), NO_FINDING}
+    assert set(contradictions(text, dict.fromkeys(CHEXPERT, FindingState.ABSENT))) <= {*class_rules(), NO_FINDING}

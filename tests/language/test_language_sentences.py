@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from language.check import Claim, State, contradictions, faults
+from language.check import Claim, contradictions, faults
 from language.labels import RuleLabeler, class_rules
 from language.sentences import by_rule
+from models.contract import FindingState, Side
 from tests.paths import REPOSITORY
 
 LABELER = RuleLabeler()
@@ -29,8 +29,8 @@ NAMES = sorted(
         for name in (*prompt["phrases"], prompt["finding"][2])
     }
 )
-STATES: tuple[State, ...] = ("present", "indeterminate", "uncalibrated")
-SIDES: tuple[Literal["left", "right", "both"] | None, ...] = ("left", "right", "both", None)
+STATES: tuple[FindingState, ...] = (FindingState.PRESENT, FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
+SIDES: tuple[Side | None, ...] = (*Side, None)
 ZONES = ("upper", "mid lung zone", "lower zone", "apex", "hilum", None)
 OF_A_SITE = (
     "Aortic enlargement, Calcification, COPD, Enlarged pulmonary artery (PA), Hiatal hernia, ILD, Mass or nodule, "
@@ -49,15 +49,15 @@ def test_a_sentence_by_rule_has_no_fault_for_its_claim(key: str, name: str) -> N
         sentence = by_rule(name=name, state=state, side=side, zone=zone)
 
         assert faults(sentence, claim) == (), sentence
-        assert contradictions(sentence, dict.fromkeys(class_rules(), "present")) == (), sentence
-        if state == "present" and side is not None:
+        assert contradictions(sentence, dict.fromkeys(class_rules(), FindingState.PRESENT)) == (), sentence
+        if state is FindingState.PRESENT and side is not None:
             assert (
                 faults(
                     sentence,
                     Claim(
                         finding=key,
                         state=state,
-                        side="left" if side == "right" else "right",
+                        side=Side.LEFT if side is Side.RIGHT else Side.RIGHT,
                         region=None,
                         region_has_finding=False,
                         names=(name,),
@@ -77,9 +77,7 @@ def test_no_labeler_takes_a_sentence_by_rule_for_a_denial(key: str, name: str) -
 
 
 @given(st.sampled_from(OF_A_SITE), st.sampled_from(STATES), st.sampled_from(SIDES), st.sampled_from(ZONES))
-def test_so_has_one_of_a_sites_own_finding(
-    name: str, state: State, side: Literal["left", "right", "both"] | None, zone: str | None
-) -> None:
+def test_so_has_one_of_a_sites_own_finding(name: str, state: FindingState, side: Side | None, zone: str | None) -> None:
     claim = Claim(finding="own", state=state, side=side, region=None, region_has_finding=False, names=(name,))
 
     assert faults(by_rule(name=name, state=state, side=side, zone=zone), claim) == ()
@@ -88,47 +86,48 @@ def test_so_has_one_of_a_sites_own_finding(
 @pytest.mark.parametrize(
     ("name", "side", "zone", "sentence"),
     [
-        ("Atelectasis", "left", None, "There is left atelectasis."),
+        ("Atelectasis", Side.LEFT, None, "There is left atelectasis."),
         ("Cardiomegaly", None, None, "There is cardiomegaly."),
-        ("Consolidation", "both", "lower zone", "There is bilateral consolidation in the lower zones."),
+        ("Consolidation", Side.BILATERAL, "lower zone", "There is bilateral consolidation in the lower zones."),
         ("Edema", None, None, "There is edema."),
         ("Enlarged cardiomediastinum", None, None, "There is an enlarged cardiomediastinum."),
-        ("Fracture", "left", None, "There is a left fracture."),
-        ("Fracture of bone", "both", None, "There are bilateral fractures of bone."),
-        ("Lung lesion", "both", "upper", "There are bilateral lung lesions in the upper zones."),
-        ("Lung opacity", "right", "mid", "There is a right lung opacity in the mid zone."),
+        ("Fracture", Side.LEFT, None, "There is a left fracture."),
+        ("Fracture of bone", Side.BILATERAL, None, "There are bilateral fractures of bone."),
+        ("Lung lesion", Side.BILATERAL, "upper", "There are bilateral lung lesions in the upper zones."),
+        ("Lung opacity", Side.RIGHT, "mid", "There is a right lung opacity in the mid zone."),
         ("Opacity", None, None, "There is an opacity."),
-        ("Pleural effusion", "right", "lower zone", "There is a right pleural effusion in the lower zone."),
-        ("Pleural effusion", "both", None, "There are bilateral pleural effusions."),
-        ("Pleural pathology", "left", None, "There is left pleural pathology."),
+        ("Pleural effusion", Side.RIGHT, "lower zone", "There is a right pleural effusion in the lower zone."),
+        ("Pleural effusion", Side.BILATERAL, None, "There are bilateral pleural effusions."),
+        ("Pleural pathology", Side.LEFT, None, "There is left pleural pathology."),
         ("Other pleural abnormality", None, None, "There is another pleural abnormality."),
-        ("Pneumonia", "right", "lower", "There is right pneumonia in the lower zone."),
-        ("Pneumothorax", "both", None, "There are bilateral pneumothoraces."),
+        ("Pneumonia", Side.RIGHT, "lower", "There is right pneumonia in the lower zone."),
+        ("Pneumothorax", Side.BILATERAL, None, "There are bilateral pneumothoraces."),
         ("Support devices", None, None, "There are support devices."),
-        ("Mass or nodule", "both", None, "There is a mass or nodule on both sides."),
+        ("Mass or nodule", Side.BILATERAL, None, "There is a mass or nodule on both sides."),
         ("COPD", None, None, "There is COPD."),
-        ("Pneumothorax", "left", "apex", "There is a left pneumothorax at the apex."),
+        ("Pneumothorax", Side.LEFT, "apex", "There is a left pneumothorax at the apex."),
     ],
 )
-def test_articles_and_plurals_are_right(name: str, side: str | None, zone: str | None, sentence: str) -> None:
-    assert by_rule(name=name, state="present", side=side, zone=zone) == sentence
+def test_articles_and_plurals_are_right(name: str, side: Side | None, zone: str | None, sentence: str) -> None:
+    assert by_rule(name=name, state=FindingState.PRESENT, side=side, zone=zone) == sentence
 
 
 def test_what_is_not_certain_asks_for_review() -> None:
-    assert by_rule(name="Pleural effusion", state="indeterminate", side="right", zone=None) == (
+    assert by_rule(name="Pleural effusion", state=FindingState.INDETERMINATE, side=Side.RIGHT, zone=None) == (
         "A right pleural effusion is possible; please review."
     )
-    assert by_rule(name="Support devices", state="indeterminate", side=None, zone=None) == (
+    assert by_rule(name="Support devices", state=FindingState.INDETERMINATE, side=None, zone=None) == (
         "Support devices are possible; please review."
     )
-    assert by_rule(name="Pleural effusion", state="uncalibrated", side="right", zone=None) == (
+    assert by_rule(name="Pleural effusion", state=FindingState.UNCALIBRATED, side=Side.RIGHT, zone=None) == (
         "The model points to a right pleural effusion; please review, its threshold is uncalibrated."
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "side"), [("Edema", "absent", None), (" ", "present", None), ("Edema", "present", "bilateral")]
+    ("name", "state"),
+    [("Edema", FindingState.ABSENT), (" ", FindingState.PRESENT)],
 )
-def test_nothing_is_denied_and_nothing_made_up(name: str, state: State, side: str | None) -> None:
+def test_nothing_is_denied_and_nothing_made_up(name: str, state: FindingState) -> None:
     with pytest.raises(ValueError):
-        by_rule(name=name, state=state, side=side, zone=None)
+        by_rule(name=name, state=state, side=None, zone=None)

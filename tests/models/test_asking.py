@@ -9,17 +9,17 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from models.contract import FindingState, PromptKind, Question, ReaderPrompt, Trusted
 from models.decisions import PHANTOMS
-from models.engines import ENGINES, Engine, IntArray, Patches, Regions, open_engine
+from models.engines import ENGINES, Engine, FloatArray, IntArray, Patches, Regions, open_engine
 from models.errors import ModelError
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.phantoms import phantom as draw
 from models.manifest import read_manifest
-from models.reading.answers import FloatArray, Look, Question, ReaderPrompt
-from models.reading.decision import Trusted
+from models.reading.decided_film import Look
 from models.reading.reader import ChexReader, open_reader
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
-from tests.support.scripted_engine import EDEMA, LEFT, NORMAL
+from tests.support.scripted_engine import EDEMA, LEFT, NORMAL, box, centers_of, scores_of
 
 
 def reader_prompts() -> tuple[ReaderPrompt, ...]:
@@ -38,12 +38,12 @@ def look(phantom: ChexReader) -> Look:
 
 
 def test_an_answer_does_not_depend_on_what_else_is_asked(phantom: ChexReader, look: Look) -> None:
-    box = (0.4, 0.6, 0.3, 0.2)
+    drawn = box(0.25, 0.5, 0.55, 0.7)
     questions = [
         Question(prompt="Pleural effusion"),
-        Question(box=box),
+        Question(box=drawn),
         Question(prompt="Pneumothorax"),
-        Question(prompt="Pleural effusion", box=box),
+        Question(prompt="Pleural effusion", box=drawn),
     ]
 
     together = phantom.ask(look, questions, reference=[EDEMA, NORMAL])
@@ -52,7 +52,7 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(phantom: ChexReader, lo
         (alone,) = phantom.ask(look, [question], reference=[EDEMA, NORMAL])
         assert answer.sentence == alone.sentence
         assert answer.score == pytest.approx(alone.score, abs=1e-5)
-        assert answer.boxes == pytest.approx(alone.boxes, abs=1e-5)
+        assert centers_of(answer.boxes) == pytest.approx(centers_of(alone.boxes), abs=1e-5)
     assert len({answer.score for answer in together}) == len(questions)
 
 
@@ -60,7 +60,7 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(phantom: ChexReader, lo
 def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Path, trusted: Trusted) -> None:
     reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted)
     asked = reader_prompts()
-    judged = [prompt for prompt in asked if prompt.kind != "region"]
+    judged = [prompt for prompt in asked if prompt.kind is not PromptKind.REGION]
 
     for seed in range(2000000, 2000003):
         film = reader.look(draw(seed, side=224).pixels.astype(np.float32) / np.float32(255))
@@ -72,7 +72,7 @@ def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Pat
             assert answer.state == reported[prompt.key].state
             assert answer.score == reported[prompt.key].probability
             assert answer.left_out == reported[prompt.key].left_out
-            np.testing.assert_array_equal(answer.boxes, reported[prompt.key].boxes)
+            assert answer.boxes == reported[prompt.key].boxes
 
 
 def test_only_what_was_measured_on_people_is_present_by_itself(phantom_model: Path) -> None:
@@ -82,7 +82,9 @@ def test_only_what_was_measured_on_people_is_present_by_itself(phantom_model: Pa
     for seed in range(2000000, 2000004):
         film = reader.look(draw(seed, side=224).pixels.astype(np.float32) / np.float32(255))
         said = reader.report(film, reader_prompts()).prompts
-        assert {prompt.key for prompt in said if prompt.state in ("present", "indeterminate")} <= real
+        assert {
+            prompt.key for prompt in said if prompt.state in (FindingState.PRESENT, FindingState.INDETERMINATE)
+        } <= real
 
 
 @pytest.mark.parametrize("trusted", ["real", "any"])
@@ -91,18 +93,20 @@ def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trust
     film = reader.look(draw(2000000, side=224).pixels.astype(np.float32) / np.float32(255))
     asked = [
         Question(prompt="Pneumonia in the left lung"),
-        Question(prompt="Pneumonia", box=(0.5, 0.5, 0.4, 0.4)),
+        Question(prompt="Pneumonia", box=box(0.3, 0.3, 0.7, 0.7)),
     ]
 
     answers = reader.ask(film, asked, reference=reader_prompts())
 
-    assert [(answer.state, answer.sentence, answer.left_out) for answer in answers] == [("absent", "", True)] * 2
+    assert [(answer.state, answer.sentence, answer.left_out) for answer in answers] == [
+        (FindingState.ABSENT, "", True)
+    ] * 2
 
 
 def test_words_never_learned_are_named_and_get_no_box(phantom: ChexReader, look: Look) -> None:
     asked = [
         Question(prompt="Banana in the left lung, or tuberculosis"),
-        Question(prompt="Cat", box=(0.5, 0.5, 0.2, 0.2)),
+        Question(prompt="Cat", box=box(0.4, 0.4, 0.6, 0.6)),
         Question(prompt="Edema"),
     ]
 
@@ -117,7 +121,9 @@ def test_words_never_learned_are_named_and_get_no_box(phantom: ChexReader, look:
 
 
 def test_a_prompt_set_with_words_never_learned_is_refused(phantom: ChexReader) -> None:
-    strange = ReaderPrompt(key="tb", kind="pathology", phrases=("Tuberculosis",), negatives=("No tuberculosis",))
+    strange = ReaderPrompt(
+        key="tb", kind=PromptKind.PATHOLOGY, phrases=("Tuberculosis",), negatives=("No tuberculosis",)
+    )
 
     with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
         phantom.check([*reader_prompts(), strange])
@@ -130,7 +136,7 @@ def test_an_open_vocabulary_knows_every_word(untrained_weights: Path) -> None:
     )
 
     assert answer.never_learned == ()
-    assert answer.state in ("uncalibrated", "absent")
+    assert answer.state in (FindingState.UNCALIBRATED, FindingState.ABSENT)
 
 
 class CountingEngine:
@@ -175,11 +181,11 @@ def test_a_film_is_encoded_once_and_each_kind_asked_in_one_call(phantom_model: P
     )
     # Neither finding is reported on this phantom, so neither is asked a second time.
     look = reader.look(draw(2000001, side=224).pixels.astype(np.float32) / np.float32(255))
-    box = (0.4, 0.6, 0.3, 0.2)
+    drawn = box(0.25, 0.5, 0.55, 0.7)
 
     for _ in range(2):
         reader.ask(look, [Question(prompt="Edema"), Question(prompt="Fracture")], reference=[EDEMA])
-        reader.ask(look, [Question(box=box), Question(prompt="Edema", box=box)], reference=[EDEMA])
+        reader.ask(look, [Question(box=drawn), Question(prompt="Edema", box=drawn)], reference=[EDEMA])
 
     assert engine.calls == {
         "encode_image": 1,
@@ -189,17 +195,17 @@ def test_a_film_is_encoded_once_and_each_kind_asked_in_one_call(phantom_model: P
 
 
 def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, look: Look) -> None:
-    (answer,) = phantom.ask(look, [Question(box=(0.4, 0.6, 0.3, 0.2))], reference=[EDEMA])
+    (answer,) = phantom.ask(look, [Question(box=box(0.25, 0.5, 0.55, 0.7))], reference=[EDEMA])
 
-    assert answer.boxes == pytest.approx(np.array([[0.4, 0.6, 0.3, 0.2]]))
-    assert answer.box_scores == pytest.approx([answer.score])
-    assert answer.state in ("uncalibrated", "absent")  # no threshold is ever measured for a box
+    assert centers_of(answer.boxes) == pytest.approx(np.array([[0.4, 0.6, 0.3, 0.2]]))
+    assert scores_of(answer.boxes) == pytest.approx([answer.score])
+    assert answer.state in (FindingState.UNCALIBRATED, FindingState.ABSENT)  # no threshold is ever measured for a box
     assert not answer.positive
 
 
 def test_a_box_alone_needs_something_to_be_compared_with(phantom: ChexReader, look: Look) -> None:
     with pytest.raises(ValueError, match="reference"):
-        phantom.ask(look, [Question(box=(0.5, 0.5, 0.2, 0.2))], reference=[LEFT])
+        phantom.ask(look, [Question(box=box(0.4, 0.4, 0.6, 0.6))], reference=[LEFT])
 
 
 def test_no_question_has_no_answer(phantom: ChexReader, look: Look) -> None:

@@ -6,44 +6,48 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pytest
 
 from language.check import Fault
+from models.contract import FilmReading, FindingState, PromptKind, PromptReading, ReaderPrompt, Side, Trusted
+from models.engines import FloatArray
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.phantoms import phantom
 from models.reading import checking
-from models.reading.answers import FilmReading, FloatArray, PromptReading, ReaderPrompt
 from models.reading.checking import Decided, answer_in_words, settle
-from models.reading.decision import State, Trusted
 from models.reading.reader import open_reader
 from node.metrics import WITHHELD
 
 EFFUSION = ReaderPrompt(
-    key="pleural_effusion", kind="pathology", phrases=("Pleural effusion",), negatives=("No pleural effusion",)
+    key="pleural_effusion", kind=PromptKind.PATHOLOGY, phrases=("Pleural effusion",), negatives=("No pleural effusion",)
 )
-EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
-NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
-ZONE = ReaderPrompt(key="right_lower_lung_zone", kind="region", phrases=("Right lower lung zone",))
+EDEMA = ReaderPrompt(key="edema", kind=PromptKind.PATHOLOGY, phrases=("Edema",), negatives=("No edema",))
+NORMAL = ReaderPrompt(key="no_finding", kind=PromptKind.NO_FINDING, phrases=("Normal",), negatives=("Abnormal",))
+ZONE = ReaderPrompt(key="right_lower_lung_zone", kind=PromptKind.REGION, phrases=("Right lower lung zone",))
 PROMPTS = (EFFUSION, EDEMA, NORMAL, ZONE)
 
 RIGHT_BASE = np.array([[0.25, 0.75, 0.2, 0.2]], dtype=np.float32)
 ELSEWHERE = np.array([[0.75, 0.25, 0.2, 0.2]], dtype=np.float32)
 
 
-def side_of(x: float, _width: float) -> Literal["left", "right"]:
-    return "right" if x < 0.5 else "left"
+def side_of(x: float, _width: float) -> Side:
+    return Side.RIGHT if x < 0.5 else Side.LEFT
 
 
 def decided(
-    effusion: State = "present", *, is_measured: bool = True, knows_sides: bool = True, boxes: FloatArray = RIGHT_BASE
+    effusion: FindingState = FindingState.PRESENT,
+    *,
+    is_measured: bool = True,
+    knows_sides: bool = True,
+    boxes: FloatArray = RIGHT_BASE,
 ) -> Decided:
     """An effusion in that state and no edema; the fourth prompt's region holds the right base."""
     return Decided(
         prompts=PROMPTS,
-        states={0: effusion, 1: "absent", 2: "absent"},
+        states={0: effusion, 1: FindingState.ABSENT, 2: FindingState.ABSENT},
         measured=dict.fromkeys(range(3), is_measured),
         boxes=[boxes, ELSEWHERE, ELSEWHERE, RIGHT_BASE],
         side_of=side_of if knows_sides else None,
@@ -88,7 +92,7 @@ def test_a_sentence_must_say_what_was_decided(index: int, text: str, fault: str 
     ],
 )
 def test_a_sentence_names_no_zone_without_a_box(key: str, text: str, fault: str | None) -> None:
-    upper = ReaderPrompt(key="right_upper_lung_zone", kind="region", phrases=("Right upper lung zone",))
+    upper = ReaderPrompt(key="right_upper_lung_zone", kind=PromptKind.REGION, phrases=("Right upper lung zone",))
     base = decided()
     film = replace(
         base,
@@ -111,9 +115,9 @@ def test_a_region_without_a_box_is_not_called_normal() -> None:
     assert decided(boxes=ELSEWHERE).fault(3, "The right lower lung zone is normal.") == "denial"
 
 
-FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
-HEART = ReaderPrompt(key="cardiac_silhouette", kind="region", phrases=("Cardiac silhouette",))
-MEDIASTINUM = ReaderPrompt(key="mediastinum", kind="region", phrases=("Mediastinum",))
+FRACTURE = ReaderPrompt(key="fracture", kind=PromptKind.PATHOLOGY, phrases=("Fracture",), negatives=("No fracture",))
+HEART = ReaderPrompt(key="cardiac_silhouette", kind=PromptKind.REGION, phrases=("Cardiac silhouette",))
+MEDIASTINUM = ReaderPrompt(key="mediastinum", kind=PromptKind.REGION, phrases=("Mediastinum",))
 WHOLE_FILM = np.array([[0.5, 0.5, 1.0, 1.0]], dtype=np.float32)
 CENTER = np.array([[0.5, 0.5, 0.1, 0.1]], dtype=np.float32)
 
@@ -138,7 +142,7 @@ CENTER = np.array([[0.5, 0.5, 0.1, 0.1]], dtype=np.float32)
 def test_what_else_a_sentence_says_must_fit_the_boxes(index: int, text: str, fault: str | None) -> None:
     film = Decided(
         prompts=(EFFUSION, FRACTURE, ZONE, HEART, MEDIASTINUM),
-        states={0: "present", 1: "indeterminate"},
+        states={0: FindingState.PRESENT, 1: FindingState.INDETERMINATE},
         measured={0: True, 1: True},
         boxes=[RIGHT_BASE, ELSEWHERE, RIGHT_BASE, CENTER, WHOLE_FILM],
         side_of=side_of,
@@ -161,7 +165,7 @@ def test_what_else_a_sentence_says_must_fit_the_boxes(index: int, text: str, fau
     ],
 )
 def test_the_same_checks_hold_where_nothing_was_measured(index: int, text: str, fault: str | None) -> None:
-    assert decided("uncalibrated", is_measured=False, boxes=ELSEWHERE).fault(index, text) == fault
+    assert decided(FindingState.UNCALIBRATED, is_measured=False, boxes=ELSEWHERE).fault(index, text) == fault
 
 
 def test_nothing_is_said_of_what_is_left_out() -> None:
@@ -182,7 +186,7 @@ def test_nothing_is_said_of_what_is_left_out() -> None:
     ],
 )
 def test_what_was_not_measured_marks_the_sentence(index: int, text: str, measured: dict[int, bool], by: str) -> None:
-    film = replace(decided("uncalibrated"), measured=measured)
+    film = replace(decided(FindingState.UNCALIBRATED), measured=measured)
 
     assert film.maker(index, text) == by
     assert decided().maker(index, text) == "network"
@@ -224,7 +228,7 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
     assert asked == [[0]]
     assert said.texts == {0: "There is a right pleural effusion."}
     assert said.by(0) == "network"
-    assert [(sentence.text, sentence.key, sentence.reason) for sentence in said.withheld] == [
+    assert [(sentence.text, sentence.prompt, sentence.reason) for sentence in said.withheld] == [
         ("No pleural effusion.", "pleural_effusion", "denied"),
         ("No edema.", "edema", "denial"),
         ("Normal.", "no_finding", "not_measured"),
@@ -234,18 +238,18 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ("present", "There is a right pleural effusion in the lower zone."),
-        ("indeterminate", "A right pleural effusion in the lower zone is possible; please review."),
+        (FindingState.PRESENT, "There is a right pleural effusion in the lower zone."),
+        (FindingState.INDETERMINATE, "A right pleural effusion in the lower zone is possible; please review."),
         (
-            "uncalibrated",
+            FindingState.UNCALIBRATED,
             "The model points to a right pleural effusion in the lower zone; please review, its threshold is "
             "uncalibrated.",
         ),
     ],
 )
-def test_a_reported_finding_gets_a_sentence_by_rule(state: State, text: str) -> None:
+def test_a_reported_finding_gets_a_sentence_by_rule(state: FindingState, text: str) -> None:
     film = replace(
-        decided(state, is_measured=state != "uncalibrated"),
+        decided(state, is_measured=state is not FindingState.UNCALIBRATED),
         regions={ZONE.key: RIGHT_BASE[0]},
         zone_of=lambda key, boxes, regions: (
             "lower zone" if (key, len(boxes), [*regions]) == (EFFUSION.key, 1, [ZONE.key]) else None
@@ -260,14 +264,16 @@ def test_a_reported_finding_gets_a_sentence_by_rule(state: State, text: str) -> 
 def test_a_sentence_without_a_measured_threshold_leaves_with_its_state() -> None:
     text = "There is a right pleural effusion."
 
-    said = settle(decided("uncalibrated", is_measured=False), {0: text}, lambda _: [])
+    said = settle(decided(FindingState.UNCALIBRATED, is_measured=False), {0: text}, lambda _: [])
 
     assert said.texts == {0: f"To be reviewed: {text}"}
     assert (said.makers, said.withheld) == ({0: "network_uncalibrated"}, ())
 
 
 def test_a_finding_that_is_not_reported_gets_none() -> None:
-    said = settle(decided("absent"), {0: "There is a right pleural effusion."}, lambda _: ["Pleural effusion."])
+    said = settle(
+        decided(FindingState.ABSENT), {0: "There is a right pleural effusion."}, lambda _: ["Pleural effusion."]
+    )
 
     assert said.texts == {}
     assert [sentence.reason for sentence in said.withheld] == ["asserted"]
@@ -276,13 +282,13 @@ def test_a_finding_that_is_not_reported_gets_none() -> None:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        ("present", ("There is a nodule.", "network")),
-        ("uncalibrated", ("To be reviewed: There is a nodule.", "network_uncalibrated")),
-        ("absent", ("", "network")),
+        (FindingState.PRESENT, ("There is a nodule.", "network")),
+        (FindingState.UNCALIBRATED, ("To be reviewed: There is a nodule.", "network_uncalibrated")),
+        (FindingState.ABSENT, ("", "network")),
         (None, ("", "network")),
     ],
 )
-def test_other_words_are_answered_as_decided(state: State | None, said: tuple[str, str]) -> None:
+def test_other_words_are_answered_as_decided(state: FindingState | None, said: tuple[str, str]) -> None:
     assert answer_in_words("There is a nodule.", prompt="Nodule", state=state) == said
 
 
@@ -299,7 +305,7 @@ def test_other_words_are_answered_as_decided(state: State | None, said: tuple[st
     ],
 )
 def test_an_answer_asserts_nothing_but_what_was_asked_for(prompt: str, text: str) -> None:
-    assert answer_in_words(text, prompt=prompt, state="uncalibrated")[1] == "rule"
+    assert answer_in_words(text, prompt=prompt, state=FindingState.UNCALIBRATED)[1] == "rule"
 
 
 @pytest.mark.parametrize(
@@ -309,7 +315,7 @@ def test_an_answer_asserts_nothing_but_what_was_asked_for(prompt: str, text: str
 def test_words_of_a_person_are_answered_in_the_networks_own(prompt: str, text: str) -> None:
     said = (f"To be reviewed: {text}", "network_uncalibrated")
 
-    assert answer_in_words(text, prompt=prompt, state="uncalibrated") == said
+    assert answer_in_words(text, prompt=prompt, state=FindingState.UNCALIBRATED) == said
 
 
 def test_every_reason_is_counted_from_zero() -> None:
@@ -320,7 +326,7 @@ def test_every_reason_is_counted_from_zero() -> None:
 
 
 def test_no_denial_of_other_words_is_said() -> None:
-    assert answer_in_words("No nodule.", prompt="Nodule", state="absent") == ("", "network")
+    assert answer_in_words("No nodule.", prompt="Nodule", state=FindingState.ABSENT) == ("", "network")
 
 
 # Not the rules of the program: words within a few words of each other, in whole sentences.
@@ -349,16 +355,16 @@ def contradictions_of(reading: FilmReading, prompts: Sequence[ReaderPrompt]) -> 
                     continue
                 is_denied = bool(_NOT.search(part))
                 state = states[key].state
-                if (is_denied and state != "absent") or (not is_denied and state == "absent"):
+                if (is_denied and state is not FindingState.ABSENT) or (not is_denied and state is FindingState.ABSENT):
                     found.append(f"{key} {state}: {part}")
-        found += [f"{sentence.text} {side}" for side in _wrong_side(states[sentence.key], sentence.text)]
+        found += [f"{sentence.text} {side}" for side in _wrong_side(states[sentence.prompt], sentence.text)]
     return found
 
 
 def _wrong_side(prompt: PromptReading, text: str) -> list[str]:
-    if prompt.kind == "region" or prompt.state == "absent":
+    if prompt.kind is PromptKind.REGION or prompt.state is FindingState.ABSENT:
         return []
-    sides = {side_of(float(box[0]), 0.0) for box in prompt.boxes}
+    sides = {side_of((scored.box.left + scored.box.right) / 2, 0.0) for scored in prompt.boxes}
     return [side for side in ("left", "right") if re.search(rf"\b{side}\b", text.lower()) and side not in sides]
 
 
@@ -373,7 +379,11 @@ def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, tru
         reading = reader.report(reader.look(pixels), prompts, side_of=_half)
         wrong += [f"{seed}: {fault}" for fault in contradictions_of(reading, prompts)]
         said += len(reading.sentences)
-        reported = [prompt for prompt in reading.prompts if prompt.kind == "pathology" and prompt.state != "absent"]
+        reported = [
+            prompt
+            for prompt in reading.prompts
+            if prompt.kind is PromptKind.PATHOLOGY and prompt.state is not FindingState.ABSENT
+        ]
         assert all(prompt.sentence is not None for prompt in reported)
         assert {reading.sentences[prompt.sentence or 0].by for prompt in reported} <= {
             "network",
@@ -384,7 +394,7 @@ def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, tru
     assert said > 12
 
 
-def _half(x: float, width: float) -> Literal["left", "right"] | None:
+def _half(x: float, width: float) -> Side | None:
     """As the node does: on one side of the middle, or across it by 5 % at most."""
     is_right, is_left = x + width / 2 <= 0.55, x - width / 2 >= 0.45
-    return None if is_right == is_left else "right" if is_right else "left"
+    return None if is_right == is_left else Side.RIGHT if is_right else Side.LEFT

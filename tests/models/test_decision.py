@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from models.contract import FindingState, Trusted
 from models.decisions import Band, Decisions, Measurement, PhantomThreshold, RatioError
-from models.reading.decision import State, Trusted, decide, is_ratio_trusted
+from models.reading.decision import decide, is_ratio_trusted
 
 DECISIONS = Decisions(
     temperature=1.0,
@@ -27,22 +28,22 @@ DECISIONS = Decisions(
 @pytest.mark.parametrize(
     ("key", "trusted", "above", "near"),
     [
-        ("edema", "real", "present", "indeterminate"),
-        ("edema", "phantoms", "uncalibrated", "uncalibrated"),
-        ("edema", "any", "present", "indeterminate"),
-        ("fracture", "real", "uncalibrated", "uncalibrated"),
-        ("fracture", "phantoms", "present", "indeterminate"),
-        ("nodule", "real", "uncalibrated", "uncalibrated"),
-        ("nodule", "phantoms", "uncalibrated", "uncalibrated"),
-        ("nodule", "any", "present", "indeterminate"),
+        ("edema", "real", FindingState.PRESENT, FindingState.INDETERMINATE),
+        ("edema", "phantoms", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("edema", "any", FindingState.PRESENT, FindingState.INDETERMINATE),
+        ("fracture", "real", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("fracture", "phantoms", FindingState.PRESENT, FindingState.INDETERMINATE),
+        ("nodule", "real", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("nodule", "phantoms", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("nodule", "any", FindingState.PRESENT, FindingState.INDETERMINATE),
     ],
 )
 def test_only_a_measured_threshold_calls_a_finding_present(
-    key: str, trusted: Trusted, above: State, near: State
+    key: str, trusted: Trusted, above: FindingState, near: FindingState
 ) -> None:
     states = [decide(DECISIONS, key, probability, trusted=trusted) for probability in (0.7, 0.65, 0.6, 0.5999)]
 
-    assert states == [above, near, near, "absent"]
+    assert states == [above, near, near, FindingState.ABSENT]
 
 
 def test_a_measured_band_goes_before_the_common_width() -> None:
@@ -57,9 +58,9 @@ def test_a_measured_band_goes_before_the_common_width() -> None:
         decide(decisions.on_phantoms(), "edema", probability, trusted="phantoms") for probability in (0.69, 0.7, 0.8)
     ]
 
-    assert real == ["absent", "indeterminate", "indeterminate", "present"]
-    assert drawn == ["absent", "indeterminate", "present"]
-    assert decide(decisions, "nodule", 0.599, trusted="any") == "absent", "it has no band of its own"
+    assert real == [FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.INDETERMINATE, FindingState.PRESENT]
+    assert drawn == [FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.PRESENT]
+    assert decide(decisions, "nodule", 0.599, trusted="any") is FindingState.ABSENT, "it has no band of its own"
 
 
 @pytest.mark.parametrize("table", ["measurements", "phantoms"])
@@ -99,9 +100,9 @@ def test_a_ratio_is_trusted_where_its_error_was_measured(measured_on: str | None
 @pytest.mark.parametrize("key", [None, "pneumonia"])
 def test_what_has_no_threshold_stays_to_be_reviewed(key: str | None) -> None:
     for trusted in ("real", "phantoms"):
-        assert decide(DECISIONS, key, 0.9, trusted=trusted) == "uncalibrated"
-        assert decide(DECISIONS, key, 0.39, trusted=trusted) == "absent"
-    assert decide(DECISIONS, key, 0.5, trusted="any") == "present"
+        assert decide(DECISIONS, key, 0.9, trusted=trusted) is FindingState.UNCALIBRATED
+        assert decide(DECISIONS, key, 0.39, trusted=trusted) is FindingState.ABSENT
+    assert decide(DECISIONS, key, 0.5, trusted="any") is FindingState.PRESENT
 
 
 def test_a_measurement_without_a_threshold_is_refused() -> None:
@@ -125,7 +126,10 @@ def test_a_finding_has_a_threshold_for_each_kind_of_film() -> None:
         decide(decisions.on_phantoms(), "edema", probability, trusted="phantoms") for probability in (0.2, 0.5)
     ]
 
-    assert (real, on_phantoms) == (["absent", "present"], ["absent", "present"])
+    assert (real, on_phantoms) == (
+        [FindingState.ABSENT, FindingState.PRESENT],
+        [FindingState.ABSENT, FindingState.PRESENT],
+    )
 
 
 @pytest.mark.parametrize("key", ["fracture", "nodule", "pneumonia"])

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from models.engines import FloatArray
 from models.manifest import ReportRule
-from models.reading.answers import FloatArray
 from models.reading.deduplicate import deduplicate, similarity_of
 from tests.paths import GOLDEN
 

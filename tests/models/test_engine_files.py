@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import StageDifference
 from models.engines import EngineUnavailable
 from models.engines.engine_files import Compiler, DriverProof, EngineFiles, read_heads
-from models.engines.proof import StageDifference
 
 
 @dataclass

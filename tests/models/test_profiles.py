@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from export.to_onnx import load_graph
+from models.contract import PromptKind, ReaderPrompt
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.profiles import RANGES, in_parts
 from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.errors import ModelError
 from models.manifest import read_manifest
-from models.reading.answers import ReaderPrompt
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 from node.read import prompts
@@ -91,11 +91,8 @@ def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: P
         PromptTokenizer(vocabularies),
         SentenceTokenizer(vocabularies),
     )
-    asked = [
-        ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
-        for prompt in prompts.load("chexpert14").prompts
-    ]
-    more = [ReaderPrompt(key=f"zone_{n}", kind="region", phrases=("zone",), negatives=()) for n in range(36)]
+    asked = prompts.load("chexpert14").prompts
+    more = [ReaderPrompt(key=f"zone_{n}", kind=PromptKind.REGION, phrases=("zone",), negatives=()) for n in range(36)]
 
     reader.check([*asked, *more[:-1]])
     with pytest.raises(ModelError, match="65 prompts are asked, but engine tensorrt takes 64; use fewer prompts"):

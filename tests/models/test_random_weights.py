@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from models.checkpoint.files import CARD, file_sha256
+from models.contract import FilmReading, FindingState, PromptKind
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.network.chex import Chex
 from models.random_weights import DEFAULT_SEED, main
-from models.reading.answers import FilmReading, ReaderPrompt
 from models.reading.reader import ChexReader, open_reader
-from node.prompt_set import PromptKind
 from node.read import decoding, prompts
 
 
@@ -26,11 +25,7 @@ def reader(untrained_weights: Path) -> ChexReader:
 def reading(reader: ChexReader, chest_film: Path) -> FilmReading:
     """The demonstration film, read as the node reads it."""
     film = decoding.load(chest_film, gray=reader.manifest.gray, square=reader.square)
-    asked = [
-        ReaderPrompt(key=prompt.key, kind=prompt.kind.value, phrases=prompt.phrases, negatives=prompt.negatives)
-        for prompt in prompts.load("chexpert14").prompts
-    ]
-    return reader.report(reader.look(film.gray), asked)
+    return reader.report(reader.look(film.gray), prompts.load("chexpert14").prompts)
 
 
 def test_equal_seeds_give_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,13 +69,13 @@ def test_the_card_says_that_it_has_learned_nothing(tmp_path: Path) -> None:
 
 
 def test_the_demonstration_film_shows_findings_of_every_state(reader: ChexReader, reading: FilmReading) -> None:
-    findings = [prompt for prompt in reading.prompts if prompt.kind == PromptKind.PATHOLOGY.value]
+    findings = [prompt for prompt in reading.prompts if prompt.kind is PromptKind.PATHOLOGY]
     states = [finding.state for finding in findings]
     decisions = reader.manifest.decisions
 
-    assert 3 <= states.count("present") <= 6
-    assert states.count("indeterminate") >= 1
-    assert states.count("absent") >= 1
+    assert 3 <= states.count(FindingState.PRESENT) <= 6
+    assert states.count(FindingState.INDETERMINATE) >= 1
+    assert states.count(FindingState.ABSENT) >= 1
     for finding in findings:
         assert finding.probability is not None
         threshold = decisions.threshold(finding.key)
@@ -90,7 +85,7 @@ def test_the_demonstration_film_shows_findings_of_every_state(reader: ChexReader
 
 
 def test_every_demonstration_finding_has_a_sentence(reading: FilmReading) -> None:
-    said = [prompt.sentence for prompt in reading.prompts if prompt.kind != PromptKind.REGION.value]
+    said = [prompt.sentence for prompt in reading.prompts if prompt.kind is not PromptKind.REGION]
 
     assert None not in said
     assert len(set(said)) < len(said)
@@ -98,7 +93,9 @@ def test_every_demonstration_finding_has_a_sentence(reading: FilmReading) -> Non
 
 def test_prompts_of_the_demonstration_film_lie_apart(reading: FilmReading) -> None:
     places = {
-        tuple(prompt.boxes[0].round(1)) for prompt in reading.prompts if prompt.kind == PromptKind.PATHOLOGY.value
+        tuple(round(edge, 1) for edge in prompt.boxes[0].box.edges)
+        for prompt in reading.prompts
+        if prompt.kind is PromptKind.PATHOLOGY
     }
 
     assert len(places) >= 10

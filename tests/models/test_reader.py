@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.contract import Box, FilmReading, FindingState, PromptKind, Question, ReaderPrompt
+from models.engines import FloatArray
 from models.errors import ModelError
 from models.manifest import ReportRule
-from models.reading.answers import FilmReading, FloatArray, Question, ReaderPrompt
 from models.reading.decision import is_trusted
 from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
 from models.reading.reader import ChexReader
@@ -28,8 +29,10 @@ from tests.support.scripted_engine import (
     RIGHT,
     SENTENCES,
     ScriptedEngine,
+    box,
     feature_of,
     reader_of,
+    scores_of,
 )
 
 
@@ -39,7 +42,13 @@ def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | Non
 
 
 @pytest.mark.parametrize(
-    "probability, state", [(0.61, "present"), (0.59, "indeterminate"), (0.51, "indeterminate"), (0.49, "absent")]
+    "probability, state",
+    [
+        (0.61, FindingState.PRESENT),
+        (0.59, FindingState.INDETERMINATE),
+        (0.51, FindingState.INDETERMINATE),
+        (0.49, FindingState.ABSENT),
+    ],
 )
 def test_a_finding_is_present_from_its_threshold_on(probability: float, state: str) -> None:
     reading = _read(ScriptedEngine([probability], ["Words"]), EDEMA).prompts[0]
@@ -54,13 +63,17 @@ def test_an_unmeasured_threshold_calls_nothing_present() -> None:
 
     reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE, NORMAL])
 
-    assert [prompt.state for prompt in reading.prompts] == ["uncalibrated", "absent", "absent"]
+    assert [prompt.state for prompt in reading.prompts] == [
+        FindingState.UNCALIBRATED,
+        FindingState.ABSENT,
+        FindingState.ABSENT,
+    ]
 
 
 def test_a_threshold_of_its_own_replaces_the_default() -> None:
     edema, fracture = _read(ScriptedEngine([0.65, 0.65], ["One", "Two"]), EDEMA, FRACTURE).prompts
 
-    assert (edema.state, fracture.state) == ("present", "indeterminate")
+    assert (edema.state, fracture.state) == (FindingState.PRESENT, FindingState.INDETERMINATE)
 
 
 def test_a_finding_with_the_threshold_1_is_left_out() -> None:
@@ -70,15 +83,15 @@ def test_a_finding_with_the_threshold_1_is_left_out() -> None:
 
     edema, fracture = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE]).prompts
 
-    assert (edema.state, edema.left_out) == ("present", False)
-    assert (fracture.state, fracture.left_out) == ("absent", True)
+    assert (edema.state, edema.left_out) == (FindingState.PRESENT, False)
+    assert (fracture.state, fracture.left_out) == (FindingState.ABSENT, True)
     trusted = [is_trusted(decisions, key, "any") for key in ("edema", "fracture")]
     assert trusted == [True, False], "nor is it denied"
 
 
 def test_a_threshold_without_a_judged_prompt_is_named_by_its_key() -> None:
     reader = reader_of(ScriptedEngine([], []))
-    region = ReaderPrompt(key="fracture", kind="region", phrases=("Site of the fracture",))
+    region = ReaderPrompt(key="fracture", kind=PromptKind.REGION, phrases=("Site of the fracture",))
 
     reader.check([EDEMA, FRACTURE])
     for prompts in ([EDEMA], [EDEMA, region]):
@@ -128,12 +141,12 @@ def test_a_reading_points_to_the_kept_one_of_two_duplicates() -> None:
 
     reading = _read(engine, EDEMA, FRACTURE, NORMAL)
 
-    assert [(sentence.text, sentence.key) for sentence in reading.sentences] == [
+    assert [(sentence.text, sentence.prompt) for sentence in reading.sentences] == [
         ("Alike", "fracture"),
         ("Other", "no_finding"),
     ]
     assert [prompt.sentence for prompt in reading.prompts] == [0, 0, 1]
-    assert reading.prompts[0].state == "present"
+    assert reading.prompts[0].state is FindingState.PRESENT
 
 
 def test_no_chain_of_duplicates_gives_a_finding_other_words() -> None:
@@ -157,8 +170,8 @@ def test_a_skipped_region_does_not_shift_prompts_and_boxes() -> None:
 
     reading = _read(engine, EDEMA, LEFT, RIGHT)
 
-    assert [(sentence.key, sentence.score) for sentence in reading.sentences] == [("right_lung", pytest.approx(0.9))]
-    assert reading.sentences[0].box_scores == pytest.approx([0.9, 0.8])
+    assert [(sentence.prompt, sentence.score) for sentence in reading.sentences] == [("right_lung", pytest.approx(0.9))]
+    assert scores_of(reading.sentences[0].boxes) == pytest.approx([0.9, 0.8])
 
 
 def test_boxes_above_the_threshold_or_else_the_best_are_reported() -> None:
@@ -166,9 +179,8 @@ def test_boxes_above_the_threshold_or_else_the_best_are_reported() -> None:
 
     several, single = _read(ScriptedEngine([0.7, 0.7], ["One", "Two"], scores), EDEMA, FRACTURE).prompts
 
-    assert several.box_scores == pytest.approx([0.6, 0.7])
-    assert single.box_scores == pytest.approx([0.4])
-    assert single.boxes.shape == (1, 4)
+    assert scores_of(several.boxes) == pytest.approx([0.6, 0.7])
+    assert scores_of(single.boxes) == pytest.approx([0.4])
 
 
 def test_without_emphasis_the_generator_hears_what_was_found() -> None:
@@ -219,7 +231,10 @@ def test_a_blank_sentence_is_dropped_and_its_finding_stays() -> None:
     reading = _read(ScriptedEngine([0.8, 0.8], ["  ", "Two"]), EDEMA, FRACTURE)
 
     assert [sentence.text for sentence in reading.sentences] == ["Two"]
-    assert [(prompt.state, prompt.sentence) for prompt in reading.prompts] == [("present", None), ("present", 0)]
+    assert [(prompt.state, prompt.sentence) for prompt in reading.prompts] == [
+        (FindingState.PRESENT, None),
+        (FindingState.PRESENT, 0),
+    ]
 
 
 def test_a_reading_without_prompts_says_nothing() -> None:
@@ -268,7 +283,7 @@ def test_a_probability_is_the_sigmoid_of_a_cosine_difference(cosine: float, temp
 
 def test_the_embedding_of_a_prompt_is_the_mean_of_its_synonyms() -> None:
     engine = ScriptedEngine([], [], likeness={"Heart": 2, "Cardiac silhouette": 3})
-    heart = ReaderPrompt(key="heart", kind="region", phrases=("Heart", "Cardiac silhouette"))
+    heart = ReaderPrompt(key="heart", kind=PromptKind.REGION, phrases=("Heart", "Cardiac silhouette"))
 
     vectors = Phrasebook(engine, PROMPTS).vectors((heart, EDEMA))
 
@@ -277,26 +292,27 @@ def test_the_embedding_of_a_prompt_is_the_mean_of_its_synonyms() -> None:
 
 
 @pytest.mark.parametrize(
-    "prompt, box",
+    ("prompt", "edges"),
     [
         (None, None),
         (" ", None),
-        (None, (0.5, 0.5, 0.0, 0.1)),
-        (None, (0.5, float("nan"), 0.1, 0.1)),
-        ("Edema", (1.3, 0.5, 0.2, 0.2)),
+        (None, (0.5, 0.4, 0.5, 0.6)),
+        (None, (0.4, float("nan"), 0.5, 0.6)),
+        ("Edema", (1.0, 0.4, 1.2, 0.6)),
     ],
 )
 def test_a_question_that_has_no_answer_is_refused(
-    prompt: str | None, box: tuple[float, float, float, float] | None
+    prompt: str | None, edges: tuple[float, float, float, float] | None
 ) -> None:
+    reader = reader_of(ScriptedEngine([0.5], ["Words"]))
+    film = reader.look(np.zeros((300, 300), dtype=np.float32))
+
     with pytest.raises(ValueError):
-        Question(prompt=prompt, box=box)
+        reader.ask(film, [Question(prompt=prompt, box=None if edges is None else box(*edges))], reference=[EDEMA])
 
 
-@pytest.mark.parametrize("box", [None, (0.5, 0.5, 0.2, 0.2)])
-def test_a_question_too_long_for_the_network_is_refused(
-    box: tuple[float, float, float, float] | None,
-) -> None:
+@pytest.mark.parametrize("box", [None, box(0.4, 0.4, 0.6, 0.6)])
+def test_a_question_too_long_for_the_network_is_refused(box: Box | None) -> None:
     reader = reader_of(ScriptedEngine([0.5], ["Words"]))
     film = reader.look(np.zeros((300, 300), dtype=np.float32))
 

@@ -16,6 +16,7 @@ import torch
 from models.checkpoint.files import CARD, verify
 from models.checkpoint.importer import open_rest
 from models.checkpoint.weights import load_stored
+from models.contract import VIEWS, ViewReading
 from models.engines import open_engine
 from models.engines.proof import VIEW, graph_path, hash_graphs
 from models.engines.torch_engine import open_torch
@@ -29,7 +30,7 @@ from models.network.view_head import ViewHead
 from models.progress import quiet
 from models.reading.preprocess import prepare
 from models.train import main as train
-from models.views import VIEWS, ViewReading, ViewRule, read_view
+from models.views import ViewRule, read_view
 from tests.conftest import Once
 
 RULE = ViewRule(temperature=2.0, certain=0.9, mirrored=0.5, rotated=0.5)

@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 from pydicom.sr._concepts_dict import concepts
 
+from models.contract import PromptKind
 from node.domain import Code, Side
 from node.errors import ConfigError
-from node.prompt_set import PromptKind
 from node.read import prompts
 from tests.paths import REPOSITORY
 

@@ -28,6 +28,10 @@ LAYERS = (
     {"errors", "measurement", "trace"},
 )
 
+# The words that a network, the node and the rules that read sentences share. All may import them: whoever speaks of a
+# finding's state or side means the same. In turn that file imports no library, and of ours number checks alone.
+CONTRACT = "models.contract"
+
 # Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.

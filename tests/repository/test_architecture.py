@@ -21,6 +21,7 @@ from tests.paths import REPOSITORY
 from tests.repository.architecture import (
     BEFORE_THE_LABORATORY,
     BOUNDARIES,
+    CONTRACT,
     FOLDERS,
     FORBIDDEN_CALLS,
     HOMES,
@@ -123,7 +124,7 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
         for path in python_files(folder)
         for found in imports(path)
         if (other := found.module.split(".")[0]) in {*PRODUCT, "tests"} - {folder}
-        and found.module != "node"
+        and found.module not in ("node", CONTRACT)
         and not is_allowed(path, allowed.get(other, ()))
     ]
 
@@ -151,7 +152,7 @@ def test_each_outside_library_has_one_home() -> None:
     ]
 
     assert wrong == []
-    assert of_language - {"language"} <= sys.stdlib_module_names
+    assert of_language - {"language", "models"} <= sys.stdlib_module_names
 
 
 def test_of_the_executor_only_documented_parts_are_used() -> None:
@@ -187,6 +188,14 @@ def test_no_import_goes_in_a_circle() -> None:
 
 def test_the_node_starts_without_torch() -> None:
     program = "import sys; sys.modules.update(torch=None, onnxruntime=None, tensorrt=None); import node.service.app"
+
+    outcome = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_the_contract_needs_neither_torch_nor_numpy() -> None:
+    program = f"import sys; sys.modules.update(torch=None, numpy=None); import {CONTRACT}, node.domain, language.check"
 
     outcome = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
 

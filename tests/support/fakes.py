@@ -10,12 +10,12 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from node.domain import FindingState, GroundedSentence, ModelIdentity, ScoredBox
+from models.contract import Fallback, PromptKind, PromptReading, Question, Sentence, StageDifference
+from node.domain import FindingState, ModelIdentity, ScoredBox
 from node.errors import InputError
-from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.prompt_set import Prompt, PromptSet
 from node.read.decoding import Radiograph
-from node.read.model import FilmAnswer, FilmQuestion, PathologyAnswer, Reading, SeenFilm
-from node.read.runtime import Difference, Fallback
+from node.read.model import FilmAnswer, Reading, SeenFilm
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -37,7 +37,9 @@ class ScriptedReader:
     gray = "voi"
     ages: Container[int] | None = None
     fallbacks: tuple[Fallback, ...] = ()
-    parity: Mapping[str, Difference] = MappingProxyType({"find.boxes": Difference(found=1e-6, allowed=1e-4)})
+    parity: Mapping[str, StageDifference] = MappingProxyType(
+        {"find.boxes": StageDifference(max_abs=1e-6, tolerance=1e-4)}
+    )
 
     def __init__(
         self,
@@ -65,29 +67,21 @@ class ScriptedReader:
         self._die(image)
         pathologies = [prompt for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
         sentences = [
-            GroundedSentence(
-                text=f"{prompt.phrases[0]} is seen here.", prompt=prompt.key, score=0.7, boxes=_boxes(image, i)
-            )
+            Sentence(text=f"{prompt.phrases[0]} is seen here.", prompt=prompt.key, score=0.7, boxes=_boxes(image, i))
             for i, prompt in enumerate(pathologies)
         ]
-        return Reading(
-            sentences=tuple(sentences),
-            pathologies=tuple(
-                PathologyAnswer(
-                    prompt=prompt.key,
-                    probability=_PROBABILITIES[state],
-                    state=state,
-                    boxes=_boxes(image, i),
-                    sentence=i,
-                )
-                for i, (prompt, state) in enumerate(self._states(pathologies))
-            ),
-            regions={
-                prompt.key: _boxes(image, i)[0].box
-                for i, prompt in enumerate(prompts.prompts)
-                if prompt.kind is PromptKind.REGION
-            },
-        )
+        answers = [
+            PromptReading(
+                key=prompt.key, probability=_PROBABILITIES[state], state=state, boxes=_boxes(image, i), sentence=i
+            )
+            for i, (prompt, state) in enumerate(self._states(pathologies))
+        ]
+        regions = [
+            PromptReading(key=prompt.key, kind=PromptKind.REGION, boxes=_boxes(image, i)[:1])
+            for i, prompt in enumerate(prompts.prompts)
+            if prompt.kind is PromptKind.REGION
+        ]
+        return Reading(sentences=tuple(sentences), prompts=(*answers, *regions))
 
     def _die(self, image: Radiograph) -> None:
         if self._deadly is None or not self._deadly.exists():
@@ -105,7 +99,7 @@ class ScriptedReader:
     def see(self, image: Radiograph) -> SeenFilm:
         return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=None, notes=image.notes)
 
-    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+    def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         return [
             FilmAnswer(
                 question=question,

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from models import progress
+from models.contract import ChangeError
 from models.lab.phantoms import phantom
 from models.lab.training.augment import vary
 from models.lab.training.stages import Augmentation
@@ -31,7 +32,6 @@ from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare, 
 from node.answers.questions import Query, Topic
 from node.answers.replies import answer
 from node.domain import Box, Film, FilmView, Finding, FindingState, Side
-from node.measurement import ErrorOfChange
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
@@ -107,10 +107,10 @@ def read(reader: Reader, asked: PromptSet, gray: np.ndarray[tuple[int, ...], np.
     return film_of(reading, image, asked, source=uid, model=reader.identity, view=FilmView(tag="PA"))
 
 
-def error_of(pairs: Sequence[Pair]) -> ErrorOfChange:
+def error_of(pairs: Sequence[Pair]) -> ChangeError:
     """Choose the error of change: the 95th percentile of the differences of what did not change."""
     grown, probable = differences(pairs)
-    return ErrorOfChange(
+    return ChangeError(
         measured_on="phantoms",
         films=len(pairs),
         extent=round(float(np.percentile(grown, _SHARE)), 3),
@@ -149,7 +149,7 @@ def describe(pairs: Sequence[Pair]) -> dict[str, object]:
     }
 
 
-def called(reader: Reader, films: Sequence[tuple[Film, Film]], error: ErrorOfChange) -> dict[str, int]:
+def called(reader: Reader, films: Sequence[tuple[Film, Film]], error: ChangeError) -> dict[str, int]:
     """Count what findings of these films are called."""
     counts: Counter[str] = Counter()
     for earlier, later in films:
@@ -158,7 +158,7 @@ def called(reader: Reader, films: Sequence[tuple[Film, Film]], error: ErrorOfCha
     return dict(counts.most_common())
 
 
-def told_apart(reader: Reader, pairs: Sequence[Pair], error: ErrorOfChange) -> dict[str, dict[str, int]]:
+def told_apart(reader: Reader, pairs: Sequence[Pair], error: ChangeError) -> dict[str, dict[str, int]]:
     """Count what findings are called that are on one of two phantoms only."""
     counts: dict[str, Counter[str]] = {Change.NEW: Counter(), Change.GONE: Counter()}
     for earlier, later in pairwise(pairs):
@@ -170,7 +170,7 @@ def told_apart(reader: Reader, pairs: Sequence[Pair], error: ErrorOfChange) -> d
     return {name: dict(counter.most_common()) for name, counter in counts.items()}
 
 
-def read_back(reader: Reader, pairs: Sequence[Pair], error: ErrorOfChange) -> dict[str, object]:
+def read_back(reader: Reader, pairs: Sequence[Pair], error: ChangeError) -> dict[str, object]:
     """Ask about every finding and region of the first reading, compare both, and read what is said."""
     texts = [(text, film) for pair in pairs for film in pair.films[:1] for text in _replies(film)]
     texts += [
@@ -194,7 +194,7 @@ def _replies(film: Film) -> Iterator[str]:
         yield answer(Query(topic=topic), film).text
 
 
-def _compare(reader: Reader, earlier: Film, later: Film, error: ErrorOfChange) -> tuple[ComparedFinding, ...]:
+def _compare(reader: Reader, earlier: Film, later: Film, error: ChangeError) -> tuple[ComparedFinding, ...]:
     first, second = (ReadFilm(film=film, model=reader.identity, prompts_sha256="") for film in (earlier, later))
     return compare(first, second, error=error).findings
 

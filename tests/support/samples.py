@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -9,6 +10,7 @@ from pydicom import dcmread
 from pydicom.data import get_charset_files
 from pydicom.dataset import Dataset
 
+from models.contract import PromptKind, PromptReading
 from node.domain import (
     Box,
     Code,
@@ -232,3 +234,11 @@ def sources(*datasets: Dataset) -> dict[str, Dataset]:
 def received(*datasets: Dataset, picture: Picture | None = None) -> dict[str, Source]:
     """Index films as the writers of what is drawn expect them; picture: of all of them, None if none can be decoded."""
     return {uid: Source(header=header, picture=lambda: picture) for uid, header in sources(*datasets).items()}
+
+
+def regions(boxes: Mapping[str, Box]) -> tuple[PromptReading, ...]:
+    """What a network answers for regions, by prompt key."""
+    return tuple(
+        PromptReading(key=key, kind=PromptKind.REGION, boxes=(ScoredBox(box=box, score=1.0),))
+        for key, box in boxes.items()
+    )

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from models.boxes import to_array
+from models.contract import Box, PromptKind, ReaderPrompt, ScoredBox, StageDifference, Trusted
 from models.decisions import Decisions
-from models.engines import Engine, IntArray, Patches, Regions
-from models.engines.proof import StageDifference
+from models.engines import Engine, FloatArray, IntArray, Patches, Regions
 from models.manifest import PUBLISHED_SIZES, InputRule, Manifest, ReportRule
-from models.reading.answers import FloatArray, ReaderPrompt
-from models.reading.decision import Trusted
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, PromptTokenizer, SentenceTokenizer
 
-EDEMA = ReaderPrompt(key="edema", kind="pathology", phrases=("Edema",), negatives=("No edema",))
-FRACTURE = ReaderPrompt(key="fracture", kind="pathology", phrases=("Fracture",), negatives=("No fracture",))
-NORMAL = ReaderPrompt(key="no_finding", kind="no_finding", phrases=("Normal",), negatives=("Abnormal",))
-LEFT = ReaderPrompt(key="left_lung", kind="region", phrases=("Left lung",))
-RIGHT = ReaderPrompt(key="right_lung", kind="region", phrases=("Right lung",))
+EDEMA = ReaderPrompt(key="edema", kind=PromptKind.PATHOLOGY, phrases=("Edema",), negatives=("No edema",))
+FRACTURE = ReaderPrompt(key="fracture", kind=PromptKind.PATHOLOGY, phrases=("Fracture",), negatives=("No fracture",))
+NORMAL = ReaderPrompt(key="no_finding", kind=PromptKind.NO_FINDING, phrases=("Normal",), negatives=("Abnormal",))
+LEFT = ReaderPrompt(key="left_lung", kind=PromptKind.REGION, phrases=("Left lung",))
+RIGHT = ReaderPrompt(key="right_lung", kind=PromptKind.REGION, phrases=("Right lung",))
 
 PROMPTS = PromptTokenizer(VOCABULARIES)
 SENTENCES = SentenceTokenizer(VOCABULARIES)
@@ -133,3 +132,16 @@ def reader_of(engine: Engine, rule: ReportRule | None = None, *, trusted: Truste
         files={"weights.safetensors": "0" * 64},
     )
     return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted=trusted)
+
+
+def box(left: float, top: float, right: float, bottom: float) -> Box:
+    return Box(left=left, top=top, right=right, bottom=bottom)
+
+
+def centers_of(boxes: Iterable[ScoredBox]) -> FloatArray:
+    """The boxes of an answer as the network has them, [box, 4]."""
+    return to_array(scored.box for scored in boxes)
+
+
+def scores_of(boxes: Iterable[ScoredBox]) -> list[float]:
+    return [scored.score for scored in boxes]

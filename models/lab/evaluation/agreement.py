@@ -21,16 +21,15 @@ from typing import Final
 
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
+from models.contract import FilmReading, FindingState, PromptReading, Trusted
 from models.decisions import PHANTOMS, Decisions
-from models.engines import ENGINES
+from models.engines import ENGINES, FloatArray
 from models.engines.proof import Precision
 from models.errors import ModelError
 from models.files import replacing
 from models.lab.evaluation.cases import CaseSource
 from models.lab.evaluation.prompt_set import DEFAULT, Questions, read_questions
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
-from models.reading.answers import FilmReading, FloatArray, PromptReading
-from models.reading.decision import State, Trusted
 
 TABLE: Final = "agreement.json"
 DATA: Final = "phantoms:1000000:200"
@@ -51,8 +50,8 @@ class ChangedState:
     film: int
     prompt: str
     probability: float
-    float32: State | None
-    int8: State | None
+    float32: FindingState | None
+    int8: FindingState | None
     distance: float
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
 from models.lab.tasks.prompts import region_prompts
-from models.reading.answers import FloatArray
 
 REGIONS: Final = tuple(region.name for region in region_prompts() if not region.members)
 LUNGS: Final = ("right lung", "left lung")

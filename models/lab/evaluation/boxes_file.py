@@ -23,6 +23,7 @@ import cv2
 import numpy as np
 
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.chexpert import NEVER_SHOWN, NIH_LABELS
 from models.lab.evaluation.cases import EvaluationCase, SideQuestion, Truth, labels_of, shown
@@ -33,7 +34,6 @@ from models.lab.training.films import patient_of
 from models.lab.training.readings import READINGS
 from models.lab.training.split import HeldOut
 from models.manifest import Manifest
-from models.reading.answers import FloatArray
 from models.reading.preprocess import square
 from models.views import FRONTAL
 

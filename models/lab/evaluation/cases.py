@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from language.labels import DEVICES, NO_FINDING
+from models.engines import FloatArray
 from models.lab.chexpert import NEVER_SHOWN
 from models.lab.evaluation.request import TASKS, Task
 from models.lab.evaluation.views import Kind
 from models.lab.phantoms import FINDINGS, OTHER_KINDS, Phantom, PhantomSet, hints_of, other_film, phantom
 from models.manifest import Manifest
-from models.reading.answers import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

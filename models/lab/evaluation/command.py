@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from language.labels import RuleLabeler
+from models.contract import FilmReading
 from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.lab.evaluation import references, run
@@ -29,7 +30,6 @@ from models.lab.phantoms import PhantomSet, parse_set
 from models.lab.training.split import read_held_out
 from models.manifest import Manifest, ReportRule, read_manifest, write_manifest
 from models.progress import ProgressReport
-from models.reading.answers import FilmReading
 
 _BOXES: Final = "boxes:"
 _WORDED: Final = 40

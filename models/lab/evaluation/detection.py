@@ -16,10 +16,10 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
 from models.lab.phantoms import FINDINGS
-from models.reading.answers import FloatArray
 
 IOUS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 SUBSETS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -11,14 +11,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models import boxes as unit_boxes
 from models.checkpoint.weights import load_network
-from models.engines import Engine
+from models.contract import FilmReading, Side, Trusted
+from models.engines import Engine, FloatArray
 from models.engines.fallback import open_first
 from models.errors import ModelError
 from models.lab.evaluation.anatomy import REGIONS
@@ -36,9 +38,8 @@ from models.lab.training.split import part_of
 from models.manifest import DetectionRule, Manifest, read_manifest
 from models.network.chex import Chex
 from models.network.detector import Detection
-from models.reading.answers import FilmReading, FloatArray, Look
 from models.reading.cardiothoracic import ChestWidths, measure_chest
-from models.reading.decision import Trusted
+from models.reading.decided_film import Look
 from models.reading.phrasebook import Phrasebook, contrast
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
@@ -272,10 +273,10 @@ def open_model(
     return model
 
 
-def side_of(x: float, width: float) -> Literal["left", "right"] | None:
+def side_of(x: float, width: float) -> Side | None:
     """Return the side of a box as the node does: films of a set are upright, the patient's right is on their left."""
     is_right, is_left = x + width / 2 <= 0.5 + _ACROSS, x - width / 2 >= 0.5 - _ACROSS
-    return None if is_right == is_left else "right" if is_right else "left"
+    return None if is_right == is_left else Side.RIGHT if is_right else Side.LEFT
 
 
 def settings_of(rule: DetectionRule) -> DetectionSettings:
@@ -293,13 +294,13 @@ def as_read(reading: FilmReading) -> Detections:
     """Return all boxes of the ten findings in a reading, scored by the finding's probability times the box's score."""
     numbers: dict[str, int] = {key: number for number, key in enumerate(FINDINGS)}
     rows = [
-        (box, numbers[prompt.key], (prompt.probability or 0.0) * score)
+        (scored.box, numbers[prompt.key], (prompt.probability or 0.0) * scored.score)
         for prompt in reading.prompts
         if prompt.key in numbers
-        for box, score in zip(prompt.boxes, prompt.box_scores, strict=True)
+        for scored in prompt.boxes
     ]
     return Detections(
-        np.array([box for box, _, _ in rows], dtype=np.float32).reshape(-1, 4),
+        unit_boxes.to_array(box for box, _, _ in rows),
         np.array([number for _, number, _ in rows], dtype=np.intp),
         np.array([score for _, _, score in rows], dtype=np.float32),
     )

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import SideQuestion, Truth
-from models.reading.answers import FloatArray
 
 
 def is_followed(asked: SideQuestion, box: FloatArray) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import IOUS, Detections, Precision
@@ -20,7 +21,6 @@ from models.lab.evaluation.films import FOLDS, drawn_by_patient, folds_of, inter
 from models.lab.evaluation.thresholds import LEAST_POSITIVES
 from models.lab.evaluation.tuning import SCALES
 from models.lab.phantoms import FINDINGS
-from models.reading.answers import FloatArray
 
 Scaled = Callable[[float], Sequence[Detections]]
 """Returns the detections on all films at a scale of the boxes."""

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
+from models.contract import FilmReading
+from models.engines import FloatArray
 from models.lab.evaluation.anatomy import LUNGS_AND_HEART, overlap
 from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth
 from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.evaluated_model import Observation
 from models.lab.phantoms import FINDINGS
 from models.manifest import InputRule
-from models.reading.answers import FilmReading, FloatArray
 from models.reading.preprocess import square
 
 Picture = NDArray[np.uint8]

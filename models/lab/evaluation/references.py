@@ -12,12 +12,12 @@ import numpy as np
 
 from language.labels import Labeler
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.lab.evaluation import anatomy, regions, reports
 from models.lab.evaluation.bootstrap import Bootstrap, Figures
 from models.lab.evaluation.cases import Truth, truth_of_phantom
 from models.lab.evaluation.detection import Detections, Precision
 from models.lab.phantoms import FINDINGS, PhantomSet, phantom
-from models.reading.answers import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

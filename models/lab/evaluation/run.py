@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from language.labels import Labeler
+from models.contract import FilmReading
 from models.decisions import Decisions
 from models.lab.evaluation import (
     anatomy,
@@ -30,7 +31,6 @@ from models.lab.evaluation.references import Habits
 from models.lab.evaluation.request import Task
 from models.lab.phantoms import FINDINGS
 from models.progress import ProgressReport
-from models.reading.answers import FilmReading
 from models.reading.decision import decide
 
 

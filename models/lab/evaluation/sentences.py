@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from models.contract import FilmReading, PromptReading
 from models.decisions import Decisions
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
-from models.reading.answers import FilmReading, PromptReading
 
 _COUNTS: Final = (
     "generated",
@@ -70,7 +70,7 @@ def measure(
 
 def counts_of(reading: FilmReading) -> dict[str, int]:
     """Count the sentences of one film, and its findings, by what became of their sentences."""
-    withheld = {sentence.key for sentence in reading.withheld}
+    withheld = {sentence.prompt for sentence in reading.withheld}
     reported = [prompt for prompt in reading.prompts if prompt.kind == "pathology" and prompt.state != "absent"]
     own = [prompt for prompt in reported if prompt.generated and prompt.key not in withheld]
     makers = [reading.sentences[prompt.sentence].by for prompt in reported if prompt.sentence is not None]

@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from language.labels import NO_FINDING
+from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.cases import EvaluationCase
@@ -27,7 +28,6 @@ from models.lab.evaluation.evaluated_model import EvaluatedModel
 from models.lab.evaluation.films import FOLDS, drawn_by_patient, interval
 from models.lab.training.split import part_of
 from models.progress import ProgressReport
-from models.reading.answers import FloatArray
 from models.reading.decision import decide
 
 SIDE: Final = 224

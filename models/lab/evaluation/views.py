@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from models.contract import ViewReading
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
-from models.views import ViewReading
 
 Kind = Literal["frontal", "mirrored", "rotated", "lateral", "other"]
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Final
 
 from language.labels import NO_FINDING, Labeler, Mark
+from models.contract import FilmReading
 from models.lab.evaluation import reports
 from models.lab.evaluation.cases import Truth
 from models.manifest import ReportRule
-from models.reading.answers import FilmReading
 
 EMPHASES: Final = (0.0, 0.2, 0.3, 0.4)
 LIKENESSES: Final = (0.95, 0.98, 0.99, 0.995)

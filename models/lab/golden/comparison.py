@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.contract import StageDifference
 from models.engines import Engine
-from models.engines.proof import StageDifference
 from models.errors import ModelError
 from models.lab.golden import detector, encoders, losses, sentences, tasks
 from models.lab.golden.engine import engine_part

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.golden.recording import Computed, RecordedNetwork
 from models.lab.tasks import detection, grounding, report
@@ -19,7 +20,6 @@ from models.lab.tasks.detection import SHIPPED, DetectionSettings
 from models.lab.tasks.grounding import GroundingSettings
 from models.lab.tasks.prompts import ClassPrompt, DataSet, class_prompts, embed_classes
 from models.manifest import ReportRule
-from models.reading.answers import FloatArray
 from models.reading.deduplicate import similarity_of, unit_length
 
 _DETECTIONS: Mapping[str, DataSet] = {"od_vindrcxr": "vindr", "od_nih8": "nih8", "od_mscxr": "mscxr"}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from models.reading.answers import FloatArray
+from models.engines import FloatArray
 
 Picture = tuple[Tensor, Tensor, Tensor]
 """The result of `Chex.encode_image`: patches [F, P, dim], positions [F, P, dim] and cls [F, dim]."""

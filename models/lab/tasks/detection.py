@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.lab.tasks.batch import Picture, as_array
 from models.lab.tasks.prompts import ClassVectors
 from models.network.chex import Chex
 from models.network.detector import Detection
-from models.reading.answers import FloatArray
 from models.reading.phrasebook import contrast
 
 Merge = Literal["suppress", "enclose"]

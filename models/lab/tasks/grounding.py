@@ -13,10 +13,10 @@ import numpy as np
 from torch import Tensor
 
 from models import boxes as unit_boxes
+from models.engines import FloatArray
 from models.lab.tasks.batch import Picture, as_array
 from models.network.chex import Chex
 from models.network.detector import Detection
-from models.reading.answers import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.engines import FloatArray
 from models.lab.tasks.batch import Picture, as_array
 from models.network.chex import Chex, whole_picture
-from models.reading.answers import FloatArray
 from models.reading.phrasebook import contrast
 from models.reading.tokenizers import SentenceTokenizer
 

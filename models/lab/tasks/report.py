@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.engines import FloatArray
 from models.lab.tasks.batch import as_array
 from models.manifest import ReportRule
-from models.reading.answers import FloatArray
 from models.reading.deduplicate import deduplicate
 from models.reading.phrasebook import contrast
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from language.labels import NO_FINDING
 from language.sentences import by_rule
+from models.contract import FindingState, Side
 from models.lab.chexpert import NIH_LABELS
 from models.lab.tasks.labels import classes_of_nih
 from models.lab.training.labels import Line, SaidLine
@@ -100,13 +101,13 @@ def _sentences(key: str, boxes: Mapping[str, Boxes]) -> list[SaidLine]:
     """Say that a class is present: once for each side with a box of it, or once without a side."""
     if key == NO_FINDING:
         return []
-    sides: dict[str | None, list[list[float]]] = {}
+    sides: dict[Side | None, list[list[float]]] = {}
     for box in boxes.get(key, []):
         # A frontal film shows the patient's right side on its left.
-        sides.setdefault("right" if box[0] < _MIDDLE else "left", []).append(list(box))
+        sides.setdefault(Side.RIGHT if box[0] < _MIDDLE else Side.LEFT, []).append(list(box))
     return [
         {
-            "text": by_rule(name=key.replace("_", " "), state="present", side=side, zone=None),
+            "text": by_rule(name=key.replace("_", " "), state=FindingState.PRESENT, side=side, zone=None),
             "positive": True,
             "findings": [key],
             "regions": [],

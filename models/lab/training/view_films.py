@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from models.contract import View
 from models.lab.phantoms import OTHER_KINDS, other_film, phantom
 from models.lab.training.augment import vary
 from models.lab.training.films import find_films, read_films
@@ -17,7 +18,6 @@ from models.lab.training.random_streams import stream
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import part_of
 from models.lab.training.view_run import ViewRun
-from models.views import View
 
 Pixels = NDArray[np.uint8]
 FloatArray = NDArray[np.float32]

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from models.checkpoint.files import CARD, file_sha256, verify
 from models.checkpoint.weights import load_network, load_stored, save_weights
+from models.contract import VIEWS
 from models.errors import ModelError
 from models.lab.training.random_streams import seed_torch, stream
 from models.lab.training.view_films import ViewFilm, count_films, view_films
@@ -30,7 +31,7 @@ from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.view_head import ViewHead
 from models.progress import ProgressReport
 from models.reading.preprocess import prepare
-from models.views import HEAD, VIEWS, ViewRule
+from models.views import HEAD, ViewRule
 
 FloatArray = NDArray[np.float32]
 

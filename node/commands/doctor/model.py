@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from models.contract import Fallback
 from node.commands.doctor.checks import Check, note, ok
 from node.config import GPU_ENGINES, Settings
 from node.prompt_set import PromptSet
@@ -14,7 +15,6 @@ from node.read import prompts
 from node.read.film_rule import not_calibrated, read_film_rule
 from node.read.gpu import read_engine_files, read_gpu
 from node.read.model import Reader, check_files, open_reader
-from node.read.runtime import Fallback
 
 _NAME: Final = "model"
 _NOT_BUILT: Final = "not_built"
@@ -71,7 +71,7 @@ def _left_out(directory: Path, prompt_set: PromptSet) -> Iterator[Check]:
 def _parity(reader: Reader) -> Iterator[Check]:
     """Report that the runtime computes what the weights do, which opening the model has verified."""
     if reader.parity:
-        share = max(difference.found / difference.allowed for difference in reader.parity.values())
+        share = max(stage.share for stage in reader.parity.values())
         yield ok(f"{_NAME} graphs", f"are proven; they use at most {share:.0%} of the tolerance")
 
 

@@ -10,13 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from models.contract import PromptKind
 from node import log
 from node.commands.shadow.comparison import FilmPair, ModelComparison, compare
 from node.config import Settings
 from node.domain import Film, FindingState, JsonObject, ModelIdentity
 from node.errors import InputError, Undecodable
 from node.jobs import answered_film
-from node.prompt_set import PromptKind, PromptSet
+from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.film import answer_film
 from node.read.film_rule import read_film_rule

@@ -14,6 +14,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from models import random_weights
+from models.contract import FilmReading, ReaderPrompt
 from models.engines import Engine, FloatArray
 from models.engines.fallback import open_first
 from models.engines.proof import Precision
@@ -23,7 +24,7 @@ from models.manifest import read_manifest, write_manifest
 from models.network.packed_decoding import PackedWriter, Writing
 from models.network.products import int8_fault
 from models.progress import ProgressReport
-from models.reading.answers import FilmReading, Look, ReaderPrompt
+from models.reading.decided_film import Look
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 from tests.drills.bench.machine import Machine

@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 
+from models.contract import Box, Question
 from models.engines.turns import for_person
-from models.reading.answers import Look, Question
+from models.reading.decided_film import Look
 from tests.drills.bench.networks import Network, Networks, drawn_film, precisions, scheduler_of
 from tests.drills.bench.results import Found
 from tests.drills.bench.turns import PLAIN, spread, timed
@@ -22,7 +23,7 @@ FILMS: Final = 4
 """Films that are read at the same time, one after another in each of so many threads."""
 WAITS: Final = 5
 """Of a round."""
-_BOX: Final = (0.4, 0.5, 0.2, 0.3)
+_BOX: Final = Box(left=0.3, top=0.35, right=0.5, bottom=0.65)
 QUESTIONS: Final = (
     Question(prompt="opacity in the left lower zone"),
     Question(box=_BOX),

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import torch
 
+from models.contract import FilmReading
 from models.engines import FloatArray, IntArray
 from models.engines.torch_engine import TorchEngine
-from models.reading.answers import FilmReading
 from models.reading.tokenizers import SENTENCE_END
 from tests.drills.bench.networks import Network, Networks, at_once, drawn_film, precisions, writer_of
 from tests.drills.bench.results import Found

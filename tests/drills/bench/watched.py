@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from models.contract import StageDifference
 from models.engines import Engine, FloatArray, IntArray, Patches, Regions
-from models.engines.proof import StageDifference
 from models.manifest import NetworkSizes
 from models.network.chex import Chex
 from models.reading.tokenizers import SENTENCE_END

@@ -12,17 +12,18 @@ from typing import Any, Final
 
 from pydicom.dataset import Dataset
 
+from models.contract import PromptKind, PromptReading
 from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.outputs import report_json, wording
 from node.outputs.corrected_film import correct
 from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.source import Source, from_files
 from node.outputs.writers import OUTPUTS, kind_of, make_report, numbered, output_of, write_objects
-from node.prompt_set import PromptKind, PromptSet
+from node.prompt_set import PromptSet
 from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
-from node.read.model import PathologyAnswer, Reading
+from node.read.model import Reading
 from tests.drills.conformance import cases
 from tests.drills.conformance.cases import Case, Exposure, Said, Unit
 from tests.support import films, samples
@@ -116,22 +117,18 @@ class CaseReader(ScriptedReader):
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         sentences: list[GroundedSentence] = []
-        pathologies: list[PathologyAnswer] = []
+        answers: list[PromptReading] = []
         for prompt in prompts.prompts:
             if prompt.kind is not PromptKind.PATHOLOGY:
                 continue
             answer = self._answers.get(prompt.key)
             if answer is None:
-                pathologies.append(
-                    PathologyAnswer(
-                        prompt=prompt.key, probability=0.07, state=FindingState.ABSENT, boxes=(), sentence=None
-                    )
-                )
+                answers.append(PromptReading(key=prompt.key, probability=0.07, state=FindingState.ABSENT))
                 continue
             boxes = tuple(ScoredBox(box=image.framing.to_image(unit), score=0.8) for unit in answer.boxes)
-            pathologies.append(
-                PathologyAnswer(
-                    prompt=prompt.key,
+            answers.append(
+                PromptReading(
+                    key=prompt.key,
                     probability=answer.probability,
                     state=answer.state,
                     boxes=boxes,
@@ -143,7 +140,7 @@ class CaseReader(ScriptedReader):
             )
         return Reading(
             sentences=tuple(sentences),
-            pathologies=tuple(pathologies),
+            prompts=tuple(answers),
             ratio=samples.ratio_on(image.framing) if self._has_ratio else None,
         )
 

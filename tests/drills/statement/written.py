@@ -19,6 +19,7 @@ import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import PromptKind
 from node.domain import (
     Assessment,
     Box,
@@ -37,7 +38,7 @@ from node.measurement import Incomparable, MeasuredLine
 from node.outputs import writers
 from node.outputs.document import save_bytes
 from node.outputs.source import Source
-from node.prompt_set import Prompt, PromptKind
+from node.prompt_set import Prompt
 from node.read import prompts
 from tests.support import samples
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from models import progress
+from models.contract import Trusted
 from models.lab.training.split import read_held_out
-from models.reading.decision import Trusted
 from models.reading.tokenizers import VOCABULARIES
 from node.read import prompts
 from node.read.model import Reader, open_reader

@@ -10,19 +10,20 @@ from typing import Final
 from language.labels import RuleLabeler
 from language.normal import normal_statements
 from language.statements import sides_in
+from models.contract import PromptKind, Question
 from models.decisions import PHANTOMS
 from models.lab.evaluation.evaluated_model import side_of
 from models.manifest import read_manifest
 from node.dicom.film_header import FilmHeader
 from node.domain import Box, Film, Finding, FindingState
 from node.outputs import wording
-from node.prompt_set import PromptKind, PromptSet
+from node.prompt_set import PromptSet
 from node.read import cardiothoracic
 from node.read.decoding import Radiograph
 from node.read.decoding import side_of as side_of_box
 from node.read.evidence import covered
 from node.read.film import film_of
-from node.read.model import FilmAnswer, FilmQuestion, Reader, Reading
+from node.read.model import FilmAnswer, Reader, Reading
 from node.read.prompt_names import names_of
 from tests.drills.sweep import corrections, patterns, said
 
@@ -120,7 +121,7 @@ class Sweep:
         swept.faults += [f"{name}: {objection}" for objection in objections]
 
     def _unknown(self, image: Radiograph) -> Iterator[str]:
-        answers = self.reader.ask(self.reader.see(image), [FilmQuestion(prompt=text) for text in UNKNOWN], self.prompts)
+        answers = self.reader.ask(self.reader.see(image), [Question(prompt=text) for text in UNKNOWN], self.prompts)
         for answer in answers:
             if answer.boxes or answer.state is not None or not answer.never_learned:
                 yield f"unknown words {answer.question.prompt!r} are answered"
@@ -137,9 +138,7 @@ class Sweep:
             for phrase in prompt.phrases
             for text in (phrase, phrase.upper(), own[number % len(own)])
         ]
-        answers = self.reader.ask(
-            self.reader.see(image), [FilmQuestion(prompt=text) for _, text in asked], self.prompts
-        )
+        answers = self.reader.ask(self.reader.see(image), [Question(prompt=text) for _, text in asked], self.prompts)
         reported = {finding.prompt: finding for finding in film.findings}
         for (prompt, text), answer in zip(asked, answers, strict=True):
             if prompt.kind is PromptKind.PATHOLOGY:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from models.contract import PromptKind
 from models.manifest import read_manifest
 from node.domain import Film, Finding, FindingState
 from node.outputs import impression, report_txt, wording
-from node.prompt_set import PromptKind, PromptSet
+from node.prompt_set import PromptSet
 from tests.support import samples
 
 NEAR: Final = 0.05

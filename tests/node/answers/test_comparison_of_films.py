@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.contract import ChangeError
 from node.answers.comparison import (
     Change,
     ComparedFinding,
@@ -25,14 +26,13 @@ from node.answers.questions import Query, Topic, understand
 from node.answers.replies import Reply, answer_by
 from node.domain import Assessment, Evidence, Film, FilmView, Finding, FindingState, Note, ReaderMark, Reason
 from node.errors import InputError
-from node.measurement import ErrorOfChange
 from node.read.change_error import read_change_error
 from tests.paths import REPOSITORY
 from tests.support import samples
 from tests.support.samples import EDEMA, absent, finding, uncalibrated, unread
 from tests.support.spoken import PROMPTS, films, misread
 
-ERROR = ErrorOfChange(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
+ERROR = ChangeError(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
 MODEL = replace(samples.MODEL, trusted="phantoms")
 PA = FilmView(tag="PA")
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -138,7 +138,7 @@ def test_what_only_one_film_was_asked_for_is_not_compared() -> None:
     ids=lambda value: value if isinstance(value, Obstacle) else "",
 )
 def test_films_that_differ_in_kind_are_not_compared(
-    earlier: ReadFilm, later: ReadFilm, error: ErrorOfChange | None, expected: Obstacle
+    earlier: ReadFilm, later: ReadFilm, error: ChangeError | None, expected: Obstacle
 ) -> None:
     compared = compare(earlier, later, error=error)
 

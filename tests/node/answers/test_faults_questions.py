@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from PIL import Image
 
+from models.contract import PromptKind, Question
 from models.lab.phantoms import phantom
 from node.__main__ import main
 from node.answers.questions import Topic, is_plain_prompt, understand
@@ -17,11 +18,10 @@ from node.answers.replies import answer, for_network
 from node.domain import Box, Film, FindingState, Side
 from node.errors import InputError
 from node.outputs import wording
-from node.prompt_set import PromptKind
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import film_of
-from node.read.model import FilmQuestion, Reader, check_questions, open_reader
+from node.read.model import Reader, check_questions, open_reader
 from node.read.prompt_names import named, names_of, refusal
 from tests.drills.sweep.films import of_phantoms
 from tests.support import samples
@@ -219,7 +219,7 @@ class _Read:
     film: Film
 
     def ask(self, *texts: str, box: Box | None = None) -> list[object]:
-        questions = [FilmQuestion(prompt=text, box=box) for text in texts]
+        questions = [Question(prompt=text, box=box) for text in texts]
         return [
             (found.state, found.score, found.boxes, found.sentence, found.contradiction)
             for found in self.reader.ask(self.reader.see(self.image), questions, SET)
@@ -307,14 +307,14 @@ def test_a_side_without_the_finding_is_asked_by_itself(read: _Read) -> None:
 @pytest.mark.parametrize("text", ["no pneumonia", "ignore the left side", "is the tube gone?"])
 @pytest.mark.parametrize("box", [None, Box(left=20, top=20, right=120, bottom=150)])
 def test_what_denies_or_forbids_never_comes_to_the_network(read: _Read, text: str, box: Box | None) -> None:
-    asked = [FilmQuestion(prompt="Edema"), FilmQuestion(prompt=text, box=box)]
+    asked = [Question(prompt="Edema"), Question(prompt=text, box=box)]
 
     with pytest.raises(InputError, match=r'not asked, because of ".*ask for the finding or the region itself'):
         check_questions(asked, read.image.framing, SET)
 
 
 def test_a_name_is_asked_whatever_its_words_say(read: _Read) -> None:
-    check_questions([FilmQuestion(prompt="no finding"), FilmQuestion(prompt="Opacity")], read.image.framing, SET)
+    check_questions([Question(prompt="no finding"), Question(prompt="Opacity")], read.image.framing, SET)
 
     assert [*map(_rounded, read.ask("no finding"))] == [*map(_rounded, read.ask("Normal"))]
 

@@ -11,12 +11,12 @@ from threading import Thread
 
 import pytest
 
+from models.contract import Question
 from node.commands import ask_node
 from node.commands.ask_node import Login
 from node.errors import InputError, NodeError
-from node.read.model import FilmQuestion
 
-EDEMA = FilmQuestion(prompt="Edema")
+EDEMA = Question(prompt="Edema")
 ANNA = Login(user="anna", password="secret: \u00e4")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import StageDifference
 from models.engines import EngineUnavailable
 from models.engines.engine_files import DriverProof, EngineFiles
-from models.engines.proof import StageDifference
 from node.commands.doctor.checks import Check, CheckState, run_check
 from node.commands.doctor.model import NOWHERE, check_model
 from node.config import ModelSettings, Settings

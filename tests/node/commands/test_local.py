@@ -15,6 +15,7 @@ from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import Question
 from node.commands import read_files
 from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject
@@ -23,7 +24,7 @@ from node.outputs.answer_json import answer_to_json
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.decoding import Radiograph
-from node.read.model import FilmQuestion, Reading
+from node.read.model import Reading
 from node.settings.destinations import DEFAULT_OUTPUTS
 from tests.support import films
 from tests.support.fakes import ScriptedReader
@@ -229,7 +230,7 @@ def test_a_blank_or_tiny_picture_cannot_be_asked_about(tmp_path: Path, size: tup
     Image.new("L", size).save(path)
 
     with pytest.raises(InputError, match="name a film"):
-        open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+        open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
 
 
 def test_results_of_a_film_that_is_no_longer_read_do_not_stay(tmp_path: Path) -> None:
@@ -270,7 +271,7 @@ def test_a_picture_can_be_asked_about_in_its_own_pixels(tmp_path: Path) -> None:
     Image.fromarray(np.tile(np.arange(200, dtype=np.uint8), (300, 1))).save(path)
     box = Box(left=20, top=60, right=90, bottom=200)
 
-    (answer,) = open_film.ask(path, [FilmQuestion(box=box)], reader=ScriptedReader(), prompts=PROMPTS)
+    (answer,) = open_film.ask(path, [Question(box=box)], reader=ScriptedReader(), prompts=PROMPTS)
 
     assert answer_to_json(answer)["box"] == [20, 60, 90, 200]
     for scored in answer.boxes:
@@ -282,7 +283,7 @@ def test_what_is_no_readable_frontal_film_cannot_be_asked_about(tmp_path: Path, 
     path = saved(tmp_path / "in", "film", films.REFUSED[name][0]())
 
     with pytest.raises(InputError):
-        open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+        open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
 
 
 def test_a_box_that_leaves_the_film_is_refused(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_a_box_that_leaves_the_film_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="leaves the film"):
         open_film.ask(
             path,
-            [FilmQuestion(box=Box(left=0, top=0, right=5000, bottom=10))],
+            [Question(box=Box(left=0, top=0, right=5000, bottom=10))],
             reader=ScriptedReader(),
             prompts=PROMPTS,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import Question
 from node.config import Settings
 from node.domain import Box, FindingState, ScoredBox
 from node.errors import InputError
@@ -17,7 +18,7 @@ from node.jobs.answers import send_answer
 from node.jobs.executor import Client
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion
-from node.read.model import FilmAnswer, FilmQuestion
+from node.read.model import FilmAnswer
 from node.settings.destinations import DicomDestination
 from node.store import database, files, sent_answers
 from node.store.ledger import Ledger
@@ -48,7 +49,7 @@ def question(question_id: str = QUESTION, *, weights_sha256: str = "0" * 64) -> 
         model="scripted 1",
         weights_sha256=weights_sha256,
         answer=FilmAnswer(
-            question=FilmQuestion(prompt="pleural effusion", box=box),
+            question=Question(prompt="pleural effusion", box=box),
             sentence="It is seen here.",
             score=0.7,
             state=FindingState.PRESENT,

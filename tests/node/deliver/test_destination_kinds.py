@@ -45,7 +45,7 @@ class DenyingReader(ScriptedReader):
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         found = super().read(image, prompts)
         answers = (replace(answer, state=FindingState.ABSENT, probability=0.07) for answer in found.pathologies)
-        return replace(found, pathologies=tuple(answers))
+        return replace(found, prompts=tuple(answers))
 
 
 def destination(name: str, outputs: tuple[str, ...], port: int) -> DestinationSettings:

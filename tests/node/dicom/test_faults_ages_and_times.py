@@ -14,6 +14,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import Question
 from node import config
 from node.commands.doctor.clock import check_clock
 from node.commands.doctor.report import passed
@@ -29,7 +30,7 @@ from node.outputs.sr import report as sr
 from node.outputs.writers import output_of, write_objects
 from node.read import prompts, routing
 from node.read.film import Answered, answer_film
-from node.read.model import FilmAnswer, FilmQuestion
+from node.read.model import FilmAnswer
 from tests.support import films, samples
 from tests.support.documents import everything
 from tests.support.fakes import ScriptedReader
@@ -211,9 +212,7 @@ QUESTION = AskedQuestion(
     source="page",
     model="phantom 1.2.0",
     weights_sha256="ab" * 32,
-    answer=FilmAnswer(
-        question=FilmQuestion(prompt="edema"), sentence="", score=0.1, state=FindingState.ABSENT, boxes=()
-    ),
+    answer=FilmAnswer(question=Question(prompt="edema"), sentence="", score=0.1, state=FindingState.ABSENT, boxes=()),
 )
 JUDGED = replace(
     samples.finding(sentence=None),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import ChangeError
 from node.answers.comparison import Obstacle
 from node.domain import JsonObject, ModelIdentity
 from node.jobs.answered_film import AnsweredFilm
 from node.jobs.earlier_films import Patients, compare_films
-from node.measurement import ErrorOfChange
 from node.store.instances import Instance
 from node.store.spool import Spool
 from tests.node.outputs.test_rejection import highdicom_note
@@ -23,7 +23,7 @@ Header = dict[str, object]
 MODEL = ModelIdentity(
     name="m", version="1", weights_sha256="w", engine="onnx", manifest_sha256="ab", trusted="phantoms"
 )
-ERROR = ErrorOfChange(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
+ERROR = ChangeError(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
 ORIGIN: JsonObject = {
     "model": "phantom 1",
     "engine": "onnx",

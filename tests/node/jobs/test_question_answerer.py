@@ -16,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from models.contract import Question
 from models.engines.scheduler import Scheduler
 from models.errors import Abandoned
 from node.config import Settings, StorageSettings
@@ -25,7 +26,7 @@ from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
-from node.read.model import FilmAnswer, FilmQuestion, SeenFilm
+from node.read.model import FilmAnswer, SeenFilm
 from node.read.open_model import OpenModel
 from node.store.instances import Instance
 from node.store.rounds import RoundMark
@@ -39,7 +40,7 @@ from tests.support.peers import LOOPBACK
 from tests.support.serving import read_to_end, serving
 from tests.support.spoken import PROMPTS
 
-EDEMA = FilmQuestion(prompt="Edema")
+EDEMA = Question(prompt="Edema")
 SECONDS = 20.0
 ANSWERED = json.dumps({"questions": [{"prompt": "Edema"}]}).encode()
 
@@ -59,7 +60,7 @@ class Waiting(ScriptedReader):
         assert self.may_see.wait(SECONDS)
         return super().see(image)
 
-    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+    def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         self.asked.release()
         assert self.may_answer.wait(SECONDS)
         return super().ask(film, questions, prompts)
@@ -79,7 +80,7 @@ class Queued(ScriptedReader):
         self.scheduler = Scheduler[Sentence](join=lambda _: iter(()), step=lambda _: iter(()))
         self.asked, self.left = threading.Event(), threading.Event()
 
-    def ask(self, film: SeenFilm, questions: Sequence[FilmQuestion], prompts: PromptSet) -> list[FilmAnswer]:
+    def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         self.asked.set()
         try:
             return self.scheduler.call(lambda: super(Queued, self).ask(film, questions, prompts))

@@ -13,13 +13,14 @@ from highdicom.sr import Comprehensive3DSR, ComprehensiveSR, MeasurementReport, 
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import Question
 from node.domain import Box, FindingState, Note, ScoredBox
 from node.errors import InputError
 from node.outputs import answers, gsps
 from node.outputs.asked import AskedQuestion
 from node.outputs.document import save_bytes
 from node.outputs.sr import answer as sr
-from node.read.model import FilmAnswer, FilmQuestion
+from node.read.model import FilmAnswer
 from tests.support import samples, validators
 from tests.support.documents import contents, everything, groups, numbers, said
 from tests.support.samples import BERLIN, bare, cr, film, received, several
@@ -48,7 +49,7 @@ def asked(
         model="phantom 1.2.0",
         weights_sha256="ab" * 32,
         answer=FilmAnswer(
-            question=FilmQuestion(prompt=prompt, box=box),
+            question=Question(prompt=prompt, box=box),
             sentence=sentence,
             score=0.834,
             state=state,

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from models.contract import Question
 from node.domain import Box, FindingState, ScoredBox
 from node.outputs import answer_wording, asked, wording
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion
-from node.read.model import FilmAnswer, FilmQuestion
+from node.read.model import FilmAnswer
 from tests.support import samples
 
 BOX = Box(left=10.5, top=20, right=300, bottom=400)
@@ -29,7 +30,7 @@ QUESTION = AskedQuestion(
     engine="onnx",
     prompts="chexpert14 1",
     answer=FilmAnswer(
-        question=FilmQuestion(prompt="pleural effusion", box=BOX),
+        question=Question(prompt="pleural effusion", box=BOX),
         sentence="Small right pleural effusion.",
         score=0.1 + 0.2,
         state=FindingState.PRESENT,
@@ -55,7 +56,7 @@ LEFT_OUT = replace(
         replace(
             QUESTION,
             answer=FilmAnswer(
-                question=FilmQuestion(prompt="zebra"),
+                question=Question(prompt="zebra"),
                 sentence="",
                 score=None,
                 state=None,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from language.check import contradictions
+from models.contract import By
 from node import metrics
 from node.domain import (
     Assessment,
@@ -60,7 +61,7 @@ def finding(key: str, state: FindingState, sentence: int | None, *, contradictio
     )
 
 
-def sentence(text: str, key: str, *, by: str = "network", box: Box = LEFT_BOX) -> GroundedSentence:
+def sentence(text: str, key: str, *, by: By = "network", box: Box = LEFT_BOX) -> GroundedSentence:
     return GroundedSentence(text=text, prompt=key, score=0.5, boxes=(ScoredBox(box=box, score=0.7),), by=by)
 
 
@@ -332,7 +333,7 @@ def sequences(draw: st.DrawFn) -> list[Correction]:
 @given(sequences())
 def test_no_sentence_contradicts_a_reader(corrections: list[Correction]) -> None:
     answer = corrected(*corrections)
-    decided = {finding.prompt: str(finding.state) for finding in answer.findings if finding.reader is not None}
+    decided = {finding.prompt: finding.state for finding in answer.findings if finding.reader is not None}
 
     for spoken in answer.sentences:
         if spoken.by != "reader":

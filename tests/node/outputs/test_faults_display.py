@@ -22,6 +22,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
+from models.contract import Question
 from node.commands import ask_words
 from node.commands.arguments import add_ask
 from node.dicom import attributes
@@ -32,7 +33,7 @@ from node.outputs.document import save_bytes
 from node.outputs.source import Source, from_files
 from node.read import decoding, gray_picture, open_film, prompts
 from node.read.film import answer_picture
-from node.read.model import FilmAnswer, FilmQuestion
+from node.read.model import FilmAnswer
 from node.store.instances import Instance
 from node.web.pictures import Pictures
 from tests.node.outputs.test_answer_objects import asked
@@ -663,9 +664,7 @@ def named(folder: Path, content: bytes) -> Path:
 
 
 def ask_about(path: Path) -> list[FilmAnswer]:
-    return open_film.ask(
-        path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=prompts.load("chexpert14")
-    )
+    return open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=prompts.load("chexpert14"))
 
 
 @pytest.mark.parametrize("name", COLORED)

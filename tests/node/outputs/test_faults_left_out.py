@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import Trusted
 from models.decisions import Decisions, Measurement
-from models.reading.decision import State, Trusted, decide
+from models.reading.decision import decide
 from node.answers.questions import understand
 from node.answers.replies import answer
 from node.domain import Assessment, Film, Finding, FindingState, ReaderMark
@@ -100,10 +101,10 @@ def test_the_impression_counts_it_apart() -> None:
 @pytest.mark.parametrize(
     ("of", "state", "probability"),
     [
-        ("left out", "absent", None),
-        ("rejected", "absent", None),
-        ("added", "present", None),
-        ("added and confirmed", "present", None),
+        ("left out", FindingState.ABSENT, None),
+        ("rejected", FindingState.ABSENT, None),
+        ("added", FindingState.PRESENT, None),
+        ("added and confirmed", FindingState.PRESENT, None),
     ],
 )
 def test_report_json_has_null_for_its_probability(of: str, state: str, probability: float | None) -> None:
@@ -138,7 +139,7 @@ def found_in(film: Film) -> Finding:
 def test_a_question_about_it_is_answered_without_a_number() -> None:
     content = answer_to_json(ASKED.answer)
 
-    assert (content["state"], content["score"]) == ("absent", None)
+    assert (content["state"], content["score"]) == (FindingState.ABSENT, None)
     assert content["boxes"] == [{"box": [10.5, 20, 300, 400], "score": None}]
     assert str(content["reason"]).startswith("Not assessed")
 
@@ -176,18 +177,18 @@ def test_metrics_and_drift_have_no_number_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("threshold", "measured_on", "probability", "trusted", "expected"),
     [
-        (1.0, "hospital", 0.99, "real", "absent"),
-        (1.0, "phantoms", 1.0, "real", "absent"),
-        (1.0, None, 0.99, "any", "absent"),
-        (0.5, "phantoms", 0.99, "real", "uncalibrated"),
-        (0.5, None, 0.46, "real", "uncalibrated"),
-        (0.5, None, 0.44, "real", "absent"),
-        (0.5, "hospital", 0.99, "phantoms", "uncalibrated"),
-        (0.5, None, 0.99, "any", "present"),
+        (1.0, "hospital", 0.99, "real", FindingState.ABSENT),
+        (1.0, "phantoms", 1.0, "real", FindingState.ABSENT),
+        (1.0, None, 0.99, "any", FindingState.ABSENT),
+        (0.5, "phantoms", 0.99, "real", FindingState.UNCALIBRATED),
+        (0.5, None, 0.46, "real", FindingState.UNCALIBRATED),
+        (0.5, None, 0.44, "real", FindingState.ABSENT),
+        (0.5, "hospital", 0.99, "phantoms", FindingState.UNCALIBRATED),
+        (0.5, None, 0.99, "any", FindingState.PRESENT),
     ],
 )
 def test_left_out_and_uncalibrated_are_told_apart(
-    threshold: float, measured_on: str | None, probability: float, trusted: Trusted, expected: State
+    threshold: float, measured_on: str | None, probability: float, trusted: Trusted, expected: FindingState
 ) -> None:
     decisions = Decisions(
         temperature=1.0,
@@ -211,7 +212,7 @@ def test_what_is_uncalibrated_is_reviewed_with_its_number(monkeypatch: pytest.Mo
     for output, text in texts.items():
         assert "91" in text or "0.91" in text, output
         assert "not assessed" not in text.lower(), output
-        assert "review" in text.lower() or "uncalibrated" in text, output
+        assert "review" in text.lower() or FindingState.UNCALIBRATED in text, output
 
 
 def test_a_mark_of_a_reader_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import PromptKind
 from node.answers.questions import understand
 from node.answers.replies import answer
 from node.domain import Box, Film, Finding, FindingState
@@ -25,7 +26,6 @@ from node.outputs.corrected_film import correct
 from node.outputs.correction import Correction, CorrectionKind
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
-from node.prompt_set import PromptKind
 from node.read import prompts
 from tests.support import samples, validators
 from tests.support.documents import contents, groups

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from models.contract import PromptKind, Question, ReaderPrompt
 from models.decisions import Band, Decisions, Measurement
-from models.reading.answers import Question, ReaderPrompt
 from models.reading.checking import Decided, answer_in_words, settle
-from models.reading.decision import State, is_near
+from models.reading.decision import is_near
 from models.reading.reader import ChexReader
 from node.domain import (
     Assessment,
@@ -96,20 +96,20 @@ def test_a_finding_has_a_zone_if_all_its_boxes_lie_there(zones: tuple[str | None
 
 
 EFFUSION = ReaderPrompt(
-    key="pleural_effusion", kind="pathology", phrases=("Pleural effusion",), negatives=("No pleural effusion",)
+    key="pleural_effusion", kind=PromptKind.PATHOLOGY, phrases=("Pleural effusion",), negatives=("No pleural effusion",)
 )
-ZONE = ReaderPrompt(key="right_lower_lung_zone", kind="region", phrases=("Right lower lung zone",))
+ZONE = ReaderPrompt(key="right_lower_lung_zone", kind=PromptKind.REGION, phrases=("Right lower lung zone",))
 BASE = np.array([[0.25, 0.75, 0.2, 0.2]], dtype=np.float32)
 
 
-def decided(effusion: State, edema: State, *, zone: str | None = "lower zone") -> Decided:
+def decided(effusion: FindingState, edema: FindingState, *, zone: str | None = "lower zone") -> Decided:
     """An effusion and an edema at the right base, every threshold measured."""
     return Decided(
         prompts=(EFFUSION, EDEMA, ZONE),
         states={0: effusion, 1: edema},
         measured={0: True, 1: True},
         boxes=[BASE, BASE, BASE],
-        side_of=lambda x, _width: "right" if x < 0.5 else "left",
+        side_of=lambda x, _width: Side.RIGHT if x < 0.5 else Side.LEFT,
         regions={ZONE.key: BASE[0]},
         zone_of=lambda _key, _boxes, _regions: zone,
     )
@@ -118,64 +118,70 @@ def decided(effusion: State, edema: State, *, zone: str | None = "lower zone") -
 @pytest.mark.parametrize(
     ("states", "index", "generated", "leaves", "reason"),
     [
-        (("present", "absent"), 0, "There is a right pleural effusion.", "There is a right pleural effusion.", None),
         (
-            ("indeterminate", "absent"),
+            (FindingState.PRESENT, FindingState.ABSENT),
+            0,
+            "There is a right pleural effusion.",
+            "There is a right pleural effusion.",
+            None,
+        ),
+        (
+            (FindingState.INDETERMINATE, FindingState.ABSENT),
             0,
             "There is a right pleural effusion.",
             "To be reviewed: There is a right pleural effusion.",
             None,
         ),
         (
-            ("uncalibrated", "absent"),
+            (FindingState.UNCALIBRATED, FindingState.ABSENT),
             0,
             "There is a right pleural effusion.",
             "To be reviewed: There is a right pleural effusion.",
             None,
         ),
         (
-            ("present", "indeterminate"),
+            (FindingState.PRESENT, FindingState.INDETERMINATE),
             0,
             "There is a right pleural effusion and edema.",
             "To be reviewed (edema): There is a right pleural effusion and edema.",
             None,
         ),
         (
-            ("indeterminate", "absent"),
+            (FindingState.INDETERMINATE, FindingState.ABSENT),
             2,
             "There is a right pleural effusion.",
             "To be reviewed: There is a right pleural effusion.",
             None,
         ),
         (
-            ("present", "absent"),
+            (FindingState.PRESENT, FindingState.ABSENT),
             0,
             "There is a large right pleural effusion.",
             "There is a right pleural effusion in the lower zone.",
             "severity",
         ),
         (
-            ("indeterminate", "absent"),
+            (FindingState.INDETERMINATE, FindingState.ABSENT),
             0,
             "Severe pleural effusion.",
             "A right pleural effusion in the lower zone is possible; please review.",
             "severity",
         ),
         (
-            ("present", "absent"),
+            (FindingState.PRESENT, FindingState.ABSENT),
             0,
             "There is a right pleural effusion, and no edema.",
             "There is a right pleural effusion in the lower zone.",
             "denial",
         ),
-        (("present", "absent"), 1, "No edema.", None, "denial"),
-        (("present", "absent"), 1, "There is edema.", None, "asserted"),
-        (("absent", "absent"), 2, "The right lower lung zone is clear.", None, "denial"),
-        (("present", "absent"), 2, "There is a small right pleural effusion.", None, "severity"),
+        ((FindingState.PRESENT, FindingState.ABSENT), 1, "No edema.", None, "denial"),
+        ((FindingState.PRESENT, FindingState.ABSENT), 1, "There is edema.", None, "asserted"),
+        ((FindingState.ABSENT, FindingState.ABSENT), 2, "The right lower lung zone is clear.", None, "denial"),
+        ((FindingState.PRESENT, FindingState.ABSENT), 2, "There is a small right pleural effusion.", None, "severity"),
     ],
 )
 def test_a_checked_sentence_leaves_or_is_withheld(
-    states: tuple[State, State], index: int, generated: str, leaves: str | None, reason: str | None
+    states: tuple[FindingState, FindingState], index: int, generated: str, leaves: str | None, reason: str | None
 ) -> None:
     said = settle(decided(*states), {index: generated}, lambda indices: [generated] * len(indices))
 
@@ -185,7 +191,9 @@ def test_a_checked_sentence_leaves_or_is_withheld(
 
 
 def test_a_box_in_no_one_zone_has_a_sentence_without_one() -> None:
-    said = settle(decided("present", "absent", zone=None), {0: "No effusion."}, lambda _: ["No effusion."])
+    said = settle(
+        decided(FindingState.PRESENT, FindingState.ABSENT, zone=None), {0: "No effusion."}, lambda _: ["No effusion."]
+    )
 
     assert said.texts == {0: "There is a right pleural effusion."}
 
@@ -200,7 +208,7 @@ def test_a_box_in_no_one_zone_has_a_sentence_without_one() -> None:
     ],
 )
 def test_no_sentence_names_other_zones_than_the_impression(text: str, reason: str | None) -> None:
-    assert decided("present", "absent").fault(0, text) == reason
+    assert decided(FindingState.PRESENT, FindingState.ABSENT).fault(0, text) == reason
 
 
 WORDS = ["There is severe edema.", "No fracture.", "The left lung is clear."]
@@ -216,7 +224,7 @@ def test_raw_sentences_leave_as_they_were_generated(checked: bool) -> None:
     reading = reader.report(look, [EDEMA, FRACTURE, LEFT])
     (asked,) = reader.ask(look, [Question(prompt="Edema")], reference=[EDEMA, FRACTURE, LEFT])
 
-    said = {sentence.key: sentence.text for sentence in reading.sentences}
+    said = {sentence.prompt: sentence.text for sentence in reading.sentences}
     made = "Edema is possible; please review."
     expected = {"edema": made} if checked else dict(zip(("edema", "fracture", "left_lung"), WORDS, strict=True))
     assert said == expected
@@ -249,8 +257,8 @@ def test_raw_sentences_leave_as_they_were_generated(checked: bool) -> None:
         ("There is a new nodule.", "new nodule", "present", "What was asked for is above the threshold."),
     ],
 )
-def test_an_answer_says_no_more_than_a_report(text: str, prompt: str | None, state: State, said: str) -> None:
-    assert answer_in_words(text, prompt=prompt, state=state)[0] == said
+def test_an_answer_says_no_more_than_a_report(text: str, prompt: str | None, state: str, said: str) -> None:
+    assert answer_in_words(text, prompt=prompt, state=FindingState(state))[0] == said
 
 
 DECISIONS = Decisions(

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import PromptKind
 from node.domain import Box, Code, Evidence, Film, Finding, FindingState, Reason, Report, Side
 from node.hl7.text import read
 from node.outputs import impression, oru, report_txt, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
-from node.prompt_set import PromptKind
 from node.read import prompts
 from node.read.findings import ZONES
 from tests.support import samples

@@ -12,17 +12,17 @@ from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import PromptKind, Question
 from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
 from node.outputs.answer_json import answer_to_json
 from node.outputs.document import save_bytes
 from node.outputs.report_json import film_from_json, film_to_json, report_to_json
 from node.outputs.sr import report as sr
-from node.prompt_set import PromptKind
 from node.read import findings, open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
-from node.read.model import FilmQuestion, open_reader
+from node.read.model import open_reader
 from tests.support import samples, validators
 from tests.support.samples import BERLIN, absent, cr, film, finding, received, report, sources
 
@@ -52,8 +52,8 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_answer_locates_only_what_is_not_absent(phantom_model: Path, picture: Path) -> None:
     reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="any")
-    questions = [FilmQuestion(prompt=prompt.phrases[0]) for prompt in PROMPTS.prompts]
-    questions.append(FilmQuestion(prompt="Small pneumothorax in the left lung"))
+    questions = [Question(prompt=prompt.phrases[0]) for prompt in PROMPTS.prompts]
+    questions.append(Question(prompt="Small pneumothorax in the left lung"))
 
     answers = open_film.ask(picture, questions, reader=reader, prompts=PROMPTS)
 
@@ -85,7 +85,7 @@ def test_the_network_says_where_what_it_reports_lies(phantom_model: Path, pictur
 def test_the_box_of_a_question_stays_in_its_answer(phantom_model: Path, picture: Path) -> None:
     reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1)
     box = Box(left=20, top=60, right=90, bottom=200)
-    questions = [FilmQuestion(box=box, prompt=prompt) for prompt in (None, "Edema", "Pneumothorax", "Fracture")]
+    questions = [Question(box=box, prompt=prompt) for prompt in (None, "Edema", "Pneumothorax", "Fracture")]
 
     answers = open_film.ask(picture, questions, reader=reader, prompts=PROMPTS)
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.contract import FilmReading, PromptKind, PromptReading
 from node.domain import Box, Code, Evidence, Finding, FindingState, ScoredBox, Side
 from node.outputs import report_json
-from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.prompt_set import Prompt, PromptSet
 from node.read import findings, prompts
 from node.read.evidence import covered, locate
 from node.read.framing import Framing
-from node.read.model import PathologyAnswer, Reading
 from tests.support import samples
 from tests.support.samples import film, report
 
@@ -52,15 +52,15 @@ def found(
     *boxes: Box, regions: dict[str, Box], state: FindingState = FindingState.PRESENT, sides_known: bool = True
 ) -> Finding:
     """Make the finding of an effusion with these boxes, on a film of 100 x 100 pixels."""
-    answer = PathologyAnswer(
-        prompt="effusion",
+    answer = PromptReading(
+        key="effusion",
         probability=0.7,
         state=state,
         boxes=tuple(ScoredBox(box=box, score=0.5) for box in boxes),
         sentence=None,
     )
     [finding] = findings.find(
-        Reading(sentences=(), pathologies=(answer,), regions=regions),
+        FilmReading(prompts=(answer, *samples.regions(regions))),
         PROMPTS,
         source="1.2.3",
         framing=Framing(columns=100, rows=100, square=Box(left=0, top=0, right=100, bottom=100)),
@@ -197,12 +197,12 @@ def test_the_report_says_that_evidence_was_not_measured() -> None:
 def test_a_finding_lies_in_a_part_of_its_own_site(prompt: str, zone: str) -> None:
     box = Box(left=20, top=40, right=60, bottom=80)
     near = {"right_lower_lung_zone": LOWER, "cardiac_silhouette": ABDOMEN, "mediastinum": box, "abdomen": ABDOMEN}
-    answer = PathologyAnswer(
-        prompt=prompt, probability=0.7, state=FindingState.PRESENT, boxes=(ScoredBox(box=box, score=1),), sentence=None
+    answer = PromptReading(
+        key=prompt, probability=0.7, state=FindingState.PRESENT, boxes=(ScoredBox(box=box, score=1),), sentence=None
     )
 
     [finding] = findings.find(
-        Reading(sentences=(), pathologies=(answer,), regions=near),
+        FilmReading(prompts=(answer, *samples.regions(near))),
         prompts.load("chexpert14"),
         source="1.2.3",
         framing=Framing(columns=100, rows=100, square=Box(left=0, top=0, right=100, bottom=100)),

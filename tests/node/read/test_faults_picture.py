@@ -36,6 +36,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from models.contract import Question
 from node.dicom.header import identify
 from node.dicom.question_object import class_of, sender_of
 from node.domain import Note, Reason, Report
@@ -47,7 +48,6 @@ from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts
 from node.read.decoding import Radiograph, read_header
 from node.read.film import answer_film, answer_picture
-from node.read.model import FilmQuestion
 from node.receive.contexts import TRANSFER_SYNTAXES
 from node.settings.destinations import OUTPUT_KINDS
 from node.store.conflict import has_other_pixels
@@ -406,7 +406,7 @@ def test_a_picture_nobody_could_read_is_stretched_with_a_note(case: str, tmp_pat
     assert image.gray.max() > 0.95 or not notes
     assert np.array_equal(open_film.show_picture(path), np.rint(image.gray * 255))
     assert answer_picture(image, ScriptedReader(), PROMPTS, source="1.2").notes == (Note.VIEW_UNKNOWN, *notes)
-    (answer,) = open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+    (answer,) = open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
     assert answer_to_json(answer)["notes"] == list(notes)
 
 
@@ -424,7 +424,7 @@ def test_a_picture_of_a_few_grays_is_refused(
 def test_a_question_about_a_stretched_film_says_so(tmp_path: Path) -> None:
     path = saved(tmp_path, film_of({"WindowWidth": 1}))
 
-    (answer,) = open_film.ask(path, [FilmQuestion(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+    (answer,) = open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
 
     assert answer_to_json(answer)["notes"] == ["stretched"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import Question
 from node.domain import Note, Reason
 from node.errors import InputError
 from node.outputs import wording
 from node.read import open_film, prompts
 from node.read.film import answer_film
-from node.read.model import FilmQuestion
 from tests.support import films
 from tests.support.fakes import ScriptedReader
 
@@ -47,7 +47,7 @@ def test_a_film_of_unknown_age_is_read_and_the_report_says_so(tmp_path: Path) ->
 
 
 def test_no_question_about_a_film_of_a_child_is_answered(tmp_path: Path) -> None:
-    path, question = film(tmp_path, PatientAge="011Y"), FilmQuestion(prompt="Edema")
+    path, question = film(tmp_path, PatientAge="011Y"), Question(prompt="Edema")
 
     assert open_film.ask(path, [question], reader=ScriptedReader(), prompts=PROMPTS)
     with pytest.raises(InputError, match="age"):

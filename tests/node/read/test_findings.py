@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from models.contract import FilmReading, PromptKind, PromptReading
 from node.domain import Box, Code, Finding, FindingState, GroundedSentence, ScoredBox, Side
-from node.prompt_set import Prompt, PromptKind, PromptSet
+from node.prompt_set import Prompt, PromptSet
 from node.read import findings
 from node.read.framing import Framing
-from node.read.model import PathologyAnswer, Reading
 from tests.support import samples
 
 RIGHT = Box(left=10, top=10, right=40, bottom=90)
@@ -24,15 +24,15 @@ def prompt(*, side: Side | None = None, paired: bool = True, kind: PromptKind = 
 
 def found(of: Prompt, *boxes: Box, sides_known: bool = True, state: FindingState = FindingState.PRESENT) -> Finding:
     """Make the finding of one prompt, with these boxes."""
-    answer = PathologyAnswer(
-        prompt=of.key,
+    answer = PromptReading(
+        key=of.key,
         probability=0.7,
         state=state,
         boxes=tuple(ScoredBox(box=box, score=0.5) for box in boxes),
         sentence=None,
     )
     [finding] = findings.find(
-        Reading(sentences=(), pathologies=(answer,)),
+        FilmReading(prompts=(answer,)),
         PromptSet(name="set", version="1", sha256="ab" * 32, prompts=(of,)),
         source="1.2.3",
         framing=FRAMING,
@@ -87,13 +87,13 @@ def test_an_absent_finding_keeps_the_side_of_its_prompt() -> None:
 def test_only_the_sentence_of_an_absent_finding_loses_its_boxes() -> None:
     states = {"edema": FindingState.ABSENT, "fracture": FindingState.INDETERMINATE}
     where = (ScoredBox(box=RIGHT, score=0.5),)
-    reading = Reading(
+    reading = FilmReading(
         sentences=tuple(
             GroundedSentence(text="Words.", prompt=key, score=0.5, boxes=where)
             for key in ("edema", "fracture", "left_lung")
         ),
-        pathologies=tuple(
-            PathologyAnswer(prompt=key, probability=0.5, state=state, boxes=where, sentence=0)
+        prompts=tuple(
+            PromptReading(key=key, probability=0.5, state=state, boxes=where, sentence=0)
             for key, state in states.items()
         ),
     )

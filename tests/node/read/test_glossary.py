@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from models.contract import PromptKind
 from node.domain import Code
-from node.prompt_set import PromptKind
 from node.read import prompts
 from node.web.glossary import Explanation, explain, explanations
 

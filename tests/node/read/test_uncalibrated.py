@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.card import PUBLISHED_DECISIONS
+from models.contract import PromptKind
 from models.manifest import read_manifest, write_manifest
 from node.codec import decode
 from node.commands import demo
 from node.domain import Film, FindingState
 from node.outputs import impression, report_json, report_txt
-from node.prompt_set import PromptKind
 from node.read import open_film, prompts
 from node.read.film import film_of
 from node.read.film_rule import not_calibrated

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydicom.dataset import Dataset
 
+from models.contract import VIEWS, ViewReading
 from node.dicom.film_header import parse_header
 from node.domain import Film, FilmView, Note, Reason
 from node.outputs import impression, wording
@@ -18,7 +20,6 @@ from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import Reading
 from node.read.routing import Action, Decision
-from node.read.views import PictureView
 from tests.support import films
 from tests.support.fakes import ScriptedReader
 
@@ -26,28 +27,28 @@ PROMPTS = prompts.load("chexpert14")
 READ = Decision(action=Action.READ)
 
 
-def picture(*, mirrored: bool = False, rotated: bool = False, **probabilities: float) -> PictureView:
+def picture(*, mirrored: bool = False, rotated: bool = False, **probabilities: float) -> ViewReading:
     return seeing(probabilities, mirrored=mirrored, rotated=rotated)
 
 
-def seeing(probabilities: Mapping[str, float], *, mirrored: bool = False, rotated: bool = False) -> PictureView:
-    shares = {"AP": 0.0, "PA": 0.0, "lateral": 0.0, "not_chest": 0.0, **probabilities}
-    return PictureView(probabilities=shares, certain=0.9, mirrored=mirrored, rotated=rotated)
+def seeing(probabilities: Mapping[str, float], *, mirrored: bool = False, rotated: bool = False) -> ViewReading:
+    shares = {view: probabilities.get(view, 0.0) for view in VIEWS}
+    return ViewReading(probabilities=shares, certain=0.9, mirrored=mirrored, rotated=rotated)
 
 
 class SeeingReader(ScriptedReader):
     """Sees the same view on every film."""
 
-    def __init__(self, view: PictureView | None) -> None:
+    def __init__(self, view: ViewReading | None) -> None:
         super().__init__()
         self._view = view
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         said = super().read(image, prompts)
-        return Reading(sentences=said.sentences, pathologies=said.pathologies, regions=said.regions, view=self._view)
+        return replace(said, view=self._view)
 
 
-def answered(folder: Path, view: PictureView | None, changes: Mapping[str, object] | None = None) -> Film:
+def answered(folder: Path, view: ViewReading | None, changes: Mapping[str, object] | None = None) -> Film:
     path = folder / "film.dcm"
     path.write_bytes(films.file_bytes(films.thumbnail(changes)))
     film = answer_film(path, SeeingReader(view), PROMPTS).film
@@ -97,7 +98,7 @@ def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], t
         (None, None, READ),
     ],
 )
-def test_a_picture_confirms_doubts_or_stops(tag: str | None, seen: PictureView | None, expected: Decision) -> None:
+def test_a_picture_confirms_doubts_or_stops(tag: str | None, seen: ViewReading | None, expected: Decision) -> None:
     assert views.confirm(READ, tag, seen, names_chest=True) == expected
 
 

@@ -14,6 +14,7 @@ from typing import get_args
 
 import pytest
 
+from models.contract import Contradiction
 from node.config import Settings
 from node.domain import FindingState
 from node.metrics import ReviewReason
@@ -41,7 +42,7 @@ KEY = "edema"
 class Doubtful(ScriptedReader):
     """Answers everything but one prompt with "absent"."""
 
-    def __init__(self, state: FindingState, contradiction: str | None) -> None:
+    def __init__(self, state: FindingState, contradiction: Contradiction | None) -> None:
         super().__init__()
         self._state, self._contradiction = state, contradiction
 
@@ -49,11 +50,11 @@ class Doubtful(ScriptedReader):
         reading = super().read(image, prompts)
         answers = []
         for answer in reading.pathologies:
-            is_doubtful = answer.prompt == KEY
+            is_doubtful = answer.key == KEY
             state = self._state if is_doubtful else FindingState.ABSENT
             against = self._contradiction if is_doubtful else None
             answers.append(replace(answer, state=state, contradiction=against))
-        return replace(reading, pathologies=tuple(answers))
+        return replace(reading, prompts=tuple(answers))
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def read(bench: Bench, state: FindingState, contradiction: str | None = None) -> None:
+def read(bench: Bench, state: FindingState, contradiction: Contradiction | None = None) -> None:
     """Read the film with a network that is in doubt about one finding."""
     pipeline = replace(bench.steps.pipeline, reader=Doubtful(state, contradiction))
     bench.steps = replace(bench.steps, pipeline=pipeline)
@@ -95,7 +96,7 @@ def queue_of(bench: Bench, *, limit: int = 50) -> ReviewQueue:
     ],
 )
 def test_a_doubtful_finding_is_in_the_queue_with_its_reasons(
-    bench: Bench, state: FindingState, contradiction: str | None, reasons: list[str]
+    bench: Bench, state: FindingState, contradiction: Contradiction | None, reasons: list[str]
 ) -> None:
     read(bench, state, contradiction)
 
@@ -128,7 +129,7 @@ def counted(bench: Bench) -> dict[str, int]:
     ],
 )
 def test_a_film_is_counted_once_by_its_reason(
-    bench: Bench, state: FindingState, contradiction: str | None, reason: str
+    bench: Bench, state: FindingState, contradiction: Contradiction | None, reason: str
 ) -> None:
     read(bench, state, contradiction)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from models.contract import Question
 from node.errors import InputError
 from node.jobs import answers
 from node.jobs.answers import stored_question
@@ -17,7 +18,6 @@ from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs import report_json
 from node.read import prompts
-from node.read.model import FilmQuestion
 from node.read.open_model import OpenModel
 from node.store.instances import Instance
 from node.store.spool import Spool
@@ -142,7 +142,7 @@ def test_a_rejected_film_takes_neither_questions_nor_corrections(asked: Asked) -
     assert asked.client.get(f"{asked.path}/corrections").json() == {"corrections": []}
     assert len(asked.client.get(f"{asked.path}/questions").json()["questions"]) == 1
     with pytest.raises(InputError, match="113001"):  # as for an object of a workstation
-        asked.answerer.ask(asked.film, [FilmQuestion(prompt="Edema")], by="", source="dicom")
+        asked.answerer.ask(asked.film, [Question(prompt="Edema")], by="", source="dicom")
 
 
 def test_the_answer_on_a_rejected_film_is_not_sent(asked: Asked) -> None:

@@ -1,0 +1,317 @@
+"""The words that a network and the node share: what a film is asked, and what is answered.
+
+`node`, `models` and `language` take them from here, so a state, a side, a question and an answer have one definition.
+This file imports no library.
+
+Boxes that a network gives and gets are edges in 0..1 of the square of the upright film that it sees. `node.read.model`
+maps them, by `Framing`, to pixels of the stored film; from there on all boxes of the node are in those pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Literal, TypeAlias, get_args
+
+from models.bounds import require_positive, require_unit
+
+
+class FindingState(StrEnum):
+    """The answer to one prompted finding; indeterminate and uncalibrated mean that a person should look.
+
+    Uncalibrated: not below a threshold that nobody measured on such films. Absent: below it, "not reported" in outputs.
+    """
+
+    PRESENT = "present"
+    INDETERMINATE = "indeterminate"
+    UNCALIBRATED = "uncalibrated"
+    ABSENT = "absent"
+
+
+class Side(StrEnum):
+    """A side of the patient, never of the image."""
+
+    RIGHT = "right"
+    LEFT = "left"
+    BILATERAL = "bilateral"
+
+
+class PromptKind(StrEnum):
+    """The purpose of a prompt: only a pathology can become a finding."""
+
+    PATHOLOGY = "pathology"
+    NO_FINDING = "no_finding"
+    REGION = "region"
+
+
+By: TypeAlias = Literal["network", "network_uncalibrated", "rule", "reader"]
+"""Who made a sentence: the network, with or without a measured threshold for what it asserts; a rule in place of a
+faulty one; or a person."""
+
+Contradiction: TypeAlias = Literal["film_normal", "box_denied", "other_side", "sentence_denies"]
+"""What speaks against a finding that is reported; `models.reading.contradictions` has the rules."""
+
+Trusted: TypeAlias = Literal["real", "phantoms", "any"]
+"""Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
+
+View: TypeAlias = Literal["AP", "PA", "lateral", "not_chest"]
+VIEWS: Final[tuple[View, ...]] = get_args(View)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A rectangle, by its edges: finite, not empty."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(edge) for edge in self.edges):
+            raise ValueError(f"a box needs finite edges, got {self.edges}")
+        if not (self.left < self.right and self.top < self.bottom):
+            raise ValueError(f"a box must not be empty, got {self.edges}")
+
+    @property
+    def edges(self) -> tuple[float, float, float, float]:
+        """Left, top, right, bottom."""
+        return (self.left, self.top, self.right, self.bottom)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredBox:
+    """A box and the network's score for it, 0..1."""
+
+    box: Box
+    score: float
+
+
+SideOf: TypeAlias = Callable[[float, float], Side | None]
+"""Says on which side of the patient a box lies, by its center and width in the square; None across the middle."""
+
+ZoneOf: TypeAlias = Callable[[str, Sequence[Box], Mapping[str, Box]], str | None]
+"""Says in which zone a finding lies, as in "lower zone", by its key, its boxes, and the best box of each region by its
+key; None if it lies in no one zone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPrompt:
+    """What is asked of every film; hashable, because its embedding is cached.
+
+    phrases: synonyms whose embeddings are averaged (spec §3)
+    negatives: phrases of the opposite, for everything but regions (spec §8)
+    """
+
+    key: str
+    kind: PromptKind
+    phrases: tuple[str, ...]
+    negatives: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.phrases or not all(phrase.strip() for phrase in self.phrases):
+            raise ValueError(f"prompt {self.key}: a prompt needs at least one phrase")
+        if self.kind is not PromptKind.REGION and not self.negatives:
+            raise ValueError(f"prompt {self.key}: a {self.kind} prompt needs a negative phrase")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """A sentence, never blank, and the boxes it describes.
+
+    prompt: the key of the prompt that it was made for
+    score: of that prompt, aggregated over its boxes (spec §4.5)
+    """
+
+    text: str
+    prompt: str
+    score: float
+    boxes: tuple[ScoredBox, ...]
+    by: By = "network"
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("a sentence must not be blank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithheldSentence:
+    """A generated sentence that no output says, and a short name of its fault: the same in report and metric."""
+
+    text: str
+    prompt: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptReading:
+    """The answer to one prompt of a set.
+
+    key: of the prompt
+    probability, state: None for a region, which is neither present nor absent
+    sentence: index into the film's sentences; a removed duplicate has the index of the sentence that replaces it; None
+    if there is none
+    generated: what the network said for it at first, before any check; empty if nothing
+    contradiction: what speaks against a finding that is reported; None if nothing does
+    left_out: whether the model leaves this finding out on such films, whatever its probability
+    near: whether its probability reached what makes it reported, or stayed less than 0.05 below
+    """
+
+    key: str
+    kind: PromptKind = PromptKind.PATHOLOGY
+    probability: float | None = None
+    state: FindingState | None = None
+    boxes: tuple[ScoredBox, ...] = ()
+    sentence: int | None = None
+    generated: str = ""
+    contradiction: Contradiction | None = None
+    left_out: bool = False
+    near: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmReading:
+    """The reading of a film: one answer per prompt, sentences in prompt order, and those that do not leave."""
+
+    prompts: tuple[PromptReading, ...]
+    sentences: tuple[Sentence, ...] = ()
+    withheld: tuple[WithheldSentence, ...] = ()
+
+    @property
+    def pathologies(self) -> tuple[PromptReading, ...]:
+        """The answers that can become findings."""
+        return tuple(prompt for prompt in self.prompts if prompt.kind is PromptKind.PATHOLOGY)
+
+    @property
+    def regions(self) -> dict[str, Box]:
+        """The best box of each region that has one, by prompt key."""
+        located = (prompt for prompt in self.prompts if prompt.kind is PromptKind.REGION and prompt.boxes)
+        return {prompt.key: max(prompt.boxes, key=lambda scored: scored.score).box for prompt in located}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A person's question about one film: a prompt, a box, or both."""
+
+    prompt: str | None = None
+    box: Box | None = None
+
+    def __post_init__(self) -> None:
+        if self.prompt is None and self.box is None:
+            raise ValueError("a question needs a prompt, a box, or both")
+        if self.prompt is not None and not self.prompt.strip():
+            raise ValueError("the prompt of a question must not be blank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answer to one question.
+
+    sentence: empty if there is none
+    score: of the prompt; for a box alone, how different its content is from the negative prompts
+    state: None for a region, which is neither present nor absent, and for words that the model never learned
+    boxes: where the network locates the prompt; the box that was asked about, if there was one
+    contradiction, left_out: as in a `PromptReading`
+    never_learned: words of the prompt that the model never learned; then there is no score, no sentence and no box
+    """
+
+    sentence: str
+    score: float | None
+    state: FindingState | None
+    boxes: tuple[ScoredBox, ...]
+    by: By = "network"
+    contradiction: Contradiction | None = None
+    left_out: bool = False
+    never_learned: tuple[str, ...] = ()
+
+    @property
+    def positive(self) -> bool:
+        """Whether what was asked for is present."""
+        return self.state is FindingState.PRESENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewReading:
+    """What a network sees of the view of one film.
+
+    probabilities: of each view; they sum up to 1
+    certain: probability from which a view is certain
+    """
+
+    probabilities: Mapping[View, float]
+    certain: float
+    mirrored: bool
+    rotated: bool
+
+    @property
+    def view(self) -> View:
+        """The most probable view."""
+        return max(VIEWS, key=lambda view: self.probabilities[view])
+
+    def probability(self, *views: View) -> float:
+        """Return the probability that one of these views is shown."""
+        return sum(self.probabilities[view] for view in views)
+
+    def is_certain(self, *views: View) -> bool:
+        """Return whether it is certain that one of these views is shown."""
+        return self.probability(*views) >= self.certain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """A runtime that was wanted and does not run here.
+
+    engine: name of the runtime, a value of the setting `model.engine`
+    reason: not_installed, no_gpu, no_graphs, not_built, not_loaded or not_proven
+    message: what to do
+    """
+
+    engine: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDifference:
+    """How far one stage of the runtime in use is from the network at most, and the tolerance."""
+
+    max_abs: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is within the tolerance; NaN never is."""
+        return self.max_abs <= self.tolerance
+
+    @property
+    def largest(self) -> float:
+        """The difference; infinite in place of NaN, which no alert would find too large."""
+        return math.inf if math.isnan(self.max_abs) else self.max_abs
+
+    @property
+    def share(self) -> float:
+        """The difference as a share of the tolerance; NaN counts as more than all."""
+        return self.largest / self.tolerance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeError:
+    """How far answers differ between two films between which nothing changed: the 95th percentile of the differences.
+
+    measured_on: the population of the films; films: how many were read twice
+    extent: of the share of a zone that the boxes of a finding cover
+    probability: of a finding that is reported on one of the films
+    """
+
+    measured_on: str
+    films: int
+    extent: float
+    probability: float
+
+    def __post_init__(self) -> None:
+        if not self.measured_on.strip():
+            raise ValueError("measured_on must name the population of the films")
+        require_positive(self, "films")
+        require_unit(self, "extent", "probability")
