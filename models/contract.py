@@ -53,8 +53,9 @@ class PromptKind(StrEnum):
     REGION = "region"
 
 
-By: TypeAlias = Literal["network", "rule", "reader"]
-"""Who made a sentence: the network, a rule in place of a faulty one, or a person."""
+By: TypeAlias = Literal["network", "network_uncalibrated", "rule", "reader"]
+"""Who made a sentence: the network, with or without a measured threshold for what it asserts; a rule in place of a
+faulty one; or a person."""
 
 Contradiction: TypeAlias = Literal["film_normal", "box_denied", "other_side", "sentence_denies"]
 """What speaks against a finding that is reported; `models.reading.contradictions` has the rules."""

@@ -109,7 +109,9 @@ def _check(options: argparse.Namespace) -> int:
 def _read(options: argparse.Namespace) -> int:
     from models import progress
     from node.commands import read_files
+    from node.config import CHEX
     from node.read import prompts
+    from node.read.film_rule import not_calibrated
 
     local, prompt_set = zone(options.timezone), prompts.load(options.prompts)
     outcomes: Counter[str] = Counter()
@@ -123,6 +125,8 @@ def _read(options: argparse.Namespace) -> int:
         studies = read_files.collect(options.paths, on_file=tell)
         read_files.check_folder(options.out)
         reader = _reader(options, prompt_set)
+        if options.reader == CHEX and (text := not_calibrated(options.model, prompt_set)):
+            show(text)
         try:
             for report in read_files.read(
                 studies,

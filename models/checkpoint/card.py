@@ -12,7 +12,9 @@ from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule, Manifest
 
 # Not calibrated. Above one half is positive in the published code, boxes and regions alike (spec §4.5, 8 and 9.1).
 # The temperature is the one that it ships for MS-CXR, films of the same hospital as those of training (spec §9.2).
-_DECISIONS = Decisions(temperature=0.1, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
+PUBLISHED_DECISIONS = Decisions(
+    temperature=0.1, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5
+)
 _WHAT: Mapping[Kind, str] = {
     "ChEX": "ChEX: Interactive Localization and Region Description in Chest X-rays (Müller et al., ECCV 2024).",
     "CheXzero": "The two encoders of CheXzero (Tiu et al., 2022) in a network of the architecture of ChEX.",
@@ -56,7 +58,7 @@ def manifest_of(provenance: Provenance, network: Network, *, rest: Rest | None, 
             size=network.sizes.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="via_256"
         ),
         sizes=network.sizes,
-        decisions=_DECISIONS,
+        decisions=PUBLISHED_DECISIONS,
         origins=network.origins if mixed else {},
         files=files,
     )

@@ -1,9 +1,9 @@
 """Decides which sentences may leave: those that say what was decided, as a reader of sentences by rule finds.
 
 A sentence with a fault is withheld with its reason. That of a finding that is reported is generated once more, moved
-further toward the decision; if that fails too, a rule makes one. What nobody measured is neither asserted nor denied
-nor called normal, nothing is said of what is absent, and no sentence denies anything or says how severe it is. Before a
-sentence about what is to be reviewed stands that state; its words stay as they were generated.
+further toward the decision; if that fails too, a rule makes one. Nothing is said of what is absent or left out, and no
+sentence denies anything, calls anything normal or says how severe it is. Before a sentence about what is to be reviewed
+stands that state; its words stay as they were generated. What it asserts without a measured threshold marks it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from models.decisions import Decisions
 from models.engines import FloatArray
 
 NOT_MEASURED: Final = "not_measured"
-"""Says that a finding is there or not without a measured threshold, or though it is left out, or calls a region normal
-without all of them, or says "Normal" or "Abnormal" of the film."""
+"""Says something of a finding that is left out, or "Normal" or "Abnormal" of the film."""
 CONTRADICTS: Final = "contradicts"
 SIDE_UNKNOWN: Final = "side_unknown"
 WRONG_ZONE: Final = "wrong_zone"
@@ -51,6 +50,7 @@ class Decided:
     """What was decided about one film, which its sentences are compared with.
 
     states, measured: by index of a judged prompt; measured: whether its threshold is trusted
+    left_out: the judged prompts that the model leaves out
     boxes: [n, 4] of each prompt, those that are shown
     regions: the best box [4] of each region, by its key
     side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
@@ -61,6 +61,7 @@ class Decided:
     measured: Mapping[int, bool]
     boxes: Sequence[FloatArray]
     side_of: SideOf | None
+    left_out: frozenset[int] = frozenset()
     regions: Mapping[str, FloatArray] = field(default_factory=dict)
     zone_of: ZoneOf | None = None
 
@@ -71,14 +72,12 @@ class Decided:
     def fault(self, index: int, text: str) -> str | None:
         """Return why a sentence may not stand for a prompt; None if it may."""
         prompt = self.prompts[index]
-        if prompt.kind is PromptKind.NO_FINDING or not self._may_be_said(index):
+        if prompt.kind is PromptKind.NO_FINDING or index in self.left_out:
             return NOT_MEASURED
         if found := faults(text, self._claim(index)):
             return found[0].value
         if contradictions(text, {self.prompts[place].key: state for place, state in self.states.items()}):
             return CONTRADICTS
-        if self._denies_unmeasured(text):
-            return NOT_MEASURED
         if fault := self._fault_of_boxes(index, text):
             return fault.value
         if fault_of_place := self._fault_of_side(index, text) or self._fault_of_zone(index, text.lower()):
@@ -89,18 +88,23 @@ class Decided:
 
     def stated(self, index: int, text: str) -> str:
         """Return a sentence as it may leave: with the state of what it asserts before it, if that is to be reviewed."""
-        keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
-        places = [index] if self.is_reported(index) else []
-        places += [keys[statement.key] for statement in assertions(text) if statement.key in keys]
-        return stated(text, {self.prompts[place].phrases[0]: self.states[place] for place in places})
+        asserted = self._asserted(index, text)
+        return stated(text, {self.prompts[place].phrases[0]: self.states[place] for place in asserted})
 
-    def _denies_unmeasured(self, text: str) -> bool:
-        """Say whether a sentence denies, beside others, a finding that nothing may be said of."""
-        places = (place for place, is_measured in self.measured.items() if not is_measured)
-        unmeasured = [
-            self.prompts[place].key for place in places if self.prompts[place].kind is not PromptKind.NO_FINDING
-        ]
-        return bool(contradictions(text, dict.fromkeys(unmeasured, FindingState.PRESENT)))
+    def maker(self, index: int, text: str) -> By:
+        """Tell whether a generated sentence speaks without a measured threshold.
+
+        One that asserts no finding does if the model has no measured threshold at all.
+        """
+        asserted = [self.states[place] for place in self._asserted(index, text)]
+        is_uncalibrated = FindingState.UNCALIBRATED in asserted if asserted else not any(self.measured.values())
+        return "network_uncalibrated" if is_uncalibrated else "network"
+
+    def _asserted(self, index: int, text: str) -> list[int]:
+        """Return the reported findings that a sentence of a prompt asserts, its own first."""
+        keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
+        own = [index] if self.is_reported(index) else []
+        return own + [keys[statement.key] for statement in assertions(text) if statement.key in keys]
 
     def denies(self, index: int, text: str) -> bool:
         """Say whether a sentence denies a finding that is reported."""
@@ -197,10 +201,6 @@ class Decided:
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
         return both if None in sides else frozenset(side for side in sides if side is not None)
 
-    def _may_be_said(self, index: int) -> bool:
-        """Whether a finding may be asserted or denied, or a region called normal."""
-        return all(self.measured.values()) if self.prompts[index].kind is PromptKind.REGION else self.measured[index]
-
     def _claim(self, index: int) -> Claim:
         prompt = self.prompts[index]
         if prompt.kind is PromptKind.REGION:
@@ -240,12 +240,16 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The sentences that may leave, by index of their prompt; by_rule: those that a rule made; generated: at first."""
+    """The sentences that may leave, and who made each, by index of their prompt; generated: at first."""
 
     texts: dict[int, str]
     generated: Mapping[int, str]
-    by_rule: frozenset[int] = frozenset()
+    makers: Mapping[int, By] = field(default_factory=dict)
     withheld: tuple[WithheldSentence, ...] = ()
+
+    def by(self, index: int) -> By:
+        """Return who made a prompt's sentence."""
+        return self.makers.get(index, "network")
 
 
 def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int]], list[str]]) -> Settled:
@@ -258,20 +262,17 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
     tried = [index for index, why in wrong.items() if decided.is_reported(index) and why != NOT_MEASURED]
     second = dict(zip(tried, again(tried) if tried else (), strict=True))
     said: dict[int, str] = {}
-    made_by_rule: set[int] = set()
+    makers: dict[int, By] = {}
     withheld: list[WithheldSentence] = []
     for index, text in texts.items():
-        if index not in wrong:
-            said[index] = decided.stated(index, text)
-            continue
-        if text:
+        chosen = text if index not in wrong else second.get(index, "")
+        if index in wrong and text:
             withheld.append(WithheldSentence(text=text, prompt=decided.prompts[index].key, reason=wrong[index]))
-        if (better := second.get(index)) and decided.fault(index, better) is None:
-            said[index] = decided.stated(index, better)
+        if index not in wrong or (chosen and decided.fault(index, chosen) is None):
+            said[index], makers[index] = decided.stated(index, chosen), decided.maker(index, chosen)
         elif made := decided.sentence_by_rule(index):
-            said[index] = made
-            made_by_rule.add(index)
-    return Settled(texts=said, generated=texts, by_rule=frozenset(made_by_rule), withheld=tuple(withheld))
+            said[index], makers[index] = made, "rule"
+    return Settled(texts=said, generated=texts, makers=makers, withheld=tuple(withheld))
 
 
 def _share_inside(box: FloatArray, regions: FloatArray) -> float:
@@ -282,24 +283,38 @@ def _share_inside(box: FloatArray, regions: FloatArray) -> float:
     return float(common.max(initial=0.0) / max(float(box[2] * box[3]), 1e-12))
 
 
-def answer_in_words(text: str, *, prompt: str | None, state: FindingState | None, measured: bool) -> tuple[str, By]:
+def answer_in_words(text: str, *, prompt: str | None, state: FindingState | None) -> tuple[str, By]:
     """Choose the sentence of an answer to other words than those of a prompt set, or about a box.
 
     prompt: None for a box alone; state: None for a region
-    measured: whether thresholds that nobody measured are trusted
     Returns an empty sentence where nothing may be said: what is absent, a region, and a box alone without a sentence of
-    the network that may leave. Without a trusted threshold a finding that a prompt names is asserted by rule only.
+    the network that may leave. A sentence that names no finding of the prompt, or another one, gives way to a rule.
     """
     if state is None or state is FindingState.ABSENT:
         return "", "network"
-    key = None if prompt is None else _class_in(prompt)
-    claim = Claim(finding=key, state=state, side=None, region=None, region_has_finding=True)
-    found = {*faults(text, claim)} & (_ANY_FAULT if key is None else {*Fault}) or never_said(text)
-    if not found and (measured or prompt is None):
-        return stated(text, {prompt or "": state}), "network"
+    if _may_answer(text, prompt, state):
+        return stated(
+            text, {prompt or "": state}
+        ), "network_uncalibrated" if state is FindingState.UNCALIBRATED else "network"
     if prompt is None:
         return "", "network"
     return _by_rule(prompt, state), "rule"
+
+
+def _may_answer(text: str, prompt: str | None, state: FindingState) -> bool:
+    """Say whether a sentence may answer other words than those of a prompt set, or a box.
+
+    Of a prompt that names no side it may name none either: no box was compared with the middle of the film.
+    """
+    if never_said(text):
+        return False
+    if prompt is None:
+        claim = Claim(finding=None, state=state, side=None, region=None, region_has_finding=True)
+        return not {*faults(text, claim)} & _ANY_FAULT
+    key = _class_in(prompt) or _ASKED
+    claim = Claim(finding=key, state=state, side=None, region=None, region_has_finding=True, names=(prompt,))
+    names_no_other = all(statement.key == key for statement in assertions(text))
+    return not faults(text, claim) and names_no_other and sides_in(text.lower()) <= sides_in(prompt.lower())
 
 
 def _by_rule(prompt: str, state: FindingState) -> str:
@@ -329,5 +344,7 @@ def _labeler() -> RuleLabeler:
     return RuleLabeler()
 
 
+_ASKED: Final = "asked"
+"""Stands for what a prompt names if that is no class of CheXpert."""
 _NAME: Final = re.compile(r"\w[\w ,'()/-]*")
 _ANY_FAULT: Final = frozenset((Fault.EARLIER_FILM, Fault.UNREADABLE, Fault.SAYS_NOTHING))

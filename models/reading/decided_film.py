@@ -20,10 +20,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecidedFilm:
-    """Answers by index of the prompt; probabilities and states: of the judged prompts only.
+    """Answers by index of the prompt; probabilities, states, measured: of the judged prompts only.
 
     visible: the boxes and scores of each prompt that are shown
-    side_of: None if the film does not say which side is which; zone_of: as in `checking.Decided`
+    side_of: None if the film does not say which side is which; zone_of, measured, left_out: as in `checking.Decided`
     contradictions: of findings that are reported
     """
 
@@ -33,6 +33,8 @@ class DecidedFilm:
     visible: Sequence[tuple[FloatArray, FloatArray]]
     probabilities: Mapping[int, float]
     states: Mapping[int, FindingState]
+    measured: Mapping[int, bool]
+    left_out: frozenset[int]
     side_of: SideOf | None
     zone_of: ZoneOf | None = None
     contradictions: Mapping[int, Contradiction] = field(default_factory=dict)
@@ -57,12 +59,13 @@ class DecidedFilm:
         }
         return replace(self, states=states, contradictions=together)
 
-    def decided(self, measured: Mapping[int, bool]) -> Decided:
-        """Return what sentences are compared with; measured: whether the threshold of a judged prompt is trusted."""
+    def decided(self) -> Decided:
+        """Return what sentences are compared with."""
         return Decided(
             prompts=self.prompts,
             states=self.states,
-            measured=measured,
+            measured=self.measured,
+            left_out=self.left_out,
             boxes=[boxes for boxes, _ in self.visible],
             regions={
                 prompt.key: boxes[scores.argmax()]

@@ -226,6 +226,7 @@ class NamedReader(Reader[object]):
             prompts=prompts,
             states=states,
             measured={index: self._trusted == "any" or prompts[index].key in self.measured for index in states},
+            left_out=frozenset(index for index in states if answers[prompts[index].key].left_out),
             boxes=[boxes[prompt.key] for prompt in prompts],
             side_of=side_of,
             regions={
@@ -241,8 +242,7 @@ class NamedReader(Reader[object]):
         state = self._state(answer.state, key)
         if not self._checked or answer.never_learned:
             return replace(answer, state=state)
-        is_trusted = self._trusted == "any" or key in self.measured
-        text, by = answer_in_words(answer.sentence, prompt=question.prompt, state=state, measured=is_trusted)
+        text, by = answer_in_words(answer.sentence, prompt=question.prompt, state=state)
         return replace(answer, state=state, sentence=text, by=by)
 
 
@@ -328,7 +328,7 @@ def _with_sentences(
                 prompt=prompts[index].key,
                 score=scores[prompts[index].key],
                 boxes=answers[prompts[index].key].boxes,
-                by="rule" if index in settled.by_rule else "network",
+                by=settled.by(index),
             )
             for index, text in settled.texts.items()
         ),

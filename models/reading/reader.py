@@ -184,9 +184,7 @@ class ChexReader(Reader[Look]):
             said.texts, film.regions.aggregated_scores[0], film.states, checked=self.checked
         )
         return FilmReading(
-            sentences=tuple(
-                self._sentence(film, text, i, by="rule" if i in said.by_rule else "network") for i, text in kept
-            ),
+            sentences=tuple(self._sentence(film, text, i, by=said.by(i)) for i, text in kept),
             prompts=tuple(self._reading(film, i, said, standing.get(i)) for i in range(len(prompts))),
             withheld=said.withheld,
         )
@@ -320,7 +318,7 @@ class ChexReader(Reader[Look]):
                 score=film.probabilities[place],
                 state=film.states[place],
                 boxes=unit_boxes.to_scored(*film.visible[place]),
-                by="rule" if place in said.by_rule else "network",
+                by=said.by(place),
                 contradiction=film.contradictions.get(place),
                 left_out=self.manifest.decisions.leaves_out(prompts[place].key),
             )
@@ -341,6 +339,7 @@ class ChexReader(Reader[Look]):
         probabilities = self._probabilities(vectors, regions.features[0])
         states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
         visible = [self._visible(*found) for found in zip(regions.boxes[0], regions.scores[0], strict=True)]
+        decisions = self.manifest.decisions
         film = DecidedFilm(
             prompts=prompts,
             vectors=vectors,
@@ -348,6 +347,8 @@ class ChexReader(Reader[Look]):
             visible=visible,
             probabilities=probabilities,
             states=states,
+            measured={index: is_trusted(decisions, prompts[index].key, self.trusted) for index in states},
+            left_out=frozenset(index for index in states if decisions.leaves_out(prompts[index].key)),
             side_of=side_of,
             zone_of=zone_of,
         )
@@ -355,8 +356,7 @@ class ChexReader(Reader[Look]):
 
     def _say(self, film: DecidedFilm, told: Sequence[int]) -> tuple[DecidedFilm, Settled]:
         """Generate the sentences of some prompts, and check them if they are to be checked; see `Speech.sentences`."""
-        measured = {i: is_trusted(self.manifest.decisions, film.prompts[i].key, self.trusted) for i in film.states}
-        return self._speech.sentences(film, told, measured=measured, checked=self.checked)
+        return self._speech.sentences(film, told, checked=self.checked)
 
     def _locate(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer prompts without boxes: each is the only prompt of its own copy of the film (spec §6, BUG-5)."""
@@ -409,8 +409,7 @@ class ChexReader(Reader[Look]):
         state = None if is_region else self._state(left_out, float(score))
         by: By = "network"
         if self.checked:
-            measured = self.trusted == "any" and left_out is None
-            text, by = answer_in_words(text, prompt=question.prompt, state=state, measured=measured)
+            text, by = answer_in_words(text, prompt=question.prompt, state=state)
         return Answer(
             sentence=text,
             score=float(score),

@@ -59,12 +59,10 @@ class Speech:
         self._rule = rule
         self._on_written = on_written
 
-    def sentences(
-        self, film: DecidedFilm, told: Sequence[int], *, measured: Mapping[int, bool], checked: bool
-    ) -> tuple[DecidedFilm, Settled]:
+    def sentences(self, film: DecidedFilm, told: Sequence[int], *, checked: bool) -> tuple[DecidedFilm, Settled]:
         """Generate the sentences of some prompts; checked: let only those pass that say what was decided.
 
-        told: indices of the prompts; measured: whether the threshold of a judged prompt is trusted
+        told: indices of the prompts
         Returns also the film, with the findings in doubt that all of their own sentences deny.
         """
         emphasis = self._rule.emphasis
@@ -85,13 +83,13 @@ class Speech:
             firm.update(zip(new, self._generate(film, new, share=shares[1]), strict=True))
             return [firm[index] for index in indices]
 
-        decided = film.decided(measured)
+        decided = film.decided()
         doubtful = denied_by_sentence(decided, texts)
         denied = denied_by_sentence(decided, dict(zip(doubtful, again(doubtful), strict=True)))
         doubting = film.doubting(dict.fromkeys(denied, "sentence_denies"))
         if not checked:
             return doubting, Settled(texts={index: text for index, text in texts.items() if text}, generated=texts)
-        return doubting, settle(doubting.decided(measured), texts, again)
+        return doubting, settle(doubting.decided(), texts, again)
 
     def _generate(self, film: DecidedFilm, indices: Sequence[int], *, share: float) -> list[str]:
         """Generate sentences of features that are moved toward the decision by a share of their length."""

@@ -1,8 +1,8 @@
 """The impression: the first lines of every output, for a reader who gives a film five seconds.
 
 Present findings come first, by urgency; then the findings that a person has to look at; then one line about what was
-not reported and not looked for. Three lines on most films, at most six; a wide heart and notes about view and sides are
-added to them. No line concludes "normal".
+not reported and not looked for. Three lines on most films, at most six; a wide heart, what is not calibrated here, and
+notes about view and sides are added to them. No line concludes "normal".
 
 `URGENCIES` is a table of this project, not of a society. Its three classes are those of the ACR's work group on
 actionable reporting (Larson et al., JACR 2014): to be told within minutes, hours or days. Of the findings of our prompt
@@ -55,7 +55,7 @@ def of_film(film: Film) -> list[str]:
     heart = measured.wide_heart(film)
     found = [*_found(film), *([] if heart is None else [heart])]
     nothing = [] if wording.reported(film) else [f"{wording.nothing_reported(film)} {_NOT_NORMAL}"]
-    return [*found, *nothing, *wording.cautions(film), _rest(film)]
+    return [*found, *nothing, *_not_calibrated(film), *wording.cautions(film), _rest(film)]
 
 
 def of_report(report: Report) -> list[str]:
@@ -115,6 +115,13 @@ def _to_review(film: Film) -> Iterator[str]:
     for state, mark in wording.MARKS.items():
         if findings := by_urgency(film.in_state(state)):
             yield f"{mark.capitalize()}: {'; '.join(wording.uncapitalized(_phrase(finding)) for finding in findings)}"
+
+
+def _not_calibrated(film: Film) -> Iterator[str]:
+    """Yield the line that names what is to be reviewed because no threshold was measured, and what measures one."""
+    if findings := by_urgency(film.in_state(FindingState.UNCALIBRATED)):
+        names = wording.joined([wording.uncapitalized(wording.name_of(finding)) for finding in findings])
+        yield f"Not calibrated here: {names}. The command models.calibrate measures thresholds."
 
 
 def _phrase(finding: Finding) -> str:

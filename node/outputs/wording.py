@@ -290,8 +290,12 @@ def spoken(sentence: GroundedSentence) -> str:
 
 
 def said(sentence: GroundedSentence) -> str:
-    """Return a sentence; one that a rule or a reader made says so."""
-    made = {"rule": " (made by rule)", "reader": f" ({READER[Assessment.REWORDED]})"}
+    """Return a sentence; it says so if a rule or a reader made it, or the network without a measured threshold."""
+    made = {
+        "network_uncalibrated": " (by the network, not calibrated here)",
+        "rule": " (made by rule)",
+        "reader": f" ({READER[Assessment.REWORDED]})",
+    }
     return f"{sentence.text.strip()}{made.get(sentence.by, '')}"
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.contract import PromptKind
 from node.config import CHEX
 from node.errors import InputError
+from node.prompt_set import PromptSet
 from node.read.model import open_named
 
 
@@ -24,6 +26,21 @@ class FilmRule:
     ages: Container[int] | None = None
     measured: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+
+def not_calibrated(directory: Path, prompts: PromptSet) -> str | None:
+    """Name the pathologies for which ChEX has no threshold measured on films of people, and the command that does that.
+
+    Returns None if there are none; those that the model leaves out do not count. Raises InputError if the manifest
+    cannot be read.
+    """
+    rule = read_film_rule(directory)
+    keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
+    names = [key.replace("_", " ") for key in keys if key not in (*rule.measured, *rule.left_out)]
+    if not names:
+        return None
+    how = f"python -m models.calibrate --model {directory} FILMS measures thresholds"
+    return f"not calibrated here: {', '.join(names)}; {how}"
 
 
 def read_film_rule(directory: Path, *, reader: str = CHEX) -> FilmRule:

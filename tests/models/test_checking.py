@@ -152,24 +152,44 @@ def test_what_else_a_sentence_says_must_fit_the_boxes(index: int, text: str, fau
 
 
 @pytest.mark.parametrize(
-    ("index", "text"),
+    ("index", "text", "fault"),
     [
-        (0, "There is a small right pleural effusion."),
-        (1, "No pulmonary edema is seen."),
-        (3, "The right lower lung zone is normal."),
+        (0, "There is a left pleural effusion.", None),
+        (0, "There is a right pleural effusion.", "wrong_side"),
+        (0, "There is a small left pleural effusion.", "severity"),
+        (0, "There is a left pleural effusion and pulmonary edema.", "contradicts"),
+        (0, "There is a left pleural effusion, no edema.", "denial"),
+        (1, "No pulmonary edema is seen.", "denial"),
+        (3, "The right lower lung zone is normal.", "denial"),
+        (3, "There is a pleural effusion in the right lower zone.", "asserted"),
     ],
 )
-def test_what_nobody_measured_is_neither_asserted_nor_denied(index: int, text: str) -> None:
-    assert decided(FindingState.UNCALIBRATED, is_measured=False, boxes=ELSEWHERE).fault(index, text) == "not_measured"
+def test_the_same_checks_hold_where_nothing_was_measured(index: int, text: str, fault: str | None) -> None:
+    assert decided(FindingState.UNCALIBRATED, is_measured=False, boxes=ELSEWHERE).fault(index, text) == fault
 
 
-def test_a_measured_finding_denies_no_other_that_is_not() -> None:
-    film = decided(FindingState.ABSENT, boxes=ELSEWHERE)
-    vague = replace(film, measured={0: True, 1: False, 2: False})
+def test_nothing_is_said_of_what_is_left_out() -> None:
+    film = replace(decided(), left_out=frozenset((1,)))
 
-    assert film.fault(0, "No pleural effusion or edema.") == "denial"
-    assert vague.fault(0, "No pleural effusion or edema.") == "not_measured"
-    assert vague.fault(0, "No pleural effusion.") == "denial"
+    assert film.fault(1, "There is pulmonary edema.") == "not_measured"
+    assert film.fault(1, "No edema.") == "not_measured"
+    assert film.fault(0, "There is a right pleural effusion without edema.") == "denial"
+
+
+@pytest.mark.parametrize(
+    ("index", "text", "measured", "by"),
+    [
+        (0, "There is a right pleural effusion.", {0: False, 1: True}, "network_uncalibrated"),
+        (3, "There is an effusion in the right lower zone.", {0: False, 1: True}, "network_uncalibrated"),
+        (3, "There is a scar in the right lower zone.", {0: False, 1: True}, "network"),
+        (3, "There is a scar in the right lower zone.", {0: False, 1: False}, "network_uncalibrated"),
+    ],
+)
+def test_what_was_not_measured_marks_the_sentence(index: int, text: str, measured: dict[int, bool], by: str) -> None:
+    film = replace(decided(FindingState.UNCALIBRATED), measured=measured)
+
+    assert film.maker(index, text) == by
+    assert decided().maker(index, text) == "network"
 
 
 @pytest.mark.parametrize("boxes", [RIGHT_BASE, np.concatenate([RIGHT_BASE, ELSEWHERE])])
@@ -207,7 +227,7 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
 
     assert asked == [[0]]
     assert said.texts == {0: "There is a right pleural effusion."}
-    assert said.by_rule == frozenset()
+    assert said.by(0) == "network"
     assert [(sentence.text, sentence.prompt, sentence.reason) for sentence in said.withheld] == [
         ("No pleural effusion.", "pleural_effusion", "denied"),
         ("No edema.", "edema", "denial"),
@@ -238,7 +258,16 @@ def test_a_reported_finding_gets_a_sentence_by_rule(state: FindingState, text: s
 
     said = settle(film, {0: "No effusion."}, lambda _: ["No effusion."])
 
-    assert (said.texts, said.by_rule) == ({0: text}, frozenset((0,)))
+    assert (said.texts, said.makers) == ({0: text}, {0: "rule"})
+
+
+def test_a_sentence_without_a_measured_threshold_leaves_with_its_state() -> None:
+    text = "There is a right pleural effusion."
+
+    said = settle(decided(FindingState.UNCALIBRATED, is_measured=False), {0: text}, lambda _: [])
+
+    assert said.texts == {0: f"To be reviewed: {text}"}
+    assert (said.makers, said.withheld) == ({0: "network_uncalibrated"}, ())
 
 
 def test_a_finding_that_is_not_reported_gets_none() -> None:
@@ -251,18 +280,42 @@ def test_a_finding_that_is_not_reported_gets_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "measured", "said"),
+    ("state", "said"),
     [
-        (FindingState.PRESENT, True, ("There is a nodule.", "network")),
-        (FindingState.UNCALIBRATED, False, ("The model points to a nodule; please review, its threshold is "
-                                 "uncalibrated.", "rule")),
-        (FindingState.ABSENT, False, ("", "network")),
-        (FindingState.ABSENT, True, ("", "network")),
-        (None, True, ("", "network")),
+        (FindingState.PRESENT, ("There is a nodule.", "network")),
+        (FindingState.UNCALIBRATED, ("To be reviewed: There is a nodule.", "network_uncalibrated")),
+        (FindingState.ABSENT, ("", "network")),
+        (None, ("", "network")),
     ],
-)  # fmt: skip
-def test_other_words_are_answered_as_decided(state: FindingState | None, measured: bool, said: tuple[str, str]) -> None:
-    assert answer_in_words("There is a nodule.", prompt="Nodule", state=state, measured=measured) == said
+)
+def test_other_words_are_answered_as_decided(state: FindingState | None, said: tuple[str, str]) -> None:
+    assert answer_in_words("There is a nodule.", prompt="Nodule", state=state) == said
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ("Nodule", "There is a nodule and edema."),
+        ("Nodule", "There is edema."),
+        ("Nodule", "There is a nodule on the left."),
+        ("left nodule", "There is a left nodule and an effusion."),
+        ("left nodule", "There is a right nodule."),
+        ("rib notching", "The aorta is tortuous."),
+        ("rib notching", "There is rib notching and edema."),
+    ],
+)
+def test_an_answer_asserts_nothing_but_what_was_asked_for(prompt: str, text: str) -> None:
+    assert answer_in_words(text, prompt=prompt, state=FindingState.UNCALIBRATED)[1] == "rule"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [("left nodule", "There is a left nodule."), ("rib notching", "There is rib notching.")],
+)
+def test_words_of_a_person_are_answered_in_the_networks_own(prompt: str, text: str) -> None:
+    said = (f"To be reviewed: {text}", "network_uncalibrated")
+
+    assert answer_in_words(text, prompt=prompt, state=FindingState.UNCALIBRATED) == said
 
 
 def test_every_reason_is_counted_from_zero() -> None:
@@ -273,7 +326,7 @@ def test_every_reason_is_counted_from_zero() -> None:
 
 
 def test_no_denial_of_other_words_is_said() -> None:
-    assert answer_in_words("No nodule.", prompt="Nodule", state=FindingState.ABSENT, measured=True) == ("", "network")
+    assert answer_in_words("No nodule.", prompt="Nodule", state=FindingState.ABSENT) == ("", "network")
 
 
 # Not the rules of the program: words within a few words of each other, in whole sentences.
@@ -332,7 +385,11 @@ def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, tru
             if prompt.kind is PromptKind.PATHOLOGY and prompt.state is not FindingState.ABSENT
         ]
         assert all(prompt.sentence is not None for prompt in reported)
-        assert {reading.sentences[prompt.sentence or 0].by for prompt in reported} <= {"network", "rule"}
+        assert {reading.sentences[prompt.sentence or 0].by for prompt in reported} <= {
+            "network",
+            "network_uncalibrated",
+            "rule",
+        }
     assert wrong == []
     assert said > 12
 

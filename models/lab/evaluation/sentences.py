@@ -82,7 +82,7 @@ def counts_of(reading: FilmReading) -> dict[str, int]:
         "own_present": len(_present(own)),
         "reported": len(reported),
         "own_reported": len(own),
-        "by_network": makers.count("network"),
+        "by_network": sum(maker.startswith("network") for maker in makers),
     }
 
 

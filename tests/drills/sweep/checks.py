@@ -96,7 +96,7 @@ class Sweep:
         swept.sentences += len(film.sentences)
         swept.reported += len(reported)
         swept.by_network += sum(
-            found.sentence is not None and film.sentences[found.sentence].by == "network" for found in reported
+            found.sentence is not None and film.sentences[found.sentence].by.startswith("network") for found in reported
         )
         objections = [
             *(f"labeler: {fault}" for fault in by_labeler(film, reading)),

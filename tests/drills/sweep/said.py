@@ -89,7 +89,7 @@ def _of_network(film: Film, words: Words) -> Iterator[str]:
     for sentence in film.sentences:
         text = sentence.text.lower()
         words.by_rule += sentence.by == "rule"
-        if sentence.by == "network" and (found := _DENIAL.search(text)):
+        if sentence.by.startswith("network") and (found := _DENIAL.search(text)):
             yield f"{sentence.prompt}: a denial leaves ({found[0]}): {sentence.text}"
         if found := _SEVERE.search(text):
             yield f"{sentence.prompt}: nothing measured that ({found[0]}): {sentence.text}"
@@ -104,7 +104,7 @@ def _of_finding(film: Film, finding: Finding, words: Words) -> Iterator[str]:
         return
     named = {found[1] or found[2] for found in _ZONE.finditer(sentence.text.lower())}
     told = {found[1] or found[2] for found in _ZONE.finditer(_line_of(finding))}
-    words.other_zones += sentence.by == "network" and bool(named) and named != told
+    words.other_zones += sentence.by.startswith("network") and bool(named) and named != told
     heights, spoken = ({"upper" if word == "apex" else word for word in found} - {"hilum"} for found in (told, named))
     if (sentence.by == "rule" and named != told) or (heights and spoken and not heights & spoken):
         yield f"{finding.prompt}: another zone than in the impression ({_line_of(finding)}): {sentence.text}"

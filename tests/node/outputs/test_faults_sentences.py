@@ -232,43 +232,33 @@ def test_raw_sentences_leave_as_they_were_generated(checked: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "prompt", "state", "measured", "said"),
+    ("text", "prompt", "state", "said"),
     [
-        ("There is a nodule.", "Nodule", FindingState.PRESENT, True, "There is a nodule."),
-        ("There is a nodule.", "Nodule", FindingState.INDETERMINATE, True, "To be reviewed: There is a nodule."),
-        ("There is a large nodule.", "Nodule", FindingState.PRESENT, True, "There is a nodule."),
-        ("No nodule.", "Nodule", FindingState.ABSENT, True, ""),
-        ("There is a nodule.", None, FindingState.UNCALIBRATED, False, "To be reviewed: There is a nodule."),
-        ("There is a small nodule.", None, FindingState.UNCALIBRATED, False, ""),
-        ("No nodule.", None, FindingState.PRESENT, True, ""),
-        ("The lungs are clear.", None, FindingState.UNCALIBRATED, False, ""),
+        ("There is a nodule.", "Nodule", "present", "There is a nodule."),
+        ("There is a nodule.", "Nodule", "indeterminate", "To be reviewed: There is a nodule."),
+        ("There is a large nodule.", "Nodule", "present", "There is a nodule."),
+        ("No nodule.", "Nodule", "absent", ""),
+        ("There is a nodule.", None, "uncalibrated", "To be reviewed: There is a nodule."),
+        ("There is a small nodule.", None, "uncalibrated", ""),
+        ("No nodule.", None, "present", ""),
+        ("The lungs are clear.", None, "uncalibrated", ""),
         (
             "There is an effusion.",
             "large effusion",
-            FindingState.UNCALIBRATED,
-            False,
-            "The model points to what was asked for; please review, its threshold is uncalibrated.",
+            "uncalibrated",
+            "To be reviewed: There is an effusion.",
         ),
         (
             "There is a tube.",
             "where is the tip of the tube?",
-            FindingState.UNCALIBRATED,
-            False,
-            "The model points to what was asked for; please review, its threshold is uncalibrated.",
+            "uncalibrated",
+            "To be reviewed: There is a tube.",
         ),
-        (
-            "There is a new nodule.",
-            "new nodule",
-            FindingState.PRESENT,
-            True,
-            "What was asked for is above the threshold.",
-        ),
+        ("There is a new nodule.", "new nodule", "present", "What was asked for is above the threshold."),
     ],
 )
-def test_an_answer_says_no_more_than_a_report(
-    text: str, prompt: str | None, state: FindingState, measured: bool, said: str
-) -> None:
-    assert answer_in_words(text, prompt=prompt, state=state, measured=measured)[0] == said
+def test_an_answer_says_no_more_than_a_report(text: str, prompt: str | None, state: str, said: str) -> None:
+    assert answer_in_words(text, prompt=prompt, state=FindingState(state))[0] == said
 
 
 DECISIONS = Decisions(

@@ -1,0 +1,75 @@
+"""A model with the thresholds of an import speaks: each sentence that may leave is marked, each other has a reason."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models.checkpoint.card import PUBLISHED_DECISIONS
+from models.contract import PromptKind
+from models.manifest import read_manifest, write_manifest
+from node.codec import decode
+from node.commands import demo
+from node.domain import Film, FindingState
+from node.outputs import impression, report_json, report_txt
+from node.read import open_film, prompts
+from node.read.film import film_of
+from node.read.film_rule import not_calibrated
+from node.read.model import Reading, open_reader
+from tests.support.samples import report
+
+PROMPTS = prompts.load("chexpert14")
+
+
+@pytest.fixture(scope="module")
+def uncalibrated(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Path:
+    """The demonstration model with the decisions that an import writes."""
+    directory = tmp_path_factory.mktemp("published") / "model"
+    shutil.copytree(phantom_model, directory)
+    write_manifest(directory, replace(read_manifest(phantom_model), decisions=PUBLISHED_DECISIONS))
+    return directory
+
+
+def read(directory: Path, path: Path, *, checked: bool) -> tuple[Reading, Film]:
+    reader = open_reader(directory, prompts=PROMPTS, engine="onnx", threads=1, checked=checked)
+    image = open_film.load(path, reader)
+    reading = reader.read(image, PROMPTS)
+    return reading, film_of(reading, image, PROMPTS, source="1.2.3", model=reader.identity)
+
+
+@pytest.mark.parametrize("path", demo.FILMS, ids=lambda path: path.stem)
+def test_every_sentence_leaves_marked_or_has_a_reason(uncalibrated: Path, path: Path) -> None:
+    raw, _ = read(uncalibrated, path, checked=False)
+    said, film = read(uncalibrated, path, checked=True)
+
+    left = {sentence.text.removeprefix("To be reviewed: "): sentence.by for sentence in said.sentences}
+    reasons = {withheld.text: withheld.reason for withheld in said.withheld}
+    assert set(left.values()) <= {"network_uncalibrated"}
+    assert {sentence.text for sentence in raw.sentences} == {*left, *reasons}
+    whole_film = {prompt.key for prompt in PROMPTS.prompts if prompt.kind is PromptKind.NO_FINDING}
+    assert {withheld.prompt for withheld in said.withheld if withheld.reason == "not_measured"} <= whole_film
+    assert all("no" in text.lower().split() for text, reason in reasons.items() if reason == "denial")
+    assert film.in_state(FindingState.PRESENT) == film.in_state(FindingState.INDETERMINATE) == ()
+
+
+def test_each_output_says_who_speaks_and_what_calibrates(uncalibrated: Path) -> None:
+    _, film = read(uncalibrated, demo.FILMS[0], checked=True)
+    found = report(film)
+
+    lines = impression.of_film(film)
+    assert "Not calibrated here: pneumonia and opacity. The command models.calibrate measures thresholds." in lines
+    assert "To be reviewed: There is pneumonia. (by the network, not calibrated here)" in report_txt.render(found)
+    sentences = decode(list[dict[str, object]], report_json.film_for_programs(film)["sentences"])
+    assert [sentence["by"] for sentence in sentences] == ["network_uncalibrated"] * 2
+
+
+def test_the_console_names_what_is_not_calibrated_and_how_to(uncalibrated: Path, phantom_model: Path) -> None:
+    text = not_calibrated(uncalibrated, PROMPTS)
+
+    assert text is not None
+    assert "edema" in text
+    assert f"python -m models.calibrate --model {uncalibrated} FILMS" in text
+    assert "edema" not in (not_calibrated(phantom_model, PROMPTS) or "")
