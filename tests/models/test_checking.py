@@ -261,7 +261,7 @@ def test_a_reported_finding_gets_a_sentence_by_rule(state: FindingState, text: s
     assert (said.texts, said.makers) == ({0: text}, {0: "rule"})
 
 
-def test_a_sentence_without_a_measured_threshold_leaves_with_its_state() -> None:
+def test_a_sentence_that_nothing_measured_leaves_with_its_state() -> None:
     text = "There is a right pleural effusion."
 
     said = settle(decided(FindingState.UNCALIBRATED, is_measured=False), {0: text}, lambda _: [])

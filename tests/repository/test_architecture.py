@@ -131,7 +131,7 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
         for path in python_files(folder)
         for found in imports(path)
         if (other := found.module.split(".")[0]) in {*CODE, "tests"} - {folder}
-        and found.module != "node"
+        and found.module not in ("node", CONTRACT)
         and not is_allowed(path, allowed.get(other, ()))
     ]
 

@@ -34,7 +34,7 @@ MADE = {
 }
 
 _URL = re.compile(r"[a-z]+://\S+")
-_VARIABLE = re.compile(r"\$[({]\w+[)}]/")  # a folder that a Makefile or a shell names by a variable
+_VARIABLE = re.compile(r"\$[({]\w+[)}]/|\S*\*/")  # a folder that a Makefile or a shell names by a variable, or many
 _DOCUMENT = re.compile(r"[\w./-]*[\w-]\.md\b")
 _LINK = re.compile(r"\]\(([^()\s]+)\)|(?:href|src)=\"([^\"]+)\"")
 _HEADING = re.compile(r"^(#+) +(.+?) *#*$")

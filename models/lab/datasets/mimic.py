@@ -105,7 +105,7 @@ def make(film: _Film, out: Path) -> Made:
         line["negbio"] = {key: mark != "0" for key, mark in zip(CHEXPERT, film.negbio, strict=True) if mark != "-"}
     if film.chexpert and film.negbio:
         counts["labels in which CheXpert and NegBio differ"] = sum(
-            one != other for one, other in zip(film.chexpert, film.negbio, strict=True)
+            first != second for first, second in zip(film.chexpert, film.negbio, strict=True)
         )
     if sentences := _sentences(Path(film.report)):
         line |= {"report": " ".join(sentence["text"] for sentence in sentences), "sentences": sentences}
