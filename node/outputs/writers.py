@@ -129,7 +129,7 @@ def _with_series(header: Dataset) -> Dataset:
     """Derive a series UID for a film without it, because a reference to the film needs a series UID (PS3.3 10.8)."""
     if attributes.text(header, "SeriesInstanceUID"):
         return header
-    named = copy.copy(header)
+    named = copy.deepcopy(header)  # a shallow copy of a pydicom dataset shares its elements
     # Added as a new element, because reading the value of the old element may raise an error.
     named.add_new("SeriesInstanceUID", "UI", derive_uid("series of", str(header.SOPInstanceUID)))
     return named

@@ -129,3 +129,14 @@ def test_an_error_of_the_disk_is_no_fault_of_a_film(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="No such file"):
         source.picture()
+
+
+def test_writing_changes_no_received_header() -> None:
+    header = cr(1)
+    del header.SeriesInstanceUID
+    before = header.to_json()
+
+    received = {str(header.SOPInstanceUID): Source(header=header, picture=lambda: GRAY)}
+
+    assert list(writers.write_objects(report(film()), received, zone=BERLIN, kinds=tuple(OUTPUTS.own)))
+    assert header.to_json() == before
