@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class FindingState(StrEnum):
     """The answer to one prompted finding; indeterminate and uncalibrated mean that a person should look.
 
-    Uncalibrated: not below a threshold that nobody measured on such films. Absent: below it, "not reported" in outputs.
+    Uncalibrated: not below a band that ends at a threshold which nobody measured on such films. Absent: below the band,
+    or left out; "not reported" in outputs.
     """
 
     PRESENT = "present"

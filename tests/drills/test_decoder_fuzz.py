@@ -12,7 +12,7 @@ from node.read import decoding
 from tests.drills.decoder_fuzz import KINDS, MOST_MIB, file_of, mutant, run, running, whole
 from tests.support.service import Service
 
-CASES = 300
+CASES = 100
 """Of each kind."""
 
 LIVE_SECONDS = 3.0

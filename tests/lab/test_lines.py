@@ -192,6 +192,7 @@ def test_a_run_says_which_labels_it_does_not_use() -> None:
         ({"phrases": [{"text": "?", "boxes": [[1, 2, 3]]}]}, "must be four numbers"),
         ({"phrases": [{"words": "?"}]}, "not a film as expected"),
         ({"gray": "equalized"}, "gray must be 'as stored', or left out"),
+        ({"age": 57}, '"age" must be text'),
     ],
 )
 def test_a_mistake_in_a_line_is_told_with_its_place(known: dict[str, object], complaint: str) -> None:

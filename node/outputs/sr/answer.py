@@ -49,7 +49,7 @@ def form_of(asked: AskedQuestion, kind: str) -> Form:
 
 
 def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo, *, form: Form) -> Written:
-    """Write the report on a question; report: of the film alone, without findings (`answers.report_for`)."""
+    """Write the report on a question; report: of the film alone, without findings (`answers.write_objects`)."""
     [film] = report.films
     asked_by = [] if asked.origin is None else [asked.origin.reference]
     is_report = asked.origin is not None and asked.origin.is_report
