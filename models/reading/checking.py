@@ -31,7 +31,8 @@ from models.decisions import Decisions
 from models.engines import FloatArray
 
 NOT_MEASURED: Final = "not_measured"
-"""Says something of a finding that is left out, or "Normal" or "Abnormal" of the film."""
+"""Says something of a finding that is left out, or "Normal" or "Abnormal" of the film, or of a region what is no finding
+that is reported, while not every threshold was measured."""
 CONTRADICTS: Final = "contradicts"
 SIDE_UNKNOWN: Final = "side_unknown"
 WRONG_ZONE: Final = "wrong_zone"
@@ -84,6 +85,8 @@ class Decided:
             return fault_of_place
         if found := never_said(text, names=self._names(index)):
             return found[0].value
+        if not all(self.measured.values()) and not self._asserted(index, text) and prompt.kind is PromptKind.REGION:
+            return NOT_MEASURED
         return None if prompt.kind is PromptKind.REGION or self.is_reported(index) else Fault.DENIAL.value
 
     def stated(self, index: int, text: str) -> str:
@@ -92,13 +95,9 @@ class Decided:
         return stated(text, {self.prompts[place].phrases[0]: self.states[place] for place in asserted})
 
     def maker(self, index: int, text: str) -> By:
-        """Tell whether a generated sentence speaks without a measured threshold.
-
-        One that asserts no finding does if the model has no measured threshold at all.
-        """
-        asserted = [self.states[place] for place in self._asserted(index, text)]
-        is_uncalibrated = FindingState.UNCALIBRATED in asserted if asserted else not any(self.measured.values())
-        return "network_uncalibrated" if is_uncalibrated else "network"
+        """Tell whether a generated sentence asserts a finding without a measured threshold."""
+        states = {self.states[place] for place in self._asserted(index, text)}
+        return "network_uncalibrated" if FindingState.UNCALIBRATED in states else "network"
 
     def _asserted(self, index: int, text: str) -> list[int]:
         """Return the reported findings that a sentence of a prompt asserts, its own first."""

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Final
-
-from pydicom.dataset import Dataset
-from pydicom.uid import (
-    UID,
-    BasicTextSRStorage,
-    Comprehensive3DSRStorage,
-    ComprehensiveSRStorage,
-    GrayscaleSoftcopyPresentationStateStorage,
-    SecondaryCaptureImageStorage,
-)
+from typing import TYPE_CHECKING, Final
 
 from node.domain import About, Subject
 from node.plugs import Table, is_added
+
+if TYPE_CHECKING:  # pydicom takes long to import, and the settings name kinds
+    from pydicom.dataset import Dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,7 +66,7 @@ class OutputKind:
     """
 
     title: str
-    sop_class: UID
+    sop_class: str
     writer: str
     needs_picture: bool = False
     file_name: Callable[[Written, int], str] = file_of_film
@@ -85,31 +78,31 @@ OUTPUTS: Final = Table(
     own={
         "sr": OutputKind(
             title="structured report",
-            sop_class=ComprehensiveSRStorage,
+            sop_class="1.2.840.10008.5.1.4.1.1.88.33",
             writer="node.outputs.sr.report:write",
             file_name=file_of_report,
         ),
         "sr3d": OutputKind(
             title="structured report, 3D form",
-            sop_class=Comprehensive3DSRStorage,
+            sop_class="1.2.840.10008.5.1.4.1.1.88.34",
             writer="node.outputs.sr.report:write_3d",
             file_name=file_of_report,
         ),
         "text": OutputKind(
             title="report as text",
-            sop_class=BasicTextSRStorage,
+            sop_class="1.2.840.10008.5.1.4.1.1.88.11",
             writer="node.outputs.sr.report:write_text",
             file_name=file_of_report,
         ),
         "gsps": OutputKind(
             title="presentation state",
-            sop_class=GrayscaleSoftcopyPresentationStateStorage,
+            sop_class="1.2.840.10008.5.1.4.1.1.11.1",
             writer="node.outputs.gsps:write",
             needs_picture=True,
         ),
         "sc": OutputKind(
             title="picture with boxes",
-            sop_class=SecondaryCaptureImageStorage,
+            sop_class="1.2.840.10008.5.1.4.1.1.7",
             writer="node.outputs.secondary_capture:write",
             needs_picture=True,
         ),

@@ -87,7 +87,7 @@ def writer_of(kind: str) -> Writer:
 
 def sop_class_of(kind: str) -> UID:
     """Return the SOP class of the objects of a kind, rejection notes included."""
-    return rejection.SOP_CLASS if kind == rejection.KIND else OUTPUTS.entry(kind).sop_class
+    return rejection.SOP_CLASS if kind == rejection.KIND else UID(OUTPUTS.entry(kind).sop_class)
 
 
 def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
@@ -101,9 +101,9 @@ def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
 
 def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
     """Return the SOP classes that a destination must accept, each with the entry of its setting that needs it."""
-    wanted = {OUTPUTS.entry(kind).sop_class: kind for kind in kinds_wanted(outputs)}
+    wanted = {sop_class_of(kind): kind for kind in kinds_wanted(outputs)}
     if COMPREHENSIVE_3D.kind in outputs:
-        wanted.setdefault(OUTPUTS.entry(COMPREHENSIVE.kind).sop_class, COMPREHENSIVE_3D.kind)  # of reports on studies
+        wanted.setdefault(sop_class_of(COMPREHENSIVE.kind), COMPREHENSIVE_3D.kind)  # of reports on studies
     return wanted
 
 

@@ -162,6 +162,7 @@ def test_what_else_a_sentence_says_must_fit_the_boxes(index: int, text: str, fau
         (1, "No pulmonary edema is seen.", "denial"),
         (3, "The right lower lung zone is normal.", "denial"),
         (3, "There is a pleural effusion in the right lower zone.", "asserted"),
+        (3, "There is a pleural other in the right lower zone.", "not_measured"),
     ],
 )
 def test_the_same_checks_hold_where_nothing_was_measured(index: int, text: str, fault: str | None) -> None:
@@ -181,8 +182,6 @@ def test_nothing_is_said_of_what_is_left_out() -> None:
     [
         (0, "There is a right pleural effusion.", {0: False, 1: True}, "network_uncalibrated"),
         (3, "There is an effusion in the right lower zone.", {0: False, 1: True}, "network_uncalibrated"),
-        (3, "There is a scar in the right lower zone.", {0: False, 1: True}, "network"),
-        (3, "There is a scar in the right lower zone.", {0: False, 1: False}, "network_uncalibrated"),
     ],
 )
 def test_what_was_not_measured_marks_the_sentence(index: int, text: str, measured: dict[int, bool], by: str) -> None:

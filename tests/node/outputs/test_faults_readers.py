@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import BytesIO
@@ -25,6 +24,7 @@ from node.outputs import gsps, impression, report_json, report_txt, wording
 from node.outputs.corrected_film import correct
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
+from node.outputs.writers import Writer
 from node.read import prompts
 from node.store.correction import Correction, CorrectionKind
 from tests.support import samples, validators
@@ -128,15 +128,12 @@ def judged(case: Case, film: Film) -> Finding:
     return next(found for found in film.findings if found.prompt == case.said[0][1])
 
 
-Write = Callable[..., list[Dataset]]
-
-
 @pytest.mark.parametrize("write", [sr.write, sr.write_3d])
 @pytest.mark.parametrize("name", CASES)
-def test_the_number_of_a_box_is_named_by_who_said_it(name: str, write: Write) -> None:
+def test_the_number_of_a_box_is_named_by_who_said_it(name: str, write: Writer) -> None:
     case, film = CASES[name], corrected(CASES[name].said)
 
-    dataset = dcmread(BytesIO(save_bytes(write(report(film), sources(cr()), BERLIN)[0])))
+    dataset = dcmread(BytesIO(save_bytes(samples.datasets(write, report(film), sources(cr()), BERLIN)[0])))
 
     code = judged(case, film).code.value
     own = [group for group in groups(dataset) if contents(group, "121071")[0].ConceptCodeSequence[0].CodeValue == code]
