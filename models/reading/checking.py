@@ -31,8 +31,8 @@ from models.decisions import Decisions
 from models.engines import FloatArray
 
 NOT_MEASURED: Final = "not_measured"
-"""Says something of a finding that is left out, or "Normal" or "Abnormal" of the film, or of a region what is no finding
-that is reported, while not every threshold was measured."""
+"""Says something of a finding that is left out, or "Normal" or "Abnormal" of the film, or of a region what is no
+reported finding, while not every threshold was measured."""
 CONTRADICTS: Final = "contradicts"
 SIDE_UNKNOWN: Final = "side_unknown"
 WRONG_ZONE: Final = "wrong_zone"

@@ -37,7 +37,7 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
 _OTHER_KINDS: Final[Mapping[str, str]] = {MESSAGE_KIND: "HL7 message", rejection.KIND: "rejection note"}
 """The kinds of outputs that no writer of `outputs.kinds` writes."""
 WITHHELD: Final[Mapping[str, str]] = {
-    "not_measured": "is about a finding that the model leaves out, about the whole film, or about no finding that is reported",
+    "not_measured": "is about a finding that the model leaves out, the whole film, or no finding that is reported",
     "not_named": "does not name its finding or region",
     "denied": "denies a finding that is reported",
     "asserted": "asserts what was not found",

@@ -76,7 +76,7 @@ HOMES = {
     "dbos": ("node/jobs/executor.py", "node/jobs/set_back.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
-    "highdicom": ("node/outputs/", "examples/output_kind/"),
+    "highdicom": ("node/outputs/", "examples/output_kind/", "examples/send_and_read_back/"),
     "hl7apy": ("node/outputs/oru.py",),
     "httpx": ("node/deliver/dicomweb.py",),
     "itsdangerous": ("node/web/sessions.py",),
@@ -99,6 +99,7 @@ HOMES = {
         "node/deliver/associations.py",
         "node/deliver/dicom.py",
         "node/net/pynetdicom_adapter.py",
+        "examples/send_and_read_back/",
     ),
     "pycocotools": ("models/lab/evaluation/detection.py",),
     "pydantic": ("models/tables.py", "node/codec.py", "node/web/"),
@@ -128,6 +129,8 @@ HOMES = {
 
 # Files that a person runs, or that end what is run, and so speak on the terminal.
 COMMANDS = (
+    "examples/ask_a_model/ask_a_model.py",
+    "examples/send_and_read_back/send_and_read_back.py",
     "export/build.py",
     "export/parity.py",
     "models/calibrate.py",
