@@ -73,7 +73,7 @@ def trained(path: Path) -> Line:
 def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, object], unmeasured: list[str]) -> None:
     films, _ = evaluated(written(tmp_path, **known))
 
-    assert films.unmeasured == Counter(unmeasured)
+    assert films.unmeasured() == Counter(unmeasured)
 
 
 def test_a_finding_that_regions_are_not_judged_for_is_unknown(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_training_and_evaluation_know_the_same_of_a_phantom(tmp_path: Path) -> N
     labels: FilmLabels = labels_of(trained(tmp_path / "truth.jsonl"), catalog)
 
     names = [phrases.name for phrases in catalog.classes]
-    assert films.unmeasured == {}
+    assert films.unmeasured() == {}
     assert {names[number]: bool(labels.present[number]) for number in np.flatnonzero(labels.known)} == truth.labels
     assert {names[number] for number in np.flatnonzero(labels.located)} == truth.located
     for region, found in truth.region_findings.items():

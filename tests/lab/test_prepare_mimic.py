@@ -236,7 +236,24 @@ def test_evaluation_measures_the_lines(
     document = figures(folder / file, task, capsys)
 
     assert 0 <= document["tasks"][task][figure] <= 1
-    assert document["not_measured"] == dict(read_films(folder / file, read_manifest(MODEL)).unmeasured)
+    assert document["not_measured"] == dict(read_films(folder / file, read_manifest(MODEL)).unmeasured())
+
+
+PUBLISHED = [("mscxr-out", "detection_mscxr", "map")]
+
+
+@pytest.mark.parametrize(("data_set", "task", "figure"), PUBLISHED)
+def test_tasks_of_the_paper_measure_the_lines(
+    folder: Path, capsys: pytest.CaptureFixture[str], data_set: str, task: str, figure: str
+) -> None:
+    others = ["--choose-on", str(folder / data_set / "validate.jsonl")]
+
+    document = figures(folder / data_set / "test.jsonl", task, capsys, *others)
+
+    assert list(document["tasks"]) == [task]
+    made = document["tasks"][task]
+    assert 0 <= made[figure] <= 1
+    assert made["settings"]["chosen_on"] == "validate.jsonl"
 
 
 def test_boxes_are_joined_as_published() -> None:

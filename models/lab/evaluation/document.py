@@ -18,11 +18,15 @@ TITLES: Final[Mapping[str, str]] = {
     "films": "What films show, thresholds cross-fitted",
     "hints": "Questions about one side",
     "views": "Views and sides, by the view head",
+    "detection_vindr": "Detection, VinDr-CXR",
+    "detection_nih8": "Detection, ChestX-ray14, eight classes",
+    "detection_mscxr": "Detection, MS-CXR",
     "sources": "Which source a normal film is from, by a linear probe on image features",
     "read_sources": "The same of films that a radiologist read as normal",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",
+    "map_on_positives": "mAP, each class on films with a box of it",
     "large_four": "mAP, cardiomegaly, pneumothorax, edema, effusion",
     "consolidation_and_opacity": "mAP, consolidation and opacity",
     "miou": "mIoU, all regions",
@@ -94,7 +98,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "upper": "upper 95 % limit of agreement",
     "error_of_constant": "mean absolute error of always the median",
 }
-_VARIANTS: Final = ("as_read", "decisions", "without_contradictions", "checked", "by_default")
+_VARIANTS: Final = ("trained_classes", "as_read", "decisions", "without_contradictions", "checked", "by_default")
 """The same figures, of something else than the task's own: the rows of the first table say of what."""
 _GROUPED: Final[Mapping[str, str]] = {"by_group": "by group", "by_source": "by source"}
 """Tables of tables: a row for each group, a column for each figure."""
@@ -116,16 +120,20 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "films": "macro_auroc",
     "hints": "accuracy",
     "views": "kept",
+    **dict.fromkeys(("detection_vindr", "detection_nih8", "detection_mscxr"), "map"),
 }
 """The figure of each task in the summary."""
 _MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")
 """What is measured on boxes of regions; so do these."""
 _TABLES: Final[Mapping[str, str]] = {
     "per_class": "by class",
+    "per_class_on_positives": "by class, on films with it",
     "per_region": "by region",
     "per_finding": "by finding, mean of regions",
     "per_reason": "sentences withheld, by reason",
     "positives": "films with it",
+    "settings": "settings; chosen on: the file of other films, or - as published",
+    "scales": "scale of boxes",
     "known": "films of which it is known",
     "intervals": "95 % intervals, by patient",
     "boxed": "boxes on films of people, scale cross-fitted",

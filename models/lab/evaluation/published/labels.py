@@ -1,0 +1,79 @@
+"""The labels that the paper's tasks measure a film by, in the names of their data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.engines import FloatArray
+from models.lab.evaluation.request import PublishedTask
+from models.lab.lines import BoxLine, FilmLine, in_square, meaning_of
+from models.lab.tasks.prompts import DataSet, trained_prompts
+
+LOCATED: Final[Mapping[PublishedTask, DataSet]] = {
+    "detection_vindr": "vindr",
+    "detection_nih8": "nih8",
+    "detection_mscxr": "mscxr",
+}
+"""The data set whose classes a task locates."""
+_CLASSES: Final[Mapping[PublishedTask, frozenset[str]]] = {
+    task: frozenset(prompt.name for prompt in trained_prompts(data_set)) for task, data_set in LOCATED.items()
+}
+_NIH: Final = _CLASSES["detection_nih8"]
+_SPELLINGS: Final = {"Infiltrate": "Infiltration"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PublishedLabels:
+    """What is known of a film; boxes are center-size, in 0..1 of the square that the network sees.
+
+    boxes: the class and the box [4] of each, in the order of the line; located: classes of which all boxes are known
+    """
+
+    boxes: tuple[tuple[str, FloatArray], ...] = ()
+    located: frozenset[str] = frozenset()
+
+    def of(self, classes: Collection[str]) -> dict[str, FloatArray]:
+        """Return the boxes [n, 4] of each of these classes that has any."""
+        found: dict[str, list[FloatArray]] = {}
+        for name, box in self.boxes:
+            if name in classes:
+                found.setdefault(name, []).append(box)
+        return {name: np.stack(own) for name, own in found.items()}
+
+
+def labels_of_line(line: FilmLine, seen: NDArray[np.float64]) -> PublishedLabels:
+    """Read the labels of a line; seen: the edges of the square, in pixels of the film."""
+    return PublishedLabels(
+        boxes=tuple(
+            (name, box)
+            for box_line in line.get("boxes", [])
+            if (name := class_of_box(box_line)) is not None and (box := in_square(box_line["xyxy"], seen)) is not None
+        ),
+        located=frozenset(line.get("located", [])),
+    )
+
+
+def class_of_box(box: BoxLine) -> str | None:
+    """Return the class of a data set that a box is of; None if it is of none, as that of a region."""
+    label = f"nih/{_SPELLINGS.get(box['label'], box['label'])}"
+    if label in _NIH and not {"finding", "region"} & box.keys():
+        return label
+    return meaning_of(box)[1]
+
+
+def published_tasks_of(line: FilmLine) -> set[PublishedTask]:
+    """Return the tasks of the paper that the labels of a line are sufficient for."""
+    named = {name for box in line.get("boxes", []) if (name := class_of_box(box)) is not None}
+    located = {*line.get("located", [])}
+    return {task for task, classes in _CLASSES.items() if classes & named or classes <= located}
+
+
+def measures_box(tasks: Collection[PublishedTask], box: BoxLine) -> bool:
+    """Say whether one of these tasks measures a box by its class."""
+    name = class_of_box(box)
+    return any(name in _CLASSES.get(task, ()) for task in tasks)

@@ -1,0 +1,73 @@
+"""Runs the paper's tasks: chooses their settings on other films where there are some, then measures (spec §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.lab.evaluation.bootstrap import Bootstrap
+from models.lab.evaluation.boxes_file import FileFilms
+from models.lab.evaluation.published import detection
+from models.lab.evaluation.published.detection import Asked, Located
+from models.lab.evaluation.published.labels import LOCATED
+from models.lab.evaluation.published.model import PublishedModel, looked_at
+from models.lab.evaluation.request import PublishedTask
+from models.lab.tasks.prompts import DataSet
+from models.progress import ProgressReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Session:
+    """What all tasks share.
+
+    films: to measure; choose_on: other films, on which settings are chosen, and their name; None: settings as published
+    """
+
+    model: PublishedModel
+    films: FileFilms
+    choose_on: tuple[str, FileFilms] | None
+    bootstrap: Bootstrap
+    report: ProgressReport
+
+
+def figures(
+    model: PublishedModel,
+    films: FileFilms,
+    choose_on: tuple[str, FileFilms] | None,
+    tasks: Sequence[PublishedTask],
+    *,
+    bootstrap: Bootstrap,
+    report: ProgressReport,
+) -> dict[str, dict[str, object]]:
+    """Compute the figures of these tasks, each with its settings.
+
+    choose_on: as of a `Session`
+    Raises ModelError if a film cannot be read.
+    """
+    session = Session(model=model, films=films, choose_on=choose_on, bootstrap=bootstrap, report=report)
+    return {task: _detection(session, LOCATED[task]) for task in tasks}
+
+
+def _detection(session: Session, data_set: DataSet) -> dict[str, object]:
+    """Measure the classes that the paper evaluates, and beside it all of training, where these are more."""
+    made = {
+        name: _detection_of(session, asked, f"{data_set}, {name} classes")
+        for name, asked in detection.questions(session.model, data_set).items()
+    }
+    evaluated = made.pop("evaluated")
+    return evaluated | {f"{name}_classes": figures for name, figures in made.items()}
+
+
+def _detection_of(session: Session, asked: Asked, what: str) -> dict[str, object]:
+    def located(films: FileFilms, stage: str) -> list[Located]:
+        looks = looked_at(session.model, films, session.report, stage=stage)
+        found = (detection.located(session.model, asked, case.published, picture) for case, picture in looks)
+        return [film for film in found if film is not None]
+
+    settings, name = asked.shipped, None
+    if session.choose_on is not None:
+        name, others = session.choose_on
+        settings = detection.chosen(located(others, f"choosing, {what}"), asked)
+    films = located(session.films, f"reading, {what}")
+    measured = detection.measure(films, asked, settings, session.bootstrap)
+    return measured | detection.in_words(settings, asked, chosen_on=name)
