@@ -14,6 +14,7 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.request import PublishedTask
 from models.lab.lines import read_line
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
@@ -74,6 +75,25 @@ def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, objec
     films, _ = evaluated(written(tmp_path, **known))
 
     assert films.unmeasured() == Counter(unmeasured)
+
+
+@pytest.mark.parametrize(
+    ("known", "task", "unmeasured"),
+    [
+        ({"boxes": [{"label": "vindrcxr/Rib fracture", "xyxy": [1, 2, 30, 40]}]}, "detection_vindr", []),
+        ({"boxes": [{"label": "Infiltrate", "xyxy": [1, 2, 30, 40]}]}, "detection_nih8", []),
+        ({"boxes": [{"label": "Pneumonia", "xyxy": [1, 2, 30, 40]}]}, "detection_mscxr", ["boxes of pneumonia"]),
+        ({"phrases": [{"text": "Small effusion.", "boxes": [[1, 2, 30, 40]]}]}, "grounding_mscxr", []),
+        ({"phrases": [{"text": "Small effusion."}]}, "grounding_mscxr", ["located phrases"]),
+    ],
+)
+def test_what_a_task_of_the_paper_measures_is_not_counted(
+    tmp_path: Path, known: dict[str, object], task: PublishedTask, unmeasured: list[str]
+) -> None:
+    films, _ = evaluated(written(tmp_path, **known))
+
+    assert films.unmeasured([task]) == Counter(unmeasured)
+    assert (task in films.published_tasks) == (not unmeasured)
 
 
 def test_a_finding_that_regions_are_not_judged_for_is_unknown(tmp_path: Path) -> None:

@@ -239,7 +239,10 @@ def test_evaluation_measures_the_lines(
     assert document["not_measured"] == dict(read_films(folder / file, read_manifest(MODEL)).unmeasured())
 
 
-PUBLISHED = [("mscxr-out", "detection_mscxr", "map")]
+PUBLISHED = [
+    ("mscxr-out", "detection_mscxr", "map"),
+    ("mscxr-out", "grounding_mscxr", "mask_miou"),
+]
 
 
 @pytest.mark.parametrize(("data_set", "task", "figure"), PUBLISHED)

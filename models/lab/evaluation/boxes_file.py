@@ -128,7 +128,8 @@ def _unmeasured(line: FilmLine, published: Collection[PublishedTask]) -> Iterato
         yield from (f"findings of regions, {name}" for name in found if _judged(name) is None)
         if region not in placed:
             yield from ("findings of regions without a box" for name in found if _judged(name) is not None)
-    yield from ("located phrases" for _ in line.get("phrases", []))
+    measured = "grounding_mscxr" in published
+    yield from ("located phrases" for phrase in line.get("phrases", []) if not (measured and phrase.get("boxes")))
 
 
 def _all_judged(names: Iterable[str]) -> frozenset[str]:

@@ -21,11 +21,14 @@ TITLES: Final[Mapping[str, str]] = {
     "detection_vindr": "Detection, VinDr-CXR",
     "detection_nih8": "Detection, ChestX-ray14, eight classes",
     "detection_mscxr": "Detection, MS-CXR",
+    "grounding_mscxr": "Grounding of phrases, MS-CXR",
     "sources": "Which source a normal film is from, by a linear probe on image features",
     "read_sources": "The same of films that a radiologist read as normal",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",
+    "mask_miou": "mIoU of masks, mean of scores above 0.1 to 0.5",
+    "mask_iou": "IoU of masks at the least score of the settings",
     "map_on_positives": "mAP, each class on films with a box of it",
     "large_four": "mAP, cardiomegaly, pneumothorax, edema, effusion",
     "consolidation_and_opacity": "mAP, consolidation and opacity",
@@ -121,6 +124,7 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "hints": "accuracy",
     "views": "kept",
     **dict.fromkeys(("detection_vindr", "detection_nih8", "detection_mscxr"), "map"),
+    "grounding_mscxr": "mask_miou",
 }
 """The figure of each task in the summary."""
 _MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")
@@ -132,6 +136,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "per_finding": "by finding, mean of regions",
     "per_reason": "sentences withheld, by reason",
     "positives": "films with it",
+    "by_score": "IoU of masks, by the score above which a box counts",
     "settings": "settings; chosen on: the file of other films, or - as published",
     "scales": "scale of boxes",
     "known": "films of which it is known",

@@ -15,6 +15,7 @@ PublishedTask = Literal[
     "detection_vindr",
     "detection_nih8",
     "detection_mscxr",
+    "grounding_mscxr",
 ]
 PUBLISHED_TASKS: Final[tuple[PublishedTask, ...]] = get_args(PublishedTask)
 """The tasks of the paper, by their data sets. They are measured only if they are named."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +27,24 @@ _NIH: Final = _CLASSES["detection_nih8"]
 _SPELLINGS: Final = {"Infiltrate": "Infiltration"}
 
 
+class Phrase(NamedTuple):
+    """A phrase and its boxes [n, 4], center-size; at least one."""
+
+    text: str
+    boxes: FloatArray
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublishedLabels:
     """What is known of a film; boxes are center-size, in 0..1 of the square that the network sees.
 
     boxes: the class and the box [4] of each, in the order of the line; located: classes of which all boxes are known
+    phrases: sorted, each once
     """
 
     boxes: tuple[tuple[str, FloatArray], ...] = ()
     located: frozenset[str] = frozenset()
+    phrases: tuple[Phrase, ...] = ()
 
     def of(self, classes: Collection[str]) -> dict[str, FloatArray]:
         """Return the boxes [n, 4] of each of these classes that has any."""
@@ -55,6 +64,7 @@ def labels_of_line(line: FilmLine, seen: NDArray[np.float64]) -> PublishedLabels
             if (name := class_of_box(box_line)) is not None and (box := in_square(box_line["xyxy"], seen)) is not None
         ),
         located=frozenset(line.get("located", [])),
+        phrases=tuple(_phrases(line, seen)),
     )
 
 
@@ -70,10 +80,24 @@ def published_tasks_of(line: FilmLine) -> set[PublishedTask]:
     """Return the tasks of the paper that the labels of a line are sufficient for."""
     named = {name for box in line.get("boxes", []) if (name := class_of_box(box)) is not None}
     located = {*line.get("located", [])}
-    return {task for task, classes in _CLASSES.items() if classes & named or classes <= located}
+    tasks = {task for task, classes in _CLASSES.items() if classes & named or classes <= located}
+    if any(phrase.get("boxes") for phrase in line.get("phrases", [])):
+        tasks.add("grounding_mscxr")
+    return tasks
 
 
 def measures_box(tasks: Collection[PublishedTask], box: BoxLine) -> bool:
     """Say whether one of these tasks measures a box by its class."""
     name = class_of_box(box)
     return any(name in _CLASSES.get(task, ()) for task in tasks)
+
+
+def _phrases(line: FilmLine, seen: NDArray[np.float64]) -> Iterator[Phrase]:
+    """Return each phrase once, with the boxes of all its mentions that lie in the square."""
+    found: dict[str, list[FloatArray]] = {}
+    for phrase in line.get("phrases", []):
+        boxes = (in_square(edges, seen) for edges in phrase.get("boxes", []))
+        found.setdefault(phrase["text"], []).extend(box for box in boxes if box is not None)
+    for text in sorted(found):
+        if found[text]:
+            yield Phrase(text, np.stack(found[text]))

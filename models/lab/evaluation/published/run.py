@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms
-from models.lab.evaluation.published import detection
+from models.lab.evaluation.published import detection, grounding
 from models.lab.evaluation.published.detection import Asked, Located
+from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED
 from models.lab.evaluation.published.model import PublishedModel, looked_at
 from models.lab.evaluation.request import PublishedTask
@@ -45,7 +47,11 @@ def figures(
     Raises ModelError if a film cannot be read.
     """
     session = Session(model=model, films=films, choose_on=choose_on, bootstrap=bootstrap, report=report)
-    return {task: _detection(session, LOCATED[task]) for task in tasks}
+    makers: dict[PublishedTask, Callable[[], dict[str, object]]] = {
+        "grounding_mscxr": lambda: _grounding(session),
+        **{task: partial(_detection, session, data_set) for task, data_set in LOCATED.items()},
+    }
+    return {task: makers[task]() for task in tasks}
 
 
 def _detection(session: Session, data_set: DataSet) -> dict[str, object]:
@@ -71,3 +77,17 @@ def _detection_of(session: Session, asked: Asked, what: str) -> dict[str, object
     films = located(session.films, f"reading, {what}")
     measured = detection.measure(films, asked, settings, session.bootstrap)
     return measured | detection.in_words(settings, asked, chosen_on=name)
+
+
+def _grounding(session: Session) -> dict[str, object]:
+    def grounded(films: FileFilms, stage: str) -> list[Grounded]:
+        looks = looked_at(session.model, films, session.report, stage=stage)
+        found = (grounding.grounded(session.model, case.published.phrases, picture) for case, picture in looks)
+        return [film for film in found if film is not None]
+
+    settings, name = grounding.Settings(), None
+    if session.choose_on is not None:
+        name, others = session.choose_on
+        settings = grounding.chosen(grounded(others, "choosing, phrases"))
+    films = grounded(session.films, "reading, phrases")
+    return grounding.measure(films, settings, session.bootstrap) | grounding.in_words(settings, chosen_on=name)
