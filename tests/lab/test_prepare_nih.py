@@ -94,10 +94,12 @@ def test_evaluation_measures_the_lines(prepared: Path, capsys: pytest.CaptureFix
     assert document["not_measured"] == dict(films.unmeasured())
 
 
-def test_eight_classes_are_detected_as_published(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eight_classes_are_detected_as_published(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     validate = ["--choose-on", str(prepared / "validate.jsonl")]
 
-    document = figures(prepared / "test.jsonl", "detection_nih8", capsys, *validate)
+    document = figures(prepared / "test.jsonl", "detection_nih8", capsys, *validate, "--out", str(tmp_path))
 
     (task, made), *others = document["tasks"].items()
     assert task == "detection_nih8" and not others, "the tasks of the node are not measured beside it"
@@ -106,6 +108,19 @@ def test_eight_classes_are_detected_as_published(prepared: Path, capsys: pytest.
     assert made["films"] == document["count"] == len(lines(prepared / "test.jsonl"))
     assert (made["settings"]["chosen_on"], made["settings"]["merge"]) == ("validate.jsonl", "enclose")
     assert not any(what.startswith("boxes of") for what in document["not_measured"])
+    table = (tmp_path / "evaluation.md").read_text()
+    assert "### Detection, ChestX-ray14, eight classes" in table and "| chosen on | validate.jsonl |" in table
+
+
+def test_boxes_beside_the_square_are_told(prepared: Path, tmp_path: Path) -> None:
+    (line, *_) = lines(prepared / "test.jsonl")
+    beside = [{"label": "Mass", "xyxy": [-20, -20, -10, -10]}]
+    path = tmp_path / "films.jsonl"
+    path.write_text(json.dumps(line | {"file": str(prepared / line["file"]), "boxes": beside}))
+    request = Request(model=MODEL, data=f"boxes:{path}", tasks=(), published=["detection_nih8"], engine="torch")
+
+    with pytest.raises(ModelError, match="no label of the films lies in the square"):
+        evaluate(request, quiet)
 
 
 @pytest.mark.parametrize(

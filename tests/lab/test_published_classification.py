@@ -87,7 +87,7 @@ def test_regions_are_weighted_by_how_often_they_hold_a_class() -> None:
     scores[:, 0, 1], there[:, 0, 1] = [0.5, 0.1, 0.9, np.nan], [True, False, False, False]
     scores[:, 0, 2], there[:, 0, 2] = 0.5, True
 
-    made = measure_regions(Judged(scores, there), NO_RESAMPLES)
+    made = measure_regions(list(map(Judged, scores, there)), NO_RESAMPLES)
 
     assert made["per_class"] == dict.fromkeys(CIG) | {CIG[0]: (3 * 1 + 1 * 0) / 4, CIG[1]: 0.5}
     assert made["auroc"] == pytest.approx((0.75 + 0.5) / 2)
@@ -101,7 +101,7 @@ def test_regions_agree_with_scikit_learn() -> None:
     scores[rng.random(shape[:2]) < 0.3] = np.nan
     there &= ~np.isnan(scores)
 
-    made = measure_regions(Judged(scores, there), NO_RESAMPLES)
+    made = measure_regions(list(map(Judged, scores, there)), NO_RESAMPLES)
 
     sums, counts = np.zeros(len(CIG)), np.zeros(len(CIG))
     for region in range(len(REGIONS)):
@@ -138,9 +138,11 @@ def test_regions_without_a_box_are_unknown(model: PublishedModel) -> None:
         region_findings={"spine": frozenset({CIG[24]})},
     )
 
-    made = judged(model, vectors_of(model, "cig"), [(labels, picture), (PublishedLabels(), picture)])
+    vectors = vectors_of(model, "cig")
+    made = judged(model, vectors, labels, picture)
 
-    assert made.scores.shape == (1, 29, 53), "a film without judged regions does not count"
-    known = ~np.isnan(made.scores[0]).any(axis=1)
+    assert made is not None and made.scores.shape == (29, 53)
+    known = [bool(row.all()) for row in ~np.isnan(made.scores)]
     assert [name for name, is_known in zip(REGIONS, known, strict=True) if is_known] == ["spine"]
-    assert made.there[0].sum() == 1 and made.there[0, REGIONS.index("spine"), 24]
+    assert made.there.sum() == 1 and made.there[REGIONS.index("spine"), 24]
+    assert judged(model, vectors, PublishedLabels(), picture) is None

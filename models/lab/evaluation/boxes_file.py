@@ -130,7 +130,7 @@ def _unmeasured(line: FilmLine, published: Collection[PublishedTask]) -> Iterato
             yield from (f"findings of regions, {name}" for name in found if _judged(name) is None)
         if region not in placed:
             yield from ("findings of regions without a box" for name in found if _judged(name) is not None)
-    measured = "grounding_mscxr" in published
+    measured = bool({"grounding_mscxr", "region_explanation_mscxr"} & {*published})
     yield from ("located phrases" for phrase in line.get("phrases", []) if not (measured and phrase.get("boxes")))
 
 

@@ -19,7 +19,7 @@ from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.prompt_set import read_questions
 from models.lab.evaluation.published import run as paper
-from models.lab.evaluation.request import PUBLISHED_TASKS, TASKS, PublishedTask, Request, Task
+from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS, TASKS, PublishedTask, Request, Task
 from models.lab.phantoms import PhantomSet, parse_set
 from models.lab.training.split import read_held_out
 from models.manifest import Manifest, read_manifest
@@ -45,7 +45,9 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     observed = run.observe(model, films, tasks, report) if tasks else run.Observed(truths=(), said=())
     figures = _figures(observed, tasks, model, bootstrap, request) if tasks else {}
     if isinstance(films, FileFilms) and published:
-        figures |= paper.figures(model.published, films, choose_on, published, bootstrap=bootstrap, report=report)
+        figures |= paper.figures(
+            model.published, films, choose_on, published, labeler=RuleLabeler(), bootstrap=bootstrap, report=report
+        )
     report("figures")
     document: dict[str, object] = {
         "data": request.data,
@@ -129,14 +131,15 @@ def _choose_on(films: CaseSource, published: Sequence[PublishedTask], request: R
     """Read the films on which settings are chosen. Raises ModelError unless they are other patients' and suffice."""
     if request.choose_on is None:
         return None
-    if not published or not isinstance(films, FileFilms):
-        raise ModelError("--choose-on is for the tasks of the paper; name one with --task, or leave it out")
+    choosing = [task for task in published if task in CHOOSING]
+    if not choosing or not isinstance(films, FileFilms):
+        raise ModelError(f"--choose-on is for the tasks {', '.join(sorted(CHOOSING))}; name one, or leave it out")
     others = read_films(request.choose_on, read_manifest(request.model))
     if shared := films.patients & others.patients:
         raise ModelError(
             f"{len(shared)} patients of {request.choose_on} are measured too; choose on films of other patients"
         )
-    if missing := [task for task in published if task not in others.published_tasks]:
+    if missing := [task for task in choosing if task not in others.published_tasks]:
         raise ModelError(_without_labels(str(request.choose_on), missing[0], sorted(others.published_tasks)))
     return request.choose_on.name, others
 

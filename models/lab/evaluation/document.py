@@ -24,6 +24,9 @@ TITLES: Final[Mapping[str, str]] = {
     "grounding_mscxr": "Grounding of phrases, MS-CXR",
     "region_classification_mscxr": "Class of each box, MS-CXR",
     "region_classification_imagenome": "What regions hold, Chest ImaGenome, 53 classes",
+    "region_explanation_mscxr": "Sentences about boxes, MS-CXR",
+    "region_explanation_imagenome": "Sentences about regions, Chest ImaGenome",
+    "report_mimic": "Reports as published, MIMIC-CXR",
     "sources": "Which source a normal film is from, by a linear probe on image features",
     "read_sources": "The same of films that a radiologist read as normal",
 }
@@ -131,6 +134,7 @@ _HEADLINES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("detection_vindr", "detection_nih8", "detection_mscxr"), "map"),
     "grounding_mscxr": "mask_miou",
     **dict.fromkeys(("region_classification_mscxr", "region_classification_imagenome"), "auroc"),
+    **dict.fromkeys(("region_explanation_mscxr", "region_explanation_imagenome", "report_mimic"), "ce_micro_f1"),
 }
 """The figure of each task in the summary."""
 _MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")

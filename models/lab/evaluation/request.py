@@ -18,9 +18,16 @@ PublishedTask = Literal[
     "grounding_mscxr",
     "region_classification_mscxr",
     "region_classification_imagenome",
+    "region_explanation_mscxr",
+    "region_explanation_imagenome",
+    "report_mimic",
 ]
 PUBLISHED_TASKS: Final[tuple[PublishedTask, ...]] = get_args(PublishedTask)
 """The tasks of the paper, by their data sets. They are measured only if they are named."""
+CHOOSING: Final[frozenset[PublishedTask]] = frozenset(
+    ("detection_vindr", "detection_nih8", "detection_mscxr", "grounding_mscxr")
+)
+"""Those that have settings to choose on other films."""
 
 Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)

@@ -6,7 +6,7 @@ under the ROC curve need no threshold, so nothing is chosen on other films.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ class Classified(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The regions of all films: scores [film, region, class], NaN of unknown regions, and whether a class is there."""
+    """The regions of a film: scores [region, class], NaN of an unknown region, and whether it holds each class."""
 
     scores: NDArray[np.float32]
     there: NDArray[np.bool_]
@@ -99,52 +99,48 @@ def _accuracy(films: Sequence[Classified]) -> float | None:
     return mean([float(right[classes == number].mean()) for number in np.unique(classes)])
 
 
-def judged(model: PublishedModel, classes: ClassVectors, films: Iterable[tuple[PublishedLabels, Picture]]) -> Judged:
-    """Judge the regions of films of Chest ImaGenome; films without judged regions do not count."""
-    scores, there = [], []
-    for labels, picture in films:
-        if not labels.region_findings:
-            continue
-        names = list(labels.region_findings)
-        features = features_of(model, picture, [labels.regions[name] for name in names])
-        table = np.full((len(REGIONS), len(CIG)), np.nan, dtype=np.float32)
-        table[[REGIONS.index(name) for name in names]] = regions.classify_each(
-            features, classes.positive, classes.negative
-        )[0][0]
-        scores.append(table)
-        there.append([[key in labels.region_findings.get(name, ()) for key in CIG] for name in REGIONS])
-    return Judged(np.array(scores, dtype=np.float32), np.array(there, dtype=np.bool_))
+def judged(model: PublishedModel, classes: ClassVectors, labels: PublishedLabels, picture: Picture) -> Judged | None:
+    """Judge the regions of a film of Chest ImaGenome; None if none is judged."""
+    names = list(labels.region_findings)
+    if not names:
+        return None
+    features = features_of(model, picture, [labels.regions[name] for name in names])
+    scores, _ = regions.classify_each(features, classes.positive, classes.negative)
+    table = np.full((len(REGIONS), len(CIG)), np.nan, dtype=np.float32)
+    table[[REGIONS.index(name) for name in names]] = scores[0]
+    there = [[key in labels.region_findings.get(name, ()) for key in CIG] for name in REGIONS]
+    return Judged(table, np.array(there, dtype=np.bool_))
 
 
-def measure_regions(made: Judged, bootstrap: Bootstrap) -> dict[str, object]:
+def measure_regions(films: Sequence[Judged], bootstrap: Bootstrap) -> dict[str, object]:
     """Compute the figures of Chest ImaGenome.
 
     The area of a class is the mean over regions, weighted by how often they hold it; `auroc` is the mean over classes,
     `auroc_weighted` that over all pairs, weighted likewise. A pair that all films have, or none, has no area.
     """
-    everything = np.arange(len(made.scores))
+    scores, there = (np.array(part) for part in zip(*films, strict=True))
+    everything = np.arange(len(films))
 
     def figures(some: Indices) -> Figures:
-        areas, weights = _pairs(made, some)
+        areas, weights = _pairs(scores[some], there[some])
         total = weights.sum()
         return {
             "auroc": mean(list(_per_class(areas, weights).values())),
             "auroc_weighted": float((weights * areas).sum() / total) if total else None,
         }
 
-    by_class = _per_class(*_pairs(made, everything))
+    by_class = _per_class(*_pairs(scores, there))
     return {
         **figures(everything),
         "per_class": by_class,
-        "films": len(made.scores),
-        "regions_with": {name: int(made.there[:, :, number].sum()) for number, name in enumerate(CIG)},
-        "deviations": bootstrap.deviations(figures, len(made.scores)),
+        "films": len(films),
+        "regions_with": {name: int(there[:, :, number].sum()) for number, name in enumerate(CIG)},
+        "deviations": bootstrap.deviations(figures, len(films)),
     }
 
 
-def _pairs(made: Judged, some: Indices) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _pairs(scores: NDArray[np.float32], there: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the area of each pair, and its weight, both [region, class]; 0 and 0 for a pair without an area."""
-    scores, there = made.scores[some], made.there[some]
     areas, weights = np.zeros(there.shape[1:]), there.sum(axis=0).astype(np.float64)
     for region, number in np.ndindex(*areas.shape):
         value = area(there[:, region, number], scores[:, region, number].astype(np.float64), least=1)

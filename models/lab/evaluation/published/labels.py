@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.engines import FloatArray
 from models.lab.evaluation.request import PublishedTask
-from models.lab.lines import BoxLine, FilmLine, in_square, meaning_of
+from models.lab.lines import BoxLine, FilmLine, in_square, meaning_of, report_of
 from models.lab.tasks.labels import CIG
 from models.lab.tasks.prompts import DataSet, trained_prompts
 
@@ -42,6 +42,7 @@ class PublishedLabels:
     boxes: the class and the box [4] of each, in the order of the line; located: classes of which all boxes are known
     phrases: sorted, each once
     regions: [4] by name; region_findings: of those that are judged for all classes of Chest ImaGenome
+    region_texts: the sentences about each region, joined by blanks; report: "" if it is unknown
     """
 
     boxes: tuple[tuple[str, FloatArray], ...] = ()
@@ -49,6 +50,8 @@ class PublishedLabels:
     phrases: tuple[Phrase, ...] = ()
     regions: Mapping[str, FloatArray] = field(default_factory=dict)
     region_findings: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    region_texts: Mapping[str, str] = field(default_factory=dict)
+    report: str = ""
 
     def of(self, classes: Collection[str]) -> dict[str, FloatArray]:
         """Return the boxes [n, 4] of each of these classes that has any."""
@@ -81,6 +84,8 @@ def labels_of_line(line: FilmLine, seen: NDArray[np.float64]) -> PublishedLabels
             for name, found in line.get("region_findings", {}).items()
             if is_judged and name in regions
         },
+        region_texts=_region_texts(line, regions),
+        report=report_of(line).strip(),
     )
 
 
@@ -102,7 +107,11 @@ def published_tasks_of(line: FilmLine) -> set[PublishedTask]:
     if line.get("region_findings") and _is_judged(line):
         tasks.add("region_classification_imagenome")
     if any(phrase.get("boxes") for phrase in line.get("phrases", [])):
-        tasks.add("grounding_mscxr")
+        tasks |= {"grounding_mscxr", "region_explanation_mscxr"}
+    if any(sentence.get("regions") for sentence in line.get("sentences", [])):
+        tasks.add("region_explanation_imagenome")
+    if report_of(line).strip():
+        tasks.add("report_mimic")
     return tasks
 
 
@@ -128,3 +137,12 @@ def _phrases(line: FilmLine, seen: NDArray[np.float64]) -> Iterator[Phrase]:
     for text in sorted(found):
         if found[text]:
             yield Phrase(text, np.stack(found[text]))
+
+
+def _region_texts(line: FilmLine, regions: Collection[str]) -> dict[str, str]:
+    texts: dict[str, list[str]] = {}
+    for sentence in line.get("sentences", []):
+        for region in sentence.get("regions", []):
+            if region in regions:
+                texts.setdefault(region, []).append(sentence["text"].strip())
+    return {region: " ".join(own) for region, own in texts.items()}
