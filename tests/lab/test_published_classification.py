@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from models.lab.evaluation.anatomy import REGIONS
@@ -22,21 +21,15 @@ from models.lab.evaluation.published.classification import (
 )
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
-from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
-from tests.models.test_chex import picture_of, small_network
+from tests.lab.published import small_model
+from tests.models.test_chex import picture_of
 
 NO_RESAMPLES = Bootstrap(resamples=0)
 
 
 @pytest.fixture(scope="module")
 def model() -> PublishedModel:
-    network = small_network(seed=17)
-    return PublishedModel(
-        network=network,
-        phrases=PromptTokenizer(VOCABULARIES),
-        sentences=SentenceTokenizer(VOCABULARIES),
-        picture=lambda gray: network.encode_image(torch.from_numpy(gray[np.newaxis])),
-    )
+    return small_model(seed=17)
 
 
 def scored(rows: list[tuple[str, dict[str, float]]]) -> Classified:

@@ -13,21 +13,15 @@ from models.lab.evaluation.published.labels import Phrase, PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.published.texts import Told, measure, of_phrases, of_regions, of_report, report_questions
 from models.lab.tasks.batch import Picture
-from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
-from tests.models.test_chex import picture_of, small_network
+from tests.lab.published import small_model
+from tests.models.test_chex import picture_of
 
 LEFT, RIGHT = (np.array([x, 0.5, 0.3, 0.6], dtype=np.float32) for x in (0.3, 0.7))
 
 
 @pytest.fixture(scope="module")
 def model() -> PublishedModel:
-    network = small_network(seed=17)
-    return PublishedModel(
-        network=network,
-        phrases=PromptTokenizer(VOCABULARIES),
-        sentences=SentenceTokenizer(VOCABULARIES),
-        picture=lambda gray: network.encode_image(torch.from_numpy(gray[np.newaxis])),
-    )
+    return small_model(seed=17)
 
 
 @pytest.fixture(scope="module")
