@@ -1,6 +1,7 @@
 """Runnable: measures a model on films with known labels (design §8).
 
-    python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--task all|NAME,...] [--json]
+    python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--json]
+        [--task all|paper|NAME,...] [--choose-on FILE.jsonl]
 
 `--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. Exit 0:
 done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
@@ -13,14 +14,33 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from models.command import command_parser, exit_status, run, share
 from models.engines import ENGINES
 from models.lab.evaluation.prompt_set import DEFAULT
-from models.lab.evaluation.request import ABLATIONS, MOST_FALSE, TASKS, TRAINING_FILMS, Request, Task
+from models.lab.evaluation.request import (
+    ABLATIONS,
+    MOST_FALSE,
+    PUBLISHED_TASKS,
+    TASKS,
+    TRAINING_FILMS,
+    PublishedTask,
+    Request,
+    Task,
+)
 
 _ALL_TASKS = "all"
-"""Every task that the labels suffice for; the same as without --task."""
+"""Every task that the labels suffice for but those of the paper; the same as without --task."""
+_PAPER = "paper"
+"""Every task of the paper that the labels suffice for."""
+
+
+class _Tasks(NamedTuple):
+    """The tasks that were asked for; None: all that the labels suffice for."""
+
+    of_node: Sequence[Task] | None = None
+    published: Sequence[PublishedTask] | None = ()
 
 
 def main(arguments: list[str]) -> int:
@@ -36,7 +56,9 @@ def main(arguments: list[str]) -> int:
     request = Request(
         model=options.model,
         data=options.data,
-        tasks=options.task,
+        tasks=options.task.of_node,
+        published=options.task.published,
+        choose_on=options.choose_on,
         engine=options.engine,
         prompts=options.prompts,
         out=options.out,
@@ -64,8 +86,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--task",
         type=_tasks,
+        default=_Tasks(),
         metavar="NAME,...",
-        help=f"of {', '.join(TASKS)}; default: all that the labels of the films suffice for",
+        help=f"of {', '.join(TASKS)}; default: all of these that the labels of the films suffice for; "
+        f"or of the paper's {', '.join(PUBLISHED_TASKS)}, or {_PAPER} for these",
+    )
+    parser.add_argument(
+        "--choose-on",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="films of other patients, on which the settings of the paper's tasks are chosen; default: as published",
     )
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
     parser.add_argument("--prompts", type=Path, default=DEFAULT, metavar="FILE", help="default: the node's chexpert14")
@@ -105,14 +135,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tasks(text: str) -> Sequence[Task] | None:
-    """Read the names of tasks. Returns None for "all"."""
+def _tasks(text: str) -> _Tasks:
+    """Read the names of tasks."""
     names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in (_ALL_TASKS, *TASKS)]:
+    if unknown := [name for name in names if name not in (_ALL_TASKS, _PAPER, *TASKS, *PUBLISHED_TASKS)]:
         raise argparse.ArgumentTypeError(
-            f"there is no task {unknown[0]!r}; choose from {', '.join(TASKS)}, or {_ALL_TASKS}"
+            f"there is no task {unknown[0]!r}; "
+            f"choose from {', '.join((*TASKS, *PUBLISHED_TASKS))}, {_ALL_TASKS}, or {_PAPER}"
         )
-    return None if _ALL_TASKS in names else [task for task in TASKS if task in names]
+    return _Tasks(
+        of_node=None if _ALL_TASKS in names else [task for task in TASKS if task in names],
+        published=None if _PAPER in names else [task for task in PUBLISHED_TASKS if task in names],
+    )
 
 
 def _count(text: str) -> int:

@@ -99,6 +99,8 @@ def read_line(text: str | bytes, *, where: str) -> FilmLine:
         line = cast("FilmLine", json.loads(text))
         if not isinstance(line["file"], str):
             raise TypeError('"file" must be a path')
+        if not isinstance(line.get("truth", {}), dict):
+            raise TypeError("truth is not as expected: it must be an object")
         if not isinstance(line.get("age", ""), str):
             raise TypeError('"age" must be text, as "57"')
         if line.get("gray", AS_STORED) != AS_STORED:

@@ -282,10 +282,10 @@ def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]
 
 def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
     """Say what an output is about; numbers: of the films that are here, by UID."""
-    uid = output.subject.film
+    uid = output.film
     film = numbers.get(uid, "a removed film") if uid else ""
     if output.question:
         return f'the answer to "{output.asked}" on {film}' if output.asked else "the answer to a damaged question"
     if output.films:
         return " and ".join(sorted(numbers.get(film, "a removed film") for film in output.films))
-    return f"cardiothoracic ratio of {film}" if output.subject.about is About.RATIO else film
+    return f"cardiothoracic ratio of {film}" if output.about is About.RATIO else film

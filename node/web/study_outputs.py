@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from node.domain import NO_PART, OutputObject, Subject
+from node.domain import NO_PART, About, OutputObject
 from node.errors import InputError
 from node.jobs.answers import stored_question
 from node.outputs import answer_wording
@@ -19,7 +19,7 @@ class StudyOutput:
     """An output that a round wrote, or that was written for a sent answer.
 
     kind: as `OutputObject.kind`
-    subject: what it is about
+    film, about: SOP Instance UID of the film that it is about, "" if it is about none; and what of it
     films: those of the films that it is about, if it is about some of a study of several patients or accession numbers
     round: its number; None for an answer
     question: id of the question that it answers; "" for an output of a round
@@ -30,7 +30,8 @@ class StudyOutput:
 
     kind: str
     uid: str
-    subject: Subject
+    film: str
+    about: About
     films: tuple[str, ...]
     round: int | None
     question: str
@@ -50,7 +51,8 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
             yield StudyOutput(
                 kind=output.kind,
                 uid=output.sop_instance_uid,
-                subject=output.subject,
+                film=output.subject.film,
+                about=output.subject.about,
                 films=tuple(sorted(mark.films_beside(output))) if mark.parts and _is_of_part(output) else (),
                 round=mark.number,
                 question="",
@@ -64,7 +66,8 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
             yield StudyOutput(
                 kind=output.kind,
                 uid=output.sop_instance_uid,
-                subject=output.subject,
+                film=output.subject.film,
+                about=output.subject.about,
                 films=(),
                 round=None,
                 question=answer.question,

@@ -62,9 +62,9 @@ def trained(path: Path) -> list[TrainingFilm]:
     return list(read_films(path, find_films(FilmSource(file=str(path))), side=32))
 
 
-def figures(path: Path, task: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The document that the shipped model's evaluation of these films gives."""
-    arguments = ["--model", str(VOCABULARIES.parent), "--data", f"boxes:{path}", "--task", task, "--json"]
+def figures(path: Path, task: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
+    """The document that the shipped model's evaluation of these films gives; more: further arguments."""
+    arguments = ["--model", str(VOCABULARIES.parent), "--data", f"boxes:{path}", "--task", task, "--json", *more]
     capsys.readouterr()
     assert evaluate([*arguments, "--engine", "torch", "--training-films", "3", "--resamples", "0"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -305,6 +305,12 @@ def test_without_the_region_filter_every_region_is_reported(model: Path) -> None
         (["--data", "phantoms:2000000:1", "--held-out", "0.3"], "leave --held-out out"),
         (["--data", "boxes:nowhere.jsonl"], "name a file with one film per line"),
         (["--data", "boxes:films.jsonl", "--task", "hints"], "its labels suffice for anatomy, report"),
+        (["--data", "boxes:films.jsonl", "--task", "detection_vindr"], "no labels for the task detection_vindr"),
+        (["--data", "phantoms:2000000:1", "--task", "detection_mscxr"], "no labels for the task detection_mscxr"),
+        (
+            ["--data", "boxes:films.jsonl", "--choose-on", "films.jsonl"],
+            "--choose-on is for the tasks",
+        ),
         (["--data", "boxes:films.jsonl", "--prompts", "nowhere.toml"], "name a prompt set"),
         (["--data", "boxes:films.jsonl", "--prompts", "films.jsonl"], "is not a prompt set"),
         (["--data", "boxes:films.jsonl", "--model", "nowhere"], "name a model directory"),

@@ -14,7 +14,9 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.request import PublishedTask
 from models.lab.lines import read_line
+from models.lab.tasks.labels import CIG
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
@@ -73,7 +75,37 @@ def trained(path: Path) -> Line:
 def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, object], unmeasured: list[str]) -> None:
     films, _ = evaluated(written(tmp_path, **known))
 
-    assert films.unmeasured == Counter(unmeasured)
+    assert films.unmeasured() == Counter(unmeasured)
+
+
+@pytest.mark.parametrize(
+    ("known", "task", "unmeasured"),
+    [
+        ({"boxes": [{"label": "vindrcxr/Rib fracture", "xyxy": [1, 2, 30, 40]}]}, "detection_vindr", []),
+        ({"boxes": [{"label": "Infiltrate", "xyxy": [1, 2, 30, 40]}]}, "detection_nih8", []),
+        ({"boxes": [{"label": "Pneumonia", "xyxy": [1, 2, 30, 40]}]}, "detection_mscxr", ["boxes of pneumonia"]),
+        ({"phrases": [{"text": "Small effusion.", "boxes": [[1, 2, 30, 40]]}]}, "grounding_mscxr", []),
+        ({"phrases": [{"text": "Small effusion."}]}, "grounding_mscxr", ["located phrases"]),
+        ({"boxes": [{"label": "mscxr/Edema", "xyxy": [1, 2, 30, 40]}]}, "region_classification_mscxr", []),
+        (
+            {"boxes": [LUNG], "region_findings": {"right lung": [HERNIA]}, "region_known": sorted(CIG)},
+            "region_classification_imagenome",
+            [],
+        ),
+        (
+            {"boxes": [LUNG], "region_findings": {"right lung": [HERNIA]}, "region_known": [HERNIA]},
+            "region_classification_imagenome",
+            [f"findings of regions, {HERNIA}"],
+        ),
+    ],
+)
+def test_what_a_task_of_the_paper_measures_is_not_counted(
+    tmp_path: Path, known: dict[str, object], task: PublishedTask, unmeasured: list[str]
+) -> None:
+    films, _ = evaluated(written(tmp_path, **known))
+
+    assert films.unmeasured([task]) == Counter(unmeasured)
+    assert (task in films.published_tasks) == (not unmeasured)
 
 
 def test_a_finding_that_regions_are_not_judged_for_is_unknown(tmp_path: Path) -> None:
@@ -148,7 +180,7 @@ def test_training_and_evaluation_know_the_same_of_a_phantom(tmp_path: Path) -> N
     labels: FilmLabels = labels_of(trained(tmp_path / "truth.jsonl"), catalog)
 
     names = [phrases.name for phrases in catalog.classes]
-    assert films.unmeasured == {}
+    assert films.unmeasured() == {}
     assert {names[number]: bool(labels.present[number]) for number in np.flatnonzero(labels.known)} == truth.labels
     assert {names[number] for number in np.flatnonzero(labels.located)} == truth.located
     for region, found in truth.region_findings.items():

@@ -11,6 +11,7 @@ import pytest
 from models.lab.datasets.imagenome import joined
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
 from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.request import CHOOSING
 from models.lab.training.catalog import catalog_of
 from models.lab.training.labels import labels_of
 from models.manifest import read_manifest
@@ -236,7 +237,46 @@ def test_evaluation_measures_the_lines(
     document = figures(folder / file, task, capsys)
 
     assert 0 <= document["tasks"][task][figure] <= 1
-    assert document["not_measured"] == dict(read_films(folder / file, read_manifest(MODEL)).unmeasured)
+    assert document["not_measured"] == dict(read_films(folder / file, read_manifest(MODEL)).unmeasured())
+
+
+PUBLISHED = [
+    ("mscxr-out", "detection_mscxr", "map"),
+    ("mscxr-out", "grounding_mscxr", "mask_miou"),
+    ("mscxr-out", "region_classification_mscxr", "auroc"),
+    ("mscxr-out", "region_explanation_mscxr", "rouge_l"),
+    ("cig-out", "region_explanation_imagenome", "ce_micro_f1"),
+    ("mimic-out", "report_mimic", "ce_micro_f1"),
+]
+
+
+@pytest.mark.parametrize(("data_set", "task", "figure"), PUBLISHED)
+def test_tasks_of_the_paper_measure_the_lines(
+    folder: Path, capsys: pytest.CaptureFixture[str], data_set: str, task: str, figure: str
+) -> None:
+    others = ["--choose-on", str(folder / data_set / "validate.jsonl")] if task in CHOOSING else []
+
+    document = figures(folder / data_set / "test.jsonl", task, capsys, *others)
+
+    assert list(document["tasks"]) == [task]
+    made = document["tasks"][task]
+    assert 0 <= made[figure] <= 1
+    assert made.get("settings", {}).get("chosen_on") == ("validate.jsonl" if others else None)
+
+
+def test_regions_are_classified_as_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    films = lines(folder / "cig-out" / "validate.jsonl")
+    films[0]["region_findings"]["left lung"] = []
+    path = folder / "cig-out" / "mixed.jsonl"
+    path.write_text("".join(json.dumps(film) + "\n" for film in films))
+
+    document = figures(path, "region_classification_imagenome", capsys)
+
+    made = document["tasks"]["region_classification_imagenome"]
+    assert made["films"] == len(films) and made["regions_with"][EFFUSION] == len(films) - 1
+    # One pair alone is on some films and not on others.
+    assert made["auroc"] == made["auroc_weighted"] == made["per_class"][EFFUSION] is not None
+    assert not any(what.startswith("findings of regions") for what in document["not_measured"])
 
 
 def test_boxes_are_joined_as_published() -> None:

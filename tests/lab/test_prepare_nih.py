@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from models.errors import ModelError
 from models.lab.datasets.nih import halves
 from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.request import Request
 from models.manifest import read_manifest
 from models.prepare import main
+from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
 from tests.lab.datasets import chest_xray_14, figures, lines, trained
 
@@ -86,7 +91,58 @@ def test_evaluation_measures_the_lines(prepared: Path, capsys: pytest.CaptureFix
     assert films.tasks == {"detection", "report", "sentences", "films", "views"}
     document = figures(prepared / "test.jsonl", "detection", capsys)
     assert 0 <= document["tasks"]["detection"]["map"] <= 1
-    assert document["not_measured"] == dict(films.unmeasured)
+    assert document["not_measured"] == dict(films.unmeasured())
+
+
+def test_eight_classes_are_detected_as_published(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validate = ["--choose-on", str(prepared / "validate.jsonl")]
+
+    document = figures(prepared / "test.jsonl", "detection_nih8", capsys, *validate, "--out", str(tmp_path))
+
+    (task, made), *others = document["tasks"].items()
+    assert task == "detection_nih8" and not others, "the tasks of the node are not measured beside it"
+    assert 0 <= made["map"] <= made["map_on_positives"] <= 1
+    assert list(made["per_class"])[3] == "nih/Infiltration" and len(made["scales"]) == 8
+    assert made["films"] == document["count"] == len(lines(prepared / "test.jsonl"))
+    assert (made["settings"]["chosen_on"], made["settings"]["merge"]) == ("validate.jsonl", "enclose")
+    assert not any(what.startswith("boxes of") for what in document["not_measured"])
+    table = (tmp_path / "evaluation.md").read_text()
+    assert "### Detection, ChestX-ray14, eight classes" in table and "| chosen on | validate.jsonl |" in table
+
+
+def test_boxes_beside_the_square_are_told(prepared: Path, tmp_path: Path) -> None:
+    (line, *_) = lines(prepared / "test.jsonl")
+    beside = [{"label": "Mass", "xyxy": [-20, -20, -10, -10]}]
+    path = tmp_path / "films.jsonl"
+    path.write_text(json.dumps(line | {"file": str(prepared / line["file"]), "boxes": beside}))
+    request = Request(model=MODEL, data=f"boxes:{path}", tasks=(), published=["detection_nih8"], engine="torch")
+
+    with pytest.raises(ModelError, match="no label of the films lies in the square"):
+        evaluate(request, quiet)
+
+
+@pytest.mark.parametrize(
+    ("others", "complaint"),
+    [
+        ("test", "patients of {} are measured too; choose on films of other patients"),
+        ("train", "{} has no labels for the task detection_nih8"),
+        ("nowhere", "{} cannot be read"),
+    ],
+)
+def test_settings_are_chosen_on_films_of_others(prepared: Path, others: str, complaint: str) -> None:
+    path = prepared / f"{others}.jsonl"
+    request = Request(
+        model=MODEL, data=f"boxes:{prepared / 'test.jsonl'}", tasks=(), published=["detection_nih8"], choose_on=path
+    )
+
+    with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
+        evaluate(request, quiet)
+
+
+def test_all_tasks_of_the_paper_are_those_with_labels(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(figures(prepared / "test.jsonl", "paper", capsys)["tasks"]) == ["detection_nih8"]
 
 
 def test_halves_divide_patients_and_boxes() -> None:

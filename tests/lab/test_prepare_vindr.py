@@ -108,11 +108,27 @@ def test_training_reads_the_lines(prepared: Path) -> None:
 
 def test_evaluation_counts_what_it_has_no_task_for(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     films = read_films(prepared / "test.jsonl", read_manifest(MODEL))
-    assert films.unmeasured["boxes of vindrcxr/Cardiomegaly"] == 1
+    assert films.unmeasured()["boxes of vindrcxr/Cardiomegaly"] == 1
 
     document = figures(prepared / "test.jsonl", "sentences", capsys)
 
-    assert document["count"] == 3 and document["not_measured"] == dict(films.unmeasured)
+    assert document["count"] == 3 and document["not_measured"] == dict(films.unmeasured())
+
+
+def test_classes_are_detected_as_published(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = figures(prepared / "test.jsonl", "detection_vindr", capsys)
+
+    made = document["tasks"]["detection_vindr"]
+    assert (len(made["per_class"]), len(made["trained_classes"]["per_class"])) == (15, 22)
+    assert made["films"] == 3, "films without boxes count too"
+    assert made["settings"] == {
+        "chosen_on": None,
+        "scored_by": "both",
+        "temperature": 0.5,
+        "merge": "suppress",
+        "overlap": 0.25,
+    }
+    assert not any(what.startswith("boxes of") for what in document["not_measured"])
 
 
 @pytest.mark.parametrize(

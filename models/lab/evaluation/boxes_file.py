@@ -5,13 +5,14 @@
 
 A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
 class of ChestX-ray14 is absent if its label is missing; boxes imply absence only on a film without any finding, and
-where `located` says that all boxes of a class are given. What no task measures is counted (`unmeasured`).
+where `located` says that all boxes of a class are given. What no task measures is counted (`unmeasured`); the tasks
+of the paper measure only if they are asked for.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -22,7 +23,8 @@ from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.chexpert import CHEXPERT, NIH_LABELS, OTHER_NIH_LABELS, labels_of_whole
 from models.lab.evaluation.cases import EvaluationCase, SideQuestion, Truth, shown
-from models.lab.evaluation.request import Task
+from models.lab.evaluation.published.labels import labels_of_line, measures_box, published_tasks_of
+from models.lab.evaluation.request import PublishedTask, Task
 from models.lab.lines import FilmLine, HintLine, in_square, is_whole, meaning_of, patient_of, read_line, report_of
 from models.lab.phantoms import FINDINGS
 from models.lab.phantoms.truth import CIG_CLASSES
@@ -56,9 +58,18 @@ class FileFilms:
         return len(self._lines)
 
     @property
-    def unmeasured(self) -> Counter[str]:
-        """How many labels the films have that no task measures, by what they are."""
-        return Counter(what for line in self._lines for what in _unmeasured(line))
+    def published_tasks(self) -> frozenset[PublishedTask]:
+        """The tasks of the paper that the labels of at least one film are sufficient for."""
+        return frozenset(task for line in self._lines for task in published_tasks_of(line))
+
+    @property
+    def patients(self) -> frozenset[str]:
+        """The patients of the films."""
+        return frozenset(map(patient_of, self._lines))
+
+    def unmeasured(self, published: Collection[PublishedTask] = ()) -> Counter[str]:
+        """Count the labels that no task measures, by what they are; published: the tasks of the paper that are run."""
+        return Counter(what for line in self._lines for what in _unmeasured(line, published))
 
     def name(self, index: int) -> str:
         """Return the path of a film, as its line gives it."""
@@ -78,7 +89,10 @@ class FileFilms:
             )
         seen = square(columns, rows, self._manifest.input)
         gray = shown(np.asarray(pixels, dtype=np.uint8), "voi" if "gray" in line else self._manifest.gray)
-        return EvaluationCase(name=path.stem, gray=gray, truth=_truth(line, np.array(seen, dtype=np.float64)))
+        edges = np.array(seen, dtype=np.float64)
+        return EvaluationCase(
+            name=path.stem, gray=gray, truth=_truth(line, edges), published=labels_of_line(line, edges)
+        )
 
 
 def read_films(path: Path, manifest: Manifest, *, held_out: HeldOut | None = None) -> FileFilms:
@@ -99,22 +113,25 @@ def read_films(path: Path, manifest: Manifest, *, held_out: HeldOut | None = Non
     return FileFilms(path, lines, manifest)
 
 
-def _unmeasured(line: FilmLine) -> Iterator[str]:
-    """Name each label of a line that no task measures."""
+def _unmeasured(line: FilmLine, published: Collection[PublishedTask]) -> Iterator[str]:
+    """Name each label of a line that no task measures; published: the tasks of the paper that are run."""
     yield from (f"{key} of truth, which training alone reads" for key in line.get("truth", {}) if key != "present")
     for box in line.get("boxes", []):
         region, finding = meaning_of(box)
-        if region is None and finding not in _DETECTED:
+        if region is None and finding not in _DETECTED and not measures_box(published, box):
             yield f"boxes of {finding or box['label']}"
     yield from (f"labels of {name}" for name in line.get("nih_labels", []) if name in OTHER_NIH_LABELS)
     yield from (f"labels of {name}" for name in line.get("labels", {}) if name not in CHEXPERT)
     yield from ("labels by NegBio, beside those that count" for _ in line.get("negbio", {}))
     placed = {meaning_of(box)[0] for box in line.get("boxes", [])}
+    all_judged = "region_classification_imagenome" in {*published} & published_tasks_of(line)
     for region, found in line.get("region_findings", {}).items():
-        yield from (f"findings of regions, {name}" for name in found if _judged(name) is None)
+        if not (all_judged and region in placed):
+            yield from (f"findings of regions, {name}" for name in found if _judged(name) is None)
         if region not in placed:
             yield from ("findings of regions without a box" for name in found if _judged(name) is not None)
-    yield from ("located phrases" for _ in line.get("phrases", []))
+    measured = bool({"grounding_mscxr", "region_explanation_mscxr"} & {*published})
+    yield from ("located phrases" for phrase in line.get("phrases", []) if not (measured and phrase.get("boxes")))
 
 
 def _all_judged(names: Iterable[str]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from models.engines import FloatArray
 from models.lab.chexpert import labels_of_whole
+from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.request import TASKS, Task
 from models.lab.evaluation.views import Kind
 from models.lab.phantoms import FINDINGS, OTHER_KINDS, Phantom, PhantomSet, hints_of, other_film, phantom
@@ -68,12 +69,14 @@ class Truth:
 class EvaluationCase:
     """One film, upright, gray [row, column] in 0..1 as the model expects it.
 
+    published: what the tasks of the paper measure it by
     others: makes films beside it that are no frontal chest films, by what they are
     """
 
     name: str
     gray: FloatArray
     truth: Truth
+    published: PublishedLabels = field(default_factory=PublishedLabels)
     others: Callable[[], Mapping[Kind, FloatArray]] = dict
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,8 @@ from models.lab.evaluation.document import markdown, rounded
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.prompt_set import read_questions
-from models.lab.evaluation.request import TASKS, Request, Task
+from models.lab.evaluation.published import run as paper
+from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS, TASKS, PublishedTask, Request, Task
 from models.lab.phantoms import PhantomSet, parse_set
 from models.lab.training.split import read_held_out
 from models.manifest import Manifest, read_manifest
@@ -31,27 +33,27 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     began = time.monotonic()
     data = _data(request)
     films = _films(data, request, read_manifest(request.model))
-    unmeasured = _unmeasured(films, report)
+    published = _published(films, request)
+    choose_on = _choose_on(films, published, request)
     tasks = _tasks(films, request, read_manifest(request.model))
+    unmeasured = _unmeasured(films, published, report)
     questions = read_questions(request.prompts)
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)
     model = _open(request)
-    observed = run.observe(model, films, tasks, report)
+    bootstrap = Bootstrap(resamples=request.resamples)
+    observed = run.observe(model, films, tasks, report) if tasks else run.Observed(truths=(), said=())
+    figures = _figures(observed, tasks, model, bootstrap, request) if tasks else {}
+    if isinstance(films, FileFilms) and published:
+        figures |= paper.figures(
+            model.published, films, choose_on, published, labeler=RuleLabeler(), bootstrap=bootstrap, report=report
+        )
     report("figures")
     document: dict[str, object] = {
         "data": request.data,
         "count": len(films),
         "not_measured": unmeasured,
-        "tasks": run.figures(
-            observed,
-            tasks,
-            model=model,
-            habits=references.training_habits(request.training_films),
-            labeler=RuleLabeler(),
-            bootstrap=Bootstrap(resamples=request.resamples),
-            most_false=request.false_findings,
-        ),
+        "tasks": figures,
         "model": {
             "name": model.manifest.name,
             "version": model.manifest.version,
@@ -65,7 +67,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "resamples": request.resamples,
         "training_films": request.training_films,
     }
-    if request.out is not None and request.pictures:
+    if request.out is not None and request.pictures and tasks:
         document["pictures"] = write_sheets(
             request.out, films, observed.truths, observed.said, rule=model.manifest.input, count=request.pictures
         )
@@ -75,6 +77,20 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         (request.out / "evaluation.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         (request.out / "evaluation.md").write_text(markdown(document), encoding="utf-8")
     return document
+
+
+def _figures(
+    observed: run.Observed, tasks: Sequence[Task], model: EvaluatedModel, bootstrap: Bootstrap, request: Request
+) -> dict[str, dict[str, object]]:
+    return run.figures(
+        observed,
+        tasks,
+        model=model,
+        habits=references.training_habits(request.training_films),
+        labeler=RuleLabeler(),
+        bootstrap=bootstrap,
+        most_false=request.false_findings,
+    )
 
 
 def _data(request: Request) -> PhantomSet | Path:
@@ -95,12 +111,42 @@ def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> Cas
     return Phantoms(data, manifest)
 
 
-def _unmeasured(films: CaseSource, report: ProgressReport) -> dict[str, int]:
+def _unmeasured(films: CaseSource, published: Sequence[PublishedTask], report: ProgressReport) -> dict[str, int]:
     """Count the labels that no task measures, and say so; of phantoms all are measured."""
-    counts = dict(sorted(films.unmeasured.items())) if isinstance(films, FileFilms) else {}
+    counts = dict(sorted(films.unmeasured(published).items())) if isinstance(films, FileFilms) else {}
     if counts:
         report("not measured by any task: " + ", ".join(f"{count} {what}" for what, count in counts.items()))
     return counts
+
+
+def _published(films: CaseSource, request: Request) -> list[PublishedTask]:
+    """Choose the tasks of the paper: those that were asked for, or all that are possible."""
+    possible = films.published_tasks if isinstance(films, FileFilms) else frozenset[PublishedTask]()
+    if request.published is not None and (missing := [task for task in request.published if task not in possible]):
+        raise ModelError(_without_labels(request.data, missing[0], sorted(possible)))
+    return [task for task in PUBLISHED_TASKS if task in (possible if request.published is None else request.published)]
+
+
+def _choose_on(films: CaseSource, published: Sequence[PublishedTask], request: Request) -> tuple[str, FileFilms] | None:
+    """Read the films on which settings are chosen. Raises ModelError unless they are other patients' and suffice."""
+    if request.choose_on is None:
+        return None
+    choosing = [task for task in published if task in CHOOSING]
+    if not choosing or not isinstance(films, FileFilms):
+        raise ModelError(f"--choose-on is for the tasks {', '.join(sorted(CHOOSING))}; name one, or leave it out")
+    others = read_films(request.choose_on, read_manifest(request.model))
+    if shared := films.patients & others.patients:
+        raise ModelError(
+            f"{len(shared)} patients of {request.choose_on} are measured too; choose on films of other patients"
+        )
+    if missing := [task for task in choosing if task not in others.published_tasks]:
+        raise ModelError(_without_labels(str(request.choose_on), missing[0], sorted(others.published_tasks)))
+    return request.choose_on.name, others
+
+
+def _without_labels(data: str, task: str, possible: Sequence[str]) -> str:
+    suffice = f"its labels suffice for {', '.join(possible)}" if possible else "see docs/model/data.md"
+    return f"{data} has no labels for the task {task}; {suffice}"
 
 
 def _tasks(films: CaseSource, request: Request, manifest: Manifest) -> list[Task]:
@@ -112,9 +158,7 @@ def _tasks(films: CaseSource, request: Request, manifest: Manifest) -> list[Task
     if "views" in request.tasks and manifest.views is None:
         raise ModelError(f"{request.model} has no view head; train one, or leave out the task views")
     if missing := [task for task in request.tasks if task not in possible]:
-        raise ModelError(
-            f"{request.data} has no labels for the task {missing[0]}; its labels suffice for {', '.join(possible)}"
-        )
+        raise ModelError(_without_labels(request.data, missing[0], possible))
     return list(request.tasks)
 
 

@@ -18,17 +18,32 @@ TITLES: Final[Mapping[str, str]] = {
     "films": "What films show, thresholds cross-fitted",
     "hints": "Questions about one side",
     "views": "Views and sides, by the view head",
+    "detection_vindr": "Detection, VinDr-CXR",
+    "detection_nih8": "Detection, ChestX-ray14, eight classes",
+    "detection_mscxr": "Detection, MS-CXR",
+    "grounding_mscxr": "Grounding of phrases, MS-CXR",
+    "region_classification_mscxr": "Class of each box, MS-CXR",
+    "region_classification_imagenome": "What regions hold, Chest ImaGenome, 53 classes",
+    "region_explanation_mscxr": "Sentences about boxes, MS-CXR",
+    "region_explanation_imagenome": "Sentences about regions, Chest ImaGenome",
+    "report_mimic": "Reports as published, MIMIC-CXR",
     "sources": "Which source a normal film is from, by a linear probe on image features",
     "read_sources": "The same of films that a radiologist read as normal",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",
+    "mask_miou": "mIoU of masks, mean of scores above 0.1 to 0.5",
+    "mask_iou": "IoU of masks at the least score of the settings",
+    "map_on_positives": "mAP, each class on films with a box of it",
     "large_four": "mAP, cardiomegaly, pneumothorax, edema, effusion",
     "consolidation_and_opacity": "mAP, consolidation and opacity",
     "miou": "mIoU, all regions",
     "lungs": "mIoU, lungs",
     "lungs_and_heart": "mIoU, lungs and heart",
     "others": "mIoU, other regions",
+    "auroc": "AUROC, mean of classes",
+    "balanced_accuracy": "accuracy of the likeliest class, mean of classes",
+    "auroc_weighted": "AUROC, mean of region-finding pairs, weighted by how often regions hold the finding",
     "auroc_pooled": "AUROC, pooled",
     "auroc_per_pair": "AUROC, mean of region-finding pairs",
     "ce_micro_f1": "CE micro F1, CheXpert classes",
@@ -94,7 +109,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "upper": "upper 95 % limit of agreement",
     "error_of_constant": "mean absolute error of always the median",
 }
-_VARIANTS: Final = ("as_read", "decisions", "without_contradictions", "checked", "by_default")
+_VARIANTS: Final = ("trained_classes", "as_read", "decisions", "without_contradictions", "checked", "by_default")
 """The same figures, of something else than the task's own: the rows of the first table say of what."""
 _GROUPED: Final[Mapping[str, str]] = {"by_group": "by group", "by_source": "by source"}
 """Tables of tables: a row for each group, a column for each figure."""
@@ -116,16 +131,24 @@ _HEADLINES: Final[Mapping[str, str]] = {
     "films": "macro_auroc",
     "hints": "accuracy",
     "views": "kept",
+    **dict.fromkeys(("detection_vindr", "detection_nih8", "detection_mscxr"), "map"),
+    "grounding_mscxr": "mask_miou",
+    **dict.fromkeys(("region_classification_mscxr", "region_classification_imagenome"), "auroc"),
+    **dict.fromkeys(("region_explanation_mscxr", "region_explanation_imagenome", "report_mimic"), "ce_micro_f1"),
 }
 """The figure of each task in the summary."""
 _MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")
 """What is measured on boxes of regions; so do these."""
 _TABLES: Final[Mapping[str, str]] = {
     "per_class": "by class",
+    "per_class_on_positives": "by class, on films with it",
     "per_region": "by region",
     "per_finding": "by finding, mean of regions",
     "per_reason": "sentences withheld, by reason",
     "positives": "films with it",
+    "by_score": "IoU of masks, by the score above which a box counts",
+    "settings": "settings; chosen on: the file of other films, or - as published",
+    "scales": "scale of boxes",
     "known": "films of which it is known",
     "intervals": "95 % intervals, by patient",
     "boxed": "boxes on films of people, scale cross-fitted",

@@ -27,6 +27,7 @@ from models.lab.evaluation.anatomy import REGIONS
 from models.lab.evaluation.cases import EvaluationCase
 from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.prompt_set import Questions
+from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import Ablation, Task
 from models.lab.evaluation.views import Kind, SeenView
 from models.lab.phantoms import FINDINGS
@@ -121,6 +122,16 @@ class EvaluatedModel:
         """
         own = self._own(manifest)
         return ChexReader(own, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
+
+    @property
+    def published(self) -> PublishedModel:
+        """The network for the tasks of the paper, on films as this engine encodes them."""
+        return PublishedModel(
+            network=self._network,
+            phrases=self._phrases,
+            sentences=self._sentences,
+            picture=lambda gray: _picture(self.reader.look(gray)),
+        )
 
     def observe(self, case: EvaluationCase, tasks: Collection[Task]) -> Observation:
         """Run everything that these tasks need on one film."""

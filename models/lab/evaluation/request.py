@@ -11,6 +11,23 @@ from models.lab.evaluation.prompt_set import DEFAULT
 
 Task = Literal["detection", "anatomy", "region_classification", "report", "sentences", "films", "hints", "views"]
 TASKS: Final[tuple[Task, ...]] = get_args(Task)
+PublishedTask = Literal[
+    "detection_vindr",
+    "detection_nih8",
+    "detection_mscxr",
+    "grounding_mscxr",
+    "region_classification_mscxr",
+    "region_classification_imagenome",
+    "region_explanation_mscxr",
+    "region_explanation_imagenome",
+    "report_mimic",
+]
+PUBLISHED_TASKS: Final[tuple[PublishedTask, ...]] = get_args(PublishedTask)
+"""The tasks of the paper, by their data sets. They are measured only if they are named."""
+CHOOSING: Final[frozenset[PublishedTask]] = frozenset(
+    ("detection_vindr", "detection_nih8", "detection_mscxr", "grounding_mscxr")
+)
+"""Those that have settings to choose on other films."""
 
 Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
@@ -25,7 +42,8 @@ TRAINING_FILMS: Final = 200
 class Request:
     """One evaluation.
 
-    tasks: None for all that the labels suffice for; pictures: films on each contact sheet
+    tasks, published: None for all that the labels suffice for; pictures: films on each contact sheet
+    choose_on: a file of other films, on which the settings of published tasks are chosen; None: as published
     held_out: use only patients that a run held out, a share or a file; resamples: for deviations, 0 for none
     false_findings: the most that may be called present on the mean film without a finding, by cross-fitted thresholds
     """
@@ -33,6 +51,8 @@ class Request:
     model: Path
     data: str
     tasks: Sequence[Task] | None = None
+    published: Sequence[PublishedTask] | None = ()
+    choose_on: Path | None = None
     engine: str = "onnx"
     prompts: Path = DEFAULT
     out: Path | None = None

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
-from pydicom.uid import Comprehensive3DSRStorage
+from pydicom.uid import UID, Comprehensive3DSRStorage
 
 from node.deliver import dicom
 from node.outputs.kinds import OUTPUTS
@@ -34,7 +34,7 @@ def kinds() -> Rows:
     """Return the kinds of objects with their SOP classes."""
     return [
         ("output", "SOP class", "UID"),
-        *((f"`{kind}`", *named(output.sop_class)) for kind, output in OUTPUTS.own.items()),
+        *((f"`{kind}`", *named(UID(output.sop_class))) for kind, output in OUTPUTS.own.items()),
     ]
 
 

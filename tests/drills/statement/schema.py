@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Final
 
 from node.outputs.kinds import OUTPUTS
+from tests.paths import REPOSITORY
 
-PATH: Final = Path(__file__).parents[2] / "helm" / "values.schema.json"
+PATH: Final = REPOSITORY / "helm" / "values.schema.json"
 _PLACE: Final = re.compile(r'(?<="output": {"anyOf": \[{"enum": )\[[^]]*\]')
 
 

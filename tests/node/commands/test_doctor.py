@@ -86,13 +86,18 @@ def test_after_the_node_has_stopped_its_ports_are_free(site: Site) -> None:
     assert done.returncode == 0, done.stdout
     content = json.loads(done.stdout)
     assert content["passed"] is True
-    assert {check["name"] for check in content["checks"] if check["state"] != "ok"} == {"model findings", "clock"}
+    assert {check["name"] for check in content["checks"] if check["state"] != "ok"} == {
+        "model findings",
+        "model thresholds",
+        "clock",
+    }
     assert [check["name"] for check in content["checks"]] == [
         "storage",
         "database ledger.sqlite",
         "database engine.sqlite",
         "model",
         "model findings",
+        "model thresholds",
         "model graphs",
         "port listener",
         "port http",

@@ -44,7 +44,7 @@ def states(checks: Iterable[Check]) -> list[CheckState]:
 def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path, phantom_model: Path) -> None:
     checks = checked(with_model(tmp_path, phantom_model, engine="tensorrt"))
 
-    assert states(checks) == [CheckState.OK, *[CheckState.NOTE] * 4, CheckState.OK, CheckState.NOTE]
+    assert states(checks) == [CheckState.OK, *[CheckState.NOTE] * 5, CheckState.OK, CheckState.NOTE]
     assert "runtime onnx answers" in checks[0].message and "chexpert14" in checks[0].message
     assert "onnx runs instead of tensorrt" in checks[1].message and "--target tensorrt" in checks[1].message
     assert "onnx runs instead of onnx-cuda" in checks[2].message
@@ -53,8 +53,9 @@ def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path,
         "never reported, because nobody showed that this model recognizes them well enough: "
         "atelectasis, fracture, pneumonia, support devices"
     )
-    assert "of the tolerance" in checks[5].message
-    assert (checks[6].name, checks[6].message) == ("model GPU", "PyTorch finds none")
+    assert "python -m models.calibrate" in checks[5].message
+    assert "of the tolerance" in checks[6].message
+    assert (checks[7].name, checks[7].message) == ("model GPU", "PyTorch finds none")
     assert not (tmp_path / "node").exists()
 
 

@@ -1,0 +1,1 @@
+"""Packages that add to a node, and programs that use one; nothing of the node imports them."""

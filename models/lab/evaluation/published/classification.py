@@ -1,0 +1,154 @@
+"""What given boxes hold: the class of each box of MS-CXR, and 53 classes of each region of Chest ImaGenome (spec §9.4).
+
+The boxes of a film see each other, as published; films are read one by one, so none sees the padding of others. Areas
+under the ROC curve need no threshold, so nothing is chosen on other films.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.engines import FloatArray
+from models.lab.evaluation.anatomy import REGIONS
+from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
+from models.lab.evaluation.curves import area_under_curve
+from models.lab.evaluation.published.labels import PublishedLabels
+from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.regions import area
+from models.lab.tasks import regions
+from models.lab.tasks.batch import Picture
+from models.lab.tasks.prompts import ClassVectors, DataSet, class_prompts, embed_classes
+
+MSCXR = tuple(prompt.name for prompt in class_prompts("mscxr"))
+CIG = tuple(prompt.name for prompt in class_prompts("cig"))
+
+
+class Classified(NamedTuple):
+    """The boxes of a film: the class of each [box], by its number, and the score of every class, [box, class]."""
+
+    classes: NDArray[np.intp]
+    scores: FloatArray
+
+
+class Judged(NamedTuple):
+    """The regions of a film: scores [region, class], NaN of an unknown region, and whether it holds each class."""
+
+    scores: NDArray[np.float32]
+    there: NDArray[np.bool_]
+
+
+def vectors_of(model: PublishedModel, data_set: DataSet) -> ClassVectors:
+    """Embed the classes of a data set."""
+    with torch.inference_mode():
+        return embed_classes(model.network, model.phrases, class_prompts(data_set))
+
+
+def features_of(model: PublishedModel, picture: Picture, boxes: Sequence[FloatArray]) -> Tensor:
+    """Compute the features [1, box, dim] of the boxes [4] of a film, which see each other."""
+    given = torch.from_numpy(np.stack(boxes)[np.newaxis])
+    return regions.features_together(model.network, picture, given, torch.zeros(given.shape[:2], dtype=torch.bool))
+
+
+def classified(
+    model: PublishedModel, classes: ClassVectors, labels: PublishedLabels, picture: Picture
+) -> Classified | None:
+    """Classify the boxes of a film of MS-CXR; None if it has none."""
+    own = [(MSCXR.index(name), box) for name, box in labels.boxes if name in MSCXR]
+    if not own:
+        return None
+    features = features_of(model, picture, [box for _, box in own])
+    scores, _ = regions.classify_one(features, classes.positive)
+    return Classified(np.array([number for number, _ in own], dtype=np.intp), scores[0])
+
+
+def measure_boxes(films: Sequence[Classified], bootstrap: Bootstrap) -> dict[str, object]:
+    """Compute the figures of MS-CXR: each class against the rest, over all boxes of all films."""
+
+    def areas(some: Indices) -> dict[str, float | None]:
+        classes = np.concatenate([films[film].classes for film in some])
+        scores = np.concatenate([films[film].scores for film in some]).astype(np.float64)
+        return {name: area_under_curve(classes == number, scores[:, number]) for number, name in enumerate(MSCXR)}
+
+    def figures(some: Indices) -> Figures:
+        return {
+            "auroc": mean(list(areas(some).values())),
+            "balanced_accuracy": _accuracy([films[film] for film in some]),
+        }
+
+    everything = np.arange(len(films))
+    classes = np.concatenate([film.classes for film in films])
+    return {
+        **figures(everything),
+        "per_class": areas(everything),
+        "films": len(films),
+        "boxes_of": {name: int((classes == number).sum()) for number, name in enumerate(MSCXR)},
+        "deviations": bootstrap.deviations(figures, len(films)),
+    }
+
+
+def _accuracy(films: Sequence[Classified]) -> float | None:
+    """Return the share of boxes whose likeliest class is the right one, as a mean over the classes."""
+    classes = np.concatenate([film.classes for film in films])
+    right = np.concatenate([film.scores.argmax(axis=1) for film in films]) == classes
+    return mean([float(right[classes == number].mean()) for number in np.unique(classes)])
+
+
+def judged(model: PublishedModel, classes: ClassVectors, labels: PublishedLabels, picture: Picture) -> Judged | None:
+    """Judge the regions of a film of Chest ImaGenome; None if none is judged."""
+    names = list(labels.region_findings)
+    if not names:
+        return None
+    features = features_of(model, picture, [labels.regions[name] for name in names])
+    scores, _ = regions.classify_each(features, classes.positive, classes.negative)
+    table = np.full((len(REGIONS), len(CIG)), np.nan, dtype=np.float32)
+    table[[REGIONS.index(name) for name in names]] = scores[0]
+    there = [[key in labels.region_findings.get(name, ()) for key in CIG] for name in REGIONS]
+    return Judged(table, np.array(there, dtype=np.bool_))
+
+
+def measure_regions(films: Sequence[Judged], bootstrap: Bootstrap) -> dict[str, object]:
+    """Compute the figures of Chest ImaGenome.
+
+    The area of a class is the mean over regions, weighted by how often they hold it; `auroc` is the mean over classes,
+    `auroc_weighted` that over all pairs, weighted likewise. A pair that all films have, or none, has no area.
+    """
+    scores, there = (np.array(part) for part in zip(*films, strict=True))
+    everything = np.arange(len(films))
+
+    def figures(some: Indices) -> Figures:
+        areas, weights = _pairs(scores[some], there[some])
+        total = weights.sum()
+        return {
+            "auroc": mean(list(_per_class(areas, weights).values())),
+            "auroc_weighted": float((weights * areas).sum() / total) if total else None,
+        }
+
+    by_class = _per_class(*_pairs(scores, there))
+    return {
+        **figures(everything),
+        "per_class": by_class,
+        "films": len(films),
+        "regions_with": {name: int(there[:, :, number].sum()) for number, name in enumerate(CIG)},
+        "deviations": bootstrap.deviations(figures, len(films)),
+    }
+
+
+def _pairs(scores: NDArray[np.float32], there: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the area of each pair, and its weight, both [region, class]; 0 and 0 for a pair without an area."""
+    areas, weights = np.zeros(there.shape[1:]), there.sum(axis=0).astype(np.float64)
+    for region, number in np.ndindex(*areas.shape):
+        value = area(there[:, region, number], scores[:, region, number].astype(np.float64), least=1)
+        areas[region, number] = value or 0.0
+        weights[region, number] *= value is not None
+    return areas, weights
+
+
+def _per_class(areas: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, float | None]:
+    totals, sums = weights.sum(axis=0), (weights * areas).sum(axis=0)
+    return {name: float(sums[n] / totals[n]) if totals[n] else None for n, name in enumerate(CIG)}

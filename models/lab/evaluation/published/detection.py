@@ -1,0 +1,144 @@
+"""Detection of the classes of VinDr-CXR, ChestX-ray14 and MS-CXR: mAP over IoU 0.1 to 0.7 (spec §9.2).
+
+All classes of a data set are asked together. A film counts if it has a box of one of them, or if it is known to have
+none; on such a film every class without a box is absent. So a box on a film without the class lowers the figure, as
+published; `map_on_positives` leaves these films out, class by class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.published.labels import PublishedLabels
+from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.tuning import OVERLAPS, SCALES
+from models.lab.tasks import detection
+from models.lab.tasks.batch import Picture
+from models.lab.tasks.detection import SHIPPED, DetectionSettings
+from models.lab.tasks.prompts import ClassPrompt, ClassVectors, DataSet, class_prompts, embed_classes, trained_prompts
+from models.network.detector import Detection
+
+_TEMPERATURES: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Asked:
+    """Classes that are asked together, and the published settings of their data set."""
+
+    names: tuple[str, ...]
+    vectors: ClassVectors
+    shipped: DetectionSettings
+
+
+class Located(NamedTuple):
+    """A film's labels, and the boxes of each class before they are scored."""
+
+    labels: PublishedLabels
+    found: Detection
+
+
+def questions(model: PublishedModel, data_set: DataSet) -> dict[str, Asked]:
+    """Return the classes to ask: those that the paper evaluates, and if it trains with more, all of these too."""
+    evaluated, trained = class_prompts(data_set), trained_prompts(data_set)
+    sets = {"evaluated": evaluated} | ({"trained": trained} if trained != evaluated else {})
+    return {name: _asked(model, prompts, SHIPPED[data_set]) for name, prompts in sets.items()}
+
+
+def _asked(model: PublishedModel, prompts: Sequence[ClassPrompt], shipped: DetectionSettings) -> Asked:
+    with torch.inference_mode():
+        vectors = embed_classes(model.network, model.phrases, prompts)
+    return Asked(names=tuple(prompt.name for prompt in prompts), vectors=vectors, shipped=shipped)
+
+
+def located(model: PublishedModel, asked: Asked, labels: PublishedLabels, picture: Picture) -> Located | None:
+    """Locate the classes on a film; None if the film does not count."""
+    if not labels.of(asked.names) and not {*asked.names} <= labels.located:
+        return None
+    return Located(labels, detection.locate(model.network, picture, asked.vectors.located_by))
+
+
+def chosen(films: Sequence[Located], asked: Asked) -> DetectionSettings:
+    """Choose a scale for each class, then how boxes are scored, then the overlap; among equals the first.
+
+    Scales nearest 1 come first. The order and the values are those of the published code (spec §9.2).
+    """
+    start = asked.shipped
+    by_scale = {
+        scale: precision(films, asked, replace(start, scales=(scale,) * len(asked.names))).per_class()
+        for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))
+    }
+    scales = tuple(max(by_scale, key=lambda scale: by_scale[scale][name] or 0.0) for name in asked.names)
+    scaled = replace(start, scales=scales)
+    scored = [
+        replace(scaled, by_prompts=False, by_weights=True),
+        replace(scaled, by_prompts=True, by_weights=False, temperature=1.0),
+        *(replace(scaled, by_prompts=True, by_weights=True, temperature=value) for value in _TEMPERATURES),
+    ]
+    best = _best(films, asked, scored)
+    if best.merge == "enclose":
+        return best
+    return _best(films, asked, [replace(best, overlap=overlap) for overlap in OVERLAPS])
+
+
+def _best(films: Sequence[Located], asked: Asked, settings: Sequence[DetectionSettings]) -> DetectionSettings:
+    return max(settings, key=lambda some: mean(list(precision(films, asked, some).per_class().values())) or 0.0)
+
+
+def precision(
+    films: Sequence[Located], asked: Asked, settings: DetectionSettings, *, on_positives: bool = False
+) -> Precision:
+    """Compare scored and merged boxes with the true ones; on_positives: a class counts on films with a box of it."""
+    truths, found = [], []
+    for labels, proposed in films:
+        boxes = labels.of(asked.names)
+        truths.append(Truth(boxes=boxes, located=frozenset(boxes if on_positives else asked.names)))
+        (rows,) = detection.detections(proposed, asked.vectors, settings)
+        found.append(Detections(rows[:, :4], rows[:, 4].astype(np.intp), rows[:, 5]))
+    return Precision(truths, found, classes=asked.names)
+
+
+def measure(
+    films: Sequence[Located], asked: Asked, settings: DetectionSettings, bootstrap: Bootstrap
+) -> dict[str, object]:
+    """Compute all figures of detection with these settings."""
+    with_negatives = precision(films, asked, settings)
+    on_positives = precision(films, asked, settings, on_positives=True)
+
+    def figures(some: Indices | None = None) -> Figures:
+        return {
+            name: mean(list(measured.per_class(some).values()))
+            for name, measured in (("map", with_negatives), ("map_on_positives", on_positives))
+        }
+
+    boxes = [labels.of(asked.names) for labels, _ in films]
+    return {
+        **figures(),
+        "per_class": with_negatives.per_class(),
+        "per_class_on_positives": on_positives.per_class(),
+        "films": len(films),
+        "films_with": {name: sum(name in own for own in boxes) for name in asked.names},
+        "deviations": bootstrap.deviations(figures, len(films)),
+    }
+
+
+def in_words(settings: DetectionSettings, asked: Asked, *, chosen_on: str | None) -> dict[str, object]:
+    """Return settings as they stand beside a result; chosen_on: the name of a file, None if they are as published."""
+    by = {(True, False): "prompts", (False, True): "weights", (True, True): "both"}
+    return {
+        "settings": {
+            "chosen_on": chosen_on,
+            "scored_by": by[settings.by_prompts, settings.by_weights],
+            "temperature": settings.temperature,
+            "merge": settings.merge,
+            "overlap": settings.overlap,
+        },
+        "scales": dict(zip(asked.names, settings.scales or (1.0,) * len(asked.names), strict=True)),
+    }

@@ -1,0 +1,143 @@
+"""Grounding of the phrases of MS-CXR: mIoU of masks, and mAP over IoU 0.1 to 0.7 (spec §9.3).
+
+The phrases of a film are asked together, each once, without the padding of other films. A mask is what the boxes above
+a score cover, on 1024 x 1024 pixels; intersections and unions are summed over all phrases before they are divided, as
+published. For mAP each phrase is a film of its own, and all are of one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models import boxes as unit_boxes
+from models.engines import FloatArray
+from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.published.labels import Phrase
+from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.tuning import OVERLAPS, SCALES
+from models.lab.tasks import grounding
+from models.lab.tasks.batch import Picture, fill_up
+from models.lab.tasks.grounding import GroundingSettings
+from models.lab.tasks.prompts import embed
+from models.network.detector import Detection
+
+SIDE: Final = 1024
+LEAST_SCORES: Final = (0.1, 0.2, 0.3, 0.4, 0.5)
+_PUBLISHED_SCORE: Final = 0.3
+_PHRASE: Final = "phrase"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """boxes: how they are scaled and suppressed; least_score: above which a box counts for `mask_iou`."""
+
+    boxes: GroundingSettings = field(default_factory=GroundingSettings)
+    least_score: float = _PUBLISHED_SCORE
+
+
+class Grounded(NamedTuple):
+    """A film's phrases, and what the network proposes for each; padding: [1, S], nowhere True."""
+
+    phrases: tuple[Phrase, ...]
+    found: Detection
+    padding: Tensor
+
+
+def grounded(model: PublishedModel, phrases: tuple[Phrase, ...], picture: Picture) -> Grounded | None:
+    """Locate the phrases of a film; None if it has none."""
+    if not phrases:
+        return None
+    vectors, padding = fill_up([embed(model.network, model.phrases, [(phrase.text,) for phrase in phrases])])
+    return Grounded(phrases, grounding.locate(model.network, picture, vectors, padding), padding)
+
+
+def chosen(films: Sequence[Grounded]) -> Settings:
+    """Choose the scale, then the overlap, by mAP, then the least score by the overlap of masks; of equals the first."""
+    scales = [GroundingSettings(scale=scale) for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))]
+    scaled = max(scales, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
+    overlaps = [scaled, *(replace(scaled, overlap=overlap) for overlap in OVERLAPS)]
+    boxes = max(overlaps, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
+    by_score = _ratios(_mask_pixels(films, boxes).sum(axis=0))
+    return Settings(boxes=boxes, least_score=LEAST_SCORES[int(by_score.argmax())])
+
+
+def measure(films: Sequence[Grounded], settings: Settings, bootstrap: Bootstrap) -> dict[str, object]:
+    """Compute all figures of grounding."""
+    counts = [len(film.phrases) for film in films]
+    own = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+    pixels, precision = _mask_pixels(films, settings.boxes), _precision(films, settings.boxes)
+    place = LEAST_SCORES.index(settings.least_score)
+
+    def figures(some: Indices) -> Figures:
+        phrases = np.concatenate([own[film] for film in some])
+        ratios = _ratios(pixels[phrases].sum(axis=0))
+        return {
+            "mask_miou": mean(ratios.tolist()),
+            "mask_iou": float(ratios[place]),
+            "map": precision.per_class(phrases)[_PHRASE],
+        }
+
+    ratios = _ratios(pixels.sum(axis=0)).tolist()
+    return {
+        **figures(np.arange(len(films))),
+        "by_score": {f"{score:g}": ratio for score, ratio in zip(LEAST_SCORES, ratios, strict=True)},
+        "films": len(films),
+        "phrases": sum(counts),
+        "deviations": bootstrap.deviations(figures, len(films)),
+    }
+
+
+def in_words(settings: Settings, *, chosen_on: str | None) -> dict[str, object]:
+    """Return settings as they stand beside a result; chosen_on: the name of a file, None if they are as published."""
+    return {
+        "settings": {
+            "chosen_on": chosen_on,
+            "scale": settings.boxes.scale,
+            "overlap": settings.boxes.overlap,
+            "least_score": settings.least_score,
+        }
+    }
+
+
+def mask(boxes: FloatArray) -> NDArray[np.bool_]:
+    """Return the pixels [SIDE, SIDE] that center-size boxes [n, 4] cover; edges are cut to whole pixels."""
+    covered = np.zeros((SIDE, SIDE), dtype=np.bool_)
+    corners = unit_boxes.to_corners(boxes).clip(0, 1)
+    for left, top, right, bottom in (SIDE * corners).astype(np.intp).tolist():
+        covered[top:bottom, left:right] = True
+    return covered
+
+
+def _mask_pixels(films: Sequence[Grounded], settings: GroundingSettings) -> NDArray[np.int64]:
+    """Count the pixels that masks share and that either covers: [phrase, least score, 2]."""
+    counted = []
+    for phrases, found, padding in films:
+        (of_film,) = grounding.groundings(found, padding, settings)
+        for phrase, rows in zip(phrases, of_film, strict=True):
+            true = mask(phrase.boxes)
+            masks = [mask(rows[rows[:, 4] > least, :4]) for least in LEAST_SCORES]
+            counted.append([[int((true & own).sum()), int((true | own).sum())] for own in masks])
+    return np.array(counted, dtype=np.int64)
+
+
+def _ratios(pixels: NDArray[np.int64]) -> NDArray[np.float64]:
+    ratios: NDArray[np.float64] = pixels[:, 0] / np.maximum(pixels[:, 1], 1)
+    return ratios
+
+
+def _precision(films: Sequence[Grounded], settings: GroundingSettings) -> Precision:
+    truths, boxes = [], []
+    for phrases, found, padding in films:
+        (of_film,) = grounding.groundings(found, padding, settings)
+        for phrase, rows in zip(phrases, of_film, strict=True):
+            truths.append(Truth(boxes={_PHRASE: phrase.boxes}, located=frozenset({_PHRASE})))
+            boxes.append(Detections(rows[:, :4], np.zeros(len(rows), dtype=np.intp), rows[:, 4]))
+    return Precision(truths, boxes, classes=(_PHRASE,))

@@ -1,0 +1,117 @@
+"""What is written: about given boxes of MS-CXR and Chest ImaGenome, and reports of MIMIC-CXR (spec §9.1 and 9.4).
+
+Generated texts are compared with the true ones by the figures of the task `report`. A film's labels are those that the
+labeler finds in its true text, as published. A report is made and selected as published, with its error (BUG-8), but
+without leaving out boxes at random (BUG-6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from language.labels import Labeler
+from models.contract import PromptKind, ReaderPrompt
+from models.lab.evaluation import reports
+from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.published.classification import features_of
+from models.lab.evaluation.published.labels import PublishedLabels
+from models.lab.evaluation.published.model import PublishedModel
+from models.lab.tasks import report
+from models.lab.tasks.batch import Picture, as_array
+from models.lab.tasks.prompts import embed
+from models.manifest import ReportRule
+from models.reading.deduplicate import similarity_of
+
+
+class Told(NamedTuple):
+    """The true and the generated texts of a film, in the same order."""
+
+    true: tuple[str, ...]
+    generated: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReportQuestions:
+    """The prompts of a report [prompt, dim], which of them ask for a pathology, and these and their opposites."""
+
+    prompts: Tensor
+    pathologies: tuple[bool, ...]
+    positive: Tensor
+    negative: Tensor
+
+
+def of_phrases(model: PublishedModel, labels: PublishedLabels, picture: Picture) -> Told | None:
+    """Explain each box of each phrase of a film; None if it has none."""
+    pairs = [(phrase.text, box) for phrase in labels.phrases for box in phrase.boxes]
+    if not pairs:
+        return None
+    features = features_of(model, picture, [box for _, box in pairs])
+    return Told(tuple(text for text, _ in pairs), _written(model, features[0]))
+
+
+def of_regions(model: PublishedModel, labels: PublishedLabels, picture: Picture) -> Told | None:
+    """Explain each region of a film that its report speaks of; None if it speaks of none. All regions are seen."""
+    names = list(labels.regions)
+    told = [place for place, name in enumerate(names) if labels.region_texts.get(name)]
+    if not told:
+        return None
+    features = features_of(model, picture, [labels.regions[name] for name in names])
+    return Told(tuple(labels.region_texts[names[place]] for place in told), _written(model, features[0, told]))
+
+
+def report_questions(model: PublishedModel, prompts: Sequence[ReaderPrompt]) -> ReportQuestions:
+    """Embed the prompts of a report."""
+    judged = [prompt for prompt in prompts if prompt.kind is not PromptKind.REGION]
+    with torch.inference_mode():
+        return ReportQuestions(
+            prompts=embed(model.network, model.phrases, [prompt.phrases for prompt in prompts]),
+            pathologies=tuple(prompt.kind is not PromptKind.REGION for prompt in prompts),
+            positive=embed(model.network, model.phrases, [prompt.phrases for prompt in judged]),
+            negative=embed(model.network, model.phrases, [prompt.negatives for prompt in judged]),
+        )
+
+
+def of_report(model: PublishedModel, asked: ReportQuestions, labels: PublishedLabels, picture: Picture) -> Told | None:
+    """Write the report of a film; None if it has no true one."""
+    if not labels.report:
+        return None
+    _, _, preference, features = model.network.find(*picture, asked.prompts.unsqueeze(0))
+    noted = report.positiveness(features, asked.positive, asked.negative)
+    chosen = report.gets_sentence(noted, asked.pathologies)[0]
+    sentences = _written(model, features[0, torch.from_numpy(chosen)])
+    similarity = similarity_of(as_array(embed(model.network, model.phrases, [(text,) for text in sentences])))
+    kept = report.published_selection(similarity, as_array(preference)[0], rule=ReportRule())
+    return Told((labels.report,), (" ".join(sentences[own.sentence] for own in kept),))
+
+
+def measure(films: Sequence[Told], labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
+    """Compare the texts of all films; deviations are over resampled films."""
+    counts = [len(film.true) for film in films]
+    own = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+    true, generated = ([text for film in films for text in film[side]] for side in (0, 1))
+    truths = [
+        Truth(report=text, labels=labels) for text, labels in zip(true, reports.said_of(labeler, true), strict=True)
+    ]
+    labels = reports.labels_of(truths, reports.said_of(labeler, generated), labeler.classes)
+
+    def figures(some: Indices) -> Figures:
+        return reports.efficacy(labels, np.concatenate([own[film] for film in some]))
+
+    return {
+        **reports.measure(truths, generated, labeler, Bootstrap(resamples=0)),
+        "films": len(films),
+        "texts": len(true),
+        "deviations": bootstrap.deviations(figures, len(films)),
+    }
+
+
+def _written(model: PublishedModel, features: Tensor) -> tuple[str, ...]:
+    """Generate a sentence for each feature [sentence, dim], greedily."""
+    return tuple(model.sentences.decode(ids) for ids in model.network.write(features).tolist())
