@@ -109,9 +109,8 @@ def _check(options: argparse.Namespace) -> int:
 def _read(options: argparse.Namespace) -> int:
     from models import progress
     from node.commands import read_files
-    from node.config import CHEX
     from node.read import prompts
-    from node.read.film_rule import not_calibrated
+    from node.read.manifest import not_calibrated
 
     local, prompt_set = zone(options.timezone), prompts.load(options.prompts)
     outcomes: Counter[str] = Counter()
@@ -125,7 +124,7 @@ def _read(options: argparse.Namespace) -> int:
         studies = read_files.collect(options.paths, on_file=tell)
         read_files.check_folder(options.out)
         reader = _reader(options, prompt_set)
-        if options.reader == CHEX and (text := not_calibrated(options.model, prompt_set)):
+        if text := not_calibrated(options.model, prompt_set, reader=options.reader):
             show(text)
         try:
             for report in read_files.read(

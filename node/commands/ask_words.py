@@ -19,8 +19,8 @@ from node.jobs.earlier_films import NOT_IN_ORDER, files_are_in_order, obstacle_o
 from node.outputs.answer_json import answer_to_json
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts
-from node.read.change_error import read_change_error
 from node.read.film import answer_film, answer_picture
+from node.read.manifest import read_change_error
 from node.read.model import Reader
 
 

@@ -1,6 +1,6 @@
 """The node's interface to the network: the `Reader` protocol, and the reader that opens a model directory.
 
-But for the contract, this file and its neighbors `person`, `film_rule` and `gpu` import `models` inside functions only:
+But for the contract, this file and its neighbors `person`, `manifest` and `gpu` import `models` inside functions only:
 the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
 """
 

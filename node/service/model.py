@@ -7,11 +7,11 @@ from functools import partial
 
 from models.contract import PromptKind
 from node import log
-from node.config import CHEX, Settings
+from node.config import Settings
 from node.dicom.identity import VERSION
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
-from node.read.film_rule import not_calibrated
+from node.read.manifest import not_calibrated
 from node.read.model import Reader
 from node.read.open_model import OpenModel, open_configured
 from node.service.promotion import admit
@@ -53,7 +53,8 @@ def open_model(
         prompts=prompts.title,
         weights_sha256=identity.weights_sha256,
     )
-    if reader is None and settings.model.reader == CHEX and (text := not_calibrated(settings.model.directory, prompts)):
+    own = settings.model
+    if reader is None and (text := not_calibrated(own.directory, prompts, reader=own.reader)):
         log.get().warning("model.not_calibrated", message=text)
     return model
 

@@ -10,7 +10,7 @@ from node.config import CHEX, Settings
 from node.domain import JsonObject, ModelIdentity
 from node.errors import InputError
 from node.prompt_set import PromptSet
-from node.read.threshold_changes import read_threshold_changes
+from node.read.manifest import read_threshold_changes
 from node.store.promotions import LEAST_FILMS, Promotions, key_of
 
 

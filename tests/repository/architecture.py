@@ -42,10 +42,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
         "models": (
-            *(
-                f"node/read/{name}.py"
-                for name in ("model", "person", "film_rule", "gpu", "change_error", "threshold_changes")
-            ),
+            *(f"node/read/{name}.py" for name in ("model", "person", "manifest", "gpu")),
             "node/__main__.py",
         ),
         "language": ("node/",),

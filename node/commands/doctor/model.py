@@ -12,8 +12,8 @@ from node.checks import Check, note, ok
 from node.config import CHEX, GPU_ENGINES, ModelSettings, Settings
 from node.prompt_set import PromptSet
 from node.read import prompts
-from node.read.film_rule import not_calibrated, read_film_rule
 from node.read.gpu import read_engine_files, read_gpu
+from node.read.manifest import not_calibrated, read_film_rule
 from node.read.model import Reader, check_files, open_reader
 
 _NAME: Final = "model"
@@ -47,7 +47,7 @@ def check_model(settings: Settings) -> Iterator[Check]:
     for fallback in reader.fallbacks:
         yield note(f"{_NAME} engine", f"{identity.engine} runs instead of {fallback.engine}: {_reason(fallback)}")
     yield from _left_out(model, prompt_set)
-    if model.reader == CHEX and (text := not_calibrated(model.directory, prompt_set)):
+    if text := not_calibrated(model.directory, prompt_set, reader=model.reader):
         yield note(f"{_NAME} thresholds", text)
     yield from _parity(reader)
     if model.reader == CHEX and model.engine in GPU_ENGINES:

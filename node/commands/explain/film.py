@@ -15,7 +15,7 @@ from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
 from node.outputs.patient import leaves_out
 from node.read import decoding, pixel_format, routing
-from node.read.film_rule import FilmRule, read_film_rule
+from node.read.manifest import FilmRule, read_film_rule
 from node.read.routing import Action, Decision, Rule
 
 _ADVICE: Final[Mapping[Reason, str]] = {

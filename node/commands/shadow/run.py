@@ -20,7 +20,7 @@ from node.jobs import answered_film
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.film import answer_film
-from node.read.film_rule import read_film_rule
+from node.read.manifest import read_film_rule
 from node.read.model import Reader
 from node.read.open_model import open_configured
 from node.store import files

@@ -26,7 +26,7 @@ from node.answers.questions import Query, Topic, understand
 from node.answers.replies import Reply, answer_by
 from node.domain import Assessment, Evidence, Film, FilmView, Finding, FindingState, Note, ReaderMark, Reason
 from node.errors import InputError
-from node.read.change_error import read_change_error
+from node.read.manifest import read_change_error
 from tests.paths import REPOSITORY
 from tests.support import samples
 from tests.support.samples import EDEMA, absent, finding, uncalibrated, unread

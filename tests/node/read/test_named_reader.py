@@ -38,7 +38,7 @@ from node import config
 from node.config import ModelSettings, Settings
 from node.domain import Reason
 from node.errors import InputError
-from node.read import film_rule, model, prompts
+from node.read import manifest, model, prompts
 from node.read.film import answer_film
 from tests.paths import REPOSITORY
 from tests.support import films, peers, validators
@@ -410,6 +410,6 @@ def test_the_commands_take_a_reader(tmp_path: Path, classifier: Path, command: s
 
 
 def test_the_rule_of_a_film_comes_from_the_reader(classifier: Path) -> None:
-    rule = film_rule.read_film_rule(classifier, reader=EXAMPLE)
+    rule = manifest.read_film_rule(classifier, reader=EXAMPLE)
 
     assert (rule.gray, rule.square(100, 60)) == ("voi", (20, 0, 80, 60))

@@ -17,7 +17,7 @@ from node.domain import Film, FindingState
 from node.outputs import impression, report_json, report_txt
 from node.read import open_film, prompts
 from node.read.film import film_of
-from node.read.film_rule import not_calibrated
+from node.read.manifest import not_calibrated
 from node.read.model import Reading, open_reader
 from tests.support.samples import report
 
@@ -72,4 +72,7 @@ def test_the_console_names_what_is_not_calibrated_and_how_to(uncalibrated: Path,
     assert text is not None
     assert "edema" in text
     assert f"python -m models.calibrate --model {uncalibrated} FILMS" in text
-    assert "edema" not in (not_calibrated(phantom_model, PROMPTS) or "")
+    shipped = not_calibrated(phantom_model, PROMPTS) or ""
+    assert "edema" not in shipped
+    assert "cardiomegaly" in shipped, "its threshold was measured on phantoms alone"
+    assert "fracture" not in shipped, "it is left out"

@@ -1,0 +1,105 @@
+"""What a manifest alone says of a model: what it needs of a film, and what was measured or chosen again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.contract import ChangeError, PromptKind
+from node.config import CHEX
+from node.errors import InputError
+from node.prompt_set import PromptSet
+from node.read.model import open_named
+
+if TYPE_CHECKING:
+    from models.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRule:
+    """What a model needs of a film, as in `Reader`.
+
+    measured: keys of the findings with a measured threshold, not left out
+    left_out: keys of the findings that the model never reports on films of people
+    """
+
+    gray: str
+    square: Callable[[int, int], tuple[float, float, float, float]]
+    ages: Container[int] | None = None
+    measured: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def not_calibrated(directory: Path, prompts: PromptSet, *, reader: str = CHEX) -> str | None:
+    """Name the pathologies without a threshold measured on films of people, and the command that measures one.
+
+    Returns None if there are none, and for another network than ChEX; those that the model leaves out do not count.
+    Raises InputError if the manifest cannot be read.
+    """
+    if reader != CHEX:
+        return None
+    from models.reading.decision import is_trusted
+
+    decisions = _read(directory).decisions
+    keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
+    missing = [key for key in keys if not (is_trusted(decisions, key, "real") or decisions.leaves_out(key))]
+    if not missing:
+        return None
+    names = ", ".join(key.replace("_", " ") for key in missing)
+    how = f"python -m models.calibrate --model {directory} FILMS measures thresholds"
+    return f"not calibrated here: {names}; {how}"
+
+
+def read_change_error(directory: Path, *, reader: str = CHEX) -> ChangeError | None:
+    """Read how far answers differ between two films of a model; None if it does not state that, or is not ChEX.
+
+    Raises InputError if the manifest cannot be read.
+    """
+    return None if reader != CHEX else _read(directory).change
+
+
+def read_threshold_changes(directory: Path) -> str:
+    """Return which thresholds were chosen again, the last first; "" if none was, or there is no manifest."""
+    try:
+        history = _read(directory).history
+    except InputError:
+        return ""
+    return "; ".join(change.described for change in reversed(history))
+
+
+def read_film_rule(directory: Path, *, reader: str = CHEX) -> FilmRule:
+    """Read what a model needs of a film from its manifest; another network than ChEX says so itself.
+
+    Raises InputError if the manifest cannot be read, or the network not opened.
+    """
+    if reader != CHEX:
+        network = open_named(reader, directory)
+        return FilmRule(
+            gray=network.gray,
+            square=network.square,
+            ages=network.ages,
+            measured=tuple(network.measured),
+            left_out=tuple(network.left_out),
+        )
+    from models.reading.preprocess import square
+
+    manifest = _read(directory)
+    return FilmRule(
+        gray=str(manifest.gray),
+        square=lambda columns, rows: square(columns, rows, manifest.input),
+        ages=manifest.ages,
+        measured=manifest.decisions.measured_keys,
+        left_out=manifest.decisions.left_out,
+    )
+
+
+def _read(directory: Path) -> Manifest:
+    from models.errors import ModelError
+    from models.manifest import read_manifest
+
+    try:
+        return read_manifest(directory)
+    except ModelError as error:
+        raise InputError(str(error)) from error
