@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import http.client
 import json
 import shutil
 import signal
@@ -169,6 +170,18 @@ class Service:
     def logged(self, event: str) -> list[Line]:
         """All lines of one event so far."""
         return [line for line in list(self.lines) if line["event"] == event]
+
+    def ask(
+        self, method: str, path: str, body: object = None, *, limit_seconds: float = 30.0, **headers: str
+    ) -> tuple[int, dict[str, object]]:
+        """Send a request to the interface for programs; the status and the JSON object of its answer."""
+        connection = http.client.HTTPConnection(LOOPBACK, self.http_port, timeout=limit_seconds)
+        content = None if body is None else json.dumps(body)
+        connection.request(method, path, body=content, headers={"Content-Type": "application/json", **headers})
+        answer = connection.getresponse()
+        said: dict[str, object] = json.loads(answer.read())
+        connection.close()
+        return answer.status, said
 
     def metrics(self) -> str:
         """What Prometheus gets when it asks."""

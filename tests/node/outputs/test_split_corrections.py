@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from pydicom import dcmread
 from pydicom.dataset import Dataset
@@ -19,7 +18,6 @@ from tests.node.orders.test_patient_updates import adt, codes
 from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids
 from tests.support import films, mllp, peers
 from tests.support.mllp import InformationSystem
-from tests.support.peers import LOOPBACK
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, settings_with
 
@@ -33,11 +31,8 @@ def film(patient: str) -> Dataset:
 
 def described(service: Service, study: Dataset) -> list[str]:
     """How far the films of a study are, by the interface of a process."""
-    connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=30)
-    connection.request("GET", f"/api/v1/studies/{study.StudyInstanceUID}")
-    content = json.loads(connection.getresponse().read())
-    connection.close()
-    return [str(each["status"]) for each in content["films"]]
+    _, content = service.ask("GET", f"/api/v1/studies/{study.StudyInstanceUID}")
+    return [str(each["status"]) for each in cast(list[dict[str, object]], content["films"])]
 
 
 def test_a_worker_follows_what_a_listener_hears_once(postgres: Postgres, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ from models.lab.training.films import find_films, read_films
 from models.lab.training.runfile import FilmSource
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers
-from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, run_command, settings_for
 
 Content = dict[str, object]
@@ -33,14 +31,7 @@ class Reviewed:
     film: Dataset
 
     def ask(self, method: str, path: str, body: Content | None = None) -> tuple[int, Content]:
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=30)
-        connection.request(
-            method, path, body=None if body is None else json.dumps(body), headers={"Content-Type": "application/json"}
-        )
-        answer = connection.getresponse()
-        content = json.loads(answer.read())
-        connection.close()
-        return answer.status, content
+        return self.service.ask(method, path, body)
 
     @property
     def path(self) -> str:

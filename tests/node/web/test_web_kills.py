@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import signal
 from collections import Counter
@@ -22,7 +21,7 @@ from node.store.correction import Correction, CorrectionKind
 from node.store.spool import Spool
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films
-from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, read_and_stop, settings_for
 
 FILM = films.thumbnail()
@@ -48,30 +47,20 @@ def settings(tmp_path: Path, archive: ReceivingArchive) -> Settings:
     return settings
 
 
-def ask(service: Service, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
-    connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=30)
-    content = None if body is None else json.dumps(body)
-    connection.request(method, path, body=content, headers={"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    said = json.loads(answer.read())
-    connection.close()
-    return answer.status, said
-
-
 def ask_until_dead(service: Service, path: str, body: object) -> None:
     """Send a request to a node that dies, perhaps before its answer."""
     with suppress(OSError, http.client.HTTPException):
-        assert ask(service, "POST", path, body)[0] == 202
+        assert service.ask("POST", path, body)[0] == 202
     assert service.wait_until_dead() == -9
 
 
 def questions(service: Service) -> list[dict[str, object]]:
-    return cast("list[dict[str, object]]", ask(service, "GET", f"{PATH}/questions")[1]["questions"])
+    return cast("list[dict[str, object]]", service.ask("GET", f"{PATH}/questions")[1]["questions"])
 
 
 def asked(service: Service) -> str:
     """Ask about the film; the id of the question."""
-    status, said = ask(service, "POST", f"{PATH}/questions", {"questions": [{"prompt": "Edema"}]})
+    status, said = service.ask("POST", f"{PATH}/questions", {"questions": [{"prompt": "Edema"}]})
     assert status == 201
     (question,) = cast("list[dict[str, object]]", said["questions"])
     return str(question["id"])
@@ -95,7 +84,7 @@ def test_an_answer_outlives_a_kill_right_after_it(settings: Settings, archive: R
 
     with Service(settings) as second:
         assert [(known["id"], known["sent"]) for known in questions(second)] == [(question, False)]
-        assert ask(second, "POST", f"/api/v1/questions/{question}/send")[0] == 202
+        assert second.ask("POST", f"/api/v1/questions/{question}/send")[0] == 202
         archive.wait_for_kept(4)
         assert second.stop() == 0
 
@@ -112,7 +101,7 @@ def test_a_kill_while_an_answer_is_sent_sends_it_once(
 
     with Service(settings) as second:
         archive.wait_for_kept(4)
-        assert ask(second, "POST", f"/api/v1/questions/{question}/send")[0] == 202  # the person presses again
+        assert second.ask("POST", f"/api/v1/questions/{question}/send")[0] == 202  # the person presses again
         assert [known["sent"] for known in questions(second)] == [True]
         assert second.stop() == 0
 
@@ -128,8 +117,8 @@ def test_a_kill_after_a_correction_makes_one_new_version(
 
     with Service(settings) as second:
         archive.wait_for_kept(4)
-        assert ask(second, "POST", f"{PATH}/corrections", CORRECTION)[0] == 202  # the person presses again
-        made = cast("list[dict[str, object]]", ask(second, "GET", f"{PATH}/corrections")[1]["corrections"])
+        assert second.ask("POST", f"{PATH}/corrections", CORRECTION)[0] == 202  # the person presses again
+        made = cast("list[dict[str, object]]", second.ask("GET", f"{PATH}/corrections")[1]["corrections"])
         assert [known["id"] for known in made] == [CORRECTION["id"]]
         assert second.stop() == 0
 

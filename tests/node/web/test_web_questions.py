@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -59,13 +58,7 @@ class Asked:
         return f"http://{LOOPBACK}:{self.service.http_port}"
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Content]:
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, body=content, headers={"Content-Type": "application/json", **headers})
-        answer = connection.getresponse()
-        said = json.loads(answer.read())
-        connection.close()
-        return answer.status, said
+        return self.service.ask(method, path, body, limit_seconds=60.0, **headers)
 
     def get(self, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)

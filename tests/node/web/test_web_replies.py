@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from base64 import b64encode
 from collections.abc import Iterator
@@ -44,13 +43,7 @@ class Node:
     headers: dict[str, str]
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Content]:
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, body=content, headers={"Content-Type": "application/json", **self.headers})
-        answered = connection.getresponse()
-        said = json.loads(answered.read())
-        connection.close()
-        return answered.status, said
+        return self.service.ask(method, path, body, limit_seconds=60.0, **self.headers)
 
     def reply(self, text: str, *, about: Dataset | None = None, **others: object) -> Content:
         uid = (about or self.film).SOPInstanceUID

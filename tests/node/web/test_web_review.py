@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -14,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from tests.support import films, peers
 from tests.support.browsed import SIZES, Browsed, browsed
-from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, settings_for
 
 Content = dict[str, object]
@@ -29,13 +27,7 @@ class Node:
     second: Dataset
 
     def ask(self, method: str, path: str, body: Content | None = None) -> tuple[int, Content]:
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=30)
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, body=content, headers={"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        said = json.loads(answer.read())
-        connection.close()
-        return answer.status, said
+        return self.service.ask(method, path, body)
 
     def queue(self, query: str = "") -> Content:
         status, said = self.ask("GET", f"/api/v1/review{query}")
