@@ -212,8 +212,11 @@ class Question:
     def __post_init__(self) -> None:
         if self.prompt is None and self.box is None:
             raise ValueError("a question needs a prompt, a box, or both")
-        if self.prompt is not None and not self.prompt.strip():
-            raise ValueError("the prompt of a question must not be blank")
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether its prompt has no words; nobody may ask it."""
+        return self.prompt is not None and not self.prompt.strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

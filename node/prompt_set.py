@@ -25,9 +25,9 @@ class Prompt(ReaderPrompt):
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        ReaderPrompt.__post_init__(self)
         if self.kind is PromptKind.PATHOLOGY and self.finding is None:
             raise ValueError(f"prompt {self.key}: a pathology needs a finding code")
+        ReaderPrompt.__post_init__(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -211,13 +211,15 @@ class ChexReader(Reader[Look]):
         with words that the model never learned is not asked at all.
         reference: a prompt set; a box alone is compared with the mean of its judged prompts, and a question with the
         same words as one of its prompts uses that prompt's negatives.
-        Raises ValueError for a box alone without any judged prompt, for a prompt of more tokens than are read, and for
-        a box outside the square, because the network has no patches there.
+        Raises ValueError for a blank prompt, for one of more tokens than are read, for a box alone without any judged
+        prompt, and for a box outside the square, because the network has no patches there.
         """
         reference = tuple(reference)
         answers: dict[int, Answer] = {}
         boxed, located, of_set = list[int](), list[int](), dict[int, int]()
         for index, question in enumerate(questions):
+            if question.is_blank:
+                raise ValueError("the prompt of a question must not be blank")
             place = prompt_of(question, reference)
             if words := self.never_learned(question.prompt or ""):
                 answers[index] = Answer(sentence="", score=None, state=None, boxes=(), never_learned=words)

@@ -130,6 +130,8 @@ class Reader(Protocol):
 def check_questions(questions: Iterable[Question], framing: Framing, prompts: PromptSet) -> None:
     """Raise InputError, in words that say what to do, for a box that leaves a film and for words that are not asked."""
     for question in questions:
+        if question.is_blank:
+            raise InputError("the prompt of a question must not be blank; write what to look for")
         if question.box is not None:
             framing.check(question.box)
         if question.prompt is not None and (reason := refusal(question.prompt, prompts)) is not None:

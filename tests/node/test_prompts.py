@@ -114,7 +114,7 @@ SPINE = 'phrases = ["Spine"]\n'
         (REGION + 'phrase = ["Spine"]', "unknown key 'phrase'"),
         (REGION.replace("spine", "The spine") + SPINE, "snake_case"),
         (REGION.replace("region", "organ") + SPINE, "kind must be one of"),
-        (REGION.replace("region", "pathology") + SPINE + 'negatives = ["No spine"]', "needs a finding code"),
+        (REGION.replace("region", "pathology") + SPINE, "needs a finding code"),
         (REGION, "at least one phrase"),
         (REGION + 'phrases = "Spine"', "list of texts"),
         (REGION + SPINE + 'side = "upper"', "side must be one of"),

@@ -313,6 +313,13 @@ def test_what_denies_or_forbids_never_comes_to_the_network(read: _Read, text: st
         check_questions(asked, read.image.framing, SET)
 
 
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+@pytest.mark.parametrize("box", [None, Box(left=20, top=20, right=120, bottom=150)])
+def test_a_blank_prompt_is_refused_in_words(read: _Read, text: str, box: Box | None) -> None:
+    with pytest.raises(InputError, match="must not be blank"):
+        check_questions([Question(prompt=text, box=box)], read.image.framing, SET)
+
+
 def test_a_name_is_asked_whatever_its_words_say(read: _Read) -> None:
     check_questions([Question(prompt="no finding"), Question(prompt="Opacity")], read.image.framing, SET)
 

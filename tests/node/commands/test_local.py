@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 from pydicom import dcmread
@@ -299,6 +299,8 @@ def test_a_box_that_leaves_the_film_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(min_size=1), max_size=3), st.integers(0, 3))
+@example([" "], 0)
+@example(["\u200b"], 1)
 def test_prompts_and_boxes_pair_up_only_if_there_is_one_each(phrases: list[str], count: int) -> None:
     boxes = [Box(left=0, top=0, right=1 + i, bottom=1) for i in range(count)]
 
