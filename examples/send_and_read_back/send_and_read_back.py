@@ -27,6 +27,7 @@ from pydicom.errors import InvalidDicomError
 from pydicom.sr.coding import Code
 from pydicom.uid import ComprehensiveSRStorage, generate_uid
 from pynetdicom import AE, evt
+from pynetdicom.pdu import A_ASSOCIATE_RJ
 from pynetdicom.presentation import build_context
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]
 
@@ -92,8 +93,21 @@ def _send(film: Dataset, me: AE, options: argparse.Namespace) -> str | None:
     """Send the film; returns what went wrong, and what to do."""
     node = f"{options.called} at {options.host}:{options.port}"
     contexts = [build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)]
-    association = me.associate(options.host, options.port, contexts=contexts, ae_title=options.called)
-    if association.is_rejected:
+    rejections: list[A_ASSOCIATE_RJ] = []
+
+    def keep_rejection(event: evt.Event) -> None:
+        """Keep a rejection as it comes: pynetdicom 3.0.4 forgets one that comes before its thread waits for it."""
+        if isinstance(event.pdu, A_ASSOCIATE_RJ):
+            rejections.append(event.pdu)
+
+    association = me.associate(
+        options.host,
+        options.port,
+        contexts=contexts,
+        ae_title=options.called,
+        evt_handlers=[(evt.EVT_PDU_RECV, keep_rejection)],
+    )
+    if rejections:
         return f"{node} refuses {options.ae_title}; add it to [[listener.callers]], and reload the node"
     if not association.is_established:
         return f"{node} does not answer; start the node, or give --host, --port and --called"
