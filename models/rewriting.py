@@ -79,7 +79,7 @@ def figures_of(card: str) -> list[str]:
 def _ten_lines(manifest: Manifest, figures: Sequence[str]) -> Iterator[str]:
     decisions = manifest.decisions
     real = sorted(key for key, own in decisions.measurements.items() if own.measured_on != PHANTOMS)
-    left_out = sorted(key for key in decisions.thresholds if decisions.leaves_out(key))
+    left_out = sorted(decisions.left_out)
     ages = manifest.ages or Ages()
     limits = f" of patients from {ages.least}" + (f" to {ages.most}" if ages.most is not None else "") + " years"
     yield f"- For: {manifest.intended_use}."

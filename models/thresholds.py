@@ -20,7 +20,7 @@ from typing import Final
 
 from language.labels import RuleLabeler
 from models.command import command_parser, exit_status, run
-from models.decisions import Decisions, ThresholdChange
+from models.decisions import LEFT_OUT, Decisions, ThresholdChange
 from models.errors import ModelError
 from models.manifest import Manifest, read_manifest
 from models.rewriting import open_to_change, rewrite
@@ -153,7 +153,7 @@ def _findings(decisions: Decisions) -> list[str]:
 def _table(rows: list[Row]) -> Iterator[str]:
     cells = [("finding", "present from", "review from", "measured on", "by whom")]
     for row in rows:
-        left_out = row.threshold == 1
+        left_out = row.threshold == LEFT_OUT
         films = f"{row.measured_on} ({row.with_finding} with, {row.without} without)"
         cells.append(
             (

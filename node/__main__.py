@@ -154,7 +154,7 @@ def _read(options: argparse.Namespace) -> int:
 
 def _ask(options: argparse.Namespace) -> int:
     from node.commands import read_files
-    from node.commands.told import told
+    from node.commands.answer_text import in_words
 
     if bool(options.model) == bool(options.node):
         raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
@@ -166,7 +166,7 @@ def _ask(options: argparse.Namespace) -> int:
         questions = read_files.questions_of(options.prompt, options.box)
         answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
         answered = {"film": str(options.film), "questions": list(answers)}
-    print(json.dumps(answered, ensure_ascii=False, indent=2) if options.json else told(answered))
+    print(json.dumps(answered, ensure_ascii=False, indent=2) if options.json else in_words(answered))
     return 0
 
 

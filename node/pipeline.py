@@ -21,7 +21,7 @@ from node.prompt_set import PromptSet
 from node.read.film import Timed, untimed
 from node.read.model import Reader
 from node.rounds import films, planned
-from node.rounds.films import FilmReading
+from node.rounds.films import FilmReader
 from node.rounds.objects import WrittenObject, objects_of
 from node.rounds.planned import Round
 from node.rounds.study_report import AnsweredPart, Answers, answers_of
@@ -33,7 +33,7 @@ from node.store.study_facts import StudyFacts, load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class RoundOutputs:
     """The outputs that a round wrote, and the films that they are about.
 
     parked: as in `Answers`; parts: as in `RoundMark`
@@ -76,9 +76,9 @@ class Pipeline:
     on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
 
     @property
-    def films(self) -> FilmReading:
+    def films(self) -> FilmReader:
         """What reads films, and stores the answers."""
-        return FilmReading(
+        return FilmReader(
             spool=self.spool, reader=self.reader, prompts=self.prompts, timed=self.timed, on_read=self.on_read
         )
 
@@ -107,7 +107,7 @@ class Pipeline:
         """
         return self._answers(plan, self._facts(plan))
 
-    def write(self, plan: Round) -> Written:
+    def write(self, plan: Round) -> RoundOutputs:
         """Write and store every output of a round; reports name those that they replace.
 
         Returns them in the order in which they are to be sent: reports on films with a critical finding first.
@@ -123,7 +123,7 @@ class Pipeline:
         report, parts = made.answers.report, made.answers.parts
         critical = impression.critical_films(report)
         outputs.sort(key=lambda output: output.subject.about is About.RATIO or output.subject.film not in critical)
-        return Written(
+        return RoundOutputs(
             outputs=tuple(outputs),
             films=report.films,
             parked=made.answers.parked,
@@ -158,7 +158,7 @@ class Pipeline:
         parked: Mapping[str, Reason],
         parts: tuple[tuple[str, ...], ...] = (),
     ) -> None:
-        """Mark a round as finished; parked, parts: as in `Written`; parked films stay unread."""
+        """Mark a round as finished; parked, parts: as in `RoundOutputs`; parked films stay unread."""
         mark = RoundMark(
             number=plan.number,
             created_at=plan.created_at,

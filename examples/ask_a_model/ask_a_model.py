@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from models.contract import Box, Question
-from node.commands.told import told
+from node.commands.answer_text import in_words
 from node.outputs.answer_json import answer_to_json
 from node.read import open_film, prompts
 from node.read.model import open_reader
@@ -19,7 +19,7 @@ def main() -> None:
     box = Box(left=120.0, top=270.0, right=240.0, bottom=400.0)  # in pixels of the stored film
     questions = [Question(prompt="lung opacity"), Question(box=box), Question(prompt="lung opacity", box=box)]
     answers = open_film.ask(FILM, questions, reader=reader, prompts=prompt_set)
-    print(told({"film": str(FILM), "questions": [answer_to_json(answer) for answer in answers]}))
+    print(in_words({"film": str(FILM), "questions": [answer_to_json(answer) for answer in answers]}))
 
 
 if __name__ == "__main__":  # a process that decodes pixels imports this file again

@@ -45,7 +45,7 @@ GROUP: Final = "chex_node.readers"
 
 _BEYOND: Final = 0.01
 """How far a box may leave the square, as a share of it: rounding, and no more."""
-_REVIEWED: Final = (FindingState.PRESENT, FindingState.INDETERMINATE)
+_NEED_MEASURED_THRESHOLD: Final = (FindingState.PRESENT, FindingState.INDETERMINATE)
 
 
 def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked: bool = True) -> NamedReader:
@@ -195,7 +195,7 @@ class NamedReader(Reader[object]):
     def _state(self, state: FindingState | None, key: str | None) -> FindingState | None:
         """Return a state that may be said: what nobody measured is for review only."""
         is_trusted = self._trusted == "any" or (self._trusted == "real" and key in self.measured)
-        return FindingState.UNCALIBRATED if state in _REVIEWED and not is_trusted else state
+        return FindingState.UNCALIBRATED if state in _NEED_MEASURED_THRESHOLD and not is_trusted else state
 
     def _decided(self, answer: PromptReading | None, prompt: ReaderPrompt) -> PromptReading:
         if prompt.kind is PromptKind.REGION:

@@ -23,7 +23,7 @@ from node.outputs import review
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
-from node.pipeline import Pipeline, Written
+from node.pipeline import Pipeline, RoundOutputs
 from node.rounds.planned import Round, known_to
 from node.settings.destinations import DestinationSettings
 from node.store import received, sent_answers
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRound:
-    """What a round wrote, as in `pipeline.Written`, and what it leaves to be sent, as in `Queued`.
+    """What a round wrote, as in `pipeline.RoundOutputs`, and what it leaves to be sent, as in `Queued`.
 
     reviews: rows of the list of films to review
     """
@@ -174,7 +174,7 @@ class Steps:
             self.metrics.rejected.labels(reason).inc(count)
             log.get().info("film.rejected", study=planned.study_uid, reason=reason, films=count)
 
-    def _tell_identity(self, study_uid: str, written: Written) -> None:
+    def _tell_identity(self, study_uid: str, written: RoundOutputs) -> None:
         """Count and log that a study has films of several patients or requests, and orders that are for another."""
         if written.parts:
             self.metrics.studies_divided.inc()

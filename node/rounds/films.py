@@ -48,7 +48,7 @@ class RoundFilms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilmReading:
+class FilmReader:
     """Reads received objects with one network and prompt set, and stores the answers; as in `pipeline.Pipeline`."""
 
     spool: Spool

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from models.decisions import LEFT_OUT
 from models.lab.evaluation.calibrating import Calibrated, FindingReport
 from models.lab.evaluation.document import row
 from models.rewriting import CALIBRATED
@@ -131,7 +132,7 @@ def _bounded(value: float, bounds: Sequence[float]) -> str:
 
 
 def _probability(value: float) -> str:
-    return "left out" if value == 1 else f"{max(value, 0.0):.3f}"
+    return "left out" if value == LEFT_OUT else f"{max(value, 0.0):.3f}"
 
 
 def _changed(values: Sequence[str]) -> str:

@@ -30,9 +30,9 @@ from node.store.spool import Spool
 from tests.node.outputs.test_asked import LEFT_OUT as ASKED
 from tests.node.outputs.test_faults_readers import DRAWN, corrected
 from tests.support import samples
+from tests.support.output_texts import texts_of
 from tests.support.samples import EDEMA, PNEUMOTHORAX, absent, finding, uncalibrated
 from tests.support.spoken import PROMPTS
-from tests.support.told import told
 
 SET = prompts.load("chexpert14")
 P = 0.7391
@@ -63,7 +63,7 @@ FILMS = {
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("of", FILMS)
 def test_what_is_left_out_has_no_number(of: str, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = told(FILMS[of], monkeypatch)[output]
+    text = texts_of(FILMS[of], monkeypatch)[output]
 
     assert NUMBER.findall(text) == []
 
@@ -71,7 +71,7 @@ def test_what_is_left_out_has_no_number(of: str, output: str, monkeypatch: pytes
 @pytest.mark.parametrize("output", NAMING)
 @pytest.mark.parametrize("of", ["left out", "all left out"])
 def test_what_is_left_out_is_named_once(of: str, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = told(FILMS[of], monkeypatch)[output]
+    text = texts_of(FILMS[of], monkeypatch)[output]
 
     # A message has a code of each finding, and the report as text.
     assert len(re.findall("not assessed", text, re.IGNORECASE)) >= 1
@@ -207,7 +207,7 @@ def test_left_out_and_uncalibrated_are_told_apart(
 
 
 def test_what_is_uncalibrated_is_reviewed_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = told(samples.film(findings=(uncalibrated(),)), monkeypatch)
+    texts = texts_of(samples.film(findings=(uncalibrated(),)), monkeypatch)
 
     for output, text in texts.items():
         assert "91" in text or "0.91" in text, output
@@ -220,5 +220,5 @@ def test_a_mark_of_a_reader_is_no_number(monkeypatch: pytest.MonkeyPatch) -> Non
     for what in Assessment:
         mark = ReaderMark(what=what, by="anna", at=datetime(2026, 11, 23, tzinfo=UTC))
         film = samples.film(findings=(replace(LEFT_OUT, reader=mark),))
-        for output, text in told(film, monkeypatch).items():
+        for output, text in texts_of(film, monkeypatch).items():
             assert NUMBER.findall(text) == [], output

@@ -29,9 +29,9 @@ from node.read import prompts
 from node.store.correction import Correction, CorrectionKind
 from tests.support import samples, validators
 from tests.support.documents import contents, groups
+from tests.support.output_texts import hl7_lines, texts_of
 from tests.support.samples import BERLIN, EDEMA, absent, cr, finding, received, report, sources
 from tests.support.spoken import PROMPTS
-from tests.support.told import hl7_lines, told
 
 SET = prompts.load("chexpert14")
 EFFUSION, PNEUMOTHORAX, LUNGS = "pleural_effusion", "pneumothorax", "pulmonary_edema"
@@ -180,7 +180,7 @@ def test_no_output_has_a_number_of_what_the_network_did_not_say(name: str, monke
     percent = wording.whole_percent(judged(case, film).probability)
     own = sum(found is not None for _, found in case.boxes)
 
-    for output, text in told(film, monkeypatch).items():
+    for output, text in texts_of(film, monkeypatch).items():
         found = re.findall(rf"(?<![\d.])(?:{percent} %|{percent}(?=\n|\||$)|0\.{percent})(?!\d)", text)
         shown = {"sr": 2, "sr3d": 2, "gsps": 1, "study page": 1}.get(output, 0)  # of the network's own box
         assert len(found) <= own * shown, (output, found)

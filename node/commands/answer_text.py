@@ -9,7 +9,7 @@ from node.domain import FindingState, Json, JsonObject, Note
 from node.outputs import wording
 
 
-def told(document: JsonObject) -> str:
+def in_words(document: JsonObject) -> str:
     """Return what was asked of a film, and the answers, as lines."""
     lines = [f"{document['film']}"]
     if text := document.get("text"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.commands.told import told
+from node.commands.answer_text import in_words
 from node.domain import Json, JsonObject
 
 QUESTION: JsonObject = {
@@ -22,7 +22,7 @@ QUESTION: JsonObject = {
 
 def said(**changes: Json) -> list[str]:
     document: JsonObject = {"film": "a.dcm", "questions": [{**QUESTION, **changes}]}
-    film, *lines, use = told(document).splitlines()
+    film, *lines, use = in_words(document).splitlines()
     assert (film, use) == ("a.dcm", "For research use; not for diagnosis.")
     return [line for line in lines if line]
 
@@ -60,6 +60,6 @@ def test_sentence_reason_places_and_notes_follow() -> None:
 
 
 def test_a_reply_to_words_comes_first() -> None:
-    assert told({"film": "a.dcm", "text": "No effusion is reported.", "questions": []}).splitlines()[1] == (
+    assert in_words({"film": "a.dcm", "text": "No effusion is reported.", "questions": []}).splitlines()[1] == (
         "No effusion is reported."
     )

@@ -1,4 +1,4 @@
-"""Everything that the outputs of a film tell a reader or a program, as text, by output."""
+"""Everything that the outputs of a film say to a reader or a program, as text, by output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SILENT = ("UI", "OB", "OW", "DA", "TM", "DT")
 """Value representations that tell nothing about findings."""
 
 
-def told(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def texts_of(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the texts of every output of a film, with values of codes and numbers; identities and UIDs left out."""
     report, headers = samples.report(film), samples.sources(samples.cr())
     reports = {"sr": sr.write, "sr3d": sr.write_3d, "text": sr.write_text}
