@@ -28,7 +28,7 @@
 #   make audit    what is known against the packages of the default install; asks PyPI
 #   make gpu-proof  on a machine with a GPU: builds, proves and times every runtime there, and writes gpu-proof/gpu-proof.md
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
-#   make full-size  imports a checkpoint of the published size and reads a film; minutes, 25 GB of disk
+#   make full-size  imports a checkpoint of the published size, reads a film and serves it; minutes, 25 GB of disk
 #
 # ONLY         parts of make bench, such as report,question; python -m tests.drills.bench --help names them
 # AUDIT        options of pip-audit, such as "-s osv", for make audit

@@ -35,7 +35,7 @@ from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts, routing
 from node.read.film import film_of
-from node.read.model import Reader, open_reader
+from node.read.model import RadiographReader, open_reader
 
 LEAST_PAIRS: Final = 30
 """Pairs of films between which nothing changed before an error of change is stated."""
@@ -232,7 +232,7 @@ def differences(pairs: Sequence[tuple[Film, Film]]) -> tuple[list[float], list[f
     return grown, probable
 
 
-def _read(reader: Reader, asked: PromptSet, path: Path) -> Film:
+def _read(reader: RadiographReader, asked: PromptSet, path: Path) -> Film:
     try:
         image = open_film.load(path, reader)
     except InputError as error:

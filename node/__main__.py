@@ -41,7 +41,7 @@ from node.jobs.processes import Role
 if TYPE_CHECKING:
     from models.contract import Question
     from node.prompt_set import PromptSet
-    from node.read.model import Reader
+    from node.read.model import RadiographReader
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -187,7 +187,7 @@ def _answers_here(options: argparse.Namespace, questions: Sequence[Question]) ->
     return [answer_to_json(answer) for answer in answers]
 
 
-def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> Reader:
+def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> RadiographReader:
     """Open the model that a command names."""
     from node.read import decoder_processes
     from node.read.model import open_reader

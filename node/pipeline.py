@@ -19,7 +19,7 @@ from node.orders.store import OrderStore
 from node.outputs import impression
 from node.prompt_set import PromptSet
 from node.read.film import Timed, untimed
-from node.read.model import Reader
+from node.read.model import RadiographReader
 from node.rounds import films, planned
 from node.rounds.films import FilmReader
 from node.rounds.objects import WrittenObject, objects_of
@@ -67,7 +67,7 @@ class Pipeline:
 
     spool: Spool
     orders: OrderStore
-    reader: Reader
+    reader: RadiographReader
     prompts: PromptSet
     zone: ZoneInfo
     kinds: tuple[str, ...]

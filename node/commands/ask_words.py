@@ -21,7 +21,7 @@ from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.film import answer_film, answer_picture
 from node.read.manifest import read_change_error
-from node.read.model import Reader
+from node.read.model import RadiographReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class _OpenedModel:
 
     model: Path
     name: str
-    reader: Reader
+    reader: RadiographReader
     prompts: PromptSet
 
 
-def asked(options: Namespace, *, open_reader: Callable[[Namespace, PromptSet], Reader]) -> JsonObject:
+def asked(options: Namespace, *, open_reader: Callable[[Namespace, PromptSet], RadiographReader]) -> JsonObject:
     """Answer `--words`, here or by a node, as its interface for programs does.
 
     Raises InputError when nothing or too much is asked, for a file that is no film that is read, and a box outside it.

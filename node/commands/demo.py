@@ -30,7 +30,7 @@ from node.outputs.folder import write_folder
 from node.outputs.kinds import Written
 from node.pipeline import Pipeline
 from node.read import prompts
-from node.read.model import Reader, open_reader
+from node.read.model import RadiographReader, open_reader
 from node.receive.listener import Listener
 from node.rounds.planned import Round
 from node.service import app
@@ -133,7 +133,7 @@ def _marks(spool: Spool) -> list[RoundMark]:
     return [mark for study_uid in spool.studies() for mark in spool.rounds(study_uid)]
 
 
-def _write(out: Path, archive: Spool, settings: Settings, reader: Reader) -> None:
+def _write(out: Path, archive: Spool, settings: Settings, reader: RadiographReader) -> None:
     """Write the objects that the archive received, and the node's own report of the same round."""
     pipeline = Pipeline(
         spool=Spool(settings.storage.directory),

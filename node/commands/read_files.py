@@ -28,7 +28,7 @@ from node.outputs.source import from_files
 from node.outputs.writers import make_report, report_on, write_objects
 from node.prompt_set import PromptSet
 from node.read.film import Answered, answer_film
-from node.read.model import Reader
+from node.read.model import RadiographReader
 
 DONE_BEFORE: Final = "done before"
 
@@ -103,7 +103,7 @@ def read(
     studies: Sequence[StudyFiles],
     out: Path,
     *,
-    reader: Reader,
+    reader: RadiographReader,
     prompts: PromptSet,
     zone: ZoneInfo,
     character_set: str = "",
@@ -169,7 +169,7 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
     return found
 
 
-def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, how: Sequence[str]) -> str:
+def _made_from(study: StudyFiles, *, reader: RadiographReader, prompts: PromptSet, how: Sequence[str]) -> str:
     """Return a hash of everything that the results depend on; how: zone, character set if there is one, and kinds.
 
     Raises InputError when a file cannot be read.
@@ -182,7 +182,9 @@ def _made_from(study: StudyFiles, *, reader: Reader, prompts: PromptSet, how: Se
     return hashlib.sha256("\0".join((*made_by, *how, *files)).encode()).hexdigest()
 
 
-def _answer(path: Path, identity: Dataset, *, reader: Reader, prompts: PromptSet, character_set: str) -> Answered:
+def _answer(
+    path: Path, identity: Dataset, *, reader: RadiographReader, prompts: PromptSet, character_set: str
+) -> Answered:
     """Answer one object; if its whole header cannot be parsed, it is undecodable and only its identity is known."""
     try:
         answered = answer_film(path, reader, prompts, character_set=character_set)
@@ -197,7 +199,7 @@ def _write(
     answered: Sequence[Answered],
     out: Path,
     *,
-    reader: Reader,
+    reader: RadiographReader,
     prompts: PromptSet,
     made_from: str,
     zone: ZoneInfo,

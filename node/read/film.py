@@ -19,7 +19,7 @@ from node.measurement import CardiothoracicRatio
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic, decoding, findings, routing, views
 from node.read.decoding import Radiograph
-from node.read.model import Reader, Reading
+from node.read.model import RadiographReader, Reading
 from node.read.routing import Decision
 
 Timed = Callable[[str], AbstractContextManager[None]]
@@ -43,7 +43,7 @@ def untimed(_step: str) -> AbstractContextManager[None]:
 
 
 def answer_film(
-    path: Path, reader: Reader, prompts: PromptSet, *, character_set: str = "", timed: Timed = untimed
+    path: Path, reader: RadiographReader, prompts: PromptSet, *, character_set: str = "", timed: Timed = untimed
 ) -> Answered:
     """Route one object, and read it if it is a frontal chest film.
 
@@ -92,7 +92,7 @@ def answer_film(
     return Answered(dataset=dataset, film=film, reason=None)
 
 
-def answer_picture(image: Radiograph, reader: Reader, prompts: PromptSet, *, source: str) -> Film:
+def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptSet, *, source: str) -> Film:
     """Read a picture without a header, a PNG or JPEG; source: a UID for it. Raises ReaderFailed."""
     reading = reader.read(image, prompts)
     view = views.film_view(None, reading.view)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film, as in `Reader`.
+    """What a model needs of a film, as in `RadiographReader`.
 
     measured: keys of the findings with a measured threshold, not left out
     left_out: keys of the findings that the model never reports on films of people

@@ -1,4 +1,4 @@
-"""The node's interface to the network: the `Reader` protocol, and the reader that opens a model directory.
+"""The node's interface to the network: the `RadiographReader` protocol, and the reader that opens a model directory.
 
 But for the contract, this file and its neighbors `person`, `manifest` and `gpu` import `models` inside functions only:
 the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
@@ -79,7 +79,7 @@ class FilmAnswer(Answer):
     notes: tuple[Note, ...] = ()
 
 
-class Reader(Protocol):
+class RadiographReader(Protocol):
     """Reads films. `gray` names the gray values it needs, `square` returns the part of an upright film it analyzes."""
 
     @property
@@ -167,7 +167,7 @@ def open_reader(
     trusted: Trusted = "real",
     checked: bool = True,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
-) -> Reader:
+) -> RadiographReader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
 
     engine, reader: the settings `model.engine` and `model.reader`
@@ -218,7 +218,7 @@ def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked
         raise InputError(str(error)) from error
 
 
-def _named_reader(name: str, directory: Path, *, trusted: Trusted, checked: bool) -> Reader:
+def _named_reader(name: str, directory: Path, *, trusted: Trusted, checked: bool) -> RadiographReader:
     """Open another network; its name, version and every file of its directory are part of what it is."""
     from models.errors import ModelError
     from models.reading import named_reader
@@ -233,7 +233,7 @@ def _named_reader(name: str, directory: Path, *, trusted: Trusted, checked: bool
 
 
 class _NetworkReader(Generic[Seen]):
-    """A `Reader` on top of a network; hashes: of its weights, and of what says how they are used."""
+    """A `RadiographReader` on top of a network; hashes: of its weights, and of what says how they are used."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from node.prompt_set import PromptSet
 from node.read import decoder_processes, decoding, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
-from node.read.model import FilmAnswer, Reader, check_questions
+from node.read.model import FilmAnswer, RadiographReader, check_questions
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
@@ -44,7 +44,7 @@ def check(path: Path, ages: Container[int] | None = None) -> None:
 
 
 class FilmInput(Protocol):
-    """What a model needs of a film, as a `Reader` says it."""
+    """What a model needs of a film, as a `RadiographReader` says it."""
 
     @property
     def gray(self) -> str:
@@ -64,7 +64,7 @@ def load(path: Path, reader: FilmInput) -> Radiograph:
         raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
 
 
-def ask(path: Path, questions: Sequence[Question], *, reader: Reader, prompts: PromptSet) -> list[FilmAnswer]:
+def ask(path: Path, questions: Sequence[Question], *, reader: RadiographReader, prompts: PromptSet) -> list[FilmAnswer]:
     """Ask about one film.
 
     Raises InputError when the file is not a film that is read, a box leaves the film or lies outside the square, or

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from node.config import Settings
 from node.prompt_set import PromptSet
-from node.read.model import Reader, open_reader
+from node.read.model import RadiographReader, open_reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenModel:
     """An open model and the prompts for it."""
 
-    reader: Reader
+    reader: RadiographReader
     prompts: PromptSet
 
 
@@ -27,7 +27,7 @@ def open_configured(
     reader: str | None = None,
     threads: int,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
-) -> Reader:
+) -> RadiographReader:
     """Open a model directory on the runtime and with the rules of the settings; otherwise as `open_reader`.
 
     reader: None for that of the settings

@@ -23,7 +23,7 @@ from node.outputs import patient_update, report_json
 from node.outputs.patient import noted
 from node.prompt_set import PromptSet
 from node.read.film import Timed, answer_film
-from node.read.model import Reader
+from node.read.model import RadiographReader
 from node.rounds.planned import Round
 from node.store import received
 from node.store.begun import MOST_INTERRUPTIONS
@@ -52,7 +52,7 @@ class FilmReader:
     """Reads received objects with one network and prompt set, and stores the answers; as in `pipeline.Pipeline`."""
 
     spool: Spool
-    reader: Reader
+    reader: RadiographReader
     prompts: PromptSet
     timed: Timed
     on_read: Callable[[Film, Dataset], None]

@@ -32,7 +32,7 @@ from node.net.callers import Refusals
 from node.orders.store import OrderStore
 from node.prompt_set import PromptSet, PromptsInUse
 from node.read import decoder_processes, prompts
-from node.read.model import Reader, check_files
+from node.read.model import RadiographReader, check_files
 from node.read.open_model import OpenModel
 from node.service import memory
 from node.service.http import HttpServer, Readiness, limits_for
@@ -142,7 +142,7 @@ def run(
     settings: Settings,
     *,
     process: Process | None = None,
-    reader: Callable[[], Reader] | None = None,
+    reader: Callable[[], RadiographReader] | None = None,
     on_step: Callable[[str], None] = lambda _: None,
     stop: threading.Event | None = None,
     path: Path | None = None,
@@ -205,7 +205,7 @@ def serve(
     *,
     only: Role | None = None,
     executor: str | None = None,
-    reader: Callable[[], Reader] | None = None,
+    reader: Callable[[], RadiographReader] | None = None,
     on_step: Callable[[str], None] = lambda _: None,
     path: Path | None = None,
 ) -> int:

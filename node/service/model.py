@@ -12,13 +12,13 @@ from node.dicom.identity import VERSION
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read.manifest import not_calibrated
-from node.read.model import Reader
+from node.read.model import RadiographReader
 from node.read.open_model import OpenModel, open_configured
 from node.service.promotion import admit
 
 
 def open_model(
-    settings: Settings, prompts: PromptSet, metrics: Metrics, reader: Callable[[], Reader] | None
+    settings: Settings, prompts: PromptSet, metrics: Metrics, reader: Callable[[], RadiographReader] | None
 ) -> OpenModel:
     """Open the settings' model, or another reader, for a prompt set, and publish its identity.
 
@@ -68,9 +68,9 @@ def publish(model: OpenModel, metrics: Metrics) -> None:
     metrics.expect(destinations=(), prompts=pathologies)
 
 
-def _found(reader: Reader, stage: str) -> float:
+def _found(reader: RadiographReader, stage: str) -> float:
     return reader.parity[stage].largest
 
 
-def _allowed(reader: Reader, stage: str) -> float:
+def _allowed(reader: RadiographReader, stage: str) -> float:
     return reader.parity[stage].tolerance

@@ -1,4 +1,4 @@
-"""The published size on this machine: a 12 GB checkpoint is imported and a film read, with the memory of a small one.
+"""The published size on this machine: a 12 GB checkpoint is imported, read with and served, with little memory.
 
 `make full-size` runs it: minutes, and 25 GB of disk below TMPDIR. What it measured is its last line.
 """
@@ -23,11 +23,13 @@ from models.checkpoint.weights import load_weights
 from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import draw, shapes_of
+from node.config import ModelSettings
 from tests.drills.full_size import SEED, STEP
 from tests.models.test_tensorrt_rtx import attentions
+from tests.support.archived import archived_node
 from tests.support.material import material
 
-IMPORT_LIMIT, READ_LIMIT, BUILD_LIMIT = 7e9, 7 * 2**30, 4e9
+IMPORT_LIMIT, READ_LIMIT, SERVE_LIMIT, BUILD_LIMIT = 7e9, 7 * 2**30, 8 * 2**30, 4e9
 SOURCE_SIZE = 11.6e9
 
 pytestmark = [pytest.mark.full_size, pytest.mark.timeout(3600)]
@@ -52,6 +54,12 @@ def measured(command: list[str], repository: Path) -> Measured:
         assert process.returncode == 0, command
         output.seek(0)
         return Measured(output.read(), time.monotonic() - began, usage.ru_maxrss * 1024)
+
+
+def peak_of(pid: int) -> int:
+    """The most resident memory that a running process has had, in bytes (VmHWM of proc(5))."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +145,22 @@ def test_a_film_is_read_in_under_7_gib(model: Path, repository: Path, chest_film
     assert len(films[0]["findings"]) == 13
     figures |= {"read_seconds": round(done.seconds, 1), "read_peak_gb": done.peak / 1e9}
     assert done.peak < READ_LIMIT
+
+
+def test_a_node_serves_it_in_under_8_gib(model: Path, tmp_path: Path, chest_film: Path, figures: Figures) -> None:
+    settings = ModelSettings(directory=model, engine="torch")
+    began = time.monotonic()
+
+    with archived_node(tmp_path, model=settings, is_fresh=True, ready_seconds=600.0) as node:
+        ready = time.monotonic()
+        node.service.read(chest_film, limit_seconds=600.0)
+        done = time.monotonic()
+        node.archive.wait_until(lambda: len(node.archive.kept) >= 2)
+        peak = peak_of(node.service.pid)
+
+    figures |= {"serve_open_seconds": round(ready - began, 1), "serve_film_seconds": round(done - ready, 1)}
+    figures |= {"serve_peak_gb": peak / 1e9}
+    assert peak < SERVE_LIMIT
 
 
 def test_nvidias_builder_takes_it_in_under_4_gb(model: Path, repository: Path, figures: Figures) -> None:

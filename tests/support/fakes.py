@@ -26,7 +26,7 @@ class Panic(BaseException):
 
 
 class ScriptedReader:
-    """A `Reader` that says the same of every film; what it says depends on nothing but `version`, and one file.
+    """A `RadiographReader` that says the same of every film; it depends on nothing but `version`, and one file.
 
     hold: while this file exists, every reading waits
     critical: while this file exists, a pneumothorax is present

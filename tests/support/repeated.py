@@ -39,7 +39,7 @@ from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import film_of
 from node.read.framing import Framing
-from node.read.model import Reader, open_reader
+from node.read.model import RadiographReader, open_reader
 from tests.support.spoken import PATHOLOGIES, REGIONS, misread
 
 SIDE: Final = 224
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=3_000_000, metavar="SEED")
     arguments = parser.parse_args()
     asked = prompts.load("chexpert14")
-    reader: Reader = open_reader(arguments.model, prompts=asked, engine="onnx", threads=1, trusted="phantoms")
+    reader: RadiographReader = open_reader(arguments.model, prompts=asked, engine="onnx", threads=1, trusted="phantoms")
     with progress.on(sys.stderr) as say:
         pairs = []
         for number, seed in enumerate(range(arguments.first, arguments.first + arguments.phantoms), 1):
@@ -91,7 +91,7 @@ def main() -> int:
     return 0
 
 
-def pair_of(reader: Reader, asked: PromptSet, seed: int) -> Pair:
+def pair_of(reader: RadiographReader, asked: PromptSet, seed: int) -> Pair:
     """Draw one phantom and read it twice."""
     drawn = phantom(seed, side=SIDE)
     rng = np.random.default_rng([seed, 1])
@@ -99,7 +99,9 @@ def pair_of(reader: Reader, asked: PromptSet, seed: int) -> Pair:
     return Pair(films=(first, second), there=frozenset(str(key) for key in drawn.findings))
 
 
-def read(reader: Reader, asked: PromptSet, gray: np.ndarray[tuple[int, ...], np.dtype[np.float32]], uid: str) -> Film:
+def read(
+    reader: RadiographReader, asked: PromptSet, gray: np.ndarray[tuple[int, ...], np.dtype[np.float32]], uid: str
+) -> Film:
     """Read a square picture as an upright film that tells its sides."""
     square = Box(left=0, top=0, right=SIDE, bottom=SIDE)
     image = Radiograph(gray=gray, framing=Framing(columns=SIDE, rows=SIDE, square=square), sides_known=True)
@@ -127,7 +129,7 @@ def describe(pairs: Sequence[Pair]) -> dict[str, object]:
     }
 
 
-def called(reader: Reader, films: Sequence[tuple[Film, Film]], error: ChangeError) -> dict[str, int]:
+def called(reader: RadiographReader, films: Sequence[tuple[Film, Film]], error: ChangeError) -> dict[str, int]:
     """Count what findings of these films are called."""
     counts: Counter[str] = Counter()
     for earlier, later in films:
@@ -136,7 +138,7 @@ def called(reader: Reader, films: Sequence[tuple[Film, Film]], error: ChangeErro
     return dict(counts.most_common())
 
 
-def told_apart(reader: Reader, pairs: Sequence[Pair], error: ChangeError) -> dict[str, dict[str, int]]:
+def told_apart(reader: RadiographReader, pairs: Sequence[Pair], error: ChangeError) -> dict[str, dict[str, int]]:
     """Count what findings are called that are on one of two phantoms only."""
     counts: dict[str, Counter[str]] = {Change.NEW: Counter(), Change.GONE: Counter()}
     for earlier, later in pairwise(pairs):
@@ -148,7 +150,7 @@ def told_apart(reader: Reader, pairs: Sequence[Pair], error: ChangeError) -> dic
     return {name: dict(counter.most_common()) for name, counter in counts.items()}
 
 
-def read_back(reader: Reader, pairs: Sequence[Pair], error: ChangeError) -> dict[str, object]:
+def read_back(reader: RadiographReader, pairs: Sequence[Pair], error: ChangeError) -> dict[str, object]:
     """Ask about every finding and region of the first reading, compare both, and read what is said."""
     texts = [(text, film) for pair in pairs for film in pair.films[:1] for text in _replies(film)]
     texts += [
@@ -172,7 +174,7 @@ def _replies(film: Film) -> Iterator[str]:
         yield answer(Query(topic=topic), film).text
 
 
-def _compare(reader: Reader, earlier: Film, later: Film, error: ChangeError) -> tuple[ComparedFinding, ...]:
+def _compare(reader: RadiographReader, earlier: Film, later: Film, error: ChangeError) -> tuple[ComparedFinding, ...]:
     first, second = (ReadFilm(film=film, model=reader.identity, prompts_sha256="") for film in (earlier, later))
     return compare(first, second, error=error).findings
 

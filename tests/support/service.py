@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import http.client
 import json
 import shutil
 import signal
@@ -17,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+import httpx
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node import config
@@ -36,7 +37,7 @@ from tests.paths import REPOSITORY
 from tests.support import forked, scripted_node
 from tests.support.forked import Forked
 from tests.support.mllp import InformationSystem
-from tests.support.peers import DIRECT, LOOPBACK, send
+from tests.support.peers import DIRECT, LOOPBACK, send, send_all
 
 # A run of the tests in the background ignores SIGINT, and hands that on to what it starts.
 INTERRUPTIBLE = ("env", "--default-signal=INT")
@@ -171,17 +172,41 @@ class Service:
         """All lines of one event so far."""
         return [line for line in list(self.lines) if line["event"] == event]
 
-    def ask(
-        self, method: str, path: str, body: object = None, *, limit_seconds: float = 30.0, **headers: str
-    ) -> tuple[int, dict[str, object]]:
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, dict[str, object]]:
         """Send a request to the interface for programs; the status and the JSON object of its answer."""
-        connection = http.client.HTTPConnection(LOOPBACK, self.http_port, timeout=limit_seconds)
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, body=content, headers={"Content-Type": "application/json", **headers})
-        answer = connection.getresponse()
-        said: dict[str, object] = json.loads(answer.read())
-        connection.close()
-        return answer.status, said
+        answer = self.request(method, path, body, **headers)
+        said: dict[str, object] = answer.json()
+        return answer.status_code, said
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: str = "application/json",
+        **headers: str,
+    ) -> httpx.Response:
+        """Send an HTTP request; a body in bytes is sent as it is, another one as JSON; kind: its media type."""
+        return httpx.request(
+            method,
+            f"http://{LOOPBACK}:{self.http_port}{path}",
+            content=body if isinstance(body, bytes | None) else json.dumps(body),
+            headers={"Content-Type": kind, **headers},
+            timeout=60,
+            trust_env=False,
+            verify=False,  # it would read the certificates of the machine, for nothing
+        )
+
+    def read(self, *films: Dataset | Path, limit_seconds: float = 60.0) -> None:
+        """Send films of one study, and wait until the node has finished it."""
+        heads = [film if isinstance(film, Dataset) else dcmread(film, stop_before_pixels=True) for film in films]
+        before = self._finished(heads[0].StudyInstanceUID)
+        assert send_all(films, port=self.dicom_port) == [0] * len(films)
+        self._wait(lambda: self._finished(heads[0].StudyInstanceUID) > before, "the end of the study", limit_seconds)
+
+    def _finished(self, study: str) -> int:
+        return sum(line["study"] == study for line in self.logged("study.finished"))
 
     def metrics(self) -> str:
         """What Prometheus gets when it asks."""

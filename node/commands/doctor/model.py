@@ -14,7 +14,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.gpu import read_engine_files, read_gpu
 from node.read.manifest import not_calibrated, read_film_rule
-from node.read.model import Reader, check_files, open_reader
+from node.read.model import RadiographReader, check_files, open_reader
 
 _NAME: Final = "model"
 _NOT_BUILT: Final = "not_built"
@@ -74,7 +74,7 @@ def _left_out(model: ModelSettings, prompt_set: PromptSet) -> Iterator[Check]:
         yield note(f"{_NAME} findings", f"{why}: {', '.join(names)}")
 
 
-def _parity(reader: Reader) -> Iterator[Check]:
+def _parity(reader: RadiographReader) -> Iterator[Check]:
     """Report that the runtime computes what the weights do, which opening the model has verified."""
     if reader.parity:
         share = max(stage.share for stage in reader.parity.values())

@@ -21,7 +21,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.film import answer_film
 from node.read.manifest import read_film_rule
-from node.read.model import Reader
+from node.read.model import RadiographReader
 from node.read.open_model import open_configured
 from node.store import files
 from node.store.instances import Instance, newest_reading
@@ -149,7 +149,7 @@ def _newest(spool: Spool) -> Iterator[Instance]:
 
 
 def _answer(
-    instance: Instance, reader: Reader, prompt_set: PromptSet, *, tell: Tell, at: tuple[str, int, int]
+    instance: Instance, reader: RadiographReader, prompt_set: PromptSet, *, tell: Tell, at: tuple[str, int, int]
 ) -> Film | None:
     """Answer one film; None if it was removed meanwhile, or is damaged."""
     try:

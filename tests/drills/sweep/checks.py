@@ -23,7 +23,7 @@ from node.read.decoding import Radiograph
 from node.read.decoding import side_of as side_of_box
 from node.read.evidence import covered
 from node.read.film import film_of
-from node.read.model import FilmAnswer, Reader, Reading
+from node.read.model import FilmAnswer, RadiographReader, Reading
 from node.read.prompt_names import names_of
 from tests.drills.sweep import corrections, patterns, said
 
@@ -80,7 +80,7 @@ class Sweep:
     corrects: whether findings of each film are corrected, too
     """
 
-    reader: Reader
+    reader: RadiographReader
     prompts: PromptSet
     measured: frozenset[str]
     lowest: Mapping[str, float]

@@ -19,7 +19,7 @@ from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Box
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
-from node.read.model import Reader
+from node.read.model import RadiographReader
 
 Picture = npt.NDArray[np.uint8]
 
@@ -35,7 +35,7 @@ class Films:
     pictures: Callable[[], Iterator[tuple[str, Picture]]]
     header_of: Callable[[str], FilmHeader | None] = lambda _name: None
 
-    def images(self, reader: Reader) -> Iterator[tuple[str, Radiograph]]:
+    def images(self, reader: RadiographReader) -> Iterator[tuple[str, Radiograph]]:
         """Yield each film as the node's decoder would."""
         for name, picture in self.pictures():
             rows, columns = picture.shape

@@ -21,7 +21,7 @@ from node.outputs import wording
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import film_of
-from node.read.model import Reader, check_questions, open_reader
+from node.read.model import RadiographReader, check_questions, open_reader
 from node.read.prompt_names import named, names_of, refusal
 from tests.drills.sweep.films import of_phantoms
 from tests.support import samples
@@ -214,7 +214,7 @@ def test_what_denies_nothing_is_asked(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    reader: Reader
+    reader: RadiographReader
     image: Radiograph
     film: Film
 

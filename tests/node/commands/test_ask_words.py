@@ -13,7 +13,7 @@ from node.commands import ask_words
 from node.commands.arguments import add_ask
 from node.errors import InputError
 from node.prompt_set import PromptSet
-from node.read.model import Reader
+from node.read.model import RadiographReader
 from tests.support import films
 
 
@@ -21,7 +21,7 @@ class Opened(Exception):
     """A model would be opened now."""
 
 
-def opening(_options: Namespace, _prompts: PromptSet) -> Reader:
+def opening(_options: Namespace, _prompts: PromptSet) -> RadiographReader:
     raise Opened
 
 

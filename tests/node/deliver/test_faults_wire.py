@@ -29,7 +29,7 @@ from tests.node.orders import test_order_listener
 from tests.node.orders.test_order_listener import refused
 from tests.node.orders.test_orders import ORM, STUDY
 from tests.node.web import test_web_submit
-from tests.node.web.test_web_submit import RELATED, Node, film, kept, related
+from tests.node.web.test_web_submit import RELATED, Node, film, kept, reasons, related, uids
 from tests.support import films, mllp, peers, senders
 from tests.support.mllp import END, START
 from tests.support.ordered import find
@@ -240,7 +240,7 @@ def test_a_file_is_stored_as_dcmtk_reads_it(node_of_http: Node, name: str, kind:
     else:
         answer = node_of_http.submit(content)
 
-    assert (answer.status, answer.uids("00081199")) == (200, [sent.SOPInstanceUID])
+    assert (answer.status_code, uids(answer, "00081199")) == (200, [sent.SOPInstanceUID])
     stored = kept(node_of_http, sent)
     assert films.body_of(stored) == films.body_of(films.file_bytes(sent))
     assert dcmread(BytesIO(stored)).file_meta.TransferSyntaxUID == sent.file_meta.TransferSyntaxUID
@@ -262,8 +262,8 @@ def test_a_file_is_stored_as_dcmtk_reads_it(node_of_http: Node, name: str, kind:
 def test_what_cannot_be_completed_is_refused(node_of_http: Node, content: bytes) -> None:
     answer = node_of_http.submit(content)
 
-    assert answer.status == 409
-    assert (answer.reasons("0008119A") or answer.reasons("00081198")) == [0xC000]
+    assert answer.status_code == 409
+    assert (reasons(answer, "0008119A") or reasons(answer, "00081198")) == [0xC000]
 
 
 def body(
@@ -298,7 +298,7 @@ def test_a_multipart_body_is_read_as_others_write_it(node_of_http: Node, name: s
 
     answer = node_of_http.submit(body(*map(films.file_bytes, sent), **BODIES[name]) + after, kind=RELATED)
 
-    assert (answer.status, answer.uids("00081199")) == (200, [each.SOPInstanceUID for each in sent])
+    assert (answer.status_code, uids(answer, "00081199")) == (200, [each.SOPInstanceUID for each in sent])
     assert [films.body_of(kept(node_of_http, each)) for each in sent] == [
         films.body_of(films.file_bytes(each)) for each in sent
     ]

@@ -15,7 +15,8 @@ from pynetdicom import AE, _config, build_context
 from node.domain import derive_uid
 from node.outputs.sr.forms import COMPREHENSIVE
 from tests.support import films, peers
-from tests.support.service import Service, settings_for
+from tests.support.archived import StartNode
+from tests.support.service import Service
 
 NOT_PROCESSED = "18748-4"  # LN Diagnostic imaging report: the root of an answer that says why nothing was read
 JAPANESE = ("Yamada^Tarou=山田^太郎=やまだ^たろう", ["", "ISO 2022 IR 87"])
@@ -48,14 +49,10 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(folder / "node", archive_port=archive.port)) as service,
-    ):
-        yield Node(service, archive)
-        assert service.stop() == 0
+def node(start_node: StartNode) -> Iterator[Node]:
+    started = start_node()
+    yield Node(started.service, started.archive)
+    assert started.service.stop() == 0
 
 
 @pytest.mark.parametrize("name", films.REFUSED)
@@ -160,7 +157,7 @@ def test_an_unknown_caller_gets_nothing_in(node: Node) -> None:
 
     assert peers.send(film, port=node.service.dicom_port, calling_ae="NOBODY") is None
 
-    assert node.service.logged("association.refused")
+    node.service.wait_for("association.refused")
 
 
 def test_after_all_of_it_nothing_is_parked(node: Node) -> None:

@@ -23,7 +23,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
-from node.read.model import Reader, Reading, open_reader
+from node.read.model import RadiographReader, Reading, open_reader
 from node.store.spool import Spool
 from tests.support import films, samples
 from tests.support.fakes import ScriptedReader
@@ -41,11 +41,11 @@ class RatioReader(ScriptedReader):
 
 
 @pytest.fixture(scope="module")
-def reader(phantom_model: Path) -> Reader:
+def reader(phantom_model: Path) -> RadiographReader:
     return open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1)
 
 
-def measured(film: Dataset, folder: Path, reader: Reader) -> CardiothoracicRatio | None:
+def measured(film: Dataset, folder: Path, reader: RadiographReader) -> CardiothoracicRatio | None:
     """Read a film from its file."""
     film.save_as(folder / "film.dcm", enforce_file_format=True)
     answer = answer_film(folder / "film.dcm", reader, PROMPTS).film
@@ -68,7 +68,7 @@ def mirrored(film: Dataset) -> Dataset:
     return film
 
 
-def test_the_network_measures_about_what_is_drawn(tmp_path: Path, reader: Reader) -> None:
+def test_the_network_measures_about_what_is_drawn(tmp_path: Path, reader: RadiographReader) -> None:
     ratio = measured(dicom.film(SEED).dataset, tmp_path, reader)
 
     assert ratio is not None
@@ -78,7 +78,7 @@ def test_the_network_measures_about_what_is_drawn(tmp_path: Path, reader: Reader
     assert ratio.error.lower < 0 < ratio.error.upper
 
 
-def test_a_band_needs_an_error_of_such_films(tmp_path: Path, reader: Reader, phantom_model: Path) -> None:
+def test_a_band_needs_an_error_of_such_films(tmp_path: Path, reader: RadiographReader, phantom_model: Path) -> None:
     among_phantoms = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
 
     for opened, objection in ((reader, Incomparable.UNMEASURED), (among_phantoms, None)):
@@ -90,7 +90,7 @@ def test_a_band_needs_an_error_of_such_films(tmp_path: Path, reader: Reader, pha
         assert (ratio.band is None) == (objection is not None)
 
 
-def test_a_film_stored_in_another_way_has_the_same_ratio(tmp_path: Path, reader: Reader) -> None:
+def test_a_film_stored_in_another_way_has_the_same_ratio(tmp_path: Path, reader: RadiographReader) -> None:
     film = dicom.film(SEED).dataset
     columns = int(film.Columns)
 

@@ -1,7 +1,6 @@
 import hashlib
 import shutil
 import tracemalloc
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -26,12 +25,6 @@ QUERY = "1.2.840.10008.5.1.4.1.2.2.1"
 RETIRED_ULTRASOUND = "1.2.840.10008.5.1.4.1.1.6"
 PRIVATE = "1.3.12.2.1107.5.9.1"
 CHEST_FILM = "1.2.840.10008.5.1.4.1.1.1"
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with listening(tmp_path) as running:
-        yield running
 
 
 def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from pydicom import dcmread
@@ -18,7 +16,7 @@ from pynetdicom import AE, build_context
 from pynetdicom.dsutils import decode, encode
 
 from tests.support import films, pdus, peers
-from tests.support.listening import Node, is_clean, listening
+from tests.support.listening import Node, is_clean
 from tests.support.pdus import Recording
 from tests.support.peers import LOOPBACK, wait_until
 
@@ -27,12 +25,6 @@ LAST_OF_COMMAND, LAST_OF_DATASET = 3, 2
 BESIDE = 3
 """The id of a second presentation context."""
 OUTCOMES = ("kept", "repeated", "conflict", "refused")
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with listening(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

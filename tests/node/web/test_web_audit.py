@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
+import httpx
 import pytest
 from fastapi.routing import APIRoute, APIRouter
 from starlette.routing import BaseRoute, Mount, Route
 
 from node.metrics import Metrics
-from node.settings.http import HttpSettings
 from node.store.spool import Spool
 from node.web import application
 from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests.support import films, peers
-from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.archived import StartNode
 from tests.support.service import Line, Service, settings_for
 from tests.support.spoken import PROMPTS
-from tests.support.web_access import PASSWORD, users_in
+from tests.support.web_access import PASSWORD
 
 FILM = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "SECRET-7"})
 STUDY, UID = str(FILM.StudyInstanceUID), str(FILM.SOPInstanceUID)
@@ -112,7 +110,7 @@ class Node:
     def left(self, route: str, asked: Asked) -> tuple[int, list[Line]]:
         """Send a request; the status, and the audit events that it left."""
         before = len(self.audited())
-        status, _ = send(self.service, route.partition(" ")[0], asked.path, asked.body)
+        status = send(self.service, route.partition(" ")[0], asked.path, asked.body).status_code
         peers.wait_until(lambda: len(self.audited()) > before or status >= 400, what=f"an audit event of {route}")
         return status, self.audited()[before:]
 
@@ -120,16 +118,10 @@ class Node:
         return [line for line in list(self.service.lines) if "outcome" in line and "user" in line]
 
 
-def send(service: Service, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+def send(service: Service, method: str, path: str, body: object = None) -> httpx.Response:
     """Send a request of the user Ada; a body in bytes is a DICOM file, another one JSON."""
-    connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=60)
-    content = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
     kind = "application/dicom" if isinstance(body, bytes) else "application/json"
-    connection.request(method, path, body=content, headers={"Content-Type": kind, "Authorization": BASIC})
-    answer = connection.getresponse()
-    said = answer.read()
-    connection.close()
-    return answer.status, said
+    return service.request(method, path, body, kind=kind, Authorization=BASIC)
 
 
 def routes_of(routes: Sequence[BaseRoute]) -> Iterator[str]:
@@ -144,21 +136,17 @@ def routes_of(routes: Sequence[BaseRoute]) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("audit")
-    with ReceivingArchive() as archive:
-        settings = settings_for(directory / "node", archive_port=archive.port)
-        settings = replace(settings, http=HttpSettings(port=0, password_file=users_in(directory, "ada")))
-        with Service(settings) as service:
-            assert peers.send(FILM, port=service.dicom_port) == 0
-            archive.wait_for_kept(2)
-            service.wait_for("study.finished")
-            outputs = json.loads(send(service, "GET", f"/api/v1/studies/{STUDY}")[1])["outputs"]
-            question = {"questions": [{"prompt": "Edema"}]}
-            asked = json.loads(send(service, "POST", f"/api/v1/films/{UID}/questions", question)[1])["questions"]
-            look = json.loads(send(service, "POST", "/api/v1/looks", films.file_bytes(FILM))[1])["id"]
-            requests = routes_with(output=outputs[0]["uid"], question=asked[0]["id"], look=look)
-            yield Node(service=service, requests=requests)
+def node(start_node: StartNode) -> Node:
+    started = start_node(users=["ada"])
+    service = started.service
+    service.read(FILM)
+    started.archive.wait_for_kept(2)
+    outputs = send(service, "GET", f"/api/v1/studies/{STUDY}").json()["outputs"]
+    question = {"questions": [{"prompt": "Edema"}]}
+    asked = send(service, "POST", f"/api/v1/films/{UID}/questions", question).json()["questions"]
+    look = send(service, "POST", "/api/v1/looks", films.file_bytes(FILM)).json()["id"]
+    requests = routes_with(output=outputs[0]["uid"], question=asked[0]["id"], look=look)
+    return Node(service=service, requests=requests)
 
 
 def test_every_route_is_known_to_touch_a_study_or_none(tmp_path: Path, node: Node) -> None:
@@ -196,9 +184,9 @@ def test_a_moved_window_is_an_audit_event_once_a_minute(node: Node) -> None:
     windows = [f"{path}&center={center}&width=50" for center in range(100, 105)]
     before = len(node.audited())
 
-    assert {send(node.service, "GET", window)[0] for window in windows} == {200}
+    assert {send(node.service, "GET", window).status_code for window in windows} == {200}
     peers.wait_until(lambda: len(node.audited()) > before, what="an audit event")
-    assert send(node.service, "GET", path)[0] == 200
+    assert send(node.service, "GET", path).status_code == 200
     peers.wait_until(lambda: len(node.audited()) > before + 1, what="another audit event")
 
     assert [line["event"] for line in node.audited()[before:]] == ["film.viewed"] * 2

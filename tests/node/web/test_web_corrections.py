@@ -14,8 +14,9 @@ from models.lab.training.films import find_films, read_films
 from models.lab.training.runfile import FilmSource
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers
+from tests.support.archived import archived_node
 from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, run_command, settings_for
+from tests.support.service import Service, run_command
 
 Content = dict[str, object]
 
@@ -50,11 +51,10 @@ class Reviewed:
 @pytest.fixture
 def reviewed(tmp_path: Path) -> Iterator[Reviewed]:
     film = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "ID-4711"})
-    with ReceivingArchive() as archive, Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service:
-        assert peers.send(film, port=service.dicom_port) == 0
-        archive.wait_for_kept(2)
-        service.wait_for("study.finished")
-        yield Reviewed(service=service, archive=archive, film=film)
+    with archived_node(tmp_path) as node:
+        node.service.read(film)
+        node.archive.wait_for_kept(2)
+        yield Reviewed(service=node.service, archive=node.archive, film=film)
 
 
 def test_a_correction_arrives_once_as_a_new_version(reviewed: Reviewed) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from playwright.sync_api import Page, expect
 from pydicom.dataset import Dataset
 
 from tests.support import films, peers
+from tests.support.archived import StartNode
 from tests.support.browsed import Browsed, tab_to
 from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, settings_for
+from tests.support.service import Service
 
 SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
 FILM = films.as_another(films.thumbnail(), "keys", study="keys")
@@ -50,15 +50,10 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("keys") / "node"
-    with ReceivingArchive() as archive:
-        settings = settings_for(directory, archive_port=archive.port, quiet_seconds=2.0)
-        with Service(settings) as service:
-            assert peers.send(FILM, port=service.dicom_port) == 0
-            opened = Node(service=service, archive=archive, directory=directory, film=FILM)
-            opened.wait_for("study.finished", FILM)
-            yield opened
+def node(start_node: StartNode) -> Node:
+    started = start_node(quiet_seconds=2.0)
+    started.service.read(FILM)
+    return Node(service=started.service, archive=started.archive, directory=started.directory, film=FILM)
 
 
 def opened(seen: Browsed, node: Node) -> Page:

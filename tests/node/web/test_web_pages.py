@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from typing import cast
@@ -16,9 +15,9 @@ from playwright.sync_api import Browser, Page, Route, expect
 from pydicom.dataset import Dataset
 
 from tests.support import films, peers
+from tests.support.archived import StartNode
 from tests.support.browsed import SIZES, Browsed, browsed, drag
-from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, settings_for
+from tests.support.service import Service
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +34,15 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("pages")
+def node(start_node: StartNode) -> Node:
     alone = films.as_another(films.thumbnail(), "alone", study="alone")
     pair = (films.as_another(films.thumbnail(), "frontal", study="pair"), films.as_another(films.lateral(), "lateral"))
     pair[1].StudyInstanceUID = pair[0].StudyInstanceUID
-    with ReceivingArchive() as archive, Service(settings_for(directory / "node", archive_port=archive.port)) as service:
-        assert peers.send(alone, port=service.dicom_port) == 0
-        service.wait_for("study.finished")
-        assert peers.send_all(pair, port=service.dicom_port) == [0, 0]
-        service.wait_for("study.finished", count=2)
-        archive.wait_for_kept(5)
-        yield Node(service=service, alone=alone, pair=pair)
+    started = start_node()
+    started.service.read(alone)
+    started.service.read(*pair)
+    started.archive.wait_for_kept(5)
+    return Node(service=started.service, alone=alone, pair=pair)
 
 
 def rect_of(page: Page, index: int = 0) -> tuple[float, ...]:

@@ -5,23 +5,23 @@ They may stand on the page of a study for a user who has signed in, and in DICOM
 
 from __future__ import annotations
 
-import http.client
 import json
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import pytest
 from pydicom.dataset import Dataset
 
-from node.settings.http import HttpSettings
-from tests.support import films, peers
-from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.service import Service, run_command, settings_for
+from tests.support import films
+from tests.support.archived import StartNode
+from tests.support.peers import ReceivingArchive
+from tests.support.service import Service, run_command
 from tests.support.traces import MARK, found_in, marked
-from tests.support.web_access import PASSWORD, users_in
+from tests.support.web_access import PASSWORD
 
 # The sender's pydicom warns of what this test makes it send.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -31,15 +31,6 @@ NOBODY: dict[str, str] = {}
 JSON, DICOM = "application/json", "application/dicom"
 OWN = ("application/dicom", "x-application/hl7-v2+er7", "image/png")
 """The media types of what is the patient's own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Said:
-    """An answer with its header fields, for a search."""
-
-    status: int
-    kind: str
-    content: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,41 +51,34 @@ class Node:
 
     def ask(
         self, method: str, path: str, body: object = None, *, kind: str = JSON, who: dict[str, str] = BASIC
-    ) -> Said:
+    ) -> httpx.Response:
         """Send a request; a body in bytes is sent as it is, another one as JSON."""
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
-        content = body if isinstance(body, bytes) or body is None else json.dumps(body)
-        connection.request(method, path, body=content, headers={"Content-Type": kind, **who})
-        answer = connection.getresponse()
-        fields = str(answer.getheaders()).encode()
-        said = Said(
-            status=answer.status,
-            kind=answer.getheader("Content-Type", "").partition(";")[0],
-            content=fields + b"\n" + answer.read(),
-        )
-        connection.close()
-        return said
+        return self.service.request(method, path, body, kind=kind, **who)
 
     def json(self, method: str, path: str, body: object = None, *, kind: str = JSON) -> dict[str, object]:
-        said = self.ask(method, path, body, kind=kind)
-        assert said.status < 300, (path, said)
-        found: dict[str, object] = json.loads(said.content.partition(b"\n")[2])
+        answer = self.ask(method, path, body, kind=kind)
+        assert answer.is_success, (path, answer.text)
+        found: dict[str, object] = answer.json()
         return found
 
 
+def kind_of(answer: httpx.Response) -> str:
+    return answer.headers.get("content-type", "").partition(";")[0]
+
+
+def parts_of(answer: httpx.Response) -> bytes:
+    """An answer with its header fields, for a search."""
+    return b"\n".join((str(answer.headers.raw).encode(), answer.content))
+
+
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("privacy")
-    with ReceivingArchive() as archive:
-        settings = settings_for(directory / "node", archive_port=archive.port)
-        settings = replace(settings, http=HttpSettings(port=0, password_file=users_in(directory, "ada")))
-        with Service(settings) as service:
-            node = Node(service=service, film=marked(films.thumbnail()), archive=archive)
-            assert peers.send(node.film, port=service.dicom_port) == 0
-            archive.wait_for_kept(2)
-            service.wait_for("study.finished")
-            live_through(node)
-            yield node
+def node(start_node: StartNode) -> Node:
+    started = start_node(users=["ada"])
+    node = Node(service=started.service, film=marked(films.thumbnail()), archive=started.archive)
+    node.service.read(node.film)
+    node.archive.wait_for_kept(2)
+    live_through(node)
+    return node
 
 
 def live_through(node: Node) -> None:
@@ -165,15 +149,15 @@ def bad_requests(node: Node) -> Iterator[tuple[str, str, object, str]]:
     yield "POST", "/login", f"user={MARK}&password={MARK}".encode(), "application/x-www-form-urlencoded"
 
 
-def traces(answers: dict[str, Said]) -> dict[str, list[str]]:
-    return {path: found for path, said in answers.items() if (found := found_in(said.content))}
+def traces(answers: dict[str, httpx.Response]) -> dict[str, list[str]]:
+    return {path: found for path, said in answers.items() if (found := found_in(parts_of(said)))}
 
 
 def test_no_answer_but_the_page_of_a_study_names_a_patient(node: Node) -> None:
     answers = {path: node.ask("GET", path) for path in paths_of(node)}
 
-    assert {said.status for said in answers.values()} == {200}
-    assert traces({path: said for path, said in answers.items() if said.kind not in OWN}) == {}
+    assert {said.status_code for said in answers.values()} == {200}
+    assert traces({path: said for path, said in answers.items() if kind_of(said) not in OWN}) == {}
 
 
 def test_only_a_user_who_has_signed_in_sees_the_patient(node: Node) -> None:
@@ -182,16 +166,16 @@ def test_only_a_user_who_has_signed_in_sees_the_patient(node: Node) -> None:
     answers = {path: node.ask("GET", path, who=NOBODY) for path in (page, *paths)}
 
     assert traces(answers) == {}
-    assert {path for path, said in answers.items() if said.status == 200} == {"/metrics", "/live", "/ready"}
-    assert found_in(node.ask("GET", page).content)
+    assert {path for path, said in answers.items() if said.status_code == 200} == {"/metrics", "/live", "/ready"}
+    assert found_in(parts_of(node.ask("GET", page)))
 
 
 def test_no_refusal_quotes_what_was_sent(node: Node) -> None:
     answers = {str(request): node.ask(*request[:3], kind=request[3]) for request in bad_requests(node)}
 
     assert traces(answers) == {}
-    assert {said.status for said in answers.values() if said.status >= 500} == set()
-    assert sum(said.status >= 400 for said in answers.values()) > len(answers) - 4
+    assert {said.status_code for said in answers.values() if said.status_code >= 500} == set()
+    assert sum(said.status_code >= 400 for said in answers.values()) > len(answers) - 4
 
 
 def test_what_a_user_typed_is_not_logged(node: Node) -> None:
@@ -201,8 +185,8 @@ def test_what_a_user_typed_is_not_logged(node: Node) -> None:
     reworded = {"kind": "reword", "prompt": "atelectasis", "text": f"{MARK} has atelectasis."}
     node.ask("POST", f"{film}/corrections", reworded)
 
-    assert answered.status == 201
-    assert found_in(node.ask("GET", "/metrics").content) == []
+    assert answered.status_code == 201
+    assert found_in(parts_of(node.ask("GET", "/metrics"))) == []
 
 
 def test_commands_tell_nothing_of_a_patient(node: Node, tmp_path: Path) -> None:
@@ -225,5 +209,5 @@ def test_no_log_line_holds_a_value_of_a_patient(node: Node) -> None:
     for request in bad_requests(node):
         node.ask(*request[:3], kind=request[3])
 
-    assert node.service.logged("correction.made")
+    node.service.wait_for("correction.made")
     assert found_in(json.dumps(node.service.lines, ensure_ascii=False).encode()) == []

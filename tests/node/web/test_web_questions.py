@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,9 +12,10 @@ import pytest
 from pydicom import dcmread
 
 from node.config import ModelSettings, QuestionsSettings
-from tests.support import films, peers
+from tests.support import films
+from tests.support.archived import archived_node
 from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.service import Service, run_command, settings_for
+from tests.support.service import Service, run_command
 
 Content = dict[str, object]
 
@@ -58,15 +58,11 @@ class Asked:
         return f"http://{LOOPBACK}:{self.service.http_port}"
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Content]:
-        return self.service.ask(method, path, body, limit_seconds=60.0, **headers)
+        return self.service.ask(method, path, body, **headers)
 
     def get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        return answer.status, content
+        answer = self.service.request("GET", path)
+        return answer.status_code, answer.content
 
     def page(self, path: str) -> str:
         return self.get(path)[1].decode()
@@ -78,18 +74,17 @@ class Asked:
 @contextmanager
 def asking(directory: Path, *, model: Path, film: Path) -> Iterator[Asked]:
     """Run a node that has read a film, and answers what workstations ask about it."""
-    with ReceivingArchive() as archive:
-        settings = settings_for(directory / "node", archive_port=archive.port, model=ModelSettings(directory=model))
-        settings = replace(settings, questions=QuestionsSettings(ae_titles=("TESTER",)))
-        with Service(settings, scripted=False) as service:
-            assert peers.send(film, port=service.dicom_port) == 0
-            service.wait_for("study.finished")
-            header = dcmread(film, stop_before_pixels=True)
-            uid = str(header.SOPInstanceUID)
-            asked = Asked(service=service, path=film, uid=uid, model=model, archive=archive)
-            _, study = asked.ask("GET", f"/api/v1/studies/{header.StudyInstanceUID}")
-            archive.wait_for_kept(len(cast(list[Content], study["outputs"])))
-            yield asked
+    asks = QuestionsSettings(ae_titles=("TESTER",))
+    with archived_node(
+        directory, model=ModelSettings(directory=model), change=lambda settings: replace(settings, questions=asks)
+    ) as node:
+        node.service.read(film)
+        header = dcmread(film, stop_before_pixels=True)
+        uid = str(header.SOPInstanceUID)
+        asked = Asked(service=node.service, path=film, uid=uid, model=model, archive=node.archive)
+        _, study = asked.ask("GET", f"/api/v1/studies/{header.StudyInstanceUID}")
+        node.archive.wait_for_kept(len(cast(list[Content], study["outputs"])))
+        yield asked
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -18,13 +17,13 @@ from node.answers.replies import answer
 from node.commands import demo
 from node.config import ModelSettings
 from node.jobs.answered_film import read_film
-from node.settings.http import HttpSettings
 from node.store.spool import Spool
-from tests.support import films, peers
-from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.service import Service, run_command, settings_for
+from tests.support import films
+from tests.support.archived import StartNode
+from tests.support.peers import LOOPBACK
+from tests.support.service import Service, run_command
 from tests.support.spoken import PROMPTS, misread
-from tests.support.web_access import PASSWORD, users_in
+from tests.support.web_access import PASSWORD
 
 Content = dict[str, object]
 
@@ -43,7 +42,7 @@ class Node:
     headers: dict[str, str]
 
     def ask(self, method: str, path: str, body: object = None) -> tuple[int, Content]:
-        return self.service.ask(method, path, body, limit_seconds=60.0, **self.headers)
+        return self.service.ask(method, path, body, **self.headers)
 
     def reply(self, text: str, *, about: Dataset | None = None, **others: object) -> Content:
         uid = (about or self.film).SOPInstanceUID
@@ -67,55 +66,36 @@ def taken(name: str, *, at: str, patient: str = "4711", issuer: str = "A") -> Da
     return films.changed(film, {**changes, "AcquisitionTime": "093000"})
 
 
-def read(service: Service, film: Dataset) -> None:
-    assert peers.send(film, port=service.dicom_port) == 0
-    uid = str(film.StudyInstanceUID)
-    service.wait_for_line(lambda line: line["event"] == "study.finished" and line["study"] == uid)
+@pytest.fixture(scope="module")
+def node(start_node: StartNode, phantom_model: Path) -> Node:
+    started = start_node(model=ModelSettings(directory=phantom_model))
+    started.service.read(film := taken("asked", at="05"))
+    return Node(service=started.service, directory=started.directory, film=film, headers={})
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("words") / "node"
-    with ReceivingArchive() as archive:
-        settings = settings_for(directory, archive_port=archive.port, model=ModelSettings(directory=phantom_model))
-        with Service(settings, scripted=False) as service:
-            read(service, film := taken("asked", at="05"))
-            yield Node(service=service, directory=directory, film=film, headers={})
-
-
-@pytest.fixture(scope="module")
-def signed_in(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Node]:
+def signed_in(start_node: StartNode, phantom_model: Path) -> Node:
     """A node whose user has signed in, and whose model may compare films."""
-    directory = tmp_path_factory.mktemp("compared")
-    model = ModelSettings(directory=phantom_model, uncalibrated="accept")
-    with ReceivingArchive() as archive:
-        settings = settings_for(directory / "node", archive_port=archive.port, model=model)
-        http_settings = HttpSettings(port=0, password_file=users_in(directory, "ada"))
-        with Service(replace(settings, http=http_settings), scripted=False) as service:
-            for film in (
-                taken("first", at="01"),
-                taken("second", at="03"),
-                taken("other patient", at="02", patient="4712"),
-                taken("other issuer", at="02", issuer="B"),
-                taken("nameless", at="02", patient=""),
-                last := taken("last", at="05"),
-            ):
-                read(service, film)
-            yield Node(service=service, directory=directory / "node", film=last, headers=BASIC)
+    started = start_node(model=ModelSettings(directory=phantom_model, uncalibrated="accept"), users=["ada"])
+    for film in (
+        taken("first", at="01"),
+        taken("second", at="03"),
+        taken("other patient", at="02", patient="4712"),
+        taken("other issuer", at="02", issuer="B"),
+        taken("nameless", at="02", patient=""),
+        last := taken("last", at="05"),
+    ):
+        started.service.read(film)
+    return Node(service=started.service, directory=started.directory, film=last, headers=BASIC)
 
 
 @pytest.fixture(scope="module")
-def unknown(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Node]:
+def unknown(start_node: StartNode, phantom_model: Path) -> Node:
     """A node whose model may compare films, and which knows no users."""
-    directory = tmp_path_factory.mktemp("unknown") / "node"
-    model = ModelSettings(directory=phantom_model, uncalibrated="accept")
-    with (
-        ReceivingArchive() as archive,
-        Service(settings_for(directory, archive_port=archive.port, model=model), scripted=False) as service,
-    ):
-        for film in (taken("first", at="01"), last := taken("last", at="05")):
-            read(service, film)
-        yield Node(service=service, directory=directory, film=last, headers={})
+    started = start_node(model=ModelSettings(directory=phantom_model, uncalibrated="accept"))
+    for film in (taken("first", at="01"), last := taken("last", at="05")):
+        started.service.read(film)
+    return Node(service=started.service, directory=started.directory, film=last, headers={})
 
 
 @pytest.mark.parametrize(

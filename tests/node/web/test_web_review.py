@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,10 +9,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 from pydicom.dataset import Dataset
 
-from tests.support import films, peers
+from tests.support import films
+from tests.support.archived import StartNode
 from tests.support.browsed import SIZES, Browsed, browsed
-from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, settings_for
+from tests.support.service import Service
 
 Content = dict[str, object]
 
@@ -39,14 +38,12 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("review")
+def node(start_node: StartNode) -> Node:
     first, second = (films.as_another(films.thumbnail(), name, study=name) for name in ("first", "second"))
-    with ReceivingArchive() as archive, Service(settings_for(directory / "node", archive_port=archive.port)) as service:
-        for count, film in enumerate((first, second), 1):
-            assert peers.send(film, port=service.dicom_port) == 0
-            service.wait_for("study.finished", count=count)
-        yield Node(service=service, first=first, second=second)
+    service = start_node().service
+    service.read(first)
+    service.read(second)
+    return Node(service=service, first=first, second=second)
 
 
 def test_uncertain_findings_are_listed_with_their_reasons(node: Node) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -18,9 +17,10 @@ from node.commands import demo
 from node.config import ModelSettings
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers
+from tests.support.archived import ArchivedNode, StartNode
 from tests.support.browsed import SIZES, Browsed, browsed, drag, settled
 from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, settings_for
+from tests.support.service import Service
 
 Edges = tuple[float, float, float, float]
 Content = dict[str, object]
@@ -32,36 +32,34 @@ SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
 class Node:
     """A node with the shipped model, and its archive; asked: a film that it has read."""
 
-    service: Service
-    archive: ReceivingArchive
+    started: ArchivedNode
     asked: Dataset
+
+    @property
+    def service(self) -> Service:
+        return self.started.service
+
+    @property
+    def archive(self) -> ReceivingArchive:
+        return self.started.archive
 
     def read(self, name: str) -> Dataset:
         film = films.as_another(dcmread(demo.FILMS[0]), name, study=name)
-        assert peers.send(film, port=self.service.dicom_port) == 0
-        uid = str(film.StudyInstanceUID)
-        self.service.wait_for_line(lambda line: line["event"] == "study.finished" and line["study"] == uid)
+        self.service.read(film)
         self.archive.wait_until(lambda: bool(self.objects(film, "SR")) and bool(self.objects(film, "PR")))
         return film
 
     def objects(self, film: Dataset, modality: str = "") -> list[Dataset]:
-        found = [kept.dataset for kept in self.archive.kept]
-        own = [dataset for dataset in found if dataset.StudyInstanceUID == film.StudyInstanceUID]
-        return [dataset for dataset in own if modality in ("", dataset.Modality)]
+        return self.started.objects(film.StudyInstanceUID, modality)
 
     def newer_reports(self, film: Dataset) -> list[Dataset]:
         return [report for report in self.objects(film, "SR") if "PredecessorDocumentsSequence" in report]
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("reviewing") / "node"
-    model = ModelSettings(directory=phantom_model)
-    with ReceivingArchive() as archive:
-        settings = settings_for(directory, archive_port=archive.port, model=model, quiet_seconds=1.0)
-        with Service(settings, scripted=False) as service:
-            unasked = Node(service=service, archive=archive, asked=Dataset())
-            yield Node(service=service, archive=archive, asked=unasked.read("asked"))
+def node(start_node: StartNode, phantom_model: Path) -> Node:
+    started = start_node(model=ModelSettings(directory=phantom_model), quiet_seconds=1.0)
+    return Node(started=started, asked=Node(started=started, asked=Dataset()).read("asked"))
 
 
 def path_of(film: Dataset) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from typing import cast
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -18,25 +18,13 @@ from pydicom.dataset import Dataset
 from node.read import grayscale
 from node.read.grayscale import Window
 from tests.support import decoded, films, peers
+from tests.support.archived import StartNode
 from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.service import Service, settings_for
+from tests.support.service import Service
 
 Content = dict[str, object]
 
 SECRET = "Zyx^Secret"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """An answer of the node."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Content:
-        return cast(Content, json.loads(self.body))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,34 +36,25 @@ class Node:
     alone: Dataset
     pair: tuple[Dataset, Dataset]
 
-    def get(self, path: str, *, method: str = "GET") -> Answered:
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=30)
-        connection.request(method, path)
-        answer = connection.getresponse()
-        headers = {name.lower(): value for name, value in answer.getheaders()}
-        answered = Answered(status=answer.status, headers=headers, body=answer.read())
-        connection.close()
-        return answered
+    def get(self, path: str, *, method: str = "GET") -> httpx.Response:
+        return self.service.request(method, path)
 
     def studies(self, query: str = "") -> list[Content]:
-        return cast(list[Content], self.get(f"/api/v1/studies{query}").json["studies"])
+        return cast(list[Content], self.get(f"/api/v1/studies{query}").json()["studies"])
 
     def study(self, film: Dataset) -> Content:
-        return self.get(f"/api/v1/studies/{film.StudyInstanceUID}").json
+        return self.get(f"/api/v1/studies/{film.StudyInstanceUID}").json()
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("web")
+def node(start_node: StartNode) -> Node:
     alone = films.changed(films.as_another(films.thumbnail(), "alone", study="alone"), {"PatientName": SECRET})
     pair = tuple(films.as_another(films.thumbnail(), name, study="pair") for name in ("first", "second"))
-    with ReceivingArchive() as archive, Service(settings_for(directory / "node", archive_port=archive.port)) as service:
-        assert peers.send(alone, port=service.dicom_port) == 0
-        service.wait_for("study.finished")
-        assert peers.send_all(pair, port=service.dicom_port) == [0, 0]
-        peers.wait_until(lambda: len(service.logged("study.finished")) == 2, what="both studies are finished")
-        archive.wait_for_kept(6)
-        yield Node(service=service, archive=archive, alone=alone, pair=(pair[0], pair[1]))
+    started = start_node()
+    started.service.read(alone)
+    started.service.read(*pair)
+    started.archive.wait_for_kept(6)
+    return Node(service=started.service, archive=started.archive, alone=alone, pair=(pair[0], pair[1]))
 
 
 def test_the_worklist_has_the_newest_study_first(node: Node) -> None:
@@ -93,7 +72,7 @@ def test_studies_are_found_by_state_and_digits(node: Node) -> None:
 
     assert [line["uid"] for line in node.studies(f"?q={uid[3:]}")] == [uid]
     assert len(node.studies("?state=finished&limit=1")) == 1
-    assert node.get("/api/v1/studies?limit=1").json["total"] == 2
+    assert node.get("/api/v1/studies?limit=1").json()["total"] == 2
     assert node.studies("?state=parked") == []
     assert node.studies("?offset=2") == []
 
@@ -116,12 +95,12 @@ def test_an_output_has_the_bytes_that_were_sent(node: Node) -> None:
     for output in outputs:
         answer = node.get(f"/api/v1/outputs/{output['uid']}")
         assert answer.headers["content-type"] == "application/dicom"
-        assert films.body_of(answer.body) == films.body_of(films.file_bytes(kept[str(output["uid"])]))
+        assert films.body_of(answer.content) == films.body_of(films.file_bytes(kept[str(output["uid"])]))
 
 
 def test_a_picture_is_the_film_as_displayed(node: Node) -> None:
     answer = node.get(f"/api/v1/films/{node.alone.SOPInstanceUID}/picture")
-    shown = np.asarray(Image.open(BytesIO(answer.body)))
+    shown = np.asarray(Image.open(BytesIO(answer.content)))
 
     assert answer.headers["content-type"] == "image/png"
     assert np.array_equal(shown, decoded.picture_of(node.alone))
@@ -131,16 +110,16 @@ def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
     path = f"/api/v1/films/{node.alone.SOPInstanceUID}/picture"
     plain = node.get(path)
     center, width = map(float, plain.headers["x-window"].split())
-    narrow = np.asarray(Image.open(BytesIO(node.get(f"{path}?center={center}&width={width / 4}").body)))
+    narrow = np.asarray(Image.open(BytesIO(node.get(f"{path}?center={center}&width={width / 4}").content)))
     picture = decoded.stored_picture(node.alone)
 
     assert np.array_equal(narrow, picture.shown(Window(center=center, width=width / 4)))
-    assert (narrow == 0).mean() > (np.asarray(Image.open(BytesIO(plain.body))) == 0).mean()
+    assert (narrow == 0).mean() > (np.asarray(Image.open(BytesIO(plain.content))) == 0).mean()
 
 
 def test_an_inverted_picture_exchanges_black_and_white(node: Node) -> None:
     path = f"/api/v1/films/{node.alone.SOPInstanceUID}/picture"
-    plain, inverted = (np.asarray(Image.open(BytesIO(node.get(p).body))) for p in (path, f"{path}?invert=true"))
+    plain, inverted = (np.asarray(Image.open(BytesIO(node.get(p).content))) for p in (path, f"{path}?invert=true"))
 
     assert np.abs(255 - plain.astype(int) - inverted).max() <= 2  # a window on whole values is half a value off
 
@@ -148,7 +127,7 @@ def test_an_inverted_picture_exchanges_black_and_white(node: Node) -> None:
 def test_a_small_picture_keeps_the_shape(node: Node) -> None:
     answer = node.get(f"/api/v1/films/{node.alone.SOPInstanceUID}/picture?size=64")
 
-    with Image.open(BytesIO(answer.body)) as small:
+    with Image.open(BytesIO(answer.content)) as small:
         assert max(small.size) == 64
         assert small.size[0] / small.size[1] == pytest.approx(node.alone.Columns / node.alone.Rows, rel=0.02)
 
@@ -166,9 +145,9 @@ def test_a_small_picture_keeps_the_shape(node: Node) -> None:
 def test_what_is_unknown_is_a_problem_document(node: Node, path: str) -> None:
     answer = node.get(path)
 
-    assert answer.status == 404
+    assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json.keys() == {"type", "title", "status", "detail"}
+    assert answer.json().keys() == {"type", "title", "status", "detail"}
 
 
 @pytest.mark.parametrize(
@@ -177,25 +156,25 @@ def test_what_is_unknown_is_a_problem_document(node: Node, path: str) -> None:
 def test_a_wrong_parameter_is_named(node: Node, query: str) -> None:
     answer = node.get(f"/api/v1/studies{query}")
 
-    assert answer.status == 422
-    assert query[1:].partition("=")[0] in str(answer.json["detail"])
+    assert answer.status_code == 422
+    assert query[1:].partition("=")[0] in str(answer.json()["detail"])
 
 
 def test_half_a_window_is_refused(node: Node) -> None:
-    assert node.get(f"/api/v1/films/{node.alone.SOPInstanceUID}/picture?center=5").status == 422
+    assert node.get(f"/api/v1/films/{node.alone.SOPInstanceUID}/picture?center=5").status_code == 422
 
 
 def test_a_study_without_parked_work_has_nothing_to_retry(node: Node) -> None:
     answer = node.get(f"/api/v1/studies/{node.alone.StudyInstanceUID}/retry", method="POST")
 
-    assert (answer.status, answer.json) == (202, {"queued": 0})
-    assert node.get("/api/v1/studies/1.2.3/retry", method="POST").status == 404
+    assert (answer.status_code, answer.json()) == (202, {"queued": 0})
+    assert node.get("/api/v1/studies/1.2.3/retry", method="POST").status_code == 404
 
 
 def test_no_answer_holds_the_name_of_a_patient(node: Node) -> None:
     paths = ("/api/v1/studies", f"/api/v1/studies/{node.alone.StudyInstanceUID}", "/metrics")
 
-    assert all(SECRET.encode() not in node.get(path).body for path in paths)
+    assert all(SECRET.encode() not in node.get(path).content for path in paths)
     assert SECRET not in str(node.service.lines)
 
 
@@ -216,7 +195,7 @@ def test_a_change_of_the_worklist_is_told_at_once(node: Node) -> None:
 
 
 def test_the_description_names_every_problem(node: Node) -> None:
-    schema = node.get("/api/openapi.json").json
+    schema = node.get("/api/openapi.json").json()
     paths = cast(dict[str, dict[str, Content]], schema["paths"])
 
     assert cast(Content, schema["info"])["title"] == "ChEX Node"

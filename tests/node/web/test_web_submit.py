@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
@@ -24,27 +24,14 @@ SINGLE = "application/dicom"
 RELATED = 'multipart/related; type="application/dicom"; boundary=end-of-film'
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answered:
-    """An answer of the node."""
+def uids(answer: httpx.Response, tag: str) -> list[str]:
+    """The SOP Instance UIDs in a sequence of an answer."""
+    return [item["00081155"]["Value"][0] for item in answer.json().get(tag, {}).get("Value", [])]
 
-    status: int
-    content_type: str
-    body: bytes
 
-    @property
-    def json(self) -> Content:
-        return cast(Content, json.loads(self.body))
-
-    def uids(self, tag: str) -> list[str]:
-        """The SOP Instance UIDs in a sequence of the answer."""
-        items = cast(Content, self.json.get(tag, {})).get("Value", [])
-        return [item["00081155"]["Value"][0] for item in cast("list[dict[str, dict[str, list[str]]]]", items)]
-
-    def reasons(self, tag: str) -> list[int]:
-        """The failure reasons in a sequence of the answer."""
-        items = cast(Content, self.json.get(tag, {})).get("Value", [])
-        return [item["00081197"]["Value"][0] for item in cast("list[dict[str, dict[str, list[int]]]]", items)]
+def reasons(answer: httpx.Response, tag: str) -> list[int]:
+    """The failure reasons in a sequence of an answer."""
+    return [item["00081197"]["Value"][0] for item in answer.json().get(tag, {}).get("Value", [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +41,10 @@ class Node:
     service: Service
     spool: Spool
 
-    def ask(self, path: str, body: bytes | None = None, *, kind: str = SINGLE, method: str | None = None) -> Answered:
-        connection = http.client.HTTPConnection(LOOPBACK, self.service.http_port, timeout=60)
-        headers = {} if body is None else {"Content-Type": kind}
-        connection.request(method or ("GET" if body is None else "POST"), path, body=body, headers=headers)
-        answer = connection.getresponse()
-        answered = Answered(
-            status=answer.status, content_type=answer.getheader("Content-Type") or "", body=answer.read()
-        )
-        connection.close()
-        return answered
+    def ask(self, path: str, body: bytes | None = None, *, kind: str = SINGLE) -> httpx.Response:
+        return self.service.request("GET" if body is None else "POST", path, body, kind=kind)
 
-    def submit(self, body: bytes, *, kind: str = SINGLE, query: str = "") -> Answered:
+    def submit(self, body: bytes, *, kind: str = SINGLE, query: str = "") -> httpx.Response:
         return self.ask(f"/api/v1/instances{query}", body, kind=kind)
 
 
@@ -100,23 +79,23 @@ def test_a_film_is_stored_byte_for_byte_read_and_downloaded(node: Node) -> None:
 
     answer = node.submit(films.file_bytes(sent))
 
-    assert (answer.status, answer.content_type) == (200, "application/dicom+json")
-    assert answer.uids("00081199") == [sent.SOPInstanceUID]
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/dicom+json")
+    assert uids(answer, "00081199") == [sent.SOPInstanceUID]
     assert films.body_of(kept(node, sent)) == films.body_of(films.file_bytes(sent))
     path = f"/api/v1/studies/{sent.StudyInstanceUID}"
     finished = ("study.finished", sent.StudyInstanceUID)
     node.service.wait_for_line(lambda line: (line["event"], line.get("study")) == finished)
-    outputs = cast(list[Content], node.ask(path).json["outputs"])
+    outputs = cast(list[Content], node.ask(path).json()["outputs"])
     assert {output["kind"] for output in outputs} == {"sr", "gsps"}
-    assert {node.ask(f"/api/v1/outputs/{output['uid']}").status for output in outputs} == {200}
-    assert node.ask(path).json["deliveries"] == []
+    assert {node.ask(f"/api/v1/outputs/{output['uid']}").status_code for output in outputs} == {200}
+    assert node.ask(path).json()["deliveries"] == []
 
 
 def test_it_is_the_same_object_as_by_c_store(node: Node) -> None:
     sent = film("both ways")
     before = len(node.service.logged("instance.repeated"))
 
-    assert node.submit(films.file_bytes(sent)).status == 200
+    assert node.submit(films.file_bytes(sent)).status_code == 200
     assert peers.send(sent, port=node.service.dicom_port) == 0
 
     node.service.wait_for("instance.repeated", count=before + 1)
@@ -129,8 +108,8 @@ def test_several_films_come_in_one_request(node: Node, path: str) -> None:
 
     answer = node.ask(path, related([films.file_bytes(each) for each in sent]), kind=RELATED)
 
-    assert answer.status == 200
-    assert answer.uids("00081199") == [each.SOPInstanceUID for each in sent]
+    assert answer.status_code == 200
+    assert uids(answer, "00081199") == [each.SOPInstanceUID for each in sent]
     assert [films.body_of(kept(node, each)) for each in sent] == [
         films.body_of(films.file_bytes(each)) for each in sent
     ]
@@ -143,10 +122,10 @@ def test_what_cannot_be_stored_is_told_with_its_reason(node: Node) -> None:
 
     answer = node.submit(related([films.file_bytes(good), unknown, cut, b"no film"]), kind=RELATED)
 
-    assert answer.status == 202
-    assert answer.uids("00081199") == [good.SOPInstanceUID]
-    assert (answer.uids("00081198"), answer.reasons("00081198")) == ([other.SOPInstanceUID], [0xC122])
-    assert answer.reasons("0008119A") == [0xC000, 0xC000]
+    assert answer.status_code == 202
+    assert uids(answer, "00081199") == [good.SOPInstanceUID]
+    assert (uids(answer, "00081198"), reasons(answer, "00081198")) == ([other.SOPInstanceUID], [0xC122])
+    assert reasons(answer, "0008119A") == [0xC000, 0xC000]
 
 
 def test_another_uid_than_announced_is_refused(node: Node) -> None:
@@ -155,13 +134,13 @@ def test_another_uid_than_announced_is_refused(node: Node) -> None:
 
     answer = node.submit(films.file_bytes(sent).replace(sent.SOPInstanceUID.encode(), announced.encode(), 1))
 
-    assert (answer.status, answer.reasons("00081198")) == (409, [0xC000])
+    assert (answer.status_code, reasons(answer, "00081198")) == (409, [0xC000])
 
 
 def test_a_study_may_be_made_stat(node: Node) -> None:
     sent = film("stat")
 
-    assert node.submit(films.file_bytes(sent), query="?priority=stat").status == 200
+    assert node.submit(films.file_bytes(sent), query="?priority=stat").status_code == 200
 
     assert node.spool.is_stat(str(sent.StudyInstanceUID))
 
@@ -185,8 +164,8 @@ def test_a_study_may_be_made_stat(node: Node) -> None:
 def test_a_request_that_is_no_submission_is_refused(node: Node, kind: str, body: bytes, status: int) -> None:
     answer = node.submit(body, kind=kind)
 
-    assert answer.status == status
-    assert b"\n" not in answer.body
+    assert answer.status_code == status
+    assert b"\n" not in answer.content
 
 
 def test_an_object_above_the_limit_of_the_listener_is_refused(node: Node) -> None:
@@ -194,8 +173,8 @@ def test_an_object_above_the_limit_of_the_listener_is_refused(node: Node) -> Non
 
     answer = node.submit(sent)
 
-    assert answer.status == 413
-    assert "listener.max_object_mib" in str(answer.json["detail"])
+    assert answer.status_code == 413
+    assert "listener.max_object_mib" in str(answer.json()["detail"])
     # Not at once: what the node notes meanwhile of objects that came before is written in the same way.
     peers.wait_until(lambda: not [*node.spool.directory.rglob(".incoming-*")], what="nothing half-written is left")
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,25 +11,13 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 
 from node.store.spool import Spool
 from tests.support import films
+from tests.support.archived import ArchivedNode, StartNode
 from tests.support.browsed import SIZES, Browsed, browsed
-from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, settings_for
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A node with a scripted reader that received nothing."""
-
-    service: Service
-    archive: ReceivingArchive
-    directory: Path
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    directory = tmp_path_factory.mktemp("uploads") / "node"
-    with ReceivingArchive() as archive, Service(settings_for(directory, archive_port=archive.port)) as service:
-        yield Node(service=service, archive=archive, directory=directory)
+def node(start_node: StartNode) -> ArchivedNode:
+    return start_node()
 
 
 def dicom(changes: dict[str, object] | None = None) -> FilePayload:
@@ -56,7 +41,7 @@ def look(seen: Browsed, file: FilePayload) -> Page:
     return page
 
 
-def test_a_dicom_file_is_shown_and_asked_about(node: Node, seen: Browsed) -> None:
+def test_a_dicom_file_is_shown_and_asked_about(node: ArchivedNode, seen: Browsed) -> None:
     page = seen.open("/")
     page.locator(".empty").get_by_role("link", name="look at a film").click()
     page.wait_for_url("**/upload")
@@ -82,7 +67,7 @@ def test_a_dicom_file_is_shown_and_asked_about(node: Node, seen: Browsed) -> Non
     assert viewed[-1]["sop_instance_uid"] == str(films.thumbnail().SOPInstanceUID)
 
 
-def test_a_png_is_shown_in_its_own_pixels_and_window(node: Node, seen: Browsed) -> None:
+def test_a_png_is_shown_in_its_own_pixels_and_window(node: ArchivedNode, seen: Browsed) -> None:
     page = look(seen, png())
 
     assert page.locator("#boxes").get_attribute("viewBox") == "0 0 300 200"
@@ -93,7 +78,7 @@ def test_a_png_is_shown_in_its_own_pixels_and_window(node: Node, seen: Browsed) 
     assert "url" in page.locator("#picture").evaluate("image => image.style.filter")
 
 
-def test_pixels_that_are_not_square_are_drawn_by_their_shape(node: Node, seen: Browsed) -> None:
+def test_pixels_that_are_not_square_are_drawn_by_their_shape(node: ArchivedNode, seen: Browsed) -> None:
     page = look(seen, dicom({"PixelAspectRatio": ["2", "1"], "PixelSpacing": None, "ImagerPixelSpacing": None}))
     film = films.thumbnail()
 
@@ -114,7 +99,7 @@ def test_pixels_that_are_not_square_are_drawn_by_their_shape(node: Node, seen: B
     ],
     ids=["text", "broken"],
 )
-def test_what_is_no_film_is_refused_in_place(node: Node, seen: Browsed, file: FilePayload, said: str) -> None:
+def test_what_is_no_film_is_refused_in_place(node: ArchivedNode, seen: Browsed, file: FilePayload, said: str) -> None:
     page = seen.open("/upload")
 
     page.set_input_files("#file", [file])
@@ -127,7 +112,7 @@ def test_what_is_no_film_is_refused_in_place(node: Node, seen: Browsed, file: Fi
     seen.forgive(422)
 
 
-def test_a_film_that_is_too_large_is_not_sent(node: Node, seen: Browsed) -> None:
+def test_a_film_that_is_too_large_is_not_sent(node: ArchivedNode, seen: Browsed) -> None:
     page = seen.open("/upload")
 
     page.evaluate(
@@ -141,7 +126,7 @@ def test_a_film_that_is_too_large_is_not_sent(node: Node, seen: Browsed) -> None
     expect(page.locator("#upload-alert")).to_have_text("This file has 257 MiB. The node takes at most 256 MiB.")
 
 
-def test_a_lateral_film_says_why_it_was_not_read(node: Node, seen: Browsed) -> None:
+def test_a_lateral_film_says_why_it_was_not_read(node: ArchivedNode, seen: Browsed) -> None:
     lateral: FilePayload = {"name": "lateral.dcm", "mimeType": "", "buffer": films.file_bytes(films.lateral())}
 
     page = look(seen, lateral)
@@ -150,7 +135,7 @@ def test_a_lateral_film_says_why_it_was_not_read(node: Node, seen: Browsed) -> N
     expect(page.locator("#ask")).to_be_hidden()
 
 
-def test_a_film_that_is_removed_says_so(node: Node, seen: Browsed) -> None:
+def test_a_film_that_is_removed_says_so(node: ArchivedNode, seen: Browsed) -> None:
     page = seen.open(f"/upload/{'0' * 32}")
 
     expect(page.locator(".notice")).to_contain_text("Choose its file again.")
@@ -159,7 +144,7 @@ def test_a_film_that_is_removed_says_so(node: Node, seen: Browsed) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_axe_finds_nothing_serious_on_both_pages(node: Node, browser: Browser, size: str) -> None:
+def test_axe_finds_nothing_serious_on_both_pages(node: ArchivedNode, browser: Browser, size: str) -> None:
     with browsed(browser, node.service.http_port, size=size) as seen:
         page = seen.open("/upload")
         choosing = seen.violations()
