@@ -7,6 +7,7 @@
 #   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
 #   make coverage all tests, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
+#   make paper-small  from miniatures of the paper's data sets to its figures, with a small network; minutes
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
@@ -62,7 +63,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 # Where this is set, every process of the tests would compile all of the program again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup system-packages viewers model demo test test-node test-lab check quick durations coverage lint types collect run-tests float16 train full-size
+.PHONY: setup system-packages viewers model demo test test-node test-lab check quick durations coverage lint types collect run-tests float16 train full-size paper-small
 .PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
@@ -152,6 +153,10 @@ float16: setup model
 # Goes on where it was stopped; what it makes is looked at before it takes the place of $(PHANTOM).
 train: setup
 	$(VENV)/bin/python -m models.train models/lab/training/runs/phantom.toml
+
+# The extra test has what the extras paper and evaluate have.
+paper-small: setup
+	$(VENV)/bin/python -m tests.drills.paper_small
 
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/drills/test_full_size.py

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -16,12 +15,12 @@ from models.lab.training.labels import Line
 from models.lab.training.noise import disturbed
 from models.lab.training.parts import begins_with
 from models.lab.training.process_group import ProcessGroup
-from models.lab.training.runfile import FilmSource, Machine, Run, read_run
+from models.lab.training.runfile import read_run
 from models.lab.training.stage_trainer import open_trainer, take_step
 from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import build_model
-from models.manifest import NetworkSizes
 from models.progress import quiet
+from tests.lab.published import shortened
 from tests.paths import REPOSITORY
 from tests.support.training import PUBLISHED, cig_film, vindr_film
 
@@ -44,35 +43,6 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (json.dumps({"file": "../../film.png", "patient": "p", "truth": truth}) + "\n") * count
         )
     return folder
-
-
-def small(sizes: NetworkSizes) -> NetworkSizes:
-    """The same layers, boxes and vocabularies, with widths of 16."""
-    return replace(
-        sizes,
-        image_encoder=replace(sizes.image_encoder, width=16, heads=2, output=16),
-        prompt_encoder=replace(sizes.prompt_encoder, width=16, heads=2, output=16),
-        detector=replace(sizes.detector, dim=16, heads=2, feedforward=32),
-        generator=replace(sizes.generator, width=16, heads=2, layers=2, prefix_hidden=16),
-    )
-
-
-def shortened(run: Run, films: Path) -> Run:
-    [stage] = run.stages
-    return replace(
-        run,
-        start="",
-        machine=Machine(),
-        network=small(run.network),
-        data=replace(
-            run.data,
-            store=str(films / "store"),
-            films=tuple(
-                FilmSource(file=str(films / source.file), balanced=source.balanced) for source in run.data.films
-            ),
-        ),
-        stages=(replace(stage, batch=4, accumulation=2, epochs=0, steps=1, warm_up=0),),
-    )
 
 
 @pytest.mark.parametrize("name", ["published_1", "published_2", "published_text", "published_3"])

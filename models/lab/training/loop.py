@@ -114,6 +114,7 @@ def _follow(
     machine = trainer.run.machine
     began, first = time.monotonic(), progress.step
     before = progress.seconds
+    report(f"stage {trainer.stage.name}: {trainer.steps - first:,} steps to take")
     with disturbed(trainer.model.network.train(), trainer.stage.noise):
         while progress.step < trainer.steps:
             outcome = take_step(trainer, progress.step, stop=stopped())
@@ -128,12 +129,21 @@ def _follow(
                     speed = pictures / (progress.seconds - before)
                     records.add(_row(trainer, progress, speed), update=progress.step)
                 progress.sums, progress.counted = torch.zeros_like(progress.sums), 0
+            if progress.step == first + machine.log and not is_last:
+                report(_time_left(trainer, progress, taken=progress.seconds - before))
             report(f"stage {trainer.stage.name}", progress.step, trainer.steps)
             if outcome.halt or is_last or progress.step % machine.checkpoint == 0:
                 _keep(trainer, progress)
             if outcome.halt and not is_last:
                 return False
     return True
+
+
+def _time_left(trainer: StageTrainer, progress: _Progress, *, taken: float) -> str:
+    """Say how long the rest of a stage takes; taken: seconds of the first `log` steps since the start."""
+    seconds = taken / trainer.run.machine.log
+    hours = (trainer.steps - progress.step) * seconds / 3600
+    return f"stage {trainer.stage.name}: {seconds:.3g} s a step, {hours:.3g} hours left of this stage"
 
 
 def _row(trainer: StageTrainer, progress: _Progress, speed: float) -> dict[str, float | str]:

@@ -1,0 +1,169 @@
+"""Runnable: the whole way of the paper, from raw data to figures, on miniatures and with a small network.
+
+    python -m tests.drills.paper_small [--out DIR]
+
+Miniatures of the five data sets are drawn in their official layouts and prepared; the stages of the published training
+follow, by the published run files with the changes of `paper_small.toml`; then each set is evaluated with the tasks of
+the paper. Every step is a command of docs/model/paper.md, and is printed. The last line is one JSON object with
+`passed`. What the figures are says nothing: only that there are some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from models import evaluate, join, prepare, train
+from tests.lab import datasets
+from tests.paths import REPOSITORY
+
+RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
+CHANGES = Path(__file__).with_suffix(".toml")
+LIMIT_SECONDS = 600.0
+"""On two cores."""
+SHIPPABLE = ("train-out/published_1/model", "train-out/published_2_and_text")
+"""What a stage starts from that an earlier one makes."""
+TASKS = {
+    "nih": ("detection_nih8",),
+    "vindr": ("detection_vindr",),
+    "mscxr": ("detection_mscxr", "grounding_mscxr", "region_classification_mscxr", "region_explanation_mscxr"),
+    "imagenome": ("region_classification_imagenome", "region_explanation_imagenome"),
+    "mimic": ("report_mimic",),
+}
+"""The tasks of the paper that each set's films suffice for; those of the last two choose nothing on other films."""
+CHOSEN = ("nih", "vindr", "mscxr")
+
+
+class Size(NamedTuple):
+    """How large the miniatures are, and how many updates each stage takes."""
+
+    patients: int
+    steps: int
+
+
+FULL, SHORT = Size(patients=24, steps=20), Size(patients=12, steps=1)
+
+
+class Failed(Exception):
+    """A command ended with another exit code than 0."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tests.drills.paper_small", description="The paper's way, on miniatures.")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep everything there; default: nothing is kept")
+    options = parser.parse_args(arguments)
+    if options.out is not None:
+        return whole(options.out)
+    with tempfile.TemporaryDirectory(prefix="paper-small-") as folder:
+        return whole(Path(folder))
+
+
+def whole(folder: Path) -> int:
+    """Go the whole way; returns the exit code."""
+    began = time.monotonic()
+    try:
+        figures = go(folder, FULL)
+    except Failed as failed:
+        figures = {"failed": str(failed)}
+    seconds = time.monotonic() - began
+    passed = "failed" not in figures and seconds < LIMIT_SECONDS
+    sys.stdout.write(json.dumps({"passed": passed, "seconds": round(seconds, 1), **figures}) + "\n")
+    return 0 if passed else 1
+
+
+def go(folder: Path, size: Size) -> dict[str, Any]:
+    """Draw, prepare, train and evaluate in a folder. Returns the figures of each task. Raises Failed."""
+    draw(folder / "raw", size)
+    prepare_all(folder)
+    train_all(folder, size)
+    return evaluate_all(folder)
+
+
+def draw(raw: Path, size: Size) -> None:
+    """Draw the five data sets in their official layouts."""
+    for name in ("nih", "vindr", "mimic", "mscxr", "imagenome"):
+        (raw / name).mkdir(parents=True)
+    datasets.chest_xray_14(raw / "nih", patients=size.patients)
+    datasets.vindr_cxr(raw / "vindr", train=size.patients, test=size.patients)
+    datasets.mimic_cxr(raw / "mimic", patients=size.patients)
+    datasets.ms_cxr(raw / "mscxr", patients=size.patients)
+    datasets.chest_imagenome(raw / "imagenome", patients=size.patients)
+
+
+def prepare_all(folder: Path) -> None:
+    """Prepare each; Chest ImaGenome and MS-CXR add to the films of MIMIC-CXR."""
+    mimic = ["--mimic", str(folder / "prepared" / "mimic")]
+    for name, more in {"nih": [], "vindr": [], "mimic": [], "mscxr": mimic, "imagenome": mimic}.items():
+        out = folder / "prepared" / name
+        run("models.prepare", prepare.main, [name, str(folder / "raw" / name), str(out), "--processes", "2", *more])
+
+
+def train_all(folder: Path, size: Size) -> None:
+    """Train stages 1 and 2 and the text-only pre-training, join these two, and train stage 3."""
+    made = folder / "train-out"
+    for name in ("published_1", "published_2", "published_text"):
+        run("models.train", train.main, [str(run_file(folder, name, steps=size.steps))])
+    models = [str(made / name) for name in ("published_2/model", "published_text/model", "published_2_and_text")]
+    run("models.join", join.main, models)
+    run("models.train", train.main, [str(run_file(folder, "published_3", steps=size.steps))])
+
+
+def run_file(folder: Path, name: str, *, steps: int) -> Path:
+    """Write a published run file with the changes of `paper_small.toml`; returns its path."""
+    table = tomllib.loads((RUNS / f"{name}.toml").read_text(encoding="utf-8"))
+    changes = tomllib.loads(CHANGES.read_text(encoding="utf-8"))
+    [stage] = table["stages"]
+    stage |= changes["stage"] | {"steps": steps}
+    table["machine"] |= changes["machine"]
+    for part, sizes in changes["network"].items():
+        table["network"][part] |= sizes
+    table["output"] = str(folder / table["output"])
+    table["start"] = str(folder / table["start"]) if table["start"] in SHIPPABLE else ""
+    for films in table["data"]["films"]:
+        films["file"] = str(folder / films["file"])
+    path = folder / f"{name}.toml"
+    path.write_text(tomli_w.dumps(table), encoding="utf-8")
+    return path
+
+
+def evaluate_all(folder: Path) -> dict[str, Any]:
+    """Evaluate the model of stage 3 on each set. Returns the figures of each task."""
+    model, figures = folder / "train-out" / "published_3" / "model", dict[str, Any]()
+    for name, tasks in TASKS.items():
+        prepared, out = folder / "prepared" / name, folder / "evaluated" / name
+        arguments = ["--model", str(model), "--data", f"boxes:{prepared / 'test.jsonl'}", "--task", "paper"]
+        arguments += ["--choose-on", str(prepared / "validate.jsonl")] if name in CHOSEN else []
+        run("models.evaluate", evaluate.main, [*arguments, "--engine", "torch", "--resamples", "10", "--out", str(out)])
+        made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))["tasks"]
+        if missing := set(tasks) - made.keys():
+            raise Failed(f"the films of {name} gave no figures of {', '.join(sorted(missing))}")
+        figures |= {task: _single(made[task]) for task in tasks}
+    return figures
+
+
+def _single(made: dict[str, Any]) -> dict[str, Any]:
+    """Keep the figures that are one number or unknown, and the settings."""
+    return {key: value for key, value in made.items() if isinstance(value, float | None) or key == "settings"}
+
+
+def run(module: str, command: Callable[[list[str]], int], arguments: list[str]) -> None:
+    """Run a command in this process, and print it. Raises Failed if it fails."""
+    line = shlex.join(["python", "-m", module, *arguments])
+    sys.stdout.write(f"$ {line}\n")
+    sys.stdout.flush()
+    if status := command(arguments):
+        raise Failed(f"exit code {status} of {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

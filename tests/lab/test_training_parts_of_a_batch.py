@@ -1,0 +1,98 @@
+"""A batch in parts, one after another or in two processes, gives the gradients of the whole batch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from models.lab.training.catalog import catalog_of
+from models.lab.training.process_group import ProcessGroup, open_group
+from models.lab.training.runfile import FilmSource, Run, read_run
+from models.lab.training.stage_trainer import open_trainer, take_step
+from models.lab.training.stages import Augmentation, Drawing, Noise
+from models.lab.training.store import open_film_store, stock
+from models.lab.training.trained_model import build_model
+from models.progress import quiet
+from tests.support.training import PUBLISHED_NAMES, write_run
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+FILMS = 4
+# Each is a mean over films, and compares a film with no other; neither draws anything once all classes are asked for.
+LOSSES = {"patho-cls": 1.0, "presence": 2.0}
+
+
+def run_of(folder: Path, *, batch: int, accumulation: int, processes: int) -> Run:
+    """A run without noise, whose films all differ."""
+    truths = [
+        {"present": {name: (n + k) % 3 == 0 for k, name in enumerate(PUBLISHED_NAMES[:22])}} for n in range(FILMS)
+    ]
+    for number in range(FILMS):
+        pixels = np.random.default_rng(number).integers(0, 255, (64, 64), dtype=np.uint8)
+        cv2.imwrite(str(folder / f"{number}.png"), pixels)
+    lines = [{"file": f"{n}.png", "patient": str(n), "truth": truth} for n, truth in enumerate(truths)]
+    (folder / "films.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read_run(write_run(folder / "run.toml", store=folder / "store", stages=("joint",), processes=processes))
+    stage = replace(
+        run.stages[0],
+        batch=batch,
+        accumulation=accumulation,
+        losses=LOSSES,
+        clip=1e6,
+        noise=Noise(),
+        augmentation=Augmentation(),
+        drawing=Drawing(classes=1e6, together=0.0),
+        start_box_tokens=None,
+    )
+    films = (FilmSource(file=str(folder / "films.jsonl")),)
+    data = replace(run.data, classes=("vindr",), phantoms=0, films=films, words="full", jpeg=False)
+    return replace(run, data=data, stages=(stage,))
+
+
+def gradients(run: Run, group: ProcessGroup) -> torch.Tensor:
+    """All gradients of the first update: AdamW keeps a tenth of them."""
+    catalog = catalog_of(run.data.classes)
+    film_store = open_film_store(run.data, run.store, catalog)
+    model = build_model(run, catalog, ())
+    trainer = open_trainer(run, group, number=0, catalog=catalog, film_store=film_store, model=model)
+    take_step(trainer, 0, stop=False)
+    return torch.cat([trainer.optimizer.state[weight]["exp_avg"].flatten() * 10 for weight in trainer.weights])
+
+
+def follow(run: Run, group: ProcessGroup) -> None:
+    """What the second process does."""
+    gradients(run, group)
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "processes"), [(2, 2, 1), (4, 1, 2)], ids=["one after another", "in two processes"]
+)
+def test_parts_of_a_batch_give_the_gradients_of_the_whole(
+    tmp_path: Path, batch: int, accumulation: int, processes: int
+) -> None:
+    whole = run_of(tmp_path, batch=4, accumulation=1, processes=1)
+    assert stock(whole.data, whole.store, renderers=1, report=quiet)
+    expected = gradients(whole, ProcessGroup(rank=0, size=1))
+
+    parts = run_of(tmp_path, batch=batch, accumulation=accumulation, processes=processes)
+    with open_group(parts, follow) as group:
+        found = gradients(parts, group)
+
+    assert expected.abs().max() > 0.01
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_half_of_a_batch_gives_other_gradients(tmp_path: Path) -> None:
+    whole = run_of(tmp_path, batch=4, accumulation=1, processes=1)
+    assert stock(whole.data, whole.store, renderers=1, report=quiet)
+    half = run_of(tmp_path, batch=2, accumulation=1, processes=1)
+
+    expected, found = (gradients(run, ProcessGroup(rank=0, size=1)) for run in (whole, half))
+
+    assert (found - expected).abs().max() > 0.01
