@@ -168,10 +168,12 @@ class ReportSettings:
     """Which sentences leave: those that say what was decided (`checked`), or all as generated (`raw`), for research.
 
     cardiothoracic_ratio: whether the ratio is sent, if the model states its error
+    searched: whether report.json says where the network looked for findings that it does not report
     """
 
     sentences: str = setting(one_of("checked", "raw"), default="checked")
     cardiothoracic_ratio: bool = True
+    searched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,6 +202,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """Where the network looked for a finding that it does not report: boxes that are no finding, and count nowhere.
+
+    Only a layer of the page shows them, and report.json where it is asked to; no object and no message does.
+    """
+
+    prompt: str
+    boxes: tuple[ScoredBox, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
     """The network that answered; part of every output.
 
@@ -244,6 +255,7 @@ class Film:
     source: its SOP Instance UID; view: None if neither header nor picture was looked at
     analyzed: the square that the network saw, on the stored film; None when the film was not read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
+    searched: of what the network did not report; none of a film that was read before the node kept them
     """
 
     source: str
@@ -257,6 +269,7 @@ class Film:
     withheld: tuple[WithheldSentence, ...] = ()
     ratio: CardiothoracicRatio | None = None
     view: FilmView | None = None
+    searched: tuple[Searched, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_read and (self.analyzed is None or self.columns is None or self.rows is None):

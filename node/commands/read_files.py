@@ -108,6 +108,7 @@ def read(
     zone: ZoneInfo,
     character_set: str = "",
     kinds: Sequence[str] = DEFAULT_OUTPUTS,
+    with_searched: bool = False,
     on_file: OnFile = _unheard,
 ) -> Iterator[JsonObject]:
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
@@ -115,11 +116,12 @@ def read(
     A study is not read again if its results are intact and were made of the same files in the same way.
     character_set: as in `header_reading.read_header`
     kinds: of the objects to write
+    with_searched: as in `report_json.film_for_programs`
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
     """
     for study in studies:
-        how = (str(zone), *filter(None, (character_set,)), *kinds)
+        how = (str(zone), *filter(None, (character_set,)), *kinds, *(["searched"] if with_searched else []))
         made_from = _made_from(study, reader=reader, prompts=prompts, how=how)
         before = made_before(out / study.study_uid, made_from)
         if before is not None:
@@ -133,7 +135,15 @@ def read(
             on_file(path, str(answered[-1].reason or "read"))
         try:
             yield _write(
-                study, answered, out, reader=reader, prompts=prompts, made_from=made_from, zone=zone, kinds=kinds
+                study,
+                answered,
+                out,
+                reader=reader,
+                prompts=prompts,
+                made_from=made_from,
+                zone=zone,
+                kinds=kinds,
+                with_searched=with_searched,
             )
         except OSError as error:
             raise NodeError(
@@ -170,7 +180,9 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
 
 
 def _made_from(study: StudyFiles, *, reader: RadiographReader, prompts: PromptSet, how: Sequence[str]) -> str:
-    """Return a hash of everything that the results depend on; how: zone, character set if there is one, and kinds.
+    """Return a hash of everything that the results depend on.
+
+    how: zone, character set if there is one, kinds, and whether report.json says where the network looked
 
     Raises InputError when a file cannot be read.
     """
@@ -204,6 +216,7 @@ def _write(
     made_from: str,
     zone: ZoneInfo,
     kinds: Sequence[str],
+    with_searched: bool,
 ) -> JsonObject:
     """Write the results of a study: the objects on each of its parts, and one report.json on all films."""
     headers = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
@@ -228,4 +241,5 @@ def _write(
         sections=[*parts, replace(report, films=unclear)] if unclear else parts or [report],
         left_alone=[Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason) for answer in left],
         made_from=made_from,
+        with_searched=with_searched,
     )

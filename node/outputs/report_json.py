@@ -7,6 +7,7 @@ equal the film that was written, while the keys of `report.json` are a contract.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from node.codec import decode, spelled_out
 from node.domain import (
@@ -21,17 +22,26 @@ from node.domain import (
     JsonObject,
     ReaderMark,
     Report,
+    ScoredBox,
+    Searched,
 )
 from node.outputs import impression, measured, wording
 
 VERSION = 1
 
+SEARCHED_NOTE: Final = (
+    "These boxes are not findings: they show where the network looked for findings that it does not report."
+)
 
-def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterable[Film] = ()) -> JsonObject:
+
+def report_to_json(
+    report: Report, outputs: Sequence[str], *, left_alone: Iterable[Film] = (), with_searched: bool = False
+) -> JsonObject:
     """Return the content of report.json.
 
     outputs: names of the files written beside it
     left_alone: objects without an answer, which are listed with their reason
+    with_searched: as in `film_for_programs`
     """
     model = report.model
     return {
@@ -45,23 +55,34 @@ def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterab
             "prompts": report.prompts_name,
             "prompts_sha256": report.prompts_sha256,
         },
-        "films": [film_for_programs(film) for film in (*report.films, *left_alone)],
+        "films": [film_for_programs(film, with_searched=with_searched) for film in (*report.films, *left_alone)],
         "outputs": list(outputs),
     }
 
 
-def film_for_programs(film: Film) -> JsonObject:
-    """Return an entry of `films` in report.json (design §8)."""
-    return {**_film_to_json(film, _finding_to_json), "impression": [*impression.of_film(film)]}
+def film_for_programs(film: Film, *, with_searched: bool = False) -> JsonObject:
+    """Return an entry of `films` in report.json (design §8).
+
+    with_searched: whether it says, under a key of its own, where the network looked for what is not reported
+    """
+    content: JsonObject = {**_film_to_json(film, _finding_to_json), "impression": [*impression.of_film(film)]}
+    if not (with_searched and film.is_read):
+        return content
+    prompts: list[Json] = [_searched_to_json(place) for _, place in wording.searched(film)]
+    return {**content, "searched": {"note": SEARCHED_NOTE, "prompts": prompts}}
 
 
 def film_to_json(film: Film) -> JsonObject:
     """Return a film as JSON values, with every key that `film_from_json` needs."""
-    return _film_to_json(film, _whole_finding_to_json)
+    searched: list[Json] = [_searched_to_json(place) for place in film.searched]
+    return {**_film_to_json(film, _whole_finding_to_json), "searched": searched}
 
 
 def film_from_json(document: Mapping[str, Json]) -> Film:
-    """Return the film that `film_to_json` wrote. Raises ValueError for any other document."""
+    """Return the film that `film_to_json` wrote, now or before `searched` was kept.
+
+    Raises ValueError for any other document.
+    """
     content = spelled_out(document)
     view, found = content.get("view"), decode(list[dict[str, object]], content.get("findings"))
     made = {
@@ -69,7 +90,7 @@ def film_from_json(document: Mapping[str, Json]) -> Film:
         "findings": [decode(Finding, {"reader": None, **finding}) for finding in found],  # written if there is one
         "ratio": measured.from_json(document.get("measurements")),
     }
-    return decode(Film, {**content, **made})
+    return decode(Film, {"searched": [], **content, **made})
 
 
 def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) -> JsonObject:
@@ -102,8 +123,16 @@ def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
         "by": sentence.by,
         **_reader_to_json(sentence.reader),
         "score": sentence.score,
-        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in sentence.boxes],
+        "boxes": _scored_to_json(sentence.boxes),
     }
+
+
+def _searched_to_json(place: Searched) -> JsonObject:
+    return {"prompt": place.prompt, "boxes": _scored_to_json(place.boxes)}
+
+
+def _scored_to_json(boxes: Iterable[ScoredBox]) -> Json:
+    return [{"box": list(scored.box.edges), "score": scored.score} for scored in boxes]
 
 
 def _finding_to_json(finding: Finding) -> JsonObject:

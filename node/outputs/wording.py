@@ -24,6 +24,7 @@ from node.domain import (
     ReaderMark,
     Reason,
     Report,
+    Searched,
     Side,
 )
 from node.outputs.patient import short_text
@@ -142,6 +143,16 @@ def check(report: Report) -> None:
 def reported(film: Film) -> tuple[Finding, ...]:
     """Return the findings that get groups and drawn boxes, in prompt order: all but those below their threshold."""
     return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
+
+
+def searched(film: Film) -> list[tuple[Finding, Searched]]:
+    """Return where the network looked for the findings that neither it nor a reader reports, in prompt order.
+
+    A finding that a reader judged is left out: the layer is about what the network says of it, not about the reader.
+    """
+    places = {place.prompt: place for place in film.searched}
+    silent = (finding for finding in film.in_state(FindingState.ABSENT) if finding.reader is None)
+    return [(finding, places[finding.prompt]) for finding in silent if finding.prompt in places]
 
 
 def unplaced(film: Film) -> Iterator[str]:

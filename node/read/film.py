@@ -139,4 +139,5 @@ def film_of(
         ),
         ratio=ratio,
         view=view,
+        searched=findings.searched(reading),
     )

@@ -1,6 +1,7 @@
 """Turn the network's answers into findings: codes from the prompt set, a side and a tracking UID for each box.
 
-What is absent has no box, and neither has its sentence: a box says where something is.
+What is absent has no box, and neither has its sentence: a box says where something is. Where the network looked for it
+is kept apart (`searched`).
 
 Pure functions. A finding is made from a pathology prompt's key, never from generated text or from a region prompt. If
 the prompt states a side, every box has that side. Otherwise the side follows from the position of the box, for a paired
@@ -22,6 +23,7 @@ from node.domain import (
     FindingState,
     GroundedSentence,
     ModelIdentity,
+    Searched,
     Side,
     derive_uid,
 )
@@ -106,6 +108,15 @@ def ground(reading: FilmReading) -> tuple[GroundedSentence, ...]:
             by=sentence.by,
         )
         for sentence in reading.sentences
+    )
+
+
+def searched(reading: FilmReading) -> tuple[Searched, ...]:
+    """Return where the network looked for each finding that is absent, if the model does not leave it out."""
+    return tuple(
+        Searched(prompt=answer.key, boxes=answer.boxes)
+        for answer in reading.pathologies
+        if answer.state is FindingState.ABSENT and answer.boxes and not answer.left_out
     )
 
 

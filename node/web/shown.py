@@ -53,6 +53,14 @@ class ShownFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShownSearched:
+    """Where the network looked for a finding that is not reported; label: says first that it is no finding."""
+
+    label: str
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownWithheld:
     """Withheld sentences of one reason; names: of the findings and regions that they were generated for."""
 
@@ -68,6 +76,7 @@ class ShownFilm:
     absent: findings below their threshold that no reader rejected, each with its probability
     left_out: names of those that the model leaves out
     loose: sentences that belong to no reported finding, with their boxes
+    searched: for a layer that is off at every load
     """
 
     is_read: bool
@@ -82,6 +91,7 @@ class ShownFilm:
     loose: tuple[tuple[str, tuple[Box, ...]], ...]
     withheld: tuple[ShownWithheld, ...]
     ratio: tuple[str, ...]
+    searched: tuple[ShownSearched, ...]
 
 
 def show(film: Film) -> ShownFilm:
@@ -108,6 +118,13 @@ def show(film: Film) -> ShownFilm:
         ),
         withheld=tuple(_withheld(film)),
         ratio=() if ratio is None else tuple(measured.lines(ratio)),
+        searched=tuple(
+            ShownSearched(
+                label=f"not a finding: looked here for {wording.uncapitalized(wording.name_of(finding))}",
+                boxes=tuple(scored.box for scored in place.boxes),
+            )
+            for finding, place in wording.searched(film)
+        ),
     )
 
 

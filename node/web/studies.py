@@ -154,16 +154,15 @@ class ReceivedFilm:
             return "waiting" if self.round is None else "left_alone"
         return "read" if self.film.is_read else "not_processed"
 
-    @property
-    def described(self) -> StudyFilm:
-        """The film as the interface for programs shows it."""
+    def described(self, *, with_searched: bool) -> StudyFilm:
+        """Return the film as the interface for programs shows it; as `report_json.film_for_programs`."""
         return StudyFilm(
             uid=self.instance.sop_instance_uid,
             received_at=self.instance.received_at,
             status=self.status,
             rejected=self.rejected,
             round=self.round,
-            film=None if self.film is None else report_json.film_for_programs(self.film),
+            film=None if self.film is None else report_json.film_for_programs(self.film, with_searched=with_searched),
             model=str(self.reading.get("model", "")),
             engine=str(self.reading.get("engine", "")),
             prompts=str(self.reading.get("prompts", "")),
@@ -228,7 +227,7 @@ def study_with_films(
         of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1
     detail = StudyDetail(
         line=_line(study_uid, row, seen, spool, deliveries=counts, waits=waits),
-        films=tuple(found.described for found in seen),
+        films=tuple(found.described(with_searched=settings.report.searched) for found in seen),
         parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),

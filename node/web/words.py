@@ -55,6 +55,8 @@ WITHHELD: Final[Mapping[str, str]] = {
 }
 """What is wrong with a withheld sentence, by its reason."""
 
+SEARCHED: Final = "Where the network looked for findings it does not report"
+NOT_FINDINGS: Final = "no findings: where the network looked for what it does not report"
 ABSENT: Final = "not reported, may have been missed"
 LEFT_OUT: Final = wording.LEFT_OUT
 NO_SENTENCE: Final = "The network gave no sentence that may be said."

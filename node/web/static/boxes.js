@@ -80,8 +80,8 @@ export class Boxes {
     this.drawTags();
   }
 
-  // Puts a tag to a corner of every numbered box: the first corner that no other tag is near. Boxes that were drawn anew
-  // belong to the reply and light up as those before them.
+  // Puts a tag to a corner of every labeled box: the first corner that no other tag is near. Boxes that were drawn anew
+  // belong to the reply and light up as those before them. Boxes that are no findings come last: they displace no tag.
   drawTags() {
     for (const rect of this.svg.querySelectorAll("#found rect[data-tracking]")) {
       if (this.reply.boxes.includes(rect.dataset.tracking)) rect.dataset.also = this.reply.key;
@@ -90,7 +90,8 @@ export class Boxes {
     if (this.lit) for (const part of parts(this.lit)) part.classList.add("lit");
     const [, , columns, rows] = this.svg.getAttribute("viewBox").split(" ").map(Number);
     const taken = [];
-    const tags = [...this.svg.querySelectorAll("rect[data-number]")].map((rect) => {
+    const rects = ["rect[data-number]", "rect.searched"].flatMap((kind) => [...this.svg.querySelectorAll(kind)]);
+    const tags = rects.map((rect) => {
       const { left, top, right, bottom } = edges(rect);
       const corners = [["left", "top"], ["right", "top"], ["left", "bottom"], ["right", "bottom"]].map((names) => ({
         names,
@@ -164,13 +165,13 @@ function moveInside(made, frame) {
 
 function tag(rect) {
   const made = document.createElement("span");
-  const state = ["present", "review", "located"].find((kind) => rect.classList.contains(kind)) ?? "";
+  const state = ["present", "review", "located", "searched"].find((kind) => rect.classList.contains(kind)) ?? "";
   made.className = `tag ${state}`;
   for (const kind of ["lit", "pinned", "asked"]) made.classList.toggle(kind, rect.classList.contains(kind));
   made.dataset.key = rect.dataset.key;
   if (rect.dataset.also) made.dataset.also = rect.dataset.also;
   const label = document.createElement("span");
   label.textContent = ` ${rect.dataset.label}`;
-  made.append(rect.dataset.number, label);
+  made.append(rect.dataset.number ?? "", label);
   return made;
 }

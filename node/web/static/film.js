@@ -10,6 +10,7 @@ import { GrayWindow } from "./gray.js";
 import { onKeys } from "./keys.js";
 import { watch } from "./live.js";
 import { pointers } from "./pointer.js";
+import { offerSearched } from "./searched.js";
 import { Viewport } from "./viewport.js";
 
 const PAN = 60; // screen pixels to a press of an arrow
@@ -173,6 +174,7 @@ byId("changed")?.querySelector("a").addEventListener("click", (event) => {
   event.preventDefault();
   location.reload();
 });
+offerSearched();
 retries(byId("main"), alert);
 if (byId("results")) watch(() => refresh(), { study: byId("results").dataset.study });
 

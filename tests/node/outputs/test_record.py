@@ -23,6 +23,7 @@ from node.domain import (
     Note,
     Reason,
     ScoredBox,
+    Searched,
     Side,
 )
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine, View
@@ -50,13 +51,8 @@ def _tuples(of: st.SearchStrategy[T]) -> st.SearchStrategy[tuple[T, ...]]:
     return st.lists(of, max_size=3).map(tuple)
 
 
-_sentences = st.builds(
-    GroundedSentence,
-    text=_words.filter(str.strip),
-    prompt=_words,
-    score=_score,
-    boxes=_tuples(st.builds(ScoredBox, box=_boxes(), score=_score)),
-)
+_scored = _tuples(st.builds(ScoredBox, box=_boxes(), score=_score))
+_sentences = st.builds(GroundedSentence, text=_words.filter(str.strip), prompt=_words, score=_score, boxes=_scored)
 _findings = st.builds(
     Finding,
     prompt=_words,
@@ -102,6 +98,7 @@ _films = st.builds(
     findings=_tuples(_findings),
     ratio=st.none() | _ratios(),
     view=st.none() | st.builds(FilmView, tag=st.none() | _words, seen=st.none() | _words, certainty=st.none() | _score),
+    searched=_tuples(st.builds(Searched, prompt=_words, boxes=_scored)),
 )
 
 

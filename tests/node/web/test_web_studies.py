@@ -85,6 +85,7 @@ def test_a_study_has_its_films_as_report_json(node: Node) -> None:
     assert (read["columns"], read["rows"]) == (node.alone.Columns, node.alone.Rows)
     assert {"findings", "sentences", "withheld", "impression", "analyzed"} <= read.keys()
     assert "contradiction" not in cast(list[Content], read["findings"])[0]
+    assert "searched" not in read
 
 
 def test_an_output_has_the_bytes_that_were_sent(node: Node) -> None:
