@@ -7,7 +7,7 @@
 #   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
 #   make coverage all tests, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
-#   make paper-small  from miniatures of the paper's data sets to its figures, with a small network; minutes
+#   make paper-small  from miniatures of the paper's data sets to its tables, with a small network; minutes
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films

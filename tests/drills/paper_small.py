@@ -1,11 +1,11 @@
-"""Runnable: the whole way of the paper, from raw data to figures, on miniatures and with a small network.
+"""Runnable: the whole way of the paper, from raw data to its tables, on miniatures and with a small network.
 
     python -m tests.drills.paper_small [--out DIR]
 
 Miniatures of the five data sets are drawn in their official layouts and prepared; the stages of the published training
 follow, by the published run files with the changes of `paper_small.toml`; then each set is evaluated with the tasks of
-the paper. Every step is a command of docs/model/paper.md, and is printed. The last line is one JSON object with
-`passed`. What the figures are says nothing: only that there are some.
+the paper, and its tables are written. Every step is a command of docs/model/paper.md, and is printed. The last line is
+one JSON object with `passed`. What the figures are says nothing: only that there are some.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from models import evaluate, join, prepare, train
+from models.lab.evaluation import paper
 from tests.lab import datasets
 from tests.paths import REPOSITORY
 
@@ -31,7 +32,7 @@ RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
 CHANGES = Path(__file__).with_suffix(".toml")
 LIMIT_SECONDS = 600.0
 """On two cores."""
-SHIPPABLE = ("train-out/published_1/model", "train-out/published_2_and_text")
+MADE_BEFORE = ("train-out/published_1/model", "train-out/published_2_and_text")
 """What a stage starts from that an earlier one makes."""
 TASKS = {
     "nih": ("detection_nih8",),
@@ -82,11 +83,14 @@ def whole(folder: Path) -> int:
 
 
 def go(folder: Path, size: Size) -> dict[str, Any]:
-    """Draw, prepare, train and evaluate in a folder. Returns the figures of each task. Raises Failed."""
+    """Go from drawing to the tables in a folder. Returns the figures of each task. Raises Failed."""
     draw(folder / "raw", size)
     prepare_all(folder)
     train_all(folder, size)
-    return evaluate_all(folder)
+    figures = evaluate_all(folder)
+    evaluated = [str(folder / "evaluated" / name) for name in TASKS]
+    run("models.lab.evaluation.paper", paper.main, [*evaluated, "--out", str(folder / "tables")])
+    return figures
 
 
 def draw(raw: Path, size: Size) -> None:
@@ -128,7 +132,7 @@ def run_file(folder: Path, name: str, *, steps: int) -> Path:
     for part, sizes in changes["network"].items():
         table["network"][part] |= sizes
     table["output"] = str(folder / table["output"])
-    table["start"] = str(folder / table["start"]) if table["start"] in SHIPPABLE else ""
+    table["start"] = str(folder / table["start"]) if table["start"] in MADE_BEFORE else ""
     for films in table["data"]["films"]:
         films["file"] = str(folder / films["file"])
     path = folder / f"{name}.toml"

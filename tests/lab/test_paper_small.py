@@ -1,4 +1,4 @@
-"""The short form of `make paper-small`: from raw data to the figures of every task, with a small network."""
+"""The short form of `make paper-small`: from raw data to the tables of the paper, with a small network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNKNOWN = "region_classification_imagenome"
 
 
 @pytest.mark.timeout(900)
-def test_raw_data_becomes_the_figures_of_every_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raw_data_becomes_the_tables_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     figures = go(tmp_path, SHORT)
 
     for name, tasks in TASKS.items():
@@ -37,7 +37,13 @@ def test_raw_data_becomes_the_figures_of_every_task(tmp_path: Path, capsys: pyte
                 assert figures[task]["settings"]["chosen_on"] == "validate.jsonl"
     told = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("$ ")]
     trained = ["models.train"] * 3 + ["models.join", "models.train"]
-    assert told == ["models.prepare"] * 5 + trained + ["models.evaluate"] * 5
+    assert told == ["models.prepare"] * 5 + trained + ["models.evaluate"] * 5 + ["models.lab.evaluation.paper"]
+    tables = (tmp_path / "tables" / "paper.md").read_text()
+    grounding, detection = (f"{100 * figures[task]['map']:.2f}" for task in ("grounding_mscxr", "detection_vindr"))
+    rows = [row for row in tables.splitlines() if row.startswith("| **chex-published-3 1** |")]
+    assert grounding in rows[0] and detection in rows[1]
+    assert "report_mimic on 2 films; the paper has 3,082" in tables, "films of mimic, not of imagenome or mscxr"
+    assert "not chosen on other films" not in tables
 
 
 @pytest.mark.parametrize("name", ["published_1", "published_2", "published_text", "published_3"])

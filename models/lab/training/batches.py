@@ -26,7 +26,7 @@ from models.lab.training.runfile import Run
 from models.lab.training.store import FilmStore
 from models.lab.training.workers import STOPPING, begin_worker
 
-_AHEAD = 4
+AHEAD = 4
 """How many batches each loader makes ahead."""
 
 
@@ -97,7 +97,7 @@ class Batches:
             batch_size=None,
             sampler=range(first, self._end),
             num_workers=self._count,
-            prefetch_factor=_AHEAD,
+            prefetch_factor=AHEAD,
             multiprocessing_context="spawn",
             worker_init_fn=begin_worker,
             generator=torch.Generator(),  # the loader would draw from the step's random numbers otherwise

@@ -33,8 +33,8 @@ _SAMPLE: Final = 64
 """Films of each source that are made ready."""
 _MOST_STEPS, _SECONDS = 5, 30.0
 """A stage is measured for so many updates, or until so much time has passed."""
-_MOST_WARM_UP: Final = 20
-"""Updates before those that count; with float16 the first ones change nothing until the scale of the loss fits."""
+_LEAST_WARM_UP, _MOST_WARM_UP = {"cpu": 1, "cuda": 3}, 20
+"""Updates before those that count. With float16 the first ones may change nothing until the scale of the loss fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +223,10 @@ def _stage(trainer: StageTrainer) -> StageEstimate:
 
 
 def _warmed_up(trainer: StageTrainer) -> int:
-    """Take updates until one has changed the weights, and so made the optimizer's state. Returns how many."""
+    """Take updates until the optimizer's state is there, on a GPU at least three. Returns how many."""
     for step in range(_MOST_WARM_UP):
         take_step(trainer, step, stop=False)
-        if trainer.optimizer.state:
+        if trainer.optimizer.state and step + 1 >= _LEAST_WARM_UP[trainer.run.machine.device]:
             return step + 1
     raise ModelError(
         f"stage {trainer.stage.name}: {_MOST_WARM_UP} updates changed nothing, since their gradients are NaN or "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from models.lab.training.batches import AHEAD
 from models.lab.training.estimate import Estimate, StageEstimate
 from models.lab.training.runfile import Run
 
+_FLOAT32 = 4
 _HOUR = 3600
 _UNKNOWN = "not known"
 
@@ -61,7 +63,9 @@ def _sums(run: Run, made: Estimate) -> Iterator[str]:
         yield f"steps:  {_UNKNOWN}, since an epoch has films that are not there; give their number by --films"
     if made.storing_seconds is not None:
         yield f"films:  {made.storing_seconds / _HOUR:.2g} hours before the first step to store {made.stored:,}, once"
-    loaders = f"; {run.machine.loaders} loaders take theirs beside it" if run.machine.loaders else ""
+    side, batch = run.network.image_encoder.image_size, max(stage.batch for stage in run.stages)
+    ahead = _gigabytes(run.machine.loaders * AHEAD * batch * side**2 * _FLOAT32)
+    loaders = f"; {run.machine.loaders} loaders beside it, and {ahead} of /dev/shm" if run.machine.loaders else ""
     gpu = max(stage.gpu_bytes for stage in made.stages)
     yield (
         f"memory: {f'{_gigabytes(gpu)} on the GPU, ' if gpu else ''}{_gigabytes(made.process_bytes)} for each of "
