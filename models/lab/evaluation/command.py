@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.prompt_set import read_questions
 from models.lab.evaluation.published import run as paper
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
 from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS, TASKS, PublishedTask, Request, Task
 from models.lab.phantoms import PhantomSet, parse_set
 from models.lab.training.split import read_held_out
@@ -31,6 +33,7 @@ _BOXES: Final = "boxes:"
 def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     """Measure a model, write the requested files. Raises ModelError for wrong input, OSError if writing fails."""
     began = time.monotonic()
+    request, how = _analyzed(request)
     data = _data(request)
     films = _films(data, request, read_manifest(request.model))
     published = _published(films, request)
@@ -46,7 +49,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     figures = _figures(observed, tasks, model, bootstrap, request) if tasks else {}
     if isinstance(films, FileFilms) and published:
         figures |= paper.figures(
-            model.published, films, choose_on, published, labeler=RuleLabeler(), bootstrap=bootstrap, report=report
+            model.published, films, choose_on, published, how, labeler=RuleLabeler(), bootstrap=bootstrap, report=report
         )
     report("figures")
     document: dict[str, object] = {
@@ -63,10 +66,12 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "prompts": {"name": questions.name, "sha256": questions.sha256},
         "split": data.split if isinstance(data, PhantomSet) else None,
         "held_out": request.held_out and Path(request.held_out).name,
-        "ablations": list(request.ablations),
+        "ablations": [*request.ablations, *([] if request.analysis is None else [request.analysis.stem])],
         "resamples": request.resamples,
         "training_films": request.training_films,
     }
+    if request.analysis is not None:
+        document["analysis"] = asdict(how)
     if request.out is not None and request.pictures and tasks:
         document["pictures"] = write_sheets(
             request.out, films, observed.truths, observed.said, rule=model.manifest.input, count=request.pictures
@@ -77,6 +82,14 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         (request.out / "evaluation.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         (request.out / "evaluation.md").write_text(markdown(document), encoding="utf-8")
     return document
+
+
+def _analyzed(request: Request) -> tuple[Request, Analysis]:
+    """Return the request for the task of an analysis, and the analysis; without one the request, as published."""
+    if request.analysis is None:
+        return request, PUBLISHED
+    how = read_analysis(request.analysis)
+    return replace(request, tasks=(), published=(how.task,)), how
 
 
 def _figures(

@@ -13,6 +13,7 @@ from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
+from models.lab.evaluation.published.analysis import Analysis
 from models.lab.evaluation.published.detection import Asked, Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
@@ -39,6 +40,7 @@ class Session:
     labeler: Labeler
     bootstrap: Bootstrap
     report: ProgressReport
+    how: Analysis
 
 
 def figures(
@@ -46,6 +48,7 @@ def figures(
     films: FileFilms,
     choose_on: tuple[str, FileFilms] | None,
     tasks: Sequence[PublishedTask],
+    how: Analysis,
     *,
     labeler: Labeler,
     bootstrap: Bootstrap,
@@ -53,18 +56,18 @@ def figures(
 ) -> dict[str, dict[str, object]]:
     """Compute the figures of these tasks, each with its settings.
 
-    choose_on: as of a `Session`
+    choose_on: as of a `Session`; how: texts are made; with an analysis its task is the only one
     Raises ModelError if a film cannot be read.
     """
     session = Session(
-        model=model, films=films, choose_on=choose_on, labeler=labeler, bootstrap=bootstrap, report=report
+        model=model, films=films, choose_on=choose_on, labeler=labeler, bootstrap=bootstrap, report=report, how=how
     )
     makers: dict[PublishedTask, Callable[[], dict[str, object]]] = {
         "grounding_mscxr": lambda: _grounding(session),
         "region_classification_mscxr": lambda: _boxes(session),
         "region_classification_imagenome": lambda: _regions(session),
-        "region_explanation_mscxr": lambda: _texts(session, partial(texts.of_phrases, model), "boxes"),
-        "region_explanation_imagenome": lambda: _texts(session, partial(texts.of_regions, model), "regions"),
+        "region_explanation_mscxr": lambda: _texts(session, partial(texts.of_phrases, model, how=how), "boxes"),
+        "region_explanation_imagenome": lambda: _texts(session, partial(texts.of_regions, model, how=how), "regions"),
         "report_mimic": lambda: _reports(session),
         **{task: partial(_detection, session, data_set) for task, data_set in LOCATED.items()},
     }
@@ -132,8 +135,8 @@ def _texts(
 
 
 def _reports(session: Session) -> dict[str, object]:
-    asked = texts.report_questions(session.model, read_questions(DEFAULT).prompts)
-    return _texts(session, partial(texts.of_report, session.model, asked), "films")
+    asked = texts.report_questions(session.model, read_questions(DEFAULT).prompts, session.how)
+    return _texts(session, partial(texts.of_report, session.model, asked, how=session.how), "films")
 
 
 def _counted(films: Iterable[_Film | None]) -> list[_Film]:
