@@ -2,6 +2,7 @@
 
     python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--json]
         [--task all|paper|NAME,...] [--choose-on FILE.jsonl]
+        [--labeler rules|chexbert:FILE | --labels FILE] [--metric-files DIR]
 
 `--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. Exit 0:
 done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
@@ -21,8 +22,12 @@ from models.engines import ENGINES
 from models.lab.evaluation.prompt_set import DEFAULT
 from models.lab.evaluation.request import (
     ABLATIONS,
+    CHEXBERT,
     MOST_FALSE,
+    PUBLISHED_RESAMPLES,
     PUBLISHED_TASKS,
+    RESAMPLES,
+    RULES,
     TASKS,
     TRAINING_FILMS,
     PublishedTask,
@@ -72,6 +77,9 @@ def main(arguments: list[str]) -> int:
         resamples=options.resamples,
         training_films=options.training_films,
         false_findings=options.false_findings,
+        labeler=options.labeler,
+        labels=options.labels,
+        metric_files=options.metric_files,
     )
 
     def measure() -> int:
@@ -131,9 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--resamples",
         type=_count,
-        default=100,
         metavar="N",
-        help="resampled sets of films for deviations; default: %(default)s",
+        help=f"resampled sets, for deviations; default: {RESAMPLES}; for the paper's tasks {PUBLISHED_RESAMPLES}",
     )
     parser.add_argument(
         "--training-films",
@@ -142,7 +149,32 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="phantoms that the references are computed from; default: %(default)s",
     )
+    _add_texts(parser)
     return parser
+
+
+def _add_texts(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the tasks that compare texts."""
+    labels = parser.add_mutually_exclusive_group()
+    labels.add_argument(
+        "--labeler",
+        type=_labeler,
+        metavar="rules|chexbert:FILE",
+        help="what finds the classes in texts of the paper's tasks: our rules, or CheXbert's weights; default: rules",
+    )
+    labels.add_argument(
+        "--labels", type=Path, metavar="FILE.csv", help="labels of these texts, which --out writes to texts.csv"
+    )
+    parser.add_argument(
+        "--metric-files", type=Path, metavar="DIR", help="files that some figures of texts need: docs/model/paper.md"
+    )
+
+
+def _labeler(text: str) -> str:
+    """Read the name of a labeler."""
+    if text == RULES or (text.startswith(CHEXBERT) and text != CHEXBERT):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is neither {RULES} nor {CHEXBERT}FILE, with the file of its weights")
 
 
 def _tasks(text: str) -> _Tasks:

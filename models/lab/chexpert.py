@@ -11,6 +11,8 @@ from models.lab.phantoms.truth import FINDINGS
 NEVER_SHOWN: Final = ("enlarged_cardiomediastinum", "pleural_other", "pneumonia")
 """Classes that phantoms never show."""
 CHEXPERT: Final = (*FINDINGS, *NEVER_SHOWN, NO_FINDING)
+CHEXPERT_COLUMNS: Final[Mapping[str, str]] = {key.replace("_", " ").title(): key for key in CHEXPERT}
+"""The class of each column of CheXpert's tables."""
 
 NIH_LABELS: Final[Mapping[str, str]] = {
     "Atelectasis": "atelectasis",

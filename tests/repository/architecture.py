@@ -80,6 +80,7 @@ HOMES = {
     "jinja2": ("node/web/",),
     "matplotlib": ("models/lab/evaluation/plots.py",),
     "obstore": ("node/store/bucket.py",),
+    "nltk": ("models/lab/evaluation/published/given_files.py",),
     "onnx": ("export/", "examples/reader_onnx/"),
     "onnxruntime": (
         "models/engines/onnx_engine.py",
@@ -102,9 +103,11 @@ HOMES = {
     "pydantic": ("models/tables.py", "node/codec.py", "node/web/"),
     "pysbd": ("models/lab/datasets/reports.py",),
     "requests": ("node/trace.py",),
+    "radgraph": ("models/lab/evaluation/published/given_files.py",),
+    "RaTEScore": ("models/lab/evaluation/published/given_files.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
-    "sacrebleu": ("models/lab/evaluation/reports.py",),
+    "sacrebleu": ("models/lab/evaluation/published/likeness.py", "models/lab/evaluation/reports.py"),
     "scipy": (
         "models/lab/evaluation/bands.py",
         "models/lab/evaluation/curves.py",
@@ -121,6 +124,10 @@ HOMES = {
     "tensorrt": ("models/engines/tensorrt_build.py", "models/engines/tensorrt_engine.py"),
     "tomli_w": ("node/config.py", "models/manifest.py"),
     "torch": ("models/", "export/"),
+    "transformers": (
+        "models/lab/evaluation/published/bertscore.py",
+        "models/lab/evaluation/published/chexbert.py",
+    ),
     "uvicorn": ("node/net/http_connections.py",),
 }
 
@@ -156,6 +163,7 @@ BOUNDARIES = (
     "models/engines/onnx_cuda_engine.py",
     "models/engines/scheduler.py",
     "models/lab/datasets/dicom_films.py",
+    "models/lab/evaluation/published/given_files.py",
     "models/reading/named_reader.py",
     "models/reading/tokenizers.py",
     "node/__main__.py",

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from language.labels import NO_FINDING, RuleLabeler, says
 from models.errors import ModelError
-from models.lab.chexpert import CHEXPERT
+from models.lab.chexpert import CHEXPERT, CHEXPERT_COLUMNS
 from models.lab.datasets.preparation import Listing, Made, picture_size, relative
 from models.lab.datasets.reports import check_library, sentences_of
 from models.lab.datasets.summary import Published
@@ -25,7 +25,6 @@ _VERSION: Final = "mimic-cxr-2.0.0"
 _METADATA: Final = ("dicom_id", "subject_id", "study_id", "ViewPosition", "Rows", "Columns")
 _FRONTAL: Final = ("AP", "PA")
 _SPLITS: Final = ("train", "validate", "test")
-_CLASSES: Final = {key.replace("_", " ").title(): key for key in CHEXPERT}
 _MARKS: Final = {"1": "1", "0": "0", "-1": "u", "": "-"}
 """A label in a table, and its character in a film's record."""
 
@@ -122,8 +121,8 @@ def _table(source: Path, name: str) -> Path:
 def _labels(path: Path) -> dict[str, str]:
     """Return the labels of each study: a character for each class, in the order of CHEXPERT."""
     labels = {}
-    for row in rows_of(path, ("subject_id", "study_id", *_CLASSES)):
-        labels[row.text("study_id")] = "".join(_mark(row, column) for column in _CLASSES)
+    for row in rows_of(path, ("subject_id", "study_id", *CHEXPERT_COLUMNS)):
+        labels[row.text("study_id")] = "".join(_mark(row, column) for column in CHEXPERT_COLUMNS)
     return labels
 
 

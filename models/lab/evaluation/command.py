@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from language.labels import RuleLabeler
+from language.labels import Labeler, RuleLabeler
 from models.errors import ModelError
 from models.lab.evaluation import references, run
 from models.lab.evaluation.bootstrap import Bootstrap
@@ -21,13 +21,28 @@ from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.prompt_set import read_questions
 from models.lab.evaluation.published import run as paper
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
-from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS, TASKS, PublishedTask, Request, Task
+from models.lab.evaluation.published.given_files import check_folder
+from models.lab.evaluation.published.marks import LabeledTexts, Marker, by_labeler, read_labels
+from models.lab.evaluation.request import (
+    CHEXBERT,
+    CHOOSING,
+    PUBLISHED_RESAMPLES,
+    PUBLISHED_TASKS,
+    RESAMPLES,
+    RULES,
+    TASKS,
+    TEXT_TASKS,
+    PublishedTask,
+    Request,
+    Task,
+)
 from models.lab.phantoms import PhantomSet, parse_set
 from models.lab.training.split import read_held_out
 from models.manifest import Manifest, read_manifest
 from models.progress import ProgressReport
 
 _BOXES: Final = "boxes:"
+_TEXTS: Final = "texts.csv"
 
 
 def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
@@ -40,17 +55,18 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     choose_on = _choose_on(films, published, request)
     tasks = _tasks(films, request, read_manifest(request.model))
     unmeasured = _unmeasured(films, published, report)
+    mark = _marker(request, published, report)
     questions = read_questions(request.prompts)
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)
     model = _open(request)
-    bootstrap = Bootstrap(resamples=request.resamples)
+    resamples = RESAMPLES if request.resamples is None else request.resamples
     observed = run.observe(model, films, tasks, report) if tasks else run.Observed(truths=(), said=())
-    figures = _figures(observed, tasks, model, bootstrap, request) if tasks else {}
+    figures = _figures(observed, tasks, model, Bootstrap(resamples=resamples), request) if tasks else {}
     if isinstance(films, FileFilms) and published:
-        figures |= paper.figures(
-            model.published, films, choose_on, published, how, labeler=RuleLabeler(), bootstrap=bootstrap, report=report
-        )
+        session = _session(request, model, films, choose_on, mark, how, report)
+        figures |= paper.figures(session, published)
+        unmeasured |= _unused(mark, figures)
     report("figures")
     document: dict[str, object] = {
         "data": request.data,
@@ -67,7 +83,8 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "split": data.split if isinstance(data, PhantomSet) else None,
         "held_out": request.held_out and Path(request.held_out).name,
         "ablations": [*request.ablations, *([] if request.analysis is None else [request.analysis.stem])],
-        "resamples": request.resamples,
+        "resamples": resamples,
+        "published_resamples": _published_resamples(request),
         "training_films": request.training_films,
     }
     if request.analysis is not None:
@@ -104,6 +121,64 @@ def _figures(
         bootstrap=bootstrap,
         most_false=request.false_findings,
     )
+
+
+def _session(
+    request: Request,
+    model: EvaluatedModel,
+    films: FileFilms,
+    choose_on: tuple[str, FileFilms] | None,
+    mark: Marker,
+    how: Analysis,
+    report: ProgressReport,
+) -> paper.Session:
+    """Make what the tasks of the paper share. With labels no texts are written: the labels may be in that file."""
+    return paper.Session(
+        model=model.published,
+        films=films,
+        choose_on=choose_on,
+        bootstrap=Bootstrap(resamples=_published_resamples(request)),
+        report=report,
+        mark=mark,
+        metric_files=request.metric_files,
+        texts=None if request.out is None or request.labels is not None else request.out / _TEXTS,
+        how=how,
+    )
+
+
+def _published_resamples(request: Request) -> int:
+    return PUBLISHED_RESAMPLES if request.resamples is None else request.resamples
+
+
+def _marker(request: Request, published: Sequence[PublishedTask], report: ProgressReport) -> Marker:
+    """Open what marks texts. Raises ModelError if it cannot be used, or if no task compares texts."""
+    given = {"--labeler": request.labeler, "--labels": request.labels, "--metric-files": request.metric_files}
+    for option, value in given.items():
+        if value is not None and not set(TEXT_TASKS) & set(published):
+            raise ModelError(f"{option} is for the tasks {', '.join(TEXT_TASKS)}; name one, or leave it out")
+    if request.metric_files is not None:
+        check_folder(request.metric_files)
+    if request.labels is not None:
+        return read_labels(request.labels)
+    return by_labeler(_labeler(request.labeler or RULES), report)
+
+
+def _labeler(name: str) -> Labeler:
+    if name == RULES:
+        return RuleLabeler()
+    try:
+        from models.lab.evaluation.published.chexbert import ChexbertLabeler
+    except ModuleNotFoundError as error:
+        raise ModelError(f"{error.name} is missing; run pip install -c constraints.txt '.[paper]'") from error
+    return ChexbertLabeler(Path(name.removeprefix(CHEXBERT)))
+
+
+def _unused(mark: Marker, figures: Mapping[str, Mapping[str, object]]) -> dict[str, int]:
+    """Count the rows of a file of labels that are of texts that were not measured."""
+    if not isinstance(mark, LabeledTexts):
+        return {}
+    used = sum(2 * int(str(made["texts"])) for task, made in figures.items() if task in TEXT_TASKS)
+    return {f"rows of {mark.path.name}, of other texts": len(mark.rows) - used} if len(mark.rows) > used else {}
 
 
 def _data(request: Request) -> PhantomSet | Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from models.decisions import PHANTOMS
+from models.lab.evaluation.published import efficacy
 
 DIGITS: Final = 6
 TITLES: Final[Mapping[str, str]] = {
@@ -53,8 +54,17 @@ _NAMES: Final[Mapping[str, str]] = {
     "findings_f1": "CE micro F1, ten findings",
     "large_four_f1": "CE micro F1, cardiomegaly, pneumothorax, edema, effusion",
     "consolidation_and_opacity_f1": "CE micro F1, consolidation and opacity",
+    **efficacy.names(),
+    "labeler": "classes of texts found by",
     "bleu": "BLEU",
+    "bleu_1": "BLEU-1, words cut as published",
+    "bleu_4": "BLEU-4, words cut as published",
     "rouge_l": "ROUGE-L",
+    "meteor": "METEOR",
+    "cider": "CIDEr, 0 to 10",
+    "bertscore_f1": "BERTScore F1",
+    "radgraph_f1": "RadGraph F1",
+    "ratescore": "RaTEScore",
     "calibration_error": "calibration error of probabilities",
     "sentences_per_film": "sentences per film",
     "labeled_by_images": "films with labels of their own",
@@ -176,7 +186,7 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
     level: of the heading
     """
     references = inner(made, "references")
-    deviations = inner(made, "deviations")
+    deviations, reasons = inner(made, "deviations"), inner(made, "not_computed")
     rivals = {name: inner(references, name) for name in references}
     yield f"{'#' * level} {TITLES[task]}"
     yield ""
@@ -186,6 +196,8 @@ def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator
         if key in _NAMES and value is not None:
             cells = [shown(rival.get(key)) for rival in rivals.values()]
             yield from row(_NAMES[key], shown(value), shown(deviations.get(key)), *cells)
+        elif key in reasons:
+            yield from row(_NAMES[key], f"not computed: {reasons[key]}", "", *[""] * len(rivals))
     for key in (*_VARIANTS, *_MEASURED):
         for name, value in inner(made, key).items():
             if name in _NAMES and value is not None:

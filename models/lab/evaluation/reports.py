@@ -95,6 +95,15 @@ def measure(
 ) -> dict[str, object]:
     """Compute all figures of reports."""
     labels = labels_of(truths, said_of(labeler, reports), labeler.classes)
+    return {
+        **figures_of(labels, labeler.name),
+        **sentence_figures([truth.report for truth in truths], reports),
+        "deviations": bootstrap.deviations(lambda films: efficacy(labels, films), len(truths)),
+    }
+
+
+def figures_of(labels: Labels, labeler: str) -> dict[str, object]:
+    """Compute clinical efficacy, together and class by class; labeler: the name of the one whose labels they are."""
     by_class = per_class(labels)
     return {
         **efficacy(labels),
@@ -102,9 +111,7 @@ def measure(
         "per_class": by_class,
         "films_with": {key: int(count) for key, count in zip(labels.classes, labels.there.sum(axis=0), strict=True)},
         "films_said_to": {key: int(count) for key, count in zip(labels.classes, labels.said.sum(axis=0), strict=True)},
-        "labeler": labeler.name,
-        **sentence_figures([truth.report for truth in truths], reports),
-        "deviations": bootstrap.deviations(lambda films: efficacy(labels, films), len(truths)),
+        "labeler": labeler,
     }
 
 
@@ -113,10 +120,22 @@ def sentence_figures(references: Sequence[str], reports: Sequence[str]) -> dict[
     told = [(reference, report) for reference, report in zip(references, reports, strict=True) if reference]
     if not told:
         return {}
+    true, generated = zip(*told, strict=True)
+    return {"bleu": bleu(true, generated), "rouge_l": float(np.mean(rouge_l(true, generated)))}
+
+
+def bleu(references: Sequence[str], reports: Sequence[str]) -> float:
+    """Return the BLEU of all texts together, with the words and the smoothing of sacrebleu."""
+    return float(BLEU().corpus_score(list(reports), [list(references)]).score) / 100
+
+
+def rouge_l(references: Sequence[str], reports: Sequence[str]) -> list[float]:
+    """Return the ROUGE-L of each text."""
     scorer = RougeScorer(["rougeL"])
-    bleu = BLEU().corpus_score([report for _, report in told], [[reference for reference, _ in told]])
-    rouge = [scorer.score(reference, report)["rougeL"].fmeasure for reference, report in told]
-    return {"bleu": float(bleu.score) / 100, "rouge_l": float(np.mean(rouge))}
+    return [
+        float(scorer.score(reference, report)["rougeL"].fmeasure)
+        for reference, report in zip(references, reports, strict=True)
+    ]
 
 
 def _table(classes: Sequence[str], rows: Sequence[Mapping[str, bool]]) -> BoolArray:

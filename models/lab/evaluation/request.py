@@ -28,12 +28,24 @@ CHOOSING: Final[frozenset[PublishedTask]] = frozenset(
     ("detection_vindr", "detection_nih8", "detection_mscxr", "grounding_mscxr")
 )
 """Those that have settings to choose on other films."""
+TEXT_TASKS: Final[tuple[PublishedTask, ...]] = (
+    "region_explanation_mscxr",
+    "region_explanation_imagenome",
+    "report_mimic",
+)
+"""Those that compare texts."""
 
 Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
 MOST_FALSE: Final = 0.1
 """How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
+RULES: Final = "rules"
+CHEXBERT: Final = "chexbert:"
+"""The labelers of texts; the weights of CheXbert follow its name."""
+RESAMPLES: Final = 100
+PUBLISHED_RESAMPLES: Final = 250
+"""The number of resampled sets of films that deviations are over, of the node's tasks and of the paper's."""
 TRAINING_FILMS: Final = 200
 """The number of training phantoms that the reference figures are computed from."""
 
@@ -45,7 +57,11 @@ class Request:
     tasks, published: None for all that the labels suffice for; pictures: films on each contact sheet
     choose_on: a file of other films, on which the settings of published tasks are chosen; None: as published
     analysis: a file that says how one of the paper's tasks is asked otherwise; it names the task
-    held_out: use only patients that a run held out, a share or a file; resamples: for deviations, 0 for none
+    held_out: use only patients that a run held out, a share or a file
+    resamples: for deviations, 0 for none; None: `RESAMPLES` and `PUBLISHED_RESAMPLES`
+    labeler: what texts are labeled by, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
+    labels: a file of labels of texts, instead of a labeler
+    metric_files: the folder with what some figures of texts need
     false_findings: the most that may be called present on the mean film without a finding, by cross-fitted thresholds
     """
 
@@ -61,6 +77,9 @@ class Request:
     pictures: int = 12
     ablations: Sequence[Ablation] = ()
     held_out: str | None = None
-    resamples: int = 100
+    resamples: int | None = None
+    labeler: str | None = None
+    labels: Path | None = None
+    metric_files: Path | None = None
     training_films: int = TRAINING_FILMS
     false_findings: float = MOST_FALSE

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
-from language.labels import Labeler
 from models.errors import ModelError
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
-from models.lab.evaluation.published.analysis import Analysis
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.detection import Asked, Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
+from models.lab.evaluation.published.marks import Marker, Told, start_texts, write_texts
 from models.lab.evaluation.published.model import PublishedModel, looked_at
-from models.lab.evaluation.published.texts import Told
-from models.lab.evaluation.request import PublishedTask
+from models.lab.evaluation.request import TEXT_TASKS, PublishedTask
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.prompts import DataSet
 from models.progress import ProgressReport
@@ -32,42 +32,40 @@ class Session:
     """What all tasks share.
 
     films: to measure; choose_on: other films, on which settings are chosen, and their name; None: settings as published
+    mark: marks texts; texts: the file that gets all texts, None if there is none
+    metric_files: the folder with what some figures of texts need
+    how: texts are made; with an analysis its task is the only one
     """
 
     model: PublishedModel
     films: FileFilms
     choose_on: tuple[str, FileFilms] | None
-    labeler: Labeler
     bootstrap: Bootstrap
     report: ProgressReport
-    how: Analysis
+    mark: Marker
+    metric_files: Path | None = None
+    texts: Path | None = None
+    how: Analysis = PUBLISHED
 
 
-def figures(
-    model: PublishedModel,
-    films: FileFilms,
-    choose_on: tuple[str, FileFilms] | None,
-    tasks: Sequence[PublishedTask],
-    how: Analysis,
-    *,
-    labeler: Labeler,
-    bootstrap: Bootstrap,
-    report: ProgressReport,
-) -> dict[str, dict[str, object]]:
+def figures(session: Session, tasks: Sequence[PublishedTask]) -> dict[str, dict[str, object]]:
     """Compute the figures of these tasks, each with its settings.
 
-    choose_on: as of a `Session`; how: texts are made; with an analysis its task is the only one
-    Raises ModelError if a film cannot be read.
+    Raises ModelError if a film cannot be read or a text cannot be marked, OSError if texts cannot be written.
     """
-    session = Session(
-        model=model, films=films, choose_on=choose_on, labeler=labeler, bootstrap=bootstrap, report=report, how=how
-    )
+    if session.texts is not None and set(TEXT_TASKS) & set(tasks):
+        start_texts(session.texts)
+    model, how = session.model, session.how
     makers: dict[PublishedTask, Callable[[], dict[str, object]]] = {
         "grounding_mscxr": lambda: _grounding(session),
         "region_classification_mscxr": lambda: _boxes(session),
         "region_classification_imagenome": lambda: _regions(session),
-        "region_explanation_mscxr": lambda: _texts(session, partial(texts.of_phrases, model, how=how), "boxes"),
-        "region_explanation_imagenome": lambda: _texts(session, partial(texts.of_regions, model, how=how), "regions"),
+        "region_explanation_mscxr": lambda: _texts(
+            session, "region_explanation_mscxr", partial(texts.of_phrases, model, how=how)
+        ),
+        "region_explanation_imagenome": lambda: _texts(
+            session, "region_explanation_imagenome", partial(texts.of_regions, model, how=how)
+        ),
         "report_mimic": lambda: _reports(session),
         **{task: partial(_detection, session, data_set) for task, data_set in LOCATED.items()},
     }
@@ -126,17 +124,24 @@ def _regions(session: Session) -> dict[str, object]:
 
 
 def _texts(
-    session: Session, written: Callable[[PublishedLabels, Picture], Told | None], what: str
+    session: Session, task: PublishedTask, written: Callable[[PublishedLabels, Picture], Told | None]
 ) -> dict[str, object]:
     """Measure what is written of each film; written: returns None of a film that does not count."""
-    looks = looked_at(session.model, session.films, session.report, stage=f"explaining, {what}")
-    films = _counted(written(case.published, picture) for case, picture in looks)
-    return texts.measure(films, session.labeler, session.bootstrap)
+    looks = looked_at(session.model, session.films, session.report, stage=f"writing, {task}")
+    films = _counted(
+        None if (told := written(case.published, picture)) is None else (session.films.name(index), told)
+        for index, (case, picture) in enumerate(looks)
+    )
+    if session.texts is not None:
+        write_texts(session.texts, task, films)
+    return texts.measure(
+        [told for _, told in films], session.mark(task, films), session.bootstrap, metric_files=session.metric_files
+    )
 
 
 def _reports(session: Session) -> dict[str, object]:
     asked = texts.report_questions(session.model, read_questions(DEFAULT).prompts, session.how)
-    return _texts(session, partial(texts.of_report, session.model, asked, how=session.how), "films")
+    return _texts(session, "report_mimic", partial(texts.of_report, session.model, asked, how=session.how))
 
 
 def _counted(films: Iterable[_Film | None]) -> list[_Film]:

@@ -1,7 +1,8 @@
 """What is written: about given boxes of MS-CXR and Chest ImaGenome, and reports of MIMIC-CXR (spec §9.1 and 9.4).
 
-Generated texts are compared with the true ones by the figures of the task `report`. A film's labels are those that the
-labeler finds in its true text, as published. A report is made and selected as published, with its error (BUG-8), but
+Generated texts are compared with the true ones by the figures of the task `report`, and by those that the paper and
+others publish (`efficacy`, `likeness`). A text's labels are those that a labeler finds in it, as published. A report is
+made and selected as published, with its error (BUG-8), but
 without leaving out boxes at random (BUG-6).
 """
 
@@ -9,35 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from language.labels import Labeler
+from language.labels import says
 from models.contract import PromptKind, ReaderPrompt
 from models.engines import FloatArray
 from models.lab.evaluation import reports
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.published import analyzed
+from models.lab.evaluation.published import analyzed, efficacy
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.classification import features_of
 from models.lab.evaluation.published.labels import PublishedLabels
+from models.lab.evaluation.published.likeness import likeness_of
+from models.lab.evaluation.published.marks import Marked, Told
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.tasks import report
 from models.lab.tasks.batch import Picture, as_array
 from models.lab.tasks.prompts import embed, region_prompts
 from models.manifest import ReportRule
 from models.reading.deduplicate import similarity_of
-
-
-class Told(NamedTuple):
-    """The true and the generated texts of a film, in the same order."""
-
-    true: tuple[str, ...]
-    generated: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,25 +135,41 @@ def of_report(
     return Told((labels.report,), (" ".join(sentences[own.sentence] for own in kept),))
 
 
-def measure(films: Sequence[Told], labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
-    """Compare the texts of all films; deviations are over resampled films."""
-    counts = [len(film.true) for film in films]
-    own = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
+def measure(
+    films: Sequence[Told], marked: Marked, bootstrap: Bootstrap, *, metric_files: Path | None = None
+) -> dict[str, object]:
+    """Compare the texts of all films; deviations are over resampled films.
+
+    metric_files: the folder with what some figures need
+    """
+    own = np.split(np.arange(len(marked.true)), np.cumsum([len(film.true) for film in films])[:-1])
     true, generated = ([text for film in films for text in film[side]] for side in (0, 1))
-    truths = [
-        Truth(report=text, labels=labels) for text, labels in zip(true, reports.said_of(labeler, true), strict=True)
-    ]
-    labels = reports.labels_of(truths, reports.said_of(labeler, generated), labeler.classes)
+    truths = [Truth(report=text, labels=_says(marks, marked)) for text, marks in zip(true, marked.true, strict=True)]
+    labels = reports.labels_of(truths, [_says(marks, marked) for marks in marked.generated], marked.classes)
+    counts = efficacy.counts_of(
+        [number for number, film in enumerate(films) for _ in film.true],
+        efficacy.marks_or_nothing(true, marked.true),
+        efficacy.marks_or_nothing(generated, marked.generated),
+    )
+    likeness = likeness_of(true, generated, metric_files)
 
     def figures(some: Indices) -> Figures:
-        return reports.efficacy(labels, np.concatenate([own[film] for film in some]))
+        texts = np.concatenate([own[film] for film in some])
+        return {**reports.efficacy(labels, texts), **efficacy.figures(counts, some), **likeness.figures(texts)}
 
     return {
-        **reports.measure(truths, generated, labeler, Bootstrap(resamples=0)),
+        **figures(np.arange(len(films))),
+        **reports.figures_of(labels, marked.labeler),
+        "bleu": reports.bleu(true, generated),
+        "not_computed": dict(likeness.reasons),
         "films": len(films),
         "texts": len(true),
         "deviations": bootstrap.deviations(figures, len(films)),
     }
+
+
+def _says(marks: efficacy.Marks, marked: Marked) -> dict[str, bool]:
+    return {key: says(marks, key) for key in marked.classes}
 
 
 def _written(model: PublishedModel, features: Tensor) -> tuple[str, ...]:
