@@ -58,12 +58,16 @@ def main(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         print(f"error: {error.name} is missing; run pip install -c constraints.txt '.[evaluate]'", file=sys.stderr)
         return 2
+    if options.analysis is not None and options.task != _Tasks():
+        print("error: the file of --analysis names its task; leave out --task", file=sys.stderr)
+        return 2
     request = Request(
         model=options.model,
         data=options.data,
         tasks=options.task.of_node,
         published=options.task.published,
         choose_on=options.choose_on,
+        analysis=options.analysis,
         engine=options.engine,
         prompts=options.prompts,
         out=options.out,
@@ -104,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE.jsonl",
         help="films of other patients, on which the settings of the paper's tasks are chosen; default: as published",
+    )
+    parser.add_argument(
+        "--analysis",
+        type=Path,
+        metavar="FILE.toml",
+        help="ask one of the paper's tasks otherwise than published, as this file says; it names the task",
     )
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
     parser.add_argument("--prompts", type=Path, default=DEFAULT, metavar="FILE", help="default: the node's chexpert14")

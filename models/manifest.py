@@ -107,12 +107,16 @@ class DetectorSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostDecoderSizes:
-    """The post decoder (spec §6). All other sizes of its layers are those of the detector."""
+    """The post decoder (spec §6). All other sizes of its layers are those of the detector.
+
+    layers: 0 leaves nothing of it but the norm of its output
+    """
 
     layers: int
 
     def __post_init__(self) -> None:
-        require_size(self)
+        if self.layers:
+            require_size(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,15 +77,7 @@ class Detector(nn.Module):
         scores = torch.sigmoid(self.score(tokens)).squeeze(-1)
         if padding is not None:
             scores = scores * ~padding.unsqueeze(-1)
-        # A prompt whose boxes are all unlikely is shrunk, not normalized (spec §4.5, DEP-7).
-        total = scores.sum(dim=-1).clamp(min=1)
-        return Detection(
-            boxes=boxes,
-            scores=scores,
-            tokens=tokens,
-            aggregated_scores=scores.square().sum(dim=-1) / total,
-            aggregated=(scores.unsqueeze(-1) * tokens).sum(dim=-2) / total.unsqueeze(-1),
-        )
+        return aggregated(boxes, scores, tokens)
 
     def decode(
         self,
@@ -130,3 +122,16 @@ class Detector(nn.Module):
         """Turn pooled features [F, B, dim] into region tokens [F, B, dim]."""
         tokens: Tensor = self.region(self.norm_region(pooled))
         return tokens
+
+
+def aggregated(boxes: Tensor, scores: Tensor, tokens: Tensor) -> Detection:
+    """Aggregate the boxes [F, Q, R, 4], scores [F, Q, R] and tokens [F, Q, R, dim] of each prompt (spec §4.5)."""
+    # A prompt whose boxes are all unlikely is shrunk, not normalized (spec §4.5, DEP-7).
+    total = scores.sum(dim=-1).clamp(min=1)
+    return Detection(
+        boxes=boxes,
+        scores=scores,
+        tokens=tokens,
+        aggregated_scores=scores.square().sum(dim=-1) / total,
+        aggregated=(scores.unsqueeze(-1) * tokens).sum(dim=-2) / total.unsqueeze(-1),
+    )

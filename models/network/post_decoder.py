@@ -10,7 +10,10 @@ from models.network.attention import DecoderLayer, first_of_each, hide_from_own_
 
 
 class PostDecoder(nn.Module):
-    """Layers behind a learned gate, then a layer norm: output = norm(tokens + gate * layers(tokens))."""
+    """Layers behind a learned gate, then a layer norm: output = norm(tokens + gate * layers(tokens)).
+
+    Without layers, which is an ablation of the paper, each token is only normed.
+    """
 
     def __init__(self, sizes: PostDecoderSizes, *, detector: DetectorSizes) -> None:
         super().__init__()
@@ -40,9 +43,11 @@ class PostDecoder(nn.Module):
         updated = tokens
         for layer in self.layers[:-1]:
             updated = layer(updated, memory, group=group, visible=visible)
-        updated = self.layers[-1](updated, memory, group=group, visible=visible, first_of=first_of)
+        for layer in self.layers[-1:]:
+            updated = layer(updated, memory, group=group, visible=visible, first_of=first_of)
         if first_of is not None:
             tokens = first_of_each(tokens, run=first_of)
+            updated = updated if self.layers else tokens
         gated: Tensor = self.norm_gate(tokens + self.gate * updated)
         return gated
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from models.evaluate import main as evaluate
 from models.lab.datasets.imagenome import joined
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
 from models.lab.evaluation.boxes_file import read_films
@@ -18,6 +19,7 @@ from models.manifest import read_manifest
 from models.prepare import main
 from models.reading.tokenizers import VOCABULARIES
 from tests.lab.datasets import REPORT, chest_imagenome, dicom_id, figures, lines, mimic_cxr, ms_cxr, trained
+from tests.paths import REPOSITORY
 
 MODEL = VOCABULARIES.parent
 EFFUSION = "cig/af/pleural effusion"
@@ -262,6 +264,25 @@ def test_tasks_of_the_paper_measure_the_lines(
     made = document["tasks"][task]
     assert 0 <= made[figure] <= 1
     assert made.get("settings", {}).get("chosen_on") == ("validate.jsonl" if others else None)
+
+
+@pytest.mark.parametrize(("data_set", "name"), [("cig-out", "regions_by_name"), ("mimic-out", "report_positive_only")])
+def test_an_analysis_measures_its_task(
+    folder: Path, capsys: pytest.CaptureFixture[str], data_set: str, name: str
+) -> None:
+    file = str(REPOSITORY / "models" / "lab" / "evaluation" / "analyses" / f"{name}.toml")
+    films = f"boxes:{folder / data_set / 'test.jsonl'}"
+    arguments = ["--model", str(MODEL), "--data", films, "--engine", "torch", "--resamples", "0", "--pictures", "0"]
+
+    assert evaluate(["--json", *arguments, "--analysis", file]) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    task = document["analysis"]["task"]
+    assert list(document["tasks"]) == [task]
+    assert 0 <= document["tasks"][task]["ce_micro_f1"] <= 1
+    assert document["ablations"] == [name]
+    assert evaluate([*arguments, "--analysis", file, "--task", task]) == 2
+    assert "names its task; leave out --task" in capsys.readouterr().err
 
 
 def test_regions_are_classified_as_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

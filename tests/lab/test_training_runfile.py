@@ -244,6 +244,40 @@ def test_a_run_file_that_is_none_is_told(tmp_path: Path) -> None:
         read_run(tmp_path / "none.toml")
 
 
+def test_a_run_file_extends_another_key_by_key(tmp_path: Path) -> None:
+    base = read_run(write_run(tmp_path / "base.toml", store=tmp_path, stages=("contrast",)))
+    own = 'extends = "base.toml"\noutput = "other"\n[model]\nversion = "9"\n[[stages]]\nname = "contrast"\nclip = 2\n'
+    (tmp_path / "own.toml").write_text(own + "[stages.losses]\nalign = 3\n")
+
+    run = read_run(tmp_path / "own.toml")
+
+    assert run.stages[0].losses == {"align": 3.0} != base.stages[0].losses
+    assert run.output == "other"
+    stages = (replace(run.stages[0], clip=base.stages[0].clip, losses=base.stages[0].losses), *base.stages[1:])
+    assert base == replace(run, output=base.output, model=replace(run.model, version=base.model.version), stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("own", "complaint"),
+    [
+        ("extends = 3", "extends is 3; it must be the name of a run file beside this one"),
+        ('extends = "none.toml"', "none.toml cannot be read"),
+        ('extends = "own.toml"', "own.toml extends another run file itself; extend that one"),
+        ('extends = "base.toml"\n[[stages]]\nname = "none"', "has no stage named 'none'"),
+        ('extends = "base.toml"\n[machine]\nlog = "often"', "own.toml: machine.log is 'often'"),
+        ('extends = "base.toml"\nstages = 3', "stages is 3"),
+    ],
+)
+def test_what_extends_no_run_file_is_refused(tmp_path: Path, own: str, complaint: str) -> None:
+    write_run(tmp_path / "base.toml", store=tmp_path, stages=("contrast",))
+    (tmp_path / "own.toml").write_text(own)
+
+    with pytest.raises(ModelError) as refused:
+        read_run(tmp_path / "own.toml")
+
+    assert complaint in str(refused.value)
+
+
 def test_runs_are_told_apart_by_what_they_compute(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.prompt_set import read_questions
 from models.lab.evaluation.published import run as paper
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
 from models.lab.evaluation.published.given_files import check_folder
 from models.lab.evaluation.published.marks import LabeledTexts, Marker, by_labeler, read_labels
 from models.lab.evaluation.request import (
@@ -46,6 +48,7 @@ _TEXTS: Final = "texts.csv"
 def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     """Measure a model, write the requested files. Raises ModelError for wrong input, OSError if writing fails."""
     began = time.monotonic()
+    request, how = _analyzed(request)
     data = _data(request)
     films = _films(data, request, read_manifest(request.model))
     published = _published(films, request)
@@ -61,7 +64,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     observed = run.observe(model, films, tasks, report) if tasks else run.Observed(truths=(), said=())
     figures = _figures(observed, tasks, model, Bootstrap(resamples=resamples), request) if tasks else {}
     if isinstance(films, FileFilms) and published:
-        session = _session(request, model, films, choose_on, mark, report)
+        session = _session(request, model, films, choose_on, mark, how, report)
         figures |= paper.figures(session, published)
         unmeasured |= _unused(mark, figures)
     report("figures")
@@ -79,11 +82,13 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "prompts": {"name": questions.name, "sha256": questions.sha256},
         "split": data.split if isinstance(data, PhantomSet) else None,
         "held_out": request.held_out and Path(request.held_out).name,
-        "ablations": list(request.ablations),
+        "ablations": [*request.ablations, *([] if request.analysis is None else [request.analysis.stem])],
         "resamples": resamples,
         "published_resamples": _published_resamples(request),
         "training_films": request.training_films,
     }
+    if request.analysis is not None:
+        document["analysis"] = asdict(how)
     if request.out is not None and request.pictures and tasks:
         document["pictures"] = write_sheets(
             request.out, films, observed.truths, observed.said, rule=model.manifest.input, count=request.pictures
@@ -94,6 +99,14 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         (request.out / "evaluation.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         (request.out / "evaluation.md").write_text(markdown(document), encoding="utf-8")
     return document
+
+
+def _analyzed(request: Request) -> tuple[Request, Analysis]:
+    """Return the request for the task of an analysis, and the analysis; without one the request, as published."""
+    if request.analysis is None:
+        return request, PUBLISHED
+    how = read_analysis(request.analysis)
+    return replace(request, tasks=(), published=(how.task,)), how
 
 
 def _figures(
@@ -116,6 +129,7 @@ def _session(
     films: FileFilms,
     choose_on: tuple[str, FileFilms] | None,
     mark: Marker,
+    how: Analysis,
     report: ProgressReport,
 ) -> paper.Session:
     """Make what the tasks of the paper share. With labels no texts are written: the labels may be in that file."""
@@ -128,6 +142,7 @@ def _session(
         mark=mark,
         metric_files=request.metric_files,
         texts=None if request.out is None or request.labels is not None else request.out / _TEXTS,
+        how=how,
     )
 
 

@@ -269,12 +269,12 @@ def shown(value: object) -> str:
 
 
 def _lines(document: Mapping[str, object]) -> Iterator[str]:
-    model = inner(document, "model")
+    model, ablations = inner(document, "model"), document.get("ablations")
     yield f"# {model.get('name')} {model.get('version')} on {document['data']}"
     yield ""
     yield (
         f"{document['count']} films, engine {model.get('engine')}, weights {str(model.get('weights_sha256'))[:12]}"
-        + (f", without {document['ablations']}" if document.get("ablations") else "")
+        + (f", ablations: {', '.join(map(str, ablations))}" if isinstance(ablations, list) and ablations else "")
         + ". Deviations are over resampled films."
     )
     yield ""

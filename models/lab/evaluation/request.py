@@ -56,6 +56,7 @@ class Request:
 
     tasks, published: None for all that the labels suffice for; pictures: films on each contact sheet
     choose_on: a file of other films, on which the settings of published tasks are chosen; None: as published
+    analysis: a file that says how one of the paper's tasks is asked otherwise; it names the task
     held_out: use only patients that a run held out, a share or a file
     resamples: for deviations, 0 for none; None: `RESAMPLES` and `PUBLISHED_RESAMPLES`
     labeler: what texts are labeled by, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
@@ -69,6 +70,7 @@ class Request:
     tasks: Sequence[Task] | None = None
     published: Sequence[PublishedTask] | None = ()
     choose_on: Path | None = None
+    analysis: Path | None = None
     engine: str = "onnx"
     prompts: Path = DEFAULT
     out: Path | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -191,11 +192,47 @@ class Run:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run file. Raises ModelError that lists every mistake in it."""
+    """Read a run file, and the one that it extends. Raises ModelError that lists every mistake in it."""
+    table = _table_of(path)
+    base = table.pop("extends", None)
+    if base is None:
+        return read_table(Run, table, path=path)
+    if not isinstance(base, str):
+        raise ModelError(f"{path}: extends is {base!r}; it must be the name of a run file beside this one")
+    under = _table_of(path.parent / base)
+    if "extends" in under:
+        raise ModelError(f"{path}: {base} extends another run file itself; extend that one")
+    return read_table(Run, _extended(under, table, path=path), path=path)
+
+
+def _extended(under: Mapping[str, object], own: Mapping[str, object], *, path: Path) -> dict[str, object]:
+    """Return a table with the keys of another in it, key by key; losses, lists and values are replaced as a whole."""
+    merged = dict(under)
+    for key, value in own.items():
+        below = under.get(key)
+        if key == "stages" and isinstance(value, list) and isinstance(below, list):
+            merged[key] = _extended_stages(below, value, path=path)
+        elif key != "losses" and isinstance(value, dict) and isinstance(below, dict):
+            merged[key] = _extended(below, value, path=path)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _extended_stages(
+    under: Sequence[Mapping[str, object]], own: Sequence[Mapping[str, object]], *, path: Path
+) -> list[Mapping[str, object]]:
+    """Return stages with the keys of the stages of the same name in them."""
+    changes = {stage.get("name"): stage for stage in own}
+    if unknown := [name for name in changes if name not in [stage.get("name") for stage in under]]:
+        raise ModelError(f"{path}: the run file that it extends has no stage named {unknown[0]!r}; name one of its own")
+    return [_extended(stage, changes.get(stage.get("name"), {}), path=path) for stage in under]
+
+
+def _table_of(path: Path) -> dict[str, object]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}); name a run file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is not TOML ({error})") from error
-    return read_table(Run, table, path=path)

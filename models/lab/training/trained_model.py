@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.checkpoint.assembly import UNTRAINED, part_of
 from models.checkpoint.weights import load_network
@@ -69,10 +69,15 @@ def trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
     """Return the weights of a model directory by name, except those that were drawn at random to complete it.
 
     The random ones were made for tests, where outputs must differ, not for training: their gates are open and their
-    branches strong (spec §0, 6). Raises ModelError if the network has other sizes.
+    branches strong (spec §0, 6). A network without layers in its post decoder takes the rest of one with layers.
+    Raises ModelError if the network has other sizes.
     """
     network = load_network(directory)
-    if replace(network.sizes, views=None) != sizes:
+    own = replace(network.sizes, views=None)
+    if not sizes.post_decoder.layers:
+        own = replace(own, post_decoder=sizes.post_decoder)
+        network.post_decoder.layers = nn.ModuleList()
+    if own != sizes:
         raise ModelError(
             f"{directory} holds a network whose sizes differ from the run file's; correct start or network"
         )

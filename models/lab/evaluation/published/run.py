@@ -13,6 +13,7 @@ from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.detection import Asked, Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
@@ -33,6 +34,7 @@ class Session:
     films: to measure; choose_on: other films, on which settings are chosen, and their name; None: settings as published
     mark: marks texts; texts: the file that gets all texts, None if there is none
     metric_files: the folder with what some figures of texts need
+    how: texts are made; with an analysis its task is the only one
     """
 
     model: PublishedModel
@@ -43,6 +45,7 @@ class Session:
     mark: Marker
     metric_files: Path | None = None
     texts: Path | None = None
+    how: Analysis = PUBLISHED
 
 
 def figures(session: Session, tasks: Sequence[PublishedTask]) -> dict[str, dict[str, object]]:
@@ -52,16 +55,16 @@ def figures(session: Session, tasks: Sequence[PublishedTask]) -> dict[str, dict[
     """
     if session.texts is not None and set(TEXT_TASKS) & set(tasks):
         start_texts(session.texts)
-    model = session.model
+    model, how = session.model, session.how
     makers: dict[PublishedTask, Callable[[], dict[str, object]]] = {
         "grounding_mscxr": lambda: _grounding(session),
         "region_classification_mscxr": lambda: _boxes(session),
         "region_classification_imagenome": lambda: _regions(session),
         "region_explanation_mscxr": lambda: _texts(
-            session, "region_explanation_mscxr", partial(texts.of_phrases, model)
+            session, "region_explanation_mscxr", partial(texts.of_phrases, model, how=how)
         ),
         "region_explanation_imagenome": lambda: _texts(
-            session, "region_explanation_imagenome", partial(texts.of_regions, model)
+            session, "region_explanation_imagenome", partial(texts.of_regions, model, how=how)
         ),
         "report_mimic": lambda: _reports(session),
         **{task: partial(_detection, session, data_set) for task, data_set in LOCATED.items()},
@@ -137,8 +140,8 @@ def _texts(
 
 
 def _reports(session: Session) -> dict[str, object]:
-    asked = texts.report_questions(session.model, read_questions(DEFAULT).prompts)
-    return _texts(session, "report_mimic", partial(texts.of_report, session.model, asked))
+    asked = texts.report_questions(session.model, read_questions(DEFAULT).prompts, session.how)
+    return _texts(session, "report_mimic", partial(texts.of_report, session.model, asked, how=session.how))
 
 
 def _counted(films: Iterable[_Film | None]) -> list[_Film]:

@@ -8,7 +8,7 @@ without leaving out boxes at random (BUG-6).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,12 @@ from torch import Tensor
 
 from language.labels import says
 from models.contract import PromptKind, ReaderPrompt
+from models.engines import FloatArray
 from models.lab.evaluation import reports
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.published import efficacy
+from models.lab.evaluation.published import analyzed, efficacy
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.classification import features_of
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.likeness import likeness_of
@@ -29,59 +31,104 @@ from models.lab.evaluation.published.marks import Marked, Told
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.tasks import report
 from models.lab.tasks.batch import Picture, as_array
-from models.lab.tasks.prompts import embed
+from models.lab.tasks.prompts import embed, region_prompts
 from models.manifest import ReportRule
 from models.reading.deduplicate import similarity_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReportQuestions:
-    """The prompts of a report [prompt, dim], which of them ask for a pathology, and these and their opposites."""
+    """The prompts of a report [prompt, dim], which of them ask for a pathology, and these and their opposites.
+
+    positive, negative: of all pathologies, also of those that an analysis does not ask for
+    findings: which of them are a finding, and not that of none
+    """
 
     prompts: Tensor
     pathologies: tuple[bool, ...]
     positive: Tensor
     negative: Tensor
+    findings: tuple[bool, ...]
 
 
-def of_phrases(model: PublishedModel, labels: PublishedLabels, picture: Picture) -> Told | None:
+def of_phrases(
+    model: PublishedModel, labels: PublishedLabels, picture: Picture, how: Analysis = PUBLISHED
+) -> Told | None:
     """Explain each box of each phrase of a film; None if it has none."""
     pairs = [(phrase.text, box) for phrase in labels.phrases for box in phrase.boxes]
     if not pairs:
         return None
-    features = features_of(model, picture, [box for _, box in pairs])
+    features = _of_boxes(model, picture, [box for _, box in pairs], how)
     return Told(tuple(text for text, _ in pairs), _written(model, features[0]))
 
 
-def of_regions(model: PublishedModel, labels: PublishedLabels, picture: Picture) -> Told | None:
+def of_regions(
+    model: PublishedModel, labels: PublishedLabels, picture: Picture, how: Analysis = PUBLISHED
+) -> Told | None:
     """Explain each region of a film that its report speaks of; None if it speaks of none. All regions are seen."""
     names = list(labels.regions)
     told = [place for place, name in enumerate(names) if labels.region_texts.get(name)]
     if not told:
         return None
-    features = features_of(model, picture, [labels.regions[name] for name in names])
+    features = regions_asked(model, picture, labels.regions, how)
     return Told(tuple(labels.region_texts[names[place]] for place in told), _written(model, features[0, told]))
 
 
-def report_questions(model: PublishedModel, prompts: Sequence[ReaderPrompt]) -> ReportQuestions:
+def regions_asked(model: PublishedModel, picture: Picture, given: Mapping[str, FloatArray], how: Analysis) -> Tensor:
+    """Compute the features [1, region, dim] of regions, asked for as an analysis says."""
+    if how.asked_by == "box":
+        return _of_boxes(model, picture, list(given.values()), how)
+    phrases = {region.name: region.phrases for region in region_prompts()}
+    named = embed(model.network, model.phrases, [phrases[name] for name in given])
+    if how.asked_by == "name":
+        return analyzed.find(model.network, picture, named, how)[1]
+    boxed = torch.from_numpy(np.stack(list(given.values())))[np.newaxis]
+    features: Tensor = model.network.describe(*picture, boxed, named.unsqueeze(0), torch.ones(boxed.shape[:2]))
+    return features
+
+
+def _of_boxes(model: PublishedModel, picture: Picture, boxes: Sequence[FloatArray], how: Analysis) -> Tensor:
+    """Compute the features [1, box, dim] of given boxes, of which so many see each other as an analysis says."""
+    size = how.together or len(boxes)
+    return torch.cat([features_of(model, picture, boxes[at : at + size]) for at in range(0, len(boxes), size)], dim=1)
+
+
+def report_questions(
+    model: PublishedModel, prompts: Sequence[ReaderPrompt], how: Analysis = PUBLISHED
+) -> ReportQuestions:
     """Embed the prompts of a report."""
     judged = [prompt for prompt in prompts if prompt.kind is not PromptKind.REGION]
+    others = [prompt for prompt in prompts if prompt.kind is PromptKind.REGION]
+    asked = {"all": prompts, "pathologies": judged, "regions": others}[how.prompts]
     with torch.inference_mode():
         return ReportQuestions(
-            prompts=embed(model.network, model.phrases, [prompt.phrases for prompt in prompts]),
-            pathologies=tuple(prompt.kind is not PromptKind.REGION for prompt in prompts),
+            prompts=embed(model.network, model.phrases, [prompt.phrases for prompt in asked]),
+            pathologies=tuple(prompt.kind is not PromptKind.REGION for prompt in asked),
             positive=embed(model.network, model.phrases, [prompt.phrases for prompt in judged]),
             negative=embed(model.network, model.phrases, [prompt.negatives for prompt in judged]),
+            findings=tuple(prompt.kind is PromptKind.PATHOLOGY for prompt in judged),
         )
 
 
-def of_report(model: PublishedModel, asked: ReportQuestions, labels: PublishedLabels, picture: Picture) -> Told | None:
-    """Write the report of a film; None if it has no true one."""
+def of_report(
+    model: PublishedModel,
+    asked: ReportQuestions,
+    labels: PublishedLabels,
+    picture: Picture,
+    how: Analysis = PUBLISHED,
+) -> Told | None:
+    """Write the report of a film; None if it has no true one. An analysis may leave nothing to write."""
     if not labels.report:
         return None
-    _, _, preference, features = model.network.find(*picture, asked.prompts.unsqueeze(0))
-    noted = report.positiveness(features, asked.positive, asked.negative)
-    chosen = report.gets_sentence(noted, asked.pathologies)[0]
+    preference, features = analyzed.find(model.network, picture, asked.prompts, how)
+    if how.filter == "mean":
+        noted = report.positiveness(features, asked.positive, asked.negative)
+    else:
+        findings = torch.tensor(asked.findings)
+        noted = report.greatest_positiveness(features, asked.positive[findings], asked.negative[findings])
+    chosen = report.gets_sentence(noted, asked.pathologies, ignore_negative_pathologies=how.positive_only)[0]
+    if not chosen.any():
+        return Told((labels.report,), ("",))
     sentences = _written(model, features[0, torch.from_numpy(chosen)])
     similarity = similarity_of(as_array(embed(model.network, model.phrases, [(text,) for text in sentences])))
     kept = report.published_selection(similarity, as_array(preference)[0], rule=ReportRule())

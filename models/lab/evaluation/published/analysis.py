@@ -1,0 +1,79 @@
+"""How a task of the paper is asked otherwise than published: an ablation or an analysis, each by a file of its own.
+
+The files stand in `models/lab/evaluation/analyses`; docs/model/paper.md has their keys.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from models.bounds import require
+from models.errors import ModelError
+from models.tables import read_table
+
+Analyzed = Literal["report_mimic", "region_explanation_imagenome", "region_explanation_mscxr"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """The defaults are what is published.
+
+    prompts: of a report; the filter compares with all pathologies, whichever are asked for
+    filter: which region gets a sentence: one that is abnormal by the mean of all classes, as published, or by any class
+    but that of no finding, as the paper says (DEP-12)
+    positive_only: whether a pathology gets a sentence only if the filter takes it, too
+    asked_by: whether a region is given by its box, by its name, or by both
+    together: at most so many prompts or boxes of a film see each other in the post decoder; 0: all
+    boxes: at most so many boxes of each prompt count, the likeliest; 0: all
+    """
+
+    task: Analyzed
+    prompts: Literal["all", "pathologies", "regions"] = "all"
+    filter: Literal["mean", "by_class"] = "mean"
+    positive_only: bool = False
+    asked_by: Literal["box", "name", "both"] = "box"
+    together: int = 0
+    boxes: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, not_negative="together boxes")
+        if why := _objection(self):
+            raise ValueError(why)
+
+
+def read_analysis(path: Path) -> Analysis:
+    """Read the file of an analysis. Raises ModelError that lists every mistake in it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); name the file of an analysis") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} is not TOML ({error})") from error
+    return read_table(Analysis, table, path=path)
+
+
+def _objection(how: Analysis) -> str | None:
+    """Return why these settings do not go together, and what to do; None if they do."""
+    is_report = how.task == "report_mimic"
+    if is_report and how.asked_by != "box":
+        return "asked_by is for the explanation of regions: a report is given neither boxes nor names; leave it out"
+    if not is_report and (how.prompts, how.filter, how.positive_only) != ("all", "mean", False):
+        return "prompts, filter and positive_only are for task report_mimic: a given region always gets a sentence"
+    if how.task == "region_explanation_mscxr" and how.asked_by != "box":
+        return "asked_by must be box: a box of MS-CXR has no name but its phrase, which is the sentence that is wanted"
+    if how.prompts == "regions" and how.positive_only:
+        return "positive_only leaves out pathologies, and prompts = regions asks for none; leave one of them out"
+    if how.prompts == "pathologies" and how.filter == "by_class" and not how.positive_only:
+        return "filter changes nothing: without positive_only every pathology gets a sentence; add it"
+    if how.asked_by == "both" and how.together != 1:
+        return "together must be 1: a box with a name is asked alone, and together the published code fails (BUG-4)"
+    if not is_report and how.asked_by != "name" and how.boxes:
+        return "boxes are those that the network gives a prompt; where a box is given, it is the only one; leave it out"
+    return None
+
+
+PUBLISHED: Final = Analysis(task="report_mimic")
+"""A report as published."""

@@ -1,0 +1,190 @@
+"""Ablations and analyses of the paper's tasks: what each file asks otherwise, and what goes with nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.errors import ModelError
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.published import analyzed, texts
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
+from models.lab.evaluation.published.labels import PublishedLabels
+from models.lab.evaluation.published.model import PublishedModel
+from models.lab.tasks.batch import Picture
+from models.lab.tasks.prompts import embed
+from models.lab.tasks.regions import features_apart
+from tests.lab.published import small_model
+from tests.models.test_chex import picture_of
+from tests.paths import REPOSITORY
+
+FILES = REPOSITORY / "models" / "lab" / "evaluation" / "analyses"
+REPORT, REGIONS = "report_mimic", "region_explanation_imagenome"
+OTHERWISE: dict[str, tuple[str, dict[str, object]]] = {
+    "report_pathologies": (REPORT, {"prompts": "pathologies"}),
+    "report_regions": (REPORT, {"prompts": "regions"}),
+    "report_positive_only": (REPORT, {"positive_only": True}),
+    "report_filter_by_class": (REPORT, {"filter": "by_class"}),
+    "report_one_by_one": (REPORT, {"together": 1}),
+    "report_four_together": (REPORT, {"together": 4}),
+    "report_one_box": (REPORT, {"boxes": 1}),
+    "report_two_boxes": (REPORT, {"boxes": 2}),
+    "regions_by_name": (REGIONS, {"asked_by": "name"}),
+    "regions_by_both": (REGIONS, {"asked_by": "both", "together": 1}),
+    "regions_one_by_one": (REGIONS, {"together": 1}),
+    "regions_four_together": (REGIONS, {"together": 4}),
+}
+LEFT, RIGHT = (np.array([x, 0.5, 0.3, 0.6], dtype=np.float32) for x in (0.3, 0.7))
+LABELS = PublishedLabels(
+    regions={"left lung": RIGHT, "right lung": LEFT},
+    region_texts={"left lung": "Clear.", "right lung": "Opacity."},
+    report="The lungs are clear.",
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> PublishedModel:
+    return small_model(seed=17)
+
+
+@pytest.fixture(scope="module")
+def picture(model: PublishedModel) -> Picture:
+    patches, positions, cls = picture_of(model.network, seed=9)
+    return patches[:1], positions[:1], cls[:1]
+
+
+def analysis(**settings: object) -> Analysis:
+    return Analysis(**{"task": REPORT, **settings})  # type: ignore[arg-type] # each has its own type
+
+
+def written(model: PublishedModel, picture: Picture, how: Analysis) -> tuple[str, ...]:
+    """Write as an analysis says; the texts of a film."""
+    if how.task == REPORT:
+        asked = texts.report_questions(model, read_questions(DEFAULT).prompts, how)
+        told = texts.of_report(model, asked, LABELS, picture, how)
+    else:
+        told = texts.of_regions(model, LABELS, picture, how)
+    assert told is not None
+    return told.generated
+
+
+def test_every_file_is_in_the_table() -> None:
+    assert {path.stem for path in FILES.iterdir()} == OTHERWISE.keys()
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_file_differs_from_the_paper_in_what_it_says(name: str, model: PublishedModel, picture: Picture) -> None:
+    how = read_analysis(FILES / f"{name}.toml")
+    published = analysis(task=OTHERWISE[name][0])
+
+    differing = {
+        field.name: getattr(how, field.name)
+        for field in fields(Analysis)
+        if getattr(how, field.name) != getattr(published, field.name)
+    }
+
+    assert (how.task, differing) == OTHERWISE[name]
+    assert len(written(model, picture, how)) == (1 if how.task == REPORT else 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"asked_by": "name"}, "a report is given neither boxes nor names"),
+        ({"task": REGIONS, "prompts": "regions"}, "are for task report_mimic"),
+        ({"task": REGIONS, "filter": "by_class"}, "are for task report_mimic"),
+        ({"task": "region_explanation_mscxr", "asked_by": "name"}, "no name but its phrase"),
+        ({"prompts": "regions", "positive_only": True}, "leave one of them out"),
+        ({"prompts": "pathologies", "filter": "by_class"}, "filter changes nothing"),
+        ({"task": REGIONS, "asked_by": "both"}, "together must be 1"),
+        ({"task": REGIONS, "boxes": 1}, "where a box is given, it is the only one"),
+        ({"together": -1}, "together must not be negative"),
+    ],
+)
+def test_what_does_not_go_together_says_why(tmp_path: Path, settings: dict[str, object], complaint: str) -> None:
+    path = tmp_path / "own.toml"
+    lines = {"task": REPORT, **settings}
+    path.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in lines.items()))
+
+    with pytest.raises(ModelError) as refused:
+        read_analysis(path)
+
+    assert complaint in str(refused.value)
+
+
+def test_more_boxes_than_the_network_gives_are_refused(model: PublishedModel, picture: Picture) -> None:
+    with pytest.raises(ModelError, match=r"boxes is 9, but this network gives 2 of each prompt; set it to 1 to 2"):
+        written(model, picture, analysis(boxes=9))
+
+
+def test_prompts_one_by_one_are_as_if_each_was_asked_alone(model: PublishedModel, picture: Picture) -> None:
+    prompts = embed(model.network, model.phrases, [("Edema",), ("Mass",), ("Fracture",)])
+
+    scores, features = analyzed.find(model.network, picture, prompts, analysis(together=1))
+
+    alone = [model.network.find(*picture, prompt[np.newaxis, np.newaxis]) for prompt in prompts]
+    assert torch.allclose(features[0], torch.cat([found[3][0] for found in alone]), atol=1e-6)
+    assert torch.allclose(scores[0], torch.cat([found[2][0] for found in alone]), atol=1e-6)
+    assert not torch.allclose(features, analyzed.find(model.network, picture, prompts, PUBLISHED)[1], atol=1e-3)
+
+
+def test_all_prompts_with_all_boxes_are_as_published(model: PublishedModel, picture: Picture) -> None:
+    prompts = embed(model.network, model.phrases, [("Edema",), ("Mass",)])
+
+    scores, features = analyzed.find(model.network, picture, prompts, analysis(boxes=2, together=2))
+
+    _, _, own_scores, own_features = model.network.find(*picture, prompts[np.newaxis])
+    assert torch.allclose(features, own_features, atol=1e-6)
+    assert torch.allclose(scores, own_scores, atol=1e-6)
+
+
+def test_the_likeliest_box_alone_has_its_own_token(model: PublishedModel, picture: Picture) -> None:
+    prompts = embed(model.network, model.phrases, [("Edema",)])
+    found = model.network.detector(picture[0], picture[1], prompts[np.newaxis], group=2)
+    best = int(found.scores[0, 0].argmax())
+
+    scores, _ = analyzed.find(model.network, picture, prompts, analysis(boxes=1))
+
+    # The score of the one box, weighted by itself and never made larger (spec §4.5).
+    assert scores[0, 0] == pytest.approx(float(found.scores[0, 0, best]) ** 2, abs=1e-6)
+
+
+def test_regions_are_given_by_box_name_or_both(model: PublishedModel, picture: Picture) -> None:
+    ways = [analysis(task=REGIONS, asked_by=by, together=1) for by in ("box", "name", "both")]
+
+    by_box, by_name, by_both = (texts.regions_asked(model, picture, LABELS.regions, how) for how in ways)
+
+    boxes = torch.from_numpy(np.stack([RIGHT, LEFT]))[np.newaxis]
+    alone = features_apart(model.network, picture, boxes, torch.zeros(1, 2, dtype=torch.bool))
+    assert torch.allclose(by_box, alone, atol=1e-5)
+    assert by_box.shape == by_name.shape == by_both.shape
+    assert not any(torch.allclose(by_both, other, atol=1e-3) for other in (by_box, by_name))
+
+
+def test_reports_of_a_kind_are_made_of_that_kind(model: PublishedModel) -> None:
+    prompts = read_questions(DEFAULT).prompts
+    asked = {
+        kind: texts.report_questions(model, prompts, analysis(prompts=kind)).pathologies
+        for kind in ("pathologies", "regions")
+    }
+
+    assert asked == {"pathologies": (True,) * 14, "regions": (False,) * 15}
+
+
+def test_a_report_with_nothing_to_say_is_empty(model: PublishedModel, picture: Picture) -> None:
+    how = analysis(positive_only=True)
+    asked = texts.report_questions(model, read_questions(DEFAULT).prompts, how)
+    alike = texts.ReportQuestions(
+        prompts=asked.prompts,
+        pathologies=asked.pathologies,
+        positive=asked.negative,
+        negative=asked.negative,
+        findings=asked.findings,
+    )
+
+    assert texts.of_report(model, alike, LABELS, picture, how) == ((LABELS.report,), ("",))
