@@ -131,12 +131,13 @@ def test_each_model_and_each_ablation_has_a_row(tmp_path: Path) -> None:
     results = [
         evaluated(tmp_path / "a", {"grounding_mscxr": GROUNDING}),
         evaluated(tmp_path / "b", {"grounding_mscxr": GROUNDING}, ablations=["no_region_filter"]),
-        evaluated(tmp_path / "c", {"grounding_mscxr": GROUNDING}, model=other),
+        evaluated(tmp_path / "c", {"grounding_mscxr": GROUNDING}, ablations=["one_box"], analysis={"boxes": 1}),
+        evaluated(tmp_path / "d", {"grounding_mscxr": GROUNDING}, model=other),
     ]
 
-    named = [row.split("|")[1].strip() for row in rows(*results)[:6:2]]
+    named = [row.split("|")[1].strip(" *") for row in rows(*results)[:8:2]]
 
-    assert named == ["**ours 2**", "**ours 2, without no_region_filter**", "**theirs 1**"]
+    assert named == ["ours 2", "ours 2, without no_region_filter", "ours 2, asked by one_box", "theirs 1"]
 
 
 def test_a_task_counts_on_its_own_films(tmp_path: Path) -> None:

@@ -174,8 +174,9 @@ def _read(path: Path) -> Mapping[str, object]:
 def _identity(document: Mapping[str, object]) -> tuple[str, ...]:
     """Return what tells models apart: the name to show first, then their weights."""
     model, ablations = inner(document, "model"), document.get("ablations")
-    without = f", without {', '.join(map(str, ablations))}" if isinstance(ablations, list) and ablations else ""
-    return f"{model.get('name')} {model.get('version')}{without}", str(model.get("weights_sha256"))
+    how = "asked by" if "analysis" in document else "without"
+    other = f", {how} {', '.join(map(str, ablations))}" if isinstance(ablations, list) and ablations else ""
+    return f"{model.get('name')} {model.get('version')}{other}", str(model.get("weights_sha256"))
 
 
 def lines_of(table: Table, paper: Paper, models: Sequence[Model]) -> list[Line]:
