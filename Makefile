@@ -55,6 +55,8 @@ PIP_HAS_INDEX := $(VENV)/bin/python -m pip config list | grep -q '\.\(no-index\|
 PIP_INTO_SBOM := $(VENV)/bin/python -m pip --python dist/environment/bin/python --disable-pip-version-check install \
   --constraint constraints.txt
 INSTALLED := $(VENV)/installed-$(subst $(comma),-,$(EXTRAS))
+INSTALLED_EXTRAS := $(subst -,$(comma),$(patsubst $(VENV)/installed-%,%,$(firstword $(wildcard $(VENV)/installed-*))))
+DEMO_EXTRAS := $(if $(filter file,$(origin EXTRAS)),$(or $(INSTALLED_EXTRAS),cpu),$(EXTRAS))
 PHANTOM := models/weights/phantom
 DOCUMENTS := *.md LICENSE CITATION.cff docs helm/README.md examples/*/README.md $(PHANTOM)/MODEL_CARD.md $(PHANTOM)/card
 # One thread for each process: those of so small a network wait for each other longer than they compute.
@@ -98,7 +100,9 @@ $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights
 
 model: $(PHANTOM)/parity.json
 
-demo: setup model
+# Without the packages of the tests, unless they are here already.
+demo:
+	@$(MAKE) --no-print-directory EXTRAS=$(DEMO_EXTRAS) setup model
 	$(VENV)/bin/python -m node demo --out demo-out
 
 # The Debian packages and the Python environment have nothing to do with each other. Collecting compiles all tests once,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,3 +132,19 @@ def test_the_security_page_names_no_address_that_may_not_exist() -> None:
     assert "@" not in page
     assert "Report a vulnerability" in page
     assert "Never send patient data" in page
+
+
+@pytest.mark.parametrize(
+    ("here", "installed"), [((), ".[cpu]"), (("installed-cpu",), ".[cpu]"), (("installed-cpu-test",), ".[cpu,test]")]
+)
+def test_the_demo_installs_no_packages_of_the_tests(tmp_path: Path, here: tuple[str, ...], installed: str) -> None:
+    for name in here:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))  # older than what it was made of
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "EXTRAS"))}
+
+    done = subprocess.run(
+        ["make", "--dry-run", "demo", f"VENV={tmp_path}"], cwd=REPOSITORY, env=plain, capture_output=True, text=True
+    )
+
+    assert set(re.findall(r"--editable '([^']*)'", done.stdout)) == {installed}, done.stderr
