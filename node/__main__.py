@@ -149,7 +149,7 @@ def _read(options: argparse.Namespace) -> int:
         for report in reports:
             print(options.out / str(report["study"]))
     counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-    print(f"{len(reports)} studies in {options.out}: {counts}", file=sys.stderr)
+    print(f"studies in {options.out}: {counts}", file=sys.stderr)
     return 0
 
 
