@@ -264,6 +264,11 @@ class ViewReading:
         """The most probable view."""
         return max(VIEWS, key=lambda view: self.probabilities[view])
 
+    @property
+    def is_frontal(self) -> bool:
+        """Whether a frontal chest is more probable than all else."""
+        return self.probability("AP", "PA") > 0.5
+
     def probability(self, *views: View) -> float:
         """Return the probability that one of these views is shown."""
         return sum(self.probabilities[view] for view in views)

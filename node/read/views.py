@@ -1,9 +1,11 @@
 """Compare the view that a header names with the view that the picture shows; a pure function of values.
 
 Both agree on nearly all films. If they do not, the film is read as its header says, with a note. The picture stops a
-film only if the network is certain and the header is silent: a lateral film if the header names no view, another part
-of the body if it names no view or not the chest. Such a film would get boxes that mean nothing. A film that looks
-mirrored is never flipped, because the heart may lie on the right, and a film that looks rotated is not turned.
+film only if the header is silent. Without a view in the header, a film is stopped unless a frontal chest is more
+probable than all else: the network often knows that a lateral is no frontal film, and not which of the two it is. With
+a view and without the chest, it is stopped if the network is certain that it is another part. Such films would get
+boxes that mean nothing. A film that looks mirrored is never flipped, because the heart may lie on the right, and a film
+that looks rotated is not turned.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from node.read.routing import Action, Decision
 FRONTAL: Final = "frontal"
 """The tag of a film whose header names a frontal view, but neither AP nor PA alone."""
 _PROJECTIONS: Final = ("AP", "PA")
+_STOPPED: Final[dict[View, Reason]] = {"lateral": Reason.LATERAL, "not_chest": Reason.NOT_CHEST}
 
 
 def tag_of(header: FilmHeader) -> str | None:
@@ -50,12 +53,11 @@ def confirm(decision: Decision, tag: str | None, picture: ViewReading | None, *,
     """
     if picture is None:
         return decision
-    stopped: dict[View, Reason] = {"lateral": Reason.LATERAL} if tag is None else {}
-    if tag is None or not names_chest:
-        stopped["not_chest"] = Reason.NOT_CHEST
-    for view, reason in stopped.items():
-        if picture.probabilities[view] >= picture.certain:
-            return Decision(action=Action.ANSWER, reason=reason, notes=decision.notes)
+    if tag is None and not picture.is_frontal:
+        likelier = max(_STOPPED, key=lambda view: picture.probabilities[view])
+        return Decision(action=Action.ANSWER, reason=_STOPPED[likelier], notes=decision.notes)
+    if not names_chest and picture.is_certain("not_chest"):
+        return Decision(action=Action.ANSWER, reason=Reason.NOT_CHEST, notes=decision.notes)
     return replace(decision, notes=(*decision.notes, *_notes(tag, picture)))
 
 

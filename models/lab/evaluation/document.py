@@ -110,7 +110,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "rotated": "rotated films called so",
     "lateral": "laterals seen as lateral",
     "other": "other films seen as no chest",
-    "stopped": "laterals and other films that are certain",
+    "stopped": "laterals and other films stopped, if the header names no view",
     "frontals": "frontal films",
     "share_measured": "share of films that have one",
     "mean_absolute_error": "mean absolute error",

@@ -1,8 +1,8 @@
 """Whether the view head tells frontal films from laterals and other parts, and sees what is mirrored or rotated.
 
 Each film of a set is shown as it is, mirrored, and turned by quarters. A phantom has a lateral and a film of another
-part beside it. A film is kept unless it is certain that it shows no frontal chest; the node then stops it if its header
-names no view.
+part beside it. A film is kept if a frontal chest is more probable than all else; otherwise the node stops it, if its
+header names no view.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def measure(seen: Sequence[Sequence[SeenView]], bootstrap: Bootstrap) -> dict[st
 
 
 def _is_kept(picture: SeenView) -> bool:
-    return not any(picture.reading.is_certain(view) for view in ("lateral", "not_chest"))
+    return picture.reading.is_frontal
 
 
 def _agrees(picture: SeenView) -> bool:
