@@ -17,6 +17,7 @@ import pytest
 from models.contract import Contradiction
 from node.config import Settings
 from node.domain import FindingState
+from node.jobs import gathering
 from node.metrics import ReviewReason
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
@@ -241,4 +242,5 @@ def judge(bench: Bench, kind: CorrectionKind = CorrectionKind.ACCEPT, *, withdra
         withdraws=withdraws,
     )
     bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
     return made.id

@@ -76,6 +76,9 @@ def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
         "POST /api/v1/films/{uid}/corrections": Asked(
             path=f"{film}/corrections", event="correction.made", body={"kind": "reject", "prompt": "atelectasis"}
         ),
+        "POST /api/v1/studies/{uid}/finish": Asked(
+            path=f"/api/v1/studies/{STUDY}/finish", event="corrections.finished", film="", body={}
+        ),
         "POST /api/v1/studies/{uid}/retry": Asked(
             path=f"/api/v1/studies/{STUDY}/retry", event="study.retried", film="", body={}
         ),
