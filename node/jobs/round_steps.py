@@ -19,7 +19,7 @@ from node.jobs import answers, gathering, held_updates
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
-from node.outputs import review
+from node.outputs import counted, review
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
@@ -169,6 +169,8 @@ class Steps:
             for delivery in itertools.chain.from_iterable(deliveries.values()):
                 self.ledger.add_delivery(delivery)
             self._replace_lost(planned.study_uid, written.outputs)
+            rows = counted.rows_of(facts, written.films, zone=self.pipeline.zone)
+            self.ledger.statistics.replace(planned.study_uid, rows)
             return WrittenRound(
                 outputs=written.outputs,
                 parked=written.parked,

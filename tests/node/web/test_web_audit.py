@@ -37,6 +37,8 @@ TOUCHES_NONE: Final = {
     "GET /api/v1/review": "the worklist of uncertain findings",
     "GET /api/v1/events": "says that the worklist changed",
     "GET /api/v1/prompts": "the prompt set",
+    "GET /statistics": "counts",
+    "GET /statistics.csv": "counts",
     "GET /upload": "an empty form",
     "GET /api/openapi.json": "the description",
     "GET /static": "scripts and styles",
