@@ -108,7 +108,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _read(options: argparse.Namespace) -> int:
     from models import progress
-    from node.commands import read_files
+    from node.commands import films_csv, read_files
     from node.read import prompts
     from node.read.manifest import not_calibrated
 
@@ -123,6 +123,8 @@ def _read(options: argparse.Namespace) -> int:
 
         studies = read_files.collect(options.paths, on_file=tell)
         read_files.check_folder(options.out)
+        if options.csv is not None:
+            read_files.check_folder(options.csv.parent)
         reader = _reader(options, prompt_set)
         if text := not_calibrated(options.model, prompt_set, reader=options.reader):
             show(text)
@@ -143,6 +145,8 @@ def _read(options: argparse.Namespace) -> int:
         except KeyboardInterrupt as stop:
             done = f"{len(reports)} of {len(studies)} studies are in {options.out}; run the same command again to go on"
             raise KeyboardInterrupt(done) from stop
+    if options.csv is not None:
+        films_csv.write(options.csv, reports)
     if options.json:
         print(json.dumps({"studies": reports}, ensure_ascii=False, indent=2))
     else:

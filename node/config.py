@@ -114,6 +114,16 @@ class StudySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionsSettings:
+    """How long a reader's corrections wait for the next one, in the same study, before a report follows them all.
+
+    quiet_seconds: 0 for a report after each of them
+    """
+
+    quiet_seconds: float = setting(between(0.0, 86400.0), default=60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings:
     """The hospital: DICOM times are local time.
 
@@ -240,6 +250,7 @@ class Settings:
     storage: StorageSettings
     listener: ListenerSettings = field(default_factory=ListenerSettings)
     study: StudySettings = field(default_factory=StudySettings)
+    corrections: CorrectionsSettings = field(default_factory=CorrectionsSettings)
     site: SiteSettings = field(default_factory=SiteSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     report: ReportSettings = field(default_factory=ReportSettings)

@@ -56,6 +56,7 @@ EVENTS: Final = {
     "question.asked": "audit: a user asked about a film",
     "film.corrected": "a reader's correction is stored; `kind` says what it does",
     "correction.made": "audit: a user corrected the answer to a film",
+    "corrections.finished": "audit: a user let the corrections of a study leave",
     "correction.film_unreadable": "a corrected film, or its answer, is damaged on disk and is not exported",
     "question.answered": "an object's questions are answered and sent; `calling_aet` sent it, `reason` says what is "
     "left out",

@@ -48,7 +48,7 @@ REJECTIONS: Final = ("quality", "patient_safety", "worklist", "retention")
 ReviewReason: TypeAlias = Literal["contradicted", "near_threshold", "uncalibrated"]
 """Why a film waits for review (`outputs.review`)."""
 DAMAGES: Final = ("film", "output", "database")
-Guarded: TypeAlias = Literal["place", "plan", "read", "write", "finish"]
+Guarded: TypeAlias = Literal["gather", "place", "plan", "read", "write", "finish"]
 """The steps that park a study when they fail."""
 FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
     "submit": ("database",),

@@ -78,6 +78,7 @@ def add_read(read: argparse.ArgumentParser, *, run: object) -> None:
         metavar="KIND,...",
         help=f"objects to write, of {', '.join(OUTPUTS.own)}; default {','.join(DEFAULT_OUTPUTS)}",
     )
+    read.add_argument("--csv", type=Path, metavar="FILE", help="write a table, too: one line a film")
     read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
     read.add_argument(
         "--character-set",

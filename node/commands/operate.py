@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import TypedDict
 
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
 from node.errors import InputError
-from node.jobs import processes
+from node.jobs import gathering, processes
+from node.jobs.executor import Client
 from node.jobs.parked import open_ledger
 from node.net import callers
 from node.orders.store import OrderStore
@@ -24,6 +26,7 @@ class Status(TypedDict):
     processes: dict[str, bool | None]
     studies: dict[str, int]
     not_delivered: int
+    corrections: dict[str, dict[str, object]]
     deliveries: dict[str, dict[str, int]]
     abandoned: dict[str, int]
     orders: dict[str, int]
@@ -39,11 +42,13 @@ def status(settings: Settings) -> Status:
         running = processes.states(settings.storage, settings.http)
         studies, delayed, counts = ledger.study_counts(), ledger.delayed_destinations(), ledger.delivery_counts()
         parked, undelivered = [asdict(work) for work in ledger.parked()], ledger.undelivered_count()
+        corrections = _corrections(settings)
     return {
         "ready": any(process.ready for process in running) and all(process.ready is not False for process in running),
         "processes": {process.executor: process.ready for process in running},
         "studies": {state: studies.get(state, 0) for state in STUDY_STATES},
         "not_delivered": undelivered,
+        "corrections": corrections,
         "deliveries": {
             destination.name: {
                 **{str(state): counts.get((destination.name, state), 0) for state in DELIVERY_STATES},
@@ -80,6 +85,27 @@ def abandon(settings: Settings, destination: str, *, force: bool = False) -> int
         return ledger.abandon(destination)
 
 
+def _corrections(settings: Settings) -> dict[str, dict[str, object]]:
+    """Return by study how many corrections wait, and when they leave; only of studies for which that is queued."""
+    spool = Spool(settings.storage.directory)
+    with closing(Client(database.open_executor_database(settings.storage))) as client:
+        studies = sorted(set(client.gathering().values())) if client.is_known else []
+    found = {}
+    for study_uid in studies:
+        with suppress(ValueError):  # a correction that another program wrote: its study is parked
+            found[study_uid] = gathering.waiting(spool, study_uid)
+    quiet_seconds, zone = settings.corrections.quiet_seconds, settings.site.zone
+    return {
+        study_uid: {
+            "waiting": len(waiting.corrections),
+            "changes": waiting.changes,
+            "leave_at": leave_at.astimezone(zone).isoformat(timespec="seconds"),
+        }
+        for study_uid, waiting in found.items()
+        if (leave_at := waiting.leave_at(quiet_seconds)) is not None
+    }
+
+
 def _conflicts(spool: Spool) -> list[dict[str, str]]:
     """Return every object that has other pixels than the stored one with its UID, and its file."""
     return [
@@ -95,6 +121,11 @@ def render(content: Status) -> str:
     lines += [f"studies {state}: {count}" for state, count in content["studies"].items()]
     if content["not_delivered"]:
         lines.append(f"studies of these that are finished, and nothing of them delivered: {content['not_delivered']}")
+    for study_uid, waiting in content["corrections"].items():
+        lines.append(
+            f"corrections of {study_uid}: {waiting['waiting']} wait, {waiting['changes']} of them change the report; "
+            f"they leave at {waiting['leave_at']}, or when their reader finishes"
+        )
     for name, is_ready in content["processes"].items():
         answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else "not ready"
         lines.append(f"process {name}: {answer}")

@@ -231,16 +231,17 @@ class Sending:
     def _observe_turnaround(self, delivery: Delivery, started: float) -> None:
         """Record the time since the last thing came that the outputs, written at `started`, can follow.
 
-        That is an object, a reader's correction or an update of the patient: a film that is corrected may have arrived
-        long ago. An answer that a person sends counts for nothing.
+        That is an object, the release of a reader's corrections or an update of the patient: a film that is corrected
+        may have arrived long ago. An answer that a person sends counts for nothing.
         """
         study_uid = delivery.study_uid
         answers = sent_answers.outputs_of(self.spool, study_uid)
         if any(output.sop_instance_uid == delivery.sop_instance_uid for output in answers):
             return
         arrivals = [instance.received_at for instance in self.spool.study(study_uid).instances]
-        said = (*self.spool.documents(study_uid, "corrections"), *self.spool.documents(study_uid, "patients"))
-        arrivals += [datetime.fromisoformat(str(document["at"])) for document in said]
+        arrivals += [release.at for release in self.spool.releases(study_uid)]
+        updates = self.spool.documents(study_uid, "patients")
+        arrivals += [datetime.fromisoformat(str(update["at"])) for update in updates]
         last = max((at.timestamp() for at in arrivals if at.timestamp() <= started), default=started)
         self.metrics.turnaround_seconds.observe(time.time() - last)
 

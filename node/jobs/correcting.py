@@ -1,14 +1,21 @@
-"""Takes a reader's correction of a film: checks it, stores it synced, and has the study's outputs made again."""
+"""Takes a reader's correction of a film: checks it, stores it synced, and has the study's outputs made again.
+
+They are made when the reader has finished, or some time after the last correction in the study (`gathering`).
+"""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final
 
 from node import log
 from node.config import Settings
 from node.errors import InputError, RetryLater
+from node.jobs import gathering
 from node.jobs.answered_film import REMOVED, AnsweredFilm, UnusableFilm, corrections_of
 from node.jobs.executor import Client
+from node.jobs.gathering import Waiting
 from node.metrics import Metrics
 from node.outputs.corrected_film import objection, sides_of
 from node.outputs.rejected_films import require_valid
@@ -18,15 +25,27 @@ from node.store.correction import Correction, to_json
 from node.store.ledger import is_away
 from node.store.spool import Spool
 
+_NOT_QUEUED: Final = (
+    "the correction is stored, but the database does not answer; ask again, or the next start of the node follows it"
+)
+
 
 def correct(
-    film: AnsweredFilm, new: Correction, *, settings: Settings, spool: Spool, metrics: Metrics, prompts: PromptSet
+    film: AnsweredFilm,
+    new: Correction,
+    *,
+    is_last: bool,
+    settings: Settings,
+    spool: Spool,
+    metrics: Metrics,
+    prompts: PromptSet,
 ) -> None:
-    """Take a correction of a film; when this returns it is stored, and the study's next round follows it.
+    """Take a correction of a film; when this returns it is stored, and a round will follow it.
 
     A correction that is stored already changes nothing, so a call may be repeated.
+    is_last: whether the reader has finished, so that all corrections of the study leave now
     Raises InputError with the reason for a correction that cannot be made, and RetryLater if the database does not
-    answer: then the correction is stored, and followed in the study's next round or after the next start.
+    answer: then the correction is stored, and followed after the next start.
     """
     known = corrections_of(spool, film.instance)
     if all(correction.id != new.id for correction in known):
@@ -41,11 +60,34 @@ def correct(
         corrected = {correction.id: correction.prompt for correction in known}
         metrics.corrections.labels(new.kind, new.prompt or corrected[new.withdraws]).inc()
         log.get().info("film.corrected", study=new.study_uid, sop_instance_uid=new.film, kind=new.kind)
+    quiet_seconds = settings.corrections.quiet_seconds
+    if is_last or not quiet_seconds:
+        finish(new.study_uid, settings=settings, spool=spool)
+        return
+    with _queueing(settings) as client:
+        client.run_gather(new.study_uid, new.id, quiet_seconds)
+
+
+def finish(study_uid: str, *, settings: Settings, spool: Spool) -> Waiting:
+    """Let all corrections that wait in a study leave now, and return them.
+
+    Raises RetryLater if the database does not answer: then that is stored, and followed after the next start.
+    """
+    found = gathering.waiting(spool, study_uid)
+    gathering.release(spool, study_uid, found)
+    if gathering.are_released(spool, study_uid):  # also if an earlier call met no database
+        with _queueing(settings) as client:
+            client.run_study(study_uid)
+    return found
+
+
+@contextmanager
+def _queueing(settings: Settings) -> Iterator[Client]:
+    """Open the client that queues work. Raises RetryLater if the database does not answer."""
     try:
         with closing(Client(database.open_executor_database(settings.storage))) as client:
-            client.run_study(new.study_uid)
+            yield client
     except Exception as error:
         if is_away(error):
-            said = "the correction is stored, but the database does not answer; the next start of the node follows it"
-            raise RetryLater(said) from error
+            raise RetryLater(_NOT_QUEUED) from error
         raise

@@ -26,6 +26,7 @@ from node.jobs.workflows import (
     ANSWER,
     COMMIT,
     DELIVER,
+    GATHER,
     OPEN,
     QUESTION,
     QUIET,
@@ -273,6 +274,25 @@ class Client:
             },
             study_uid,
         )
+
+    def run_gather(self, study_uid: str, correction_id: str, seconds: float) -> None:
+        """After some time, release the corrections that wait in a study, unless one was made after this one."""
+        self._client.enqueue(
+            {
+                "workflow_name": GATHER,
+                "queue_name": QUIET,
+                "app_version": _APPLICATION_VERSION,
+                "delay_seconds": seconds,
+            },
+            study_uid,
+            correction_id,
+        )
+
+    def gathering(self) -> dict[str, str]:
+        """Return by correction the study in which an open workflow will release it with others, if it is the last."""
+        found = self._client.list_workflows(status=[*OPEN], name=[GATHER], load_output=False)
+        queued = (status.input["args"] for status in found if status.input)
+        return {str(correction_id): str(study_uid) for study_uid, correction_id in queued}
 
     def run_answer(self, study_uid: str, question_id: str) -> None:
         """Send an answer whose request is stored; does nothing if that was queued before."""

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from node.config import Settings
 from node.domain import Delivery, is_uid
 from node.errors import InputError
-from node.jobs import held_updates
+from node.jobs import gathering, held_updates
 from node.jobs.executor import Client
 from node.store import database, files
 from node.store.ledger import Ledger
@@ -28,7 +28,7 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
         if not is_uid(study_uid) or not spool.study(study_uid).instances:
             raise InputError(f"{study_uid}: this node has no such study; see `node status`")
     with _parked_work(settings) as (ledger, client):
-        return {study_uid: _retry_study(study_uid, spool, ledger, client) for study_uid in study_uids}
+        return {study_uid: _retry_study(study_uid, settings, spool, ledger, client) for study_uid in study_uids}
 
 
 def retry_all(settings: Settings) -> dict[str, int]:
@@ -36,7 +36,7 @@ def retry_all(settings: Settings) -> dict[str, int]:
     spool = spool_of(settings.storage)
     with _parked_work(settings) as (ledger, client):
         parked = sorted({work.study for work in ledger.parked()})
-        return {study_uid: _retry_study(study_uid, spool, ledger, client) for study_uid in parked}
+        return {study_uid: _retry_study(study_uid, settings, spool, ledger, client) for study_uid in parked}
 
 
 def retry_destination(settings: Settings, name: str) -> dict[str, int]:
@@ -77,12 +77,14 @@ def _parked_work(settings: Settings) -> Iterator[tuple[Ledger, Client]]:
         yield ledger, client
 
 
-def _retry_study(study_uid: str, spool: Spool, ledger: Ledger, client: Client) -> int:
+def _retry_study(study_uid: str, settings: Settings, spool: Spool, ledger: Ledger, client: Client) -> int:
     """Queue first, then mark: if the command is interrupted in between, the work still runs."""
     is_parked = ledger.study_state(study_uid) == "parked"
     if is_parked:
         spool.forget_interrupted_readings(study_uid)
         client.run_study(study_uid)
+        quiet_seconds = settings.corrections.quiet_seconds
+        gathering.wait_again(spool, study_uid, client.run_gather, quiet_seconds=quiet_seconds)
         ledger.unpark_study(study_uid)
     deliveries = ledger.parked_deliveries(study_uid=study_uid)
     _read_again_what_is_lost(deliveries, spool, client)

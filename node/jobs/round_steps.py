@@ -15,11 +15,11 @@ from typing import Final, TypeVar
 from node import log, trace
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import GpuLost, is_of_disk, reason_of
-from node.jobs import answers, held_updates
+from node.jobs import answers, gathering, held_updates
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
-from node.outputs import review
+from node.outputs import counted, review
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
@@ -62,7 +62,7 @@ class WrittenRound:
 
 @dataclass(slots=True, kw_only=True)
 class Steps:
-    """The steps of the reading workflows, in order: place, claim, plan, read each file, write, finish.
+    """The steps of the reading workflows, in order: gather, place, claim, plan, read each file, write, finish.
 
     pipeline: in use; a round is finished with the one it began with, in this process
     take_objects: takes the objects of a study that may ask questions, before a round covers them
@@ -75,6 +75,18 @@ class Steps:
     stat_seconds: float
     take_objects: Callable[[str], object] = lambda _study: None
     _begun: dict[str, Pipeline] = field(default_factory=dict)
+
+    def gather(self, study_uid: str, correction_id: str) -> bool:
+        """Release the corrections that wait in a study, if none was made after this one; whether a round follows."""
+
+        def work() -> bool:
+            spool = self.pipeline.spool
+            found = gathering.waiting(spool, study_uid)
+            if found.corrections and found.corrections[-1].id == correction_id:
+                spool.place.patiently(lambda: gathering.release(spool, study_uid, found))
+            return gathering.are_released(spool, study_uid)  # perhaps before a crash cut this step short
+
+        return self._guarded("gather", study_uid, work, otherwise=False)
 
     def place(self, study_uid: str) -> int | None:
         """Return the study's place in the queue; lower places are read first. None if the study was parked."""
@@ -157,6 +169,8 @@ class Steps:
             for delivery in itertools.chain.from_iterable(deliveries.values()):
                 self.ledger.add_delivery(delivery)
             self._replace_lost(planned.study_uid, written.outputs)
+            rows = counted.rows_of(facts, written.films, zone=self.pipeline.zone)
+            self.ledger.statistics.replace(planned.study_uid, rows)
             return WrittenRound(
                 outputs=written.outputs,
                 parked=written.parked,

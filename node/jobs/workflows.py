@@ -1,6 +1,7 @@
 """The durable workflows, and the order of their steps. Queues and processes are the executor's.
 
     quiet    waits until no more files of a study arrive (a durable debounce), then gives it a place in the queue
+    gather   waits after a correction; releases all that wait in its study, if that was the last, and queues `quiet`
     study    plan > read each file > write > queue one delivery per destination > finish
     answer   write the objects of one answer that a person sends > queue one delivery per destination
     question answer what the object of a workstation asks > queue one `answer` per question; looks again for its film
@@ -39,6 +40,7 @@ from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings
 
 QUIET: Final = "quiet"
+GATHER: Final = "gather"
 STUDY: Final = "study"
 DELIVER: Final = "deliver"
 COMMIT: Final = "commit"
@@ -55,6 +57,7 @@ OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
 _RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
 _T = TypeVar("_T")
+QuietWorkflow = Callable[[str], None]
 AnswerWorkflow = Callable[[str, str], None]
 DeliverWorkflow = Callable[[list[DeliveryJson], int, float, bool], None]
 
@@ -141,7 +144,8 @@ def register(
     deliver = _register_delivery(sending, checkpoints)
     park: dict[str, Park] = dict.fromkeys((DELIVER, COMMIT), partial(_park_deliveries, sending))
     if steps is not None:
-        _register_reading(steps, checkpoints, deliver=deliver)
+        quiet = _register_reading(steps, checkpoints, deliver=deliver)
+        _register_gathering(steps, checkpoints, quiet=quiet)
         answers = AnswerSteps(
             pipeline=lambda: steps.pipeline,
             ledger=steps.ledger,
@@ -149,7 +153,7 @@ def register(
             destinations=steps.destinations,
         )
         answer = _register_answers(answers, checkpoints, deliver=deliver)
-        park |= dict.fromkeys((QUIET, STUDY), partial(_park_study, steps))
+        park |= dict.fromkeys((QUIET, GATHER, STUDY), partial(_park_study, steps))
         park[ANSWER] = partial(_park_question, answers)
         if objects is not None:
             _register_questions(objects, checkpoints, answer=answer)
@@ -195,7 +199,7 @@ class _Checkpoints:
         return result
 
 
-def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> None:
+def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> QuietWorkflow:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
     def plan_alone(study_uid: str, workflow: str) -> JsonObject | Literal["busy"] | None:
@@ -249,6 +253,19 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
             return
         _enqueue(STUDIES, study, study_uid, times_busy, place=place)
         checkpoints.on_step("ready")
+
+    return quiet
+
+
+def _register_gathering(steps: Steps, checkpoints: _Checkpoints, *, quiet: QuietWorkflow) -> None:
+    """Register `gather`, which queues `quiet`."""
+
+    @DBOS.workflow(name=GATHER, max_recovery_attempts=_RECOVERIES)
+    @checkpoints.running.guarded
+    def gather(study_uid: str, correction_id: str) -> None:
+        if checkpoints.run("gather", steps.gather, study_uid, correction_id):
+            _enqueue(QUIET, quiet, study_uid)
+            checkpoints.on_step("queue")
 
 
 def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> AnswerWorkflow:

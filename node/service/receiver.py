@@ -15,7 +15,7 @@ from functools import cache
 
 from node.deliver.commitment import Commitments
 from node.errors import InputError, takes_nothing
-from node.jobs import held_updates
+from node.jobs import gathering, held_updates
 from node.jobs.executor import Client
 from node.jobs.object_questions import take
 from node.jobs.patient_updates import PatientUpdates
@@ -98,6 +98,10 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
     def planned_at_start() -> dict[str, frozenset[str] | None]:
         return client.planned_files()
 
+    @cache
+    def gathering_at_start() -> dict[str, str]:
+        return client.gathering()
+
     def is_needed(study_uid: str, is_new: bool) -> bool:
         unread = spool.unread(study_uid)
         if is_new:
@@ -110,6 +114,14 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
 
     def touch(study_uid: str, is_new: bool) -> bool:
         take(spool, study_uid, settings=shared.settings.questions, run_object=client.run_object)
+        if not is_new:
+            gathering.wait_again(
+                spool,
+                study_uid,
+                client.run_gather,
+                quiet_seconds=shared.settings.corrections.quiet_seconds,
+                queued=gathering_at_start(),
+            )
         if not is_needed(study_uid, is_new):
             if ledger.study_state(study_uid) == "finished":
                 held_updates.park(spool, ledger, study_uid)

@@ -108,7 +108,7 @@ def open_working(
         threads.append(
             Retention(spool, ledger, shared.orders, executor.forget_older, keep_days=settings.storage.keep_days)
         )
-        threads.append(ReviewFinder(spool, ledger, prompts=lambda: shared.prompts.current))
+        threads.append(ReviewFinder(spool, ledger, prompts=lambda: shared.prompts.current, zone=settings.site.zone))
     for thread in threads:
         parts.callback(thread.close)
     return Working(

@@ -17,7 +17,19 @@ from node.domain import CRITICAL, Delivery, DeliveryState
 from node.store import database
 from node.store.database import Database
 from node.store.reviews import Reviews
-from node.store.tables import CLAIMS, DELIVERIES, REVIEWS, STUDIES, TABLES, TAKEN, TRANSACTIONS, is_undelivered
+from node.store.statistics import Statistics
+from node.store.tables import (
+    CLAIMS,
+    COUNTED_FILMS,
+    COUNTED_FINDINGS,
+    DELIVERIES,
+    REVIEWS,
+    STUDIES,
+    TABLES,
+    TAKEN,
+    TRANSACTIONS,
+    is_undelivered,
+)
 
 _TAKEN: Final = frozenset(TAKEN)
 _OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
@@ -55,6 +67,7 @@ class Ledger:
         """Use a database that may not exist yet: the tables are created on first use."""
         self._sql, self._has_tables = sql, False
         self.reviews = Reviews(lambda: self._database)
+        self.statistics = Statistics(lambda: self._database)
 
     @property
     def _database(self) -> Database:
@@ -339,7 +352,7 @@ class Ledger:
         of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == study_uid)
         with self._database.begin() as connection:
             connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
-            for table in (DELIVERIES, CLAIMS, REVIEWS):
+            for table in (DELIVERIES, CLAIMS, REVIEWS, COUNTED_FILMS, COUNTED_FINDINGS):
                 connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
             connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))
 

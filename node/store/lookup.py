@@ -72,7 +72,7 @@ class Known:
 
 def look_up(storage: StorageSettings, study_uid: str) -> Known:
     """Look a study up. Raises NodeError when the database cannot be read."""
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return Known()
         columns = (STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
@@ -93,7 +93,7 @@ def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit:
     state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`
     Raises NodeError when the database cannot be read.
     """
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
         wanted = sa.and_(_is_in(state), STUDIES.c.uid.contains(uid, autoescape=True))
@@ -137,7 +137,7 @@ def to_review(storage: StorageSettings) -> list[ReviewRow]:
     Raises NodeError when the database cannot be read.
     """
     order = (REVIEWS.c.is_stat.desc(), REVIEWS.c.urgency, REVIEWS.c.received_at, REVIEWS.c.film)
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return []
         return [ReviewRow(**row) for row in connection.execute(sa.select(REVIEWS).order_by(*order)).mappings()]
@@ -145,7 +145,7 @@ def to_review(storage: StorageSettings) -> list[ReviewRow]:
 
 def fingerprint(storage: StorageSettings) -> str:
     """Return a text that changes whenever a study or a delivery does. Raises NodeError when it cannot be read."""
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return ""
         studies = sa.select(STUDIES.c.state, sa.func.count(), sa.func.max(STUDIES.c.changed_at))
@@ -162,7 +162,7 @@ def study_of(storage: StorageSettings, sop_instance_uid: str) -> str | None:
 
     Raises NodeError when the database cannot be read.
     """
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return None
         query = sa.select(DELIVERIES.c.study_uid).where(DELIVERIES.c.sop_instance_uid == sop_instance_uid)
@@ -170,7 +170,7 @@ def study_of(storage: StorageSettings, sop_instance_uid: str) -> str | None:
 
 
 @contextmanager
-def _reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
+def reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
     """Open the tables; None if the node has not created them yet. Raises NodeError when they cannot be read."""
     sql = database.open_ledger_for_reading(storage)
     if sql is None:

@@ -14,6 +14,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/urgent                                           the study is STAT
     studies/<study>/readings/<key>.begun, writing.begun              films that are read, and outputs that are written
     studies/<study>/corrections/, questions/, objects/, patients/    what people, objects and information systems said
+    studies/<study>/released/                                        which of the corrections may leave, see `releases`
     studies/<study>/held/                                            updates of the patient that wait for a person
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     windows/<name>.json                                              answers of many films, without patient data
@@ -36,7 +37,7 @@ from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused
-from node.store import begun, files, output_files, received, rounds, spool_format
+from node.store import begun, files, output_files, received, releases, rounds, spool_format
 from node.store.begun import BegunWork
 from node.store.conflict import has_other_pixels
 from node.store.folders import Folders
@@ -44,13 +45,14 @@ from node.store.incoming import Incoming, full
 from node.store.index import Index
 from node.store.instances import Instance, Study
 from node.store.place import PlainFolder, SafePlace
+from node.store.releases import Release
 from node.store.rounds import RoundMark
 
 _MIB = 1024 * 1024
 _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
-DocumentKind = Literal["corrections", "questions", "objects", "patients", "held"]
+DocumentKind = Literal["corrections", "released", "questions", "objects", "patients", "held"]
 
 
 class Spool:
@@ -238,7 +240,7 @@ class Spool:
         return sorted(kept, key=lambda reading: reading[0])
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
-        """Store a document of a study, synced; a correction makes its films unread until a round follows.
+        """Store a document of a study, synced; a correction makes its films unread from its release to its round.
 
         Raises FileNotFoundError if the study was removed: retention would not remove a folder that is made again.
         """
@@ -314,12 +316,19 @@ class Spool:
         self.mark_round(study_uid, mark)
 
     def unread(self, study_uid: str) -> list[Instance]:
-        """Return the newest version of each object that no finished round covers; all, if a correction is new."""
+        """Return the newest version of each object that no finished round covers.
+
+        All, if a released correction is new.
+        """
         return [received.instance_of(path) for path in _unread(self._folder(study_uid))]
 
     def has_unread(self, study_uid: str) -> bool:
-        """Whether a study holds a file that no finished round covers."""
+        """Whether a study holds a file that no finished round covers, or a correction that waits."""
         return _has_unread(self._folder(study_uid))
+
+    def releases(self, study_uid: str) -> list[Release]:
+        """Return which corrections of a study may leave, and since when."""
+        return list(releases.in_folder(self._folder(study_uid)))
 
     @contextmanager
     def changing_windows(self) -> Iterator[None]:
@@ -419,12 +428,22 @@ def _contradicts(known: Instance, arrived: Incoming) -> bool:
 
 
 def _has_unread(folder: Path) -> bool:
-    """Whether a study's folder, wherever it is, has the newest version of an object that no round covers."""
-    return any(True for _ in _unread(folder))
+    """Whether a study's folder, wherever it is, has what no round covers: an object's newest version, a correction."""
+    marks = rounds.marks(folder / "rounds")
+    return bool(_waiting(folder, marks)) or any(True for _ in _unread(folder))
 
 
 def _unread(folder: Path) -> Iterator[Path]:
     marks = rounds.marks(folder / "rounds")
-    said = (path.stem for kind in ("corrections", "patients") for path in files.listed(folder / kind, "*.json"))
+    said = (_names(folder / "corrections") - _waiting(folder, marks)) | _names(folder / "patients")
     covered = rounds.covered(marks, said=said)
     return (path for path in received.newest(folder / "received") if path.name not in covered)
+
+
+def _waiting(folder: Path, marks: list[RoundMark]) -> frozenset[str]:
+    made = _names(folder / "corrections")
+    return releases.waiting(made, marks, releases.in_folder(folder)) if made else frozenset()
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.stem for path in files.listed(folder, "*.json")}

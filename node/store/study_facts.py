@@ -13,7 +13,7 @@ from node.dicom import header_reading, rejection_note
 from node.dicom.rejection_note import RejectionNote
 from node.domain import JsonObject
 from node.errors import Undecodable
-from node.store import correction, received, rounds, sent_answers, stored_updates
+from node.store import correction, received, releases, rounds, sent_answers, stored_updates
 from node.store.correction import Correction
 from node.store.instances import Instance
 from node.store.rounds import RoundMark
@@ -30,7 +30,8 @@ class StudyFacts:
     instances: the newest version of each received object, in order of arrival
     rounds: the marks of its finished rounds, oldest first
     notes: the rejection notes among all versions of its received objects, by file name
-    corrections: of readers; updates: of the patient, in order of arrival
+    corrections: of readers; waiting: the ids of those that may not leave yet; updates: of the patient, in order of
+        arrival
     answers: what a person has sent, in that order
     readings: the stored answers about films, by key; only those that were asked for
     """
@@ -42,20 +43,22 @@ class StudyFacts:
     rounds: tuple[RoundMark, ...]
     notes: Mapping[str, RejectionNote]
     corrections: tuple[Correction, ...]
+    waiting: frozenset[str]
     updates: tuple[StoredUpdate, ...]
     answers: tuple[SentAnswer, ...]
     readings: Mapping[str, JsonObject]
 
     @property
     def unread(self) -> tuple[Instance, ...]:
-        """The newest version of each object that no finished round covers; all, if a correction or update is new."""
+        """The newest version of each object that no finished round covers; all, if something was said since."""
         covered = rounds.covered(self.rounds, said=self.said)
         return tuple(instance for instance in self.instances if instance.path.name not in covered)
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The ids of its corrections and updates."""
-        return tuple(item.id for kind in (self.corrections, self.updates) for item in kind)
+        """The ids of its corrections and updates that a round follows: all but those that wait."""
+        made = (item.id for kind in (self.corrections, self.updates) for item in kind)
+        return tuple(found for found in made if found not in self.waiting)
 
     @property
     def rejected(self) -> frozenset[str]:
@@ -74,16 +77,20 @@ class StudyFacts:
 def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFacts:
     """Read what the spool holds of a study; keys: of the readings to load, since those of every model are kept.
 
-    The received objects are listed last: one that comes meanwhile is rather among them than left out.
+    The received objects are listed last: one that comes meanwhile is rather among them than left out. Releases are read
+    after corrections, so that no correction passes for released before its release is seen.
     Raises OSError, and ValueError for a document that another program wrote.
     """
     folder = spool.received_path(study_uid, "")
+    made = tuple(map(correction.from_json, spool.documents(study_uid, "corrections")))
+    marks = tuple(spool.rounds(study_uid))
     return StudyFacts(
         uid=study_uid,
         folder=folder,
         is_stat=spool.is_stat(study_uid),
-        rounds=tuple(spool.rounds(study_uid)),
-        corrections=tuple(map(correction.from_json, spool.documents(study_uid, "corrections"))),
+        rounds=marks,
+        corrections=made,
+        waiting=releases.waiting({item.id for item in made}, marks, spool.releases(study_uid)),
         updates=tuple(stored_updates.of_study(spool, study_uid)),
         answers=tuple(sent_answers.all_of(spool, study_uid)),
         readings={key: found for key in keys if (found := spool.reading(study_uid, key)) is not None},

@@ -20,6 +20,8 @@ STUDIES = sa.Table(
     sa.Column("changed_at", sa.Float, nullable=False),
     # Whether `reviews` has what waits of it. Added to older files.
     sa.Column("has_reviews", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Whether `counted_films` has its films. Added to older files.
+    sa.Column("has_films", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 DELIVERIES = sa.Table(
     "deliveries",
@@ -66,6 +68,30 @@ REVIEWS = sa.Table(
     sa.Column("is_stat", sa.Boolean, nullable=False),
     sa.Column("urgency", sa.Integer, nullable=False),
     sa.Column("received_at", sa.Float, nullable=False),
+)
+
+# The films of finished rounds, and what was found or judged on them, for statistics. Nothing in it is a patient's.
+COUNTED_FILMS = sa.Table(
+    "counted_films",
+    TABLES,
+    sa.Column("study_uid", sa.String(64), primary_key=True),
+    sa.Column("film", sa.String(64), primary_key=True),
+    sa.Column("received_at", sa.Float, nullable=False),
+    sa.Column("day", sa.String(10), nullable=False, index=True),
+    sa.Column("scanner", sa.String(64), nullable=False),
+    sa.Column("station", sa.String(64), nullable=False),
+    sa.Column("outcome", sa.String(32), nullable=False),
+    sa.Column("has_present", sa.Boolean, nullable=False),
+    sa.Column("has_open", sa.Boolean, nullable=False),
+)
+COUNTED_FINDINGS = sa.Table(
+    "counted_findings",
+    TABLES,
+    sa.Column("study_uid", sa.String(64), primary_key=True),
+    sa.Column("film", sa.String(64), primary_key=True),
+    sa.Column("prompt", sa.String(64), primary_key=True),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("reader", sa.String(16), nullable=False),
 )
 
 

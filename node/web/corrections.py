@@ -14,7 +14,7 @@ from node.errors import InputError, RetryLater
 from node.jobs import answered_film, correcting
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.store.correction import Correction, CorrectionKind
-from node.web.api import FilmUid
+from node.web.api import FilmUid, StudyUid
 from node.web.forms import Edges, box_of
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
@@ -25,7 +25,7 @@ router = APIRouter(prefix="/api/v1", tags=["corrections"])
 _LONGEST_TEXT = 1000
 
 
-class NewCorrection(BaseModel):
+class WhatIsCorrected(BaseModel):
     """What a reader corrects.
 
     kind says what else is needed: `accept` and `reject` need `prompt`, `add` also `box`, `move` also `tracking_uid` and
@@ -41,7 +41,17 @@ class NewCorrection(BaseModel):
     withdraws: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="id of an earlier correction")
 
 
-class KnownCorrection(NewCorrection):
+class NewCorrection(WhatIsCorrected):
+    """A correction to make.
+
+    finish: whether all corrections of the study leave now, in one report; without it they leave
+    `corrections.quiet_seconds` after the last one
+    """
+
+    finish: bool = False
+
+
+class KnownCorrection(WhatIsCorrected):
     """A correction that was made; `at` is UTC, `by` the reader's name on this node."""
 
     at: datetime
@@ -52,6 +62,13 @@ class Corrections(BaseModel):
     """The corrections of a film, oldest first, also those that were withdrawn."""
 
     corrections: list[KnownCorrection]
+
+
+class Finished(BaseModel):
+    """What leaves: how many corrections waited, and how many of them change the report."""
+
+    corrections: int
+    changes: int
 
 
 @router.get("/films/{uid}/corrections", responses=responses(404, 409, 422))
@@ -66,13 +83,14 @@ def list_corrections(parts: Parts, request: Request, uid: FilmUid) -> Correction
 
 @router.post("/films/{uid}/corrections", status_code=202, responses=responses(404, 409, 422, 503))
 def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) -> KnownCorrection:
-    """Correct the answer to a film: a new report and overlay replace the older ones in the archive."""
+    """Correct the answer to a film: a new report and overlay will replace the older ones in the archive."""
     film = _film(parts, uid)
     made = _made(new, request, study_uid=film.instance.study_uid, film=uid)
     try:
         correcting.correct(
             film,
             made,
+            is_last=new.finish,
             settings=parts.settings,
             spool=parts.spool,
             metrics=parts.metrics,
@@ -85,7 +103,19 @@ def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) ->
         audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid, outcome="failed")
         raise
     audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid)
+    if new.finish:
+        audit(request, "corrections.finished", study=made.study_uid)
     return _known(made)
+
+
+@router.post("/studies/{uid}/finish", status_code=202, responses=responses(404, 422, 503))
+def finish(parts: Parts, request: Request, uid: StudyUid) -> Finished:
+    """Let all corrections that wait in a study leave now, in one report; does nothing if none waits."""
+    if not parts.spool.study(uid).instances:
+        raise Problem(404, "this node has no such study")
+    found = correcting.finish(uid, settings=parts.settings, spool=parts.spool)
+    audit(request, "corrections.finished", study=uid)
+    return Finished(corrections=len(found.corrections), changes=found.changes)
 
 
 def _film(parts: WebParts, uid: str) -> AnsweredFilm:

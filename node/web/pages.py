@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -142,7 +142,9 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     corrections = None
     if own is not None and own.film is not None and own.status == "read":
         made = answered_film.corrections_of(parts.spool, own.instance)
-        corrections = show_corrections(own.film, made, parts.spool.rounds(uid))
+        corrections = show_corrections(
+            own.film, made, parts.spool.rounds(uid), waiting=found.waiting, now=datetime.now(UTC)
+        )
     about = {
         "study": found.line,
         "films": found.films,

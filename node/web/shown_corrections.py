@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,7 @@ from node.domain import Film
 from node.outputs import wording
 from node.store.correction import Correction, CorrectionKind, active
 from node.store.rounds import RoundMark
+from node.web.studies import WaitingCorrections
 
 _MADE: Final[Mapping[CorrectionKind, str]] = {
     CorrectionKind.ACCEPT: "Accepted",
@@ -39,22 +41,28 @@ class ShownCorrections:
 
     counting: those that count, the newest first
     choices: key and name of each finding that a reader may add
-    state: "" without any correction; `pending` while the newest round does not follow them all; else `written`
+    state: "" without any correction; `waiting` while some of the study wait; `pending` while the newest round does not
+        follow them all; else `written`
     newest: that was made last, also if it takes another one back
     round: number of the newest round
+    waiting: of the study; seconds: until they leave
     """
 
     counting: tuple[ShownCorrection, ...]
     choices: tuple[tuple[str, str], ...]
-    state: Literal["", "pending", "written"]
+    state: Literal["", "waiting", "pending", "written"]
     newest: ShownCorrection | None
     round: int | None
+    waiting: WaitingCorrections
+    seconds: int
 
 
-def show_corrections(film: Film, made: Sequence[Correction], rounds: Sequence[RoundMark]) -> ShownCorrections:
+def show_corrections(
+    film: Film, made: Sequence[Correction], rounds: Sequence[RoundMark], *, waiting: WaitingCorrections, now: datetime
+) -> ShownCorrections:
     """Put the corrections of a film into words.
 
-    film: its answer; made: all of its corrections, oldest first; rounds: of its study, oldest first
+    film: its answer; made: all of its corrections, oldest first; rounds, waiting: of its study, oldest first
     """
     names = {finding.prompt: wording.name_of(finding) for finding in film.findings}
     texts = _texts(made, names)
@@ -64,15 +72,19 @@ def show_corrections(film: Film, made: Sequence[Correction], rounds: Sequence[Ro
         for item in made
     }
     newest = rounds[-1] if rounds else None
-    state: Literal["pending", "written"] = "written" if followed.issuperset(shown) else "pending"
+    state: Literal["waiting", "pending", "written"] = "written" if followed.issuperset(shown) else "pending"
+    if waiting.leave_at is not None:
+        state = "waiting"
     return ShownCorrections(
         counting=tuple(shown[item.id] for item in reversed(active(made))),
         choices=tuple(
             (finding.prompt, names[finding.prompt]) for finding in sorted(film.findings, key=wording.name_of)
         ),
-        state=state if made else "",
+        state=state if made or waiting.leave_at is not None else "",
         newest=shown[made[-1].id] if made else None,
         round=None if newest is None else newest.number,
+        waiting=waiting,
+        seconds=0 if waiting.leave_at is None else max(0, math.ceil((waiting.leave_at - now).total_seconds())),
     )
 
 

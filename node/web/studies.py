@@ -17,6 +17,7 @@ from node.config import Settings
 from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
 from node.errors import Undecodable
+from node.jobs import gathering
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.rejected_films import FilmRejection, rejections_of
@@ -118,6 +119,19 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingCorrections:
+    """Corrections of a study that no report follows yet.
+
+    corrections: how many wait; changes: how many of them change the report, 0 if all was taken back
+    leave_at: when they leave if nothing more is corrected; None if none waits
+    """
+
+    corrections: int
+    changes: int
+    leave_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDetail:
     """Everything that is known of one study.
 
@@ -129,6 +143,7 @@ class StudyDetail:
     parts: tuple[tuple[str, ...], ...]
     outputs: tuple[StudyOutput, ...]
     deliveries: tuple[Sent, ...]
+    waiting: WaitingCorrections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,8 +246,19 @@ def study_with_films(
         parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
+        waiting=waiting_corrections(settings, spool, study_uid),
     )
     return detail, seen
+
+
+def waiting_corrections(settings: Settings, spool: Spool, study_uid: str) -> WaitingCorrections:
+    """Return how many corrections of a study wait, and until when."""
+    found = gathering.waiting(spool, study_uid)
+    return WaitingCorrections(
+        corrections=len(found.corrections),
+        changes=found.changes,
+        leave_at=found.leave_at(settings.corrections.quiet_seconds),
+    )
 
 
 def _line(

@@ -26,6 +26,7 @@ AuditEvent: TypeAlias = Literal[
     "question.sent",
     "corrections.viewed",
     "correction.made",
+    "corrections.finished",
     "study.retried",
     "film.submitted",
 ]

@@ -24,6 +24,7 @@ from node import config
 from node.__main__ import main as node_main
 from node.config import (
     Caller,
+    CorrectionsSettings,
     ListenerSettings,
     ModelSettings,
     OrdersSettings,
@@ -58,14 +59,19 @@ def settings_for(
     model: ModelSettings | None = None,
     min_free_mib: int = 1,
     quiet_seconds: float = 0.3,
+    corrections_seconds: float = 0.0,
 ) -> Settings:
-    """Settings of a node on free ports that keeps its files in `directory` and sends to one archive."""
+    """Settings of a node on free ports that keeps its files in `directory` and sends to one archive.
+
+    corrections_seconds: how long corrections are gathered; by default a report follows each of them at once
+    """
     return Settings(
         listener=ListenerSettings(
             port=dicom_port, callers=tuple(Caller(ae_title=title, hosts=(LOOPBACK,)) for title in callers)
         ),
         storage=StorageSettings(directory=directory, min_free_mib=min_free_mib),
         study=StudySettings(quiet_seconds=quiet_seconds, max_seconds=30.0),
+        corrections=CorrectionsSettings(quiet_seconds=corrections_seconds),
         http=HttpSettings(port=0),
         model=model or ModelSettings(),
         destinations=(DicomDestination(name="archive", ae_title=archive_ae, host=LOOPBACK, port=archive_port),),

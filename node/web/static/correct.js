@@ -1,4 +1,4 @@
-// Corrections of a film's findings: each is stored at once, and the page follows the new version of the report.
+// Corrections of a film's findings: each is stored at once, they leave together, and the page follows the new report.
 
 import { post } from "./api.js";
 import { edges } from "./boxes.js";
@@ -18,6 +18,8 @@ export class Correcting {
       event.preventDefault();
       this.add(event.target);
     });
+    this.count(byId("version"));
+    setInterval(() => this.tick(), 1000);
   }
 
   onClick({ target }) {
@@ -25,6 +27,21 @@ export class Correcting {
     if (chosen) this[chosen.dataset.correct](chosen, chosen.closest(".correct"));
     const taken = target.closest?.("[data-withdraws]");
     if (taken) this.withdraw(taken);
+    if (target.closest?.("[data-finish]")) this.finish();
+  }
+
+  // Lets all corrections of the study leave now.
+  async finish() {
+    if (!document.querySelector("[data-finish]")) return;
+    const alert = byId("correct-alert");
+    alert.textContent = "";
+    try {
+      await post(`/api/v1/studies/${byId("results").dataset.study}/finish`);
+      await this.refresh(true);
+    } catch (error) {
+      alert.textContent = error.message;
+    }
+    if (document.activeElement === document.body) byId("frame").focus({ preventScroll: true });
   }
 
   accept(button, { dataset, lastElementChild }) {
@@ -137,7 +154,7 @@ export class Correcting {
     if (!this.section || !now) return false;
     // The version may be called written in a page that was made before its answer could be seen.
     const isAnswered = this.answered !== null && fresh.getElementById("results").dataset.films !== this.answered;
-    const isWanted = this.after || this.isStale || isAnswered || byId("version").dataset.state === "pending";
+    const isWanted = this.after || this.isStale || isAnswered || ["waiting", "pending"].includes(byId("version").dataset.state);
     if (isAnswered) this.answered = null;
     this.say(now);
     if (!isWanted) return false;
@@ -158,7 +175,23 @@ export class Correcting {
   say(now) {
     const said = byId("version");
     said.dataset.state = now.dataset.state;
-    if (now.textContent !== said.textContent) said.replaceChildren(...document.adoptNode(now).childNodes);
+    this.count(now);
+    const [shown, fresh] = [said, now].map((part) => part.querySelector("[data-leaves]"));
+    if (shown && fresh) fresh.textContent = shown.textContent; // a second that has passed is no news
+    if (now.textContent === said.textContent) return;
+    const isHeld = document.activeElement?.matches("[data-finish]");
+    said.replaceChildren(...document.adoptNode(now).childNodes);
+    if (isHeld) said.querySelector("[data-finish]")?.focus();
+  }
+
+  // Notes until when corrections wait, by the clock of this page: that of the node may differ.
+  count(status) {
+    this.leaves = performance.now() + 1000 * Number(status.querySelector("[data-leaves]")?.dataset.leaves);
+  }
+
+  tick() {
+    const shown = document.querySelector("[data-leaves]");
+    if (shown) shown.textContent = `${Math.max(0, Math.ceil((this.leaves - performance.now()) / 1000))} s`;
   }
 
   // Names the element that has the focus, so that it is found again in a fresh part.

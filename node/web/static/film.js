@@ -124,6 +124,7 @@ onKeys({
   "[": () => follow(-1),
   "]": () => follow(1),
   "/": () => byId("prompt").focus(),
+  s: () => correcting.finish(),
   u: () => location.assign("/"),
   b() {
     if (asking.isClosed || editing.isOpen) return;

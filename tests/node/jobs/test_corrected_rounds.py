@@ -11,7 +11,7 @@ from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
 
 from node.domain import Delivery
-from node.jobs import answered_film
+from node.jobs import answered_film, gathering
 from node.outputs import wording
 from node.outputs.document import save_bytes
 from node.store import correction
@@ -33,7 +33,9 @@ def correct(
     text: str = "",
     withdraws: str = "",
     by: str = "anna",
+    is_released: bool = True,
 ) -> str:
+    """Store a correction; is_released: whether it may leave."""
     made = Correction(
         id=f"{number:032x}",
         study_uid=str(STUDY),
@@ -47,6 +49,8 @@ def correct(
         withdraws=withdraws,
     )
     bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    if is_released:
+        gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
     return made.id
 
 

@@ -15,6 +15,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import About, Delivery, Film, OutputObject
+from node.jobs import gathering
 from node.outputs import document
 from node.outputs.writers import numbered, write_objects
 from node.store import correction
@@ -205,6 +206,7 @@ def correct(bench: Bench, number: int, kind: CorrectionKind, *, withdraws: int =
         withdraws=f"{withdraws:032x}" if withdraws else "",
     )
     bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
 
 
 def corrected_rounds(bench: Bench, *, is_sent: bool = True) -> list[list[Delivery]]:

@@ -11,12 +11,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from models.contract import Contradiction
 from node.config import Settings
 from node.domain import FindingState
+from node.jobs import gathering
 from node.metrics import ReviewReason
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
@@ -188,7 +190,7 @@ def test_an_older_ledger_gets_its_films_at_the_start(bench: Bench) -> None:
 
     with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
         assert ledger.reviews.counts() == {}
-        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS)
+        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"))
         peers.wait_until(lambda: ledger.reviews.counts() == {"uncalibrated": 1}, what="the film is found")
         finder.close()
 
@@ -205,7 +207,7 @@ def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_pat
         for study_uid in (STUDY, "1.1"):
             ledger.add_finished_study(study_uid)
 
-        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS)
+        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"))
         peers.wait_until(lambda: len(ledger.reviews.recorded()) == 2, what="both studies were looked at")
         finder.close()
 
@@ -241,4 +243,5 @@ def judge(bench: Bench, kind: CorrectionKind = CorrectionKind.ACCEPT, *, withdra
         withdraws=withdraws,
     )
     bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
     return made.id

@@ -37,6 +37,8 @@ TOUCHES_NONE: Final = {
     "GET /api/v1/review": "the worklist of uncertain findings",
     "GET /api/v1/events": "says that the worklist changed",
     "GET /api/v1/prompts": "the prompt set",
+    "GET /statistics": "counts",
+    "GET /statistics.csv": "counts",
     "GET /upload": "an empty form",
     "GET /api/openapi.json": "the description",
     "GET /static": "scripts and styles",
@@ -75,6 +77,9 @@ def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
         "GET /api/v1/films/{uid}/corrections": Asked(path=f"{film}/corrections", event="corrections.viewed"),
         "POST /api/v1/films/{uid}/corrections": Asked(
             path=f"{film}/corrections", event="correction.made", body={"kind": "reject", "prompt": "atelectasis"}
+        ),
+        "POST /api/v1/studies/{uid}/finish": Asked(
+            path=f"/api/v1/studies/{STUDY}/finish", event="corrections.finished", film="", body={}
         ),
         "POST /api/v1/studies/{uid}/retry": Asked(
             path=f"/api/v1/studies/{STUDY}/retry", event="study.retried", film="", body={}

@@ -1,0 +1,72 @@
+"""What statistics count of a study: its films by scanner and station, and what was found or judged on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from pydicom.dataset import Dataset
+
+from node.character_sets import visible
+from node.dicom import attributes, header_reading
+from node.domain import Film, FindingState
+from node.errors import Undecodable
+from node.outputs import review
+from node.store.statistics import FilmRow, FindingRow, Rows
+from node.store.study_facts import StudyFacts
+
+_UNKNOWN: Final = "unknown"
+_LONGEST: Final = 64
+
+
+def rows_of(facts: StudyFacts, films: Iterable[Film], *, zone: ZoneInfo) -> Rows:
+    """Count the films of a study; films: with their corrections, without rejected ones; zone: of the site."""
+    here = {item.sop_instance_uid: item for item in facts.instances}
+    known = [(film, here[film.source]) for film in films if film.source in here]
+    return Rows(
+        films=tuple(
+            _film_row(facts.uid, film, _header(item.path), received_at=item.received_at, zone=zone)
+            for film, item in known
+        ),
+        findings=tuple(row for film, _ in known for row in _finding_rows(facts.uid, film)),
+    )
+
+
+def _film_row(study_uid: str, film: Film, header: Dataset, *, received_at: datetime, zone: ZoneInfo) -> FilmRow:
+    return FilmRow(
+        study_uid=study_uid,
+        film=film.source,
+        received_at=received_at.timestamp(),
+        day=received_at.astimezone(zone).date().isoformat(),
+        scanner=_name(header, "ManufacturerModelName"),
+        station=_name(header, "StationName"),
+        outcome="read" if film.reason is None else str(film.reason),
+        has_present=bool(film.in_state(FindingState.PRESENT)),
+        has_open=bool(review.open_findings(film)),
+    )
+
+
+def _finding_rows(study_uid: str, film: Film) -> Iterator[FindingRow]:
+    for finding in film.findings:
+        if finding.state is not FindingState.ABSENT or finding.reader is not None:
+            yield FindingRow(
+                study_uid=study_uid,
+                film=film.source,
+                prompt=finding.prompt,
+                state=str(finding.state),
+                reader="" if finding.reader is None else str(finding.reader.what),
+            )
+
+
+def _name(header: Dataset, keyword: str) -> str:
+    return visible(attributes.text(header, keyword)).strip()[:_LONGEST] or _UNKNOWN
+
+
+def _header(path: Path) -> Dataset:
+    try:
+        return header_reading.read_header(path)
+    except Undecodable:
+        return Dataset()

@@ -1,0 +1,181 @@
+"""The ledger's tables of counted films, so that statistics look through no study.
+
+A round writes the rows of its study anew. `studies.has_films` says that a study's rows are there: an older or a lost
+ledger has none, and the node's start fills them in. The rows go with their study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+
+from node.config import StorageSettings
+from node.store.database import Database
+from node.store.lookup import reading
+from node.store.tables import COUNTED_FILMS, COUNTED_FINDINGS, DELIVERIES, STUDIES, TAKEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRow:
+    """A film that has its answer.
+
+    received_at: seconds since the epoch; day: the same as a date of the site, YYYY-MM-DD
+    scanner, station: Manufacturer's Model Name (0008,1090) and Station Name (0008,1010), or "unknown"
+    outcome: `read`, or why it was not
+    has_present, has_open: whether a finding is present, or waits for a reader
+    """
+
+    study_uid: str
+    film: str
+    received_at: float
+    day: str
+    scanner: str
+    station: str
+    outcome: str
+    has_present: bool
+    has_open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRow:
+    """A finding that is reported, or that a reader judged; reader: an `Assessment`, or blank."""
+
+    study_uid: str
+    film: str
+    prompt: str
+    state: str
+    reader: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What is counted of one study."""
+
+    films: tuple[FilmRow, ...]
+    findings: tuple[FindingRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmCount:
+    """How many films of one day, scanner, station and outcome there are, and of how many of these it holds."""
+
+    day: str
+    scanner: str
+    station: str
+    outcome: str
+    films: int
+    present: int
+    open: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingCount:
+    """On how many films a finding has a state and a reader's word."""
+
+    prompt: str
+    state: str
+    reader: str
+    films: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turnaround:
+    """The time from a film's arrival until the first result on its study was delivered after it."""
+
+    day: str
+    scanner: str
+    station: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the ledger counts of some days."""
+
+    films: tuple[FilmCount, ...] = ()
+    findings: tuple[FindingCount, ...] = ()
+    turnarounds: tuple[Turnaround, ...] = ()
+
+
+class Statistics:
+    """The rows of all studies. Every method raises SQLAlchemyError if the database does not answer."""
+
+    def __init__(self, tables: Callable[[], Database]) -> None:
+        """Use a database; tables: opens it with its tables."""
+        self._tables = tables
+
+    def replace(self, study_uid: str, rows: Rows) -> None:
+        """Record what is counted of a known study, instead of what was recorded before."""
+        with self._tables().begin() as connection:
+            known = sa.update(STUDIES).where(STUDIES.c.uid == study_uid).values(has_films=True)
+            connection.execute(known)  # the study's row is locked from here
+            _write(connection, study_uid, rows)
+
+    def fill(self, study_uid: str, rows: Rows) -> None:
+        """Record what is counted of a study, unless a round has done so meanwhile."""
+        is_blank = (STUDIES.c.uid == study_uid) & ~STUDIES.c.has_films
+        with self._tables().begin() as connection:
+            if connection.execute(sa.update(STUDIES).where(is_blank).values(has_films=True)).rowcount:
+                _write(connection, study_uid, rows)
+
+    def recorded(self) -> set[str]:
+        """Return the studies whose rows are there, be they none."""
+        with self._tables().connect() as connection:
+            return set(connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.has_films)).scalars())
+
+
+def _write(connection: sa.Connection, study_uid: str, rows: Rows) -> None:
+    written: tuple[tuple[sa.Table, Sequence[FilmRow | FindingRow]], ...] = (
+        (COUNTED_FILMS, rows.films),
+        (COUNTED_FINDINGS, rows.findings),
+    )
+    for table, of_table in written:
+        connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
+        if values := [asdict(row) for row in of_table]:
+            connection.execute(sa.insert(table), values)
+
+
+def counts(storage: StorageSettings, *, first: str, last: str) -> Counts:
+    """Count the films that came from one day to another, YYYY-MM-DD, both included.
+
+    Raises NodeError when the database cannot be read.
+    """
+    with reading(storage) as connection:
+        if connection is None:
+            return Counts()
+        films, findings = COUNTED_FILMS.c, COUNTED_FINDINGS.c
+        is_wanted = films.day.between(first, last)
+        groups = (films.day, films.scanner, films.station, films.outcome)
+        total, (present, unjudged) = sa.func.count(), (_number(films.has_present), _number(films.has_open))
+        of_films = connection.execute(sa.select(*groups, total, present, unjudged).where(is_wanted).group_by(*groups))
+        kinds = (findings.prompt, findings.state, findings.reader)
+        is_on = (findings.study_uid == films.study_uid) & (findings.film == films.film)
+        of_findings = connection.execute(sa.select(*kinds, total).where(is_on, is_wanted).group_by(*kinds))
+        return Counts(
+            films=tuple(
+                FilmCount(
+                    day=day, scanner=scanner, station=station, outcome=outcome, films=count, present=found, open=waiting
+                )
+                for day, scanner, station, outcome, count, found, waiting in of_films
+            ),
+            findings=tuple(
+                FindingCount(prompt=prompt, state=state, reader=reader, films=count)
+                for prompt, state, reader, count in of_findings
+            ),
+            turnarounds=tuple(_turnarounds(connection, is_wanted)),
+        )
+
+
+def _number(column: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.func.sum(sa.case((column, 1), else_=0))
+
+
+def _turnarounds(connection: sa.Connection, is_wanted: sa.ColumnElement[bool]) -> Iterable[Turnaround]:
+    films, since = COUNTED_FILMS.c, DELIVERIES.c.since
+    is_of = (DELIVERIES.c.study_uid == films.study_uid) & DELIVERIES.c.state.in_(TAKEN) & (since >= films.received_at)
+    groups = (films.study_uid, films.film, films.day, films.scanner, films.station, films.received_at)
+    query = sa.select(*groups, sa.func.min(since)).where(is_of, is_wanted).group_by(*groups)
+    for _, _, day, scanner, station, received_at, delivered_at in connection.execute(query):
+        yield Turnaround(day=day, scanner=scanner, station=station, seconds=delivered_at - received_at)

@@ -1,0 +1,215 @@
+"""Statistics of the films that this node still has: by day, finding, scanner and station; nothing by patient."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import date, datetime, timedelta
+from typing import Final, Literal
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from node.domain import Assessment, FindingState
+from node.errors import NodeError
+from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counts
+from node.web import pages
+from node.web.parts import Parts, WebParts
+
+Group = Literal["day", "scanner", "station"]
+
+_GROUPS: Final[dict[Group, str]] = {"day": "Day", "scanner": "Scanner", "station": "Station"}
+_DAYS: Final = 30
+_FOUND: Final = "found"
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmLine:
+    """The films of a day, a scanner or a station.
+
+    present, to_review: how many have a finding that is present; that waits for a reader
+    median_seconds, p95_seconds: from arrival to the first delivered result; None if nothing was delivered
+    """
+
+    name: str
+    films: int
+    read: int
+    not_read: int
+    present: int
+    to_review: int
+    median_seconds: float | None
+    p95_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingLine:
+    """A finding: on how many films it is present or to be reviewed, and how often readers said what of it.
+
+    agreed: the share of the network's findings with which readers agreed, of those that they judged; a box that was
+        moved agrees that the finding is there; None if none was judged
+    """
+
+    name: str
+    present: int
+    to_review: int
+    accepted: int
+    moved: int
+    rejected: int
+    added: int
+    agreed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """Some days, both included; refused: why they are not those that were asked for."""
+
+    first: date
+    last: date
+    refused: str = ""
+
+
+@router.get("/statistics")
+def show_statistics(parts: Parts, request: Request) -> Response:
+    """Show the statistics of some days; without any in the query of the last 30."""
+    period = _period(request, today=_today(parts))
+    try:
+        found = _counted(parts, period)
+    except NodeError as error:
+        return pages.refuse(parts, request, 503, str(error))
+    about = {
+        "period": period,
+        "total": film_line("All", found.films, found.turnarounds),
+        "groups": [(title, film_lines(found, group)) for group, title in _GROUPS.items()],
+        "findings": finding_lines(found.findings),
+        "outcomes": sorted(_outcomes(found.films).items(), key=lambda item: (-item[1], item[0])),
+        "keep_days": parts.settings.storage.keep_days,
+    }
+    return pages.render(parts, request, "statistics.html", about)
+
+
+@router.get("/statistics.csv")
+def download_statistics(parts: Parts, request: Request) -> Response:
+    """Return the same as one table: a line for each day, scanner, station and finding."""
+    period = _period(request, today=_today(parts))
+    if period.refused:
+        return pages.refuse(parts, request, 422, period.refused, back="/statistics")
+    try:
+        found = _counted(parts, period)
+    except NodeError as error:
+        return pages.refuse(parts, request, 503, str(error))
+    name = f"statistics-{period.first}-{period.last}.csv"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return Response(as_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def film_lines(found: Counts, group: Group) -> list[FilmLine]:
+    """Return the films of each day, the newest first, or of each scanner or station, that with most films first."""
+    films: dict[str, list[FilmCount]] = defaultdict(list)
+    times: dict[str, list[Turnaround]] = defaultdict(list)
+    for count in found.films:
+        films[getattr(count, group)].append(count)
+    for turnaround in found.turnarounds:
+        times[getattr(turnaround, group)].append(turnaround)
+    lines = [film_line(name, films[name], times[name]) for name in sorted(films, reverse=group == "day")]
+    return lines if group == "day" else sorted(lines, key=lambda line: -line.films)
+
+
+def film_line(name: str, films: Iterable[FilmCount], times: Iterable[Turnaround]) -> FilmLine:
+    """Add films up."""
+    of_these, seconds = list(films), sorted(turnaround.seconds for turnaround in times)
+    total = sum(count.films for count in of_these)
+    read = sum(count.films for count in of_these if count.outcome == "read")
+    return FilmLine(
+        name=name,
+        films=total,
+        read=read,
+        not_read=total - read,
+        present=sum(count.present for count in of_these),
+        to_review=sum(count.open for count in of_these),
+        median_seconds=round(statistics.median(seconds), 1) if seconds else None,
+        p95_seconds=round(seconds[(len(seconds) * 95 - 1) // 100], 1) if seconds else None,
+    )
+
+
+def finding_lines(found: Iterable[FindingCount]) -> list[FindingLine]:
+    """Return each finding, that which is present on most films first."""
+    said: dict[str, Counter[str]] = defaultdict(Counter)
+    for count in found:
+        said[count.prompt][count.reader] += count.films
+        said[count.prompt][_FOUND] += count.films * (count.state == FindingState.PRESENT)
+        said[count.prompt]["open"] += count.films * (
+            count.state in (FindingState.INDETERMINATE, FindingState.UNCALIBRATED) and not count.reader
+        )
+    lines = [_finding_line(prompt.replace("_", " "), counter) for prompt, counter in sorted(said.items())]
+    return sorted(lines, key=lambda line: -line.present)
+
+
+def _finding_line(name: str, said: Counter[str]) -> FindingLine:
+    agreed, rejected = said[Assessment.ACCEPTED] + said[Assessment.MOVED], said[Assessment.REJECTED]
+    return FindingLine(
+        name=name,
+        present=said[_FOUND],
+        to_review=said["open"],
+        accepted=said[Assessment.ACCEPTED],
+        moved=said[Assessment.MOVED],
+        rejected=rejected,
+        added=said[Assessment.ADDED],
+        agreed=agreed / (agreed + rejected) if agreed + rejected else None,
+    )
+
+
+def as_csv(found: Counts) -> str:
+    """Write all lines as one table, whose first columns say what a line is about."""
+    names = dict.fromkeys(("by", *(field.name for kind in (FilmLine, FindingLine) for field in fields(kind))))
+    text = io.StringIO()
+    table = csv.DictWriter(text, names)
+    table.writeheader()
+    for group in _GROUPS:
+        table.writerows({"by": group, **_values(line)} for line in film_lines(found, group))
+    table.writerows({"by": "finding", **_values(line)} for line in finding_lines(found.findings))
+    return text.getvalue()
+
+
+def _values(line: FilmLine | FindingLine) -> dict[str, object]:
+    """Return the values of a line. A name that a spreadsheet would take for a formula is quoted."""
+    values = {field.name: getattr(line, field.name) for field in fields(line)}
+    return {**values, "name": f"'{line.name}" if line.name[:1] in "=+-@" else line.name}
+
+
+def _outcomes(films: Iterable[FilmCount]) -> Counter[str]:
+    counter: Counter[str] = Counter()
+    for count in films:
+        counter[count.outcome.replace("_", " ")] += count.films
+    return counter
+
+
+def _counted(parts: WebParts, period: Period) -> Counts:
+    return counts(parts.settings.storage, first=period.first.isoformat(), last=period.last.isoformat())
+
+
+def _today(parts: WebParts) -> date:
+    return datetime.now(parts.settings.site.zone).date()
+
+
+def _period(request: Request, *, today: date) -> Period:
+    """Return the days of a query; those that can be no period are refused in words, in place of the last 30."""
+    usual = Period(first=today - timedelta(days=_DAYS - 1), last=today)
+    try:
+        first, last = _asked(request, "from") or usual.first, _asked(request, "to") or usual.last
+    except ValueError:
+        return Period(first=usual.first, last=usual.last, refused="A day is written as 2026-11-27.")
+    if first > last:
+        return Period(first=usual.first, last=usual.last, refused="The first day must not be after the last one.")
+    return Period(first=first, last=last)
+
+
+def _asked(request: Request, name: str) -> date | None:
+    text = request.query_params.get(name, "")
+    return date.fromisoformat(text) if text else None

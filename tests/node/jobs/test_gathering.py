@@ -1,0 +1,347 @@
+"""Corrections of a study wait for their reader to finish, and leave together, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pydicom.dataset import Dataset
+
+from node.commands.operate import render, status
+from node.config import Settings
+from node.domain import Delivery
+from node.jobs import gathering
+from node.store.correction import CorrectionKind
+from tests.node.jobs.test_corrected_rounds import KEY, START, correct, meanings, report_of, rounds
+from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
+from tests.support import films, peers
+from tests.support.peers import ReceivingArchive
+from tests.support.postgres import Postgres
+from tests.support.service import Service, on_database, read_and_stop, settings_for
+
+Content = dict[str, object]
+
+READ = films.thumbnail()
+UID = str(READ.StudyInstanceUID)
+PATH = f"/api/v1/films/{READ.SOPInstanceUID}/corrections"
+LONG = 600.0  # seconds: no test waits for it
+REJECTION: Content = {"kind": "reject", "prompt": KEY}
+ADDITION: Content = {"kind": "add", "prompt": "cardiomegaly", "box": [2.0, 3.0, 20.0, 30.0]}
+# gather for each correction, queue, place; test_web_kills.py has all steps from there
+STEPS = 4
+
+
+def release(bench: Bench) -> gathering.Waiting:
+    found = gathering.waiting(bench.spool, STUDY)
+    gathering.release(bench.spool, STUDY, found)
+    return found
+
+
+def rejected(bench: Bench, number: int = 1) -> str:
+    """Store a correction that waits."""
+    return correct(bench, number, CorrectionKind.REJECT, prompt=KEY, is_released=False)
+
+
+def kinds(deliveries: list[Delivery]) -> list[str]:
+    return sorted(delivery.kind for delivery in deliveries)
+
+
+def test_a_correction_that_waits_makes_no_round_and_stays(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    made = rejected(bench)
+
+    assert bench.steps.plan(STUDY) is None
+    assert bench.spool.has_unread(STUDY), "retention would remove it"
+    assert not bench.spool.remove_study(STUDY)
+    found = gathering.waiting(bench.spool, STUDY)
+    assert ([item.id for item in found.corrections], found.changes) == ([made], 1)
+    assert found.leave_at(60.0) == START.replace(minute=1, second=1)
+
+
+def test_six_corrections_make_one_version(tmp_path: Path) -> None:
+    bench, first = rounds(tmp_path)
+    for number in range(1, 4):
+        made = rejected(bench, 2 * number)
+        correct(bench, 2 * number + 1, CorrectionKind.WITHDRAW, withdraws=made, is_released=False)
+    correct(bench, 8, CorrectionKind.ACCEPT, prompt=KEY, is_released=False)
+
+    assert release(bench).changes == 1
+    second = bench.round()
+
+    assert kinds(second) == ["gsps", "sr"]
+    assert predecessor(report_of(bench, second)) == report_of(bench, first).SOPInstanceUID
+    assert "Rejected by a reader" not in meanings(report_of(bench, second))
+    assert bench.steps.plan(STUDY) is None
+
+
+def test_what_is_taken_back_before_it_left_sends_nothing(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=rejected(bench), is_released=False)
+
+    assert release(bench).changes == 0
+
+    assert bench.round() == []
+    assert not bench.spool.has_unread(STUDY)
+
+
+def test_what_is_taken_back_after_it_left_is_a_change(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    made = rejected(bench)
+    release(bench)
+    bench.round()
+    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=made, is_released=False)
+
+    assert release(bench).changes == 1
+    assert kinds(bench.round()) == ["gsps", "sr"]
+
+
+def test_a_film_that_comes_meanwhile_takes_no_correction_along(tmp_path: Path) -> None:
+    bench, first = rounds(tmp_path)
+    rejected(bench)
+    bench.receive(film("late"))
+
+    second = bench.round()
+    assert all("Rejected by a reader" not in meanings(report) for report in bench.objects(second, "sr"))
+    assert report_of(bench, first).SOPInstanceUID not in {delivery.sop_instance_uid for delivery in second}
+    assert bench.steps.plan(STUDY) is None
+
+    release(bench)
+    third = bench.round()
+    corrected = [report for report in bench.objects(third, "sr") if "Rejected by a reader" in meanings(report)]
+    assert [predecessor(report) for report in corrected] == [report_of(bench, first).SOPInstanceUID]
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_correction_during_a_round_waits_for_the_next(tmp_path: Path, is_released: bool) -> None:
+    bench, _ = rounds(tmp_path)
+    rejected(bench)
+    release(bench)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan.files]
+    late = correct(bench, 2, CorrectionKind.ACCEPT, prompt="edema", is_released=is_released)
+
+    written = bench.steps.write(plan)
+
+    assert written is not None
+    assert bench.steps.finish(plan, outcomes, written) is is_released
+    assert late not in plan.corrections
+    release(bench)
+    following = bench.steps.plan(STUDY)
+    assert following is not None
+    assert late in following.corrections
+
+
+def test_the_last_correction_alone_releases_them_all(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    first, last = rejected(bench), correct(bench, 2, CorrectionKind.ACCEPT, prompt="edema", is_released=False)
+
+    assert not bench.steps.gather(STUDY, first)
+    assert gathering.waiting(bench.spool, STUDY).changes == 2
+    assert bench.steps.gather(STUDY, last)
+    assert bench.steps.gather(STUDY, last), "as after a crash in the step"
+    assert gathering.waiting(bench.spool, STUDY) == gathering.NOTHING
+    assert kinds(bench.round()) == ["gsps", "sr"]
+    assert not bench.steps.gather(STUDY, last)
+
+
+def test_corrections_of_a_lost_release_wait_again(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    made = rejected(bench)
+    release(bench)
+    (path,) = (tmp_path / "studies" / STUDY / "released").iterdir()
+    path.write_bytes(b"damaged")
+
+    assert [item.id for item in gathering.waiting(bench.spool, STUDY).corrections] == [made]
+    release(bench)
+    assert kinds(bench.round()) == ["gsps", "sr"]
+
+
+def test_corrections_in_an_unknown_form_park_their_study(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    bench.spool.keep_document(STUDY, "corrections", "f" * 32, {"film": "no correction"})
+    queued: list[tuple[str, str, float]] = []
+
+    gathering.wait_again(bench.spool, STUDY, lambda *arguments: queued.append(arguments), quiet_seconds=60.0)
+    ((study, correction_id, seconds),) = queued
+
+    assert (study, seconds) == (STUDY, 0.0)
+    assert not bench.steps.gather(study, correction_id)
+    assert [(work.study, work.stage) for work in bench.ledger.parked()] == [(STUDY, "gather")]
+
+
+def test_a_lost_release_of_what_has_left_changes_nothing(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    rejected(bench)
+    release(bench)
+    bench.round()
+    (path,) = (tmp_path / "studies" / STUDY / "released").iterdir()
+    path.unlink()
+
+    assert gathering.waiting(bench.spool, STUDY) == gathering.NOTHING
+    assert not bench.spool.has_unread(STUDY)
+
+
+@pytest.fixture
+def archive() -> Iterator[ReceivingArchive]:
+    with ReceivingArchive() as archive:
+        yield archive
+
+
+@pytest.fixture
+def read(tmp_path: Path, archive: ReceivingArchive) -> Callable[[float], Settings]:
+    """Settings of a node that has read a film, and has ended; its argument: how long corrections are gathered."""
+
+    def settings(seconds: float) -> Settings:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        read_and_stop(settings, READ)
+        return replace(settings, corrections=replace(settings.corrections, quiet_seconds=seconds))
+
+    return settings
+
+
+def click(service: Service, said: Content, *, is_last: bool = False) -> str:
+    """Correct the film; the id of the correction."""
+    status, answer = service.ask("POST", PATH, {**said, "finish": is_last} if is_last else said)
+    assert status == 202
+    return str(answer["id"])
+
+
+def six_clicks(service: Service) -> None:
+    for _ in range(2):
+        click(service, {"kind": "withdraw", "withdraws": click(service, REJECTION)})
+    click(service, REJECTION)
+    click(service, ADDITION)
+
+
+def waiting(service: Service) -> Content:
+    return cast(Content, service.ask("GET", f"/api/v1/studies/{UID}")[1]["waiting"])
+
+
+def reports(archive: ReceivingArchive) -> list[Dataset]:
+    return [kept.dataset for kept in archive.kept if kept.dataset.Modality == "SR"]
+
+
+def assert_one_version(archive: ReceivingArchive) -> None:
+    """Check that one report and one presentation state came after the first ones."""
+    assert Counter(kept.dataset.Modality for kept in archive.kept) == {"SR": 2, "PR": 2}
+    assert len({request.sop_instance_uid for request in archive.requests}) == len(archive.requests) == 4
+    old, new = reports(archive)
+    assert predecessor(new) == old.SOPInstanceUID
+
+
+def test_six_clicks_make_one_report_after_the_last(
+    read: Callable[[float], Settings], archive: ReceivingArchive
+) -> None:
+    with Service(read(2.0)) as service:
+        six_clicks(service)
+        last = time.monotonic()
+        assert (waiting(service)["corrections"], waiting(service)["changes"]) == (6, 2)
+        archive.wait_for_kept(4)
+        assert time.monotonic() - last > 1.5
+        service.wait_for("study.finished")
+        assert waiting(service) == {"corrections": 0, "changes": 0, "leave_at": None}
+        assert service.stop() == 0
+
+    assert_one_version(archive)
+    assert len(service.logged("study.finished")) == 1
+
+
+@pytest.mark.parametrize("is_with_a_click", [True, False])
+def test_finish_sends_the_report_at_once(
+    read: Callable[[float], Settings], archive: ReceivingArchive, is_with_a_click: bool
+) -> None:
+    settings = read(LONG)
+    with Service(settings) as service:
+        rejection = click(service, REJECTION)
+        click(service, ADDITION)
+        seen = status(settings)
+        if is_with_a_click:
+            click(service, {"kind": "withdraw", "withdraws": rejection}, is_last=True)
+        else:
+            assert service.ask("POST", f"/api/v1/studies/{UID}/finish") == (202, {"corrections": 2, "changes": 2})
+        archive.wait_for_kept(4)
+        service.wait_for("study.finished")
+        assert service.ask("POST", f"/api/v1/studies/{UID}/finish") == (202, {"corrections": 0, "changes": 0})
+        after = status(settings)
+        assert service.stop() == 0
+
+    assert_one_version(archive)
+    assert {study: found["waiting"] for study, found in seen["corrections"].items()} == {UID: 2}
+    assert f"corrections of {UID}: 2 wait, 2 of them change the report; they leave at " in render(seen)
+    assert after["corrections"] == {}
+    assert len(service.logged("corrections.finished")) == 2
+
+
+def test_a_study_that_is_unknown_cannot_be_finished(read: Callable[[float], Settings]) -> None:
+    with Service(read(LONG)) as service:
+        assert service.ask("POST", "/api/v1/studies/1.2.3/finish")[0] == 404
+
+
+@pytest.mark.parametrize("die_at", range(1, STEPS + 1))
+def test_a_kill_at_any_step_makes_one_version(
+    read: Callable[[float], Settings], archive: ReceivingArchive, die_at: int
+) -> None:
+    settings = read(2.0)
+    with Service(settings, die_at=die_at) as first:
+        click(first, REJECTION)
+        click(first, ADDITION)
+        assert first.wait_until_dead() == -9
+
+    with Service(settings) as second:
+        archive.wait_for_kept(4)
+        second.wait_for("service.ready")
+        assert second.stop() == 0
+
+    assert_one_version(archive)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["database kept", "database lost"])
+def test_a_kill_while_corrections_wait_loses_none(
+    read: Callable[[float], Settings], archive: ReceivingArchive, is_lost: bool
+) -> None:
+    settings = read(3.0)
+    with Service(settings) as first:
+        click(first, REJECTION)
+        click(first, ADDITION)
+        first.kill()
+    if is_lost:
+        for path in settings.storage.directory.glob("engine.sqlite*"):
+            path.unlink()
+
+    with Service(settings) as second:
+        archive.wait_for_kept(4)
+        second.wait_for("study.finished")
+        assert waiting(second)["corrections"] == 0
+        assert second.stop() == 0
+
+    assert_one_version(archive)
+
+
+def test_corrections_wait_for_whichever_worker_lives(
+    tmp_path: Path, postgres: Postgres, archive: ReceivingArchive
+) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=archive.port, corrections_seconds=2.0)
+    settings = on_database(settings, postgres.url)
+    with ExitStack() as processes:
+        started = [
+            Service(settings, only="listener"),
+            Service(settings, only="worker", executor="worker-0"),
+            Service(settings, only="worker", executor="worker-1"),
+            Service(settings, only="sender"),
+        ]
+        listener, doomed, _, _ = (processes.enter_context(service) for service in started)
+        assert peers.send(READ, port=listener.dicom_port) == 0
+        archive.wait_for_kept(2)
+        six_clicks(doomed)
+        doomed.kill()
+        archive.wait_for_kept(4)
+
+        peers.wait_until(lambda: waiting(listener)["corrections"] == 0, what="all corrections left")
+        assert_one_version(archive)
