@@ -208,8 +208,9 @@ def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> RadiographRea
 def _status(options: argparse.Namespace) -> int:
     from node.commands.operate import render, status
 
-    content = status(config.load(options.settings))
-    print(json.dumps(content, indent=2) if options.json else render(content))
+    settings = config.load(options.settings)
+    content = status(settings)
+    print(json.dumps(content, indent=2) if options.json else render(content, zone=settings.site.zone))
     return 0
 
 

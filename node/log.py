@@ -110,6 +110,7 @@ EVENTS: Final = {
     "commitment.refused": "a commitment report fits no request or could not be stored; its sender got an error status",
     "destination.down": "a destination does not answer; its queue waits, and one probe checks whether it is back",
     "destination.back": "a destination answers again; waiting outputs are sent",
+    "destination.examined": "an administrator asked a destination whether it answers; nothing was sent",
     "order.kept": "an order is synced on disk, or was removed because it was cancelled; its sender got AA",
     "patient.held": "an ADT^A08 or ADT^A40, `kind`, has another name than the films of a study; it waits for a person",
     "patient.updated": "a study follows an ADT^A08 or ADT^A40, `kind`: objects of the old identity are rejected",

@@ -10,7 +10,20 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, login, looks, pages, problems, questions, replies, review, submit, uploads
+from node.web import (
+    api,
+    corrections,
+    login,
+    looks,
+    pages,
+    problems,
+    questions,
+    replies,
+    review,
+    submit,
+    system,
+    uploads,
+)
 from node.web.access import Access
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
@@ -49,6 +62,8 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(pages.router)
     application.include_router(review.router)
     application.include_router(uploads.router)
+    application.include_router(system.router)
+    application.include_router(system.api)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.router)
     application.router.routes.extend(login.routes(access) if access is not None else ())

@@ -179,6 +179,7 @@ def render(
         "user": name_of(request),
         "has_session": user is not None and user.means == "session",
         "csrf_token": "" if user is None else user.csrf_token,
+        "troubles": parts.troubles(),
     }
     return _templates().TemplateResponse(
         request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}

@@ -16,13 +16,12 @@ from node import metrics
 from node.answers.questions import Topic, understand
 from node.config import Settings
 from node.domain import Delivery, DeliveryState, FindingState
-from node.jobs import parked
 from node.metrics import Metrics
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.outputs.kinds import OUTPUTS
 from node.read import prompts
-from node.store.ledger import Ledger
+from node.store.ledger import Ledger, open_ledger
 from node.store.spool import Spool
 from node.web import application, shown, words
 from node.web.look_files import Looks
@@ -72,7 +71,7 @@ def _with_user(application: ASGIApp, user: str) -> ASGIApp:
 
 
 def in_ledger(settings: Settings, change: Callable[[Ledger], None]) -> None:
-    with parked.open_ledger(settings) as ledger:
+    with open_ledger(settings.storage) as ledger:
         change(ledger)
 
 
