@@ -41,6 +41,7 @@ EVENTS: Final = {
     "page.failed": "an HTTP page failed or took too long; `reason` says which and why",
     "access.closed": "nobody can sign in on this address: only /metrics, /live and /ready are served",
     "access.refused": "a request to a page or the API was refused; `reason` says why, `times` counts repetitions",
+    "access.denied": "a user asked for what the role does not allow; `reason` is the route",
     "session.begun": "a user signed in",
     "session.refused": "a user did not sign in; `reason` says why; an unknown user is not named",
     "session.ended": "a user signed out",

@@ -19,7 +19,7 @@ from node import config, log
 from node.checks import Check, CheckState, run_check
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
-from node.errors import InputError, NodeError
+from node.errors import ConfigError, InputError, NodeError
 from node.health.certificates import check_certificates
 from node.health.clock import check_clock
 from node.health.destinations import examine
@@ -30,7 +30,7 @@ from node.read.manifest import Threshold, read_thresholds
 from node.settings.destinations import DestinationSettings
 from node.store import lookup
 from node.store.lookup import Overview
-from node.web import pages
+from node.web import pages, passwords
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import name_of
@@ -112,7 +112,18 @@ def show_settings(parts: Parts, request: Request) -> Response:
     return pages.render(parts, request, "settings.html", {"settings": config.render(_in_force(parts))})
 
 
-@api.post("/destinations/{name}/echo", responses=responses(404, 422))
+@router.get("/users")
+def show_users(parts: Parts, request: Request) -> Response:
+    """Show who may sign in, and what each of them may do."""
+    http = parts.settings.http
+    try:
+        users = {} if http.password_file is None else passwords.users_in(http.password_file)
+    except ConfigError as error:
+        return pages.refuse(parts, request, 503, str(error), back="/system")
+    return pages.render(parts, request, "users.html", {"http": http, "users": dict(sorted(users.items()))})
+
+
+@api.post("/destinations/{name}/echo", responses=responses(403, 404, 422))
 def echo(
     parts: Parts, request: Request, name: Annotated[str, Path(max_length=200, description="of the destination")]
 ) -> Echo:

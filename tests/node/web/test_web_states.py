@@ -26,7 +26,7 @@ from node.store.spool import Spool
 from node.web import application, shown, words
 from node.web.look_files import Looks
 from node.web.parts import WebParts
-from node.web.users import User
+from node.web.users import Role, User
 from tests.support import films, samples
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
@@ -63,7 +63,7 @@ def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
 def _with_user(application: ASGIApp, user: str) -> ASGIApp:
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            known = User(name=user, means="session", host="127.0.0.1", csrf_token="a token")
+            known = User(name=user, means="session", host="127.0.0.1", csrf_token="a token", role=Role.ADMINISTRATOR)
             scope.setdefault("state", {}).update({"user": known} if user else {})
         await application(scope, receive, send)
 
