@@ -212,8 +212,9 @@ def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> RadiographRea
 def _status(options: argparse.Namespace) -> int:
     from node.commands.operate import render, status
 
-    content = status(config.load(options.settings))
-    print(json.dumps(content, indent=2) if options.json else render(content))
+    settings = config.load(options.settings)
+    content = status(settings)
+    print(json.dumps(content, indent=2) if options.json else render(content, zone=settings.site.zone))
     return 0
 
 
@@ -321,12 +322,19 @@ def _abandon(options: argparse.Namespace) -> int:
 
 def _password(options: argparse.Namespace) -> int:
     from node.commands import password
+    from node.web.users import Role
 
+    if options.list == bool(options.user):
+        raise InputError("name a user, or --list; one of the two")
+    if options.list:
+        print("\n".join(password.listed(options.file)))
+        return 0
     if options.remove:
         password.remove(options.file, options.user)
+        done = f"{options.user} is removed"
     else:
-        password.change(options.file, options.user)
-    print(f"{options.file}: {options.user} {'is removed' if options.remove else 'has a new password'}")
+        done = password.change(options.file, options.user, role=options.role and Role(options.role))
+    print(f"{options.file}: {done}")
     return 0
 
 

@@ -6,6 +6,7 @@ program reads a settings file or the environment.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -44,6 +45,9 @@ ZONE_IS_LEFT = (
     "site.timezone is UTC, as nobody has set it: films that state no offset seem to be taken in UTC; "
     "name the zone of the site, such as Europe/Berlin, or Etc/UTC if it is UTC"
 )
+HIDDEN: Final = "***"
+"""Replaces a password, key or token where settings are shown."""
+_IS_SECRET: Final = re.compile(r"password|passphrase|secret|token|credential|(^|_)key$", re.IGNORECASE)
 ENGINES = ("onnx", "onnx-cuda", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "onnx-cuda", "torch-cuda")
 LOG_FORMATS = ("auto", "json", "console")
@@ -312,14 +316,21 @@ def servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
 
 
 def render(settings: Settings) -> str:
-    """Write the effective settings as TOML, defaults included, without the password of a database."""
+    """Write the effective settings as TOML, defaults included, without passwords, keys and tokens."""
     storage = replace(settings.storage, database_url=without_password(settings.storage.database_url))
     return tomli_w.dumps(asdict(replace(settings, storage=storage), dict_factory=_as_toml))
 
 
 def _as_toml(values: list[tuple[str, object]]) -> dict[str, object]:
-    """Leave out what is not set, which TOML cannot express, and empty lists; write paths as texts."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in values if value not in (None, ())}
+    """Leave out what is not set, which TOML cannot express, and empty lists; write paths as texts, and no secret."""
+    return {key: _shown(key, value) for key, value in values if value not in (None, ())}
+
+
+def _shown(key: str, value: object) -> object:
+    """Return a value for display. Our own secrets stand in files; a package's destination may have some of its own."""
+    if isinstance(value, Path):
+        return str(value)
+    return HIDDEN if isinstance(value, str) and value and _IS_SECRET.search(key) else value
 
 
 def _needed(table: Mapping[str, object]) -> Iterator[str]:

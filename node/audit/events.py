@@ -142,6 +142,8 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "association.refused": _alert(_NODE_AUTHENTICATION, MINOR, Party.REFUSED, ("caller", "called_ae", "tls")),
     "order.refused": _alert(_NODE_AUTHENTICATION, MINOR, Party.REFUSED, ("caller", "tls")),
     "access.refused": _alert(_RESTRICTED, MINOR, Party.REFUSED),
+    "access.denied": _alert(_RESTRICTED, MINOR, Party.USER),
+    "destination.examined": _alert(_RESTRICTED, SUCCESS, Party.USER),
     "caller.unresolved": _alert(_NETWORK, MINOR),
     "certificate.reloaded": _alert(_SECURITY, SUCCESS),
     "certificate.refused": _alert(_SECURITY, MINOR),

@@ -13,6 +13,7 @@ from node.domain import Box
 from node.errors import InputError
 from node.outputs.kinds import DEFAULT_OUTPUTS, OUTPUTS, in_order
 
+ROLES: Final = ("reader", "administrator")
 READER_HELP: Final = "the network: chex, the name of an installed reader, or package.module:function"
 
 
@@ -157,8 +158,10 @@ def zone(name: str) -> ZoneInfo:
 def add_password(password: argparse.ArgumentParser, *, run: object) -> None:
     """Add the arguments of `password`."""
     password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
-    password.add_argument("user", metavar="USER")
+    password.add_argument("user", nargs="?", metavar="USER")
     password.add_argument("--remove", action="store_true", help="remove the user")
+    password.add_argument("--role", choices=ROLES, help="what the user may do; of a known user only this changes")
+    password.add_argument("--list", action="store_true", help="list the users with their roles")
     password.set_defaults(run=run)
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypedDict
+from zoneinfo import ZoneInfo
 
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
 from node.errors import InputError
-from node.jobs import gathering, processes
-from node.jobs.executor import Client
-from node.jobs.parked import open_ledger
+from node.jobs import processes
 from node.net import callers
 from node.orders.store import OrderStore
-from node.store import database
-from node.store.spool import Spool
+from node.store import database, received
+from node.store.ledger import open_ledger
 
 
 class Status(TypedDict):
@@ -28,6 +29,7 @@ class Status(TypedDict):
     not_delivered: int
     corrections: dict[str, dict[str, object]]
     deliveries: dict[str, dict[str, int]]
+    paused: dict[str, dict[str, str]]
     abandoned: dict[str, int]
     orders: dict[str, int]
     conflicts: list[dict[str, str]]
@@ -38,9 +40,9 @@ class Status(TypedDict):
 
 def status(settings: Settings) -> Status:
     """Return the state of a node (design §8)."""
-    with open_ledger(settings) as ledger:
+    with open_ledger(settings.storage) as ledger:
         running = processes.states(settings.storage, settings.http)
-        studies, delayed, counts = ledger.study_counts(), ledger.delayed_destinations(), ledger.delivery_counts()
+        studies, pauses, counts = ledger.study_counts(), ledger.pauses(), ledger.delivery_counts()
         parked, undelivered = [asdict(work) for work in ledger.parked()], ledger.undelivered_count()
         corrections = _corrections(settings)
     return {
@@ -52,13 +54,18 @@ def status(settings: Settings) -> Status:
         "deliveries": {
             destination.name: {
                 **{str(state): counts.get((destination.name, state), 0) for state in DELIVERY_STATES},
-                "paused": destination.name in delayed,
+                "paused": destination.name in pauses,
             }
             for destination in settings.destinations
         },
+        "paused": {
+            destination.name: {"since": datetime.fromtimestamp(pause.since, UTC).isoformat(), "reason": pause.reason}
+            for destination in settings.destinations
+            if (pause := pauses.get(destination.name)) is not None
+        },
         "abandoned": {name: count for (name, state), count in counts.items() if state == DeliveryState.ABANDONED},
         "orders": OrderStore(settings.storage.directory).counts(),
-        "conflicts": _conflicts(Spool(settings.storage.directory)),
+        "conflicts": _conflicts(settings.storage.directory),
         "refused_callers": [
             {**asdict(caller), "settings": callers.settings_for(caller)}
             for caller in callers.read_all(settings.storage.directory)
@@ -79,7 +86,7 @@ def abandon(settings: Settings, destination: str, *, force: bool = False) -> int
             f"{destination}: is still in the settings; remove it there and reload the settings first,"
             " or add --force to end what waits for it now"
         )
-    with open_ledger(settings) as ledger:
+    with open_ledger(settings.storage) as ledger:
         if not any(name == destination for name, _ in ledger.delivery_counts()):
             raise InputError(f"{destination}: there are no deliveries to it; `node status` shows what is parked")
         return ledger.abandon(destination)
@@ -87,6 +94,13 @@ def abandon(settings: Settings, destination: str, *, force: bool = False) -> int
 
 def _corrections(settings: Settings) -> dict[str, dict[str, object]]:
     """Return by study how many corrections wait, and when they leave; only of studies for which that is queued."""
+    if not any(settings.storage.directory.glob("studies/*/corrections")):
+        return {}
+    # DBOS and pydicom, whose import takes longer than all else that this command does.
+    from node.jobs import gathering
+    from node.jobs.executor import Client
+    from node.store.spool import Spool
+
     spool = Spool(settings.storage.directory)
     with closing(Client(database.open_executor_database(settings.storage))) as client:
         studies = sorted(set(client.gathering().values())) if client.is_known else []
@@ -106,17 +120,21 @@ def _corrections(settings: Settings) -> dict[str, dict[str, object]]:
     }
 
 
-def _conflicts(spool: Spool) -> list[dict[str, str]]:
+def _conflicts(directory: Path) -> list[dict[str, str]]:
     """Return every object that has other pixels than the stored one with its UID, and its file."""
     return [
-        {"study": study_uid, "sop_instance_uid": instance.sop_instance_uid, "file": str(instance.path)}
-        for study_uid in spool.studies()
-        for instance in spool.conflicts(study_uid)
+        {
+            "study": instance.study_uid,
+            "sop_instance_uid": instance.sop_instance_uid,
+            "file": str(instance.path),
+        }
+        for folder in sorted(directory.glob("studies/*/conflicts"))
+        for instance in received.instances(received.listed(folder))
     ]
 
 
-def render(content: Status) -> str:
-    """Render the state as plain lines."""
+def render(content: Status, *, zone: ZoneInfo) -> str:
+    """Render the state as plain lines, with times in a zone."""
     lines = [f"ready: {'yes' if content['ready'] else 'no'}"]
     lines += [f"studies {state}: {count}" for state, count in content["studies"].items()]
     if content["not_delivered"]:
@@ -130,7 +148,8 @@ def render(content: Status) -> str:
         answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else "not ready"
         lines.append(f"process {name}: {answer}")
     for name, counts in content["deliveries"].items():
-        lines.append(f"destination {name}: " + ", ".join(f"{state} {count}" for state, count in counts.items()))
+        told = ", ".join(f"{state} {counts[state]}" for state in DELIVERY_STATES)
+        lines.append(f"destination {name}: {told}{_pause(content['paused'].get(name), zone)}")
     lines += [f"destination {name}: abandoned {count}" for name, count in content["abandoned"].items()]
     lines += [f"orders {priority}: {count}" for priority, count in content["orders"].items()]
     for conflict in content["conflicts"]:
@@ -138,7 +157,7 @@ def render(content: Status) -> str:
             f"conflict {conflict['study']}: {conflict['sop_instance_uid']} came with other pixels, {conflict['file']}"
         )
     for caller in content["refused_callers"]:
-        lines += _refused(caller)
+        lines += _refused(caller, zone)
     lines += [
         f"damaged database: {path}, a new one was built; remove the file after you have examined it"
         for path in content["damaged_databases"]
@@ -148,11 +167,22 @@ def render(content: Status) -> str:
     return "\n".join(lines)
 
 
-def _refused(caller: dict[str, object]) -> Iterator[str]:
+def _pause(pause: dict[str, str] | None, zone: ZoneInfo) -> str:
+    """Say since when a destination accepts nothing, and why; blank if it does."""
+    if pause is None:
+        return ""
+    return f"; paused since {_local(pause['since'], zone)}: {pause['reason'] or 'see the log'}"
+
+
+def _local(moment: str, zone: ZoneInfo) -> str:
+    return f"{datetime.fromisoformat(moment).astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
+
+
+def _refused(caller: dict[str, object], zone: ZoneInfo) -> Iterator[str]:
     """Say which caller was refused, and which lines of the settings would admit it."""
     titles = f"{caller['calling_aet'] or 'unknown'} at {caller['host']}, calling {caller['called_aet'] or 'no title'}"
     times = "once" if caller["times"] == 1 else f"{caller['times']} times"
-    yield f"refused {titles}: {caller['reason']}, {times}, last at {caller['at']}"
+    yield f"refused {titles}: {caller['reason']}, {times}, last at {_local(str(caller['at']), zone)}"
     if caller["settings"]:
         yield "  these lines of node.toml would admit it:"
         yield from (f"    {line}" for line in str(caller["settings"]).splitlines())

@@ -1,4 +1,4 @@
-"""Writes the password file of the pages: adds a user, changes a password, removes a user."""
+"""Writes the password file of the pages: adds a user, changes a password or a role, removes a user; lists them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,32 @@ from pathlib import Path
 
 from node.errors import InputError
 from node.web import passwords
+from node.web.users import Role
 
 
-def change(path: Path, user: str) -> None:
+def change(path: Path, user: str, *, role: Role | None = None) -> str:
     """Set a password to what is typed twice, or to the first line of a standard input that is no terminal.
 
-    Raises InputError.
+    role: of a new user; for a known one only the role changes
+    Returns what was done. Raises InputError.
     """
+    if role is not None and path.exists() and user in passwords.users_in(path):
+        with _naming(path):
+            passwords.set_role(path, user, role)
+        return f"{user} is {_called(role)} now"
     password = _typed() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     with _naming(path):
-        passwords.set_password(path, user, password)
+        given = passwords.set_password(path, user, password, role=role)
+    return f"{user} has a new password, and is {_called(given)}"
+
+
+def listed(path: Path) -> list[str]:
+    """Return a line for each user. Raises ConfigError for a file that cannot be read."""
+    return [f"{user}: {role}" for user, role in sorted(passwords.users_in(path).items())]
+
+
+def _called(role: Role) -> str:
+    return "an administrator" if role is Role.ADMINISTRATOR else "a reader"
 
 
 def remove(path: Path, user: str) -> None:

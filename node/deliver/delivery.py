@@ -23,7 +23,7 @@ from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, RetryLater, where
 from node.metrics import Metrics
 from node.settings.destinations import DestinationSettings, DicomDestination
-from node.store import sent_answers
+from node.store import damage, sent_answers
 from node.store.ledger import DeliveryRecord, Ledger, is_away
 from node.store.spool import Spool
 
@@ -112,6 +112,7 @@ class Sending:
         if record is not None and record.state is DeliveryState.PARKED:
             return {"outcome": "parked"}
         self.metrics.damaged.labels("output").inc()
+        damage.note(self.spool.directory, "output")
         log.get().error(
             "output.damaged", study=delivery.study_uid, sop_instance_uid=delivery.sop_instance_uid, kind=delivery.kind
         )

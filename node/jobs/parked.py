@@ -11,8 +11,8 @@ from node.domain import Delivery, is_uid
 from node.errors import InputError
 from node.jobs import gathering, held_updates
 from node.jobs.executor import Client
-from node.store import database, files
-from node.store.ledger import Ledger
+from node.store import database
+from node.store.ledger import Ledger, open_ledger
 from node.store.open_spool import spool_of
 from node.store.spool import Spool
 
@@ -71,7 +71,10 @@ def decide_updates(settings: Settings, study_uids: Sequence[str], *, is_accepted
 @contextmanager
 def _parked_work(settings: Settings) -> Iterator[tuple[Ledger, Client]]:
     """Open what is needed to queue parked work again. Raises InputError before the node's first start."""
-    with open_ledger(settings) as ledger, closing(Client(database.open_executor_database(settings.storage))) as client:
+    with (
+        open_ledger(settings.storage) as ledger,
+        closing(Client(database.open_executor_database(settings.storage))) as client,
+    ):
         if not client.is_known:
             raise InputError("this node has never run; start it with `node serve`")
         yield ledger, client
@@ -103,11 +106,3 @@ def _retry_deliveries(deliveries: Sequence[Delivery], ledger: Ledger, client: Cl
         client.run_delivery(delivery)
         ledger.unpark_delivery(delivery)
     return len(deliveries)
-
-
-@contextmanager
-def open_ledger(settings: Settings) -> Iterator[Ledger]:
-    """Open the ledger. Raises InputError before the node's first start, NodeError when the ledger is damaged."""
-    files.require_started(settings.storage.directory)
-    with database.naming_damage(settings.storage), closing(Ledger(database.open_ledger(settings.storage))) as ledger:
-        yield ledger

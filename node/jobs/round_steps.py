@@ -26,7 +26,7 @@ from node.outputs.writers import for_destination
 from node.pipeline import Pipeline, RoundOutputs
 from node.rounds.planned import Round, known_to
 from node.settings.destinations import DestinationSettings
-from node.store import received, sent_answers
+from node.store import damage, received, sent_answers
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
@@ -275,6 +275,7 @@ class Steps:
 
     def _tell_damaged(self, study_uid: str, file: str) -> None:
         self.metrics.damaged.labels("film").inc()
+        damage.note(self.pipeline.spool.directory, "film")
         log.get().error("film.damaged", study=study_uid, sop_instance_uid=sop_instance_uid_of(file))
 
     def _rewrite(self, study_uid: str) -> None:

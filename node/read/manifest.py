@@ -69,6 +69,35 @@ def read_threshold_changes(directory: Path) -> str:
     return "; ".join(change.described for change in reversed(history))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """From which probability a finding is present; 1 if the model leaves it out.
+
+    is_measured: whether it was measured on films of people
+    """
+
+    prompt: str
+    value: float
+    is_measured: bool
+
+
+def read_thresholds(directory: Path, prompts: PromptSet, *, reader: str = CHEX) -> tuple[Threshold, ...]:
+    """Read the thresholds of the pathologies that are asked about; none for another network than ChEX.
+
+    Raises InputError if the manifest cannot be read.
+    """
+    if reader != CHEX:
+        return ()
+    from models.reading.decision import is_trusted
+
+    decisions = _read(directory).decisions
+    keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
+    return tuple(
+        Threshold(prompt=key, value=decisions.threshold(key), is_measured=is_trusted(decisions, key, "real"))
+        for key in keys
+    )
+
+
 def read_film_rule(directory: Path, *, reader: str = CHEX) -> FilmRule:
     """Read what a model needs of a film from its manifest; another network than ChEX says so itself.
 

@@ -23,6 +23,7 @@ from node.config import Settings
 from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
+from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.earlier_films import Patients
@@ -347,6 +348,8 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
         patients=Patients(character_set=settings.site.character_set),
         intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
         answerer=lambda: opened.answerer,
+        in_force=lambda: opened.shared.settings,
+        troubles=LastTroubles(lambda: troubles(settings, opened.shared.settings.destinations)),
     )
     with opening("http", settings.http.host, settings.http.port):
         http = HttpServer(
@@ -373,7 +376,7 @@ def _snapshot(opened: _Opened) -> Snapshot:
 
 
 def _counts(settings: Settings, ledger: Ledger) -> Counts:
-    delayed, uncommitted = ledger.delayed_destinations(), ledger.uncommitted()
+    delayed, uncommitted = ledger.pauses(), ledger.uncommitted()
     names = [destination.name for destination in settings.destinations]
     return Counts(
         studies=ledger.study_counts(),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.settings.file import NOT_BLANK, between, setting
+from node.settings.file import NOT_BLANK, between, is_loopback, setting
 from node.settings.tls import TlsSettings
 
 
@@ -47,13 +46,5 @@ def unusable_audit(audit: AuditSettings) -> Iterator[str]:
             yield "audit.file: messages have no place to go; name a file, or a collector in audit.host, or both"
         if audit.tls is not None:
             yield "audit.tls: is for a collector; name it in audit.host, or remove the table"
-    elif audit.tls is None and not _is_loopback(audit.host):
+    elif audit.tls is None and not is_loopback(audit.host):
         yield "audit.host: messages would cross the network in clear; add [audit.tls] with the collector's ca"
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a host is this machine; other names may resolve to any address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

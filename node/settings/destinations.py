@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from node.hl7.character_sets import CODECS, DEFAULT
 from node.outputs import kinds
 from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.plugs import Table
-from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, Rule, between, one_of, setting
+from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, Rule, between, is_loopback, one_of, setting
 from node.settings.tls import TlsSettings
 
 _PEER_PORT = between(1, 65535)
@@ -184,12 +183,5 @@ def unsafe_destination(destination: DestinationSettings) -> Iterator[str]:
     if isinstance(destination, DicomwebDestination) and not destination.is_secured:
         if destination.tls is not None:
             yield "tls: the url begins with http:, so no TLS is used; write https:"
-        if destination.token_file is not None and not _is_loopback(destination.host):
+        if destination.token_file is not None and not is_loopback(destination.host):
             yield "token_file: a token is sent over TLS only; write https: in the url"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

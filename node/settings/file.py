@@ -133,6 +133,14 @@ def _is_web_url(value: object) -> str | None:
     return None if good else "must be https://HOST:PORT/PATH or http://..., without user, password, ? and #"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine; other names may resolve to any address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def without_password(url: str) -> str:
     """Return a database URL without its password."""
     return re.sub(r"([?&]password=)[^&]*", r"\1***", re.sub(r"(://[^/@]*?:)[^/]*@", r"\1***@", url))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.settings.file import ADDRESS, HEADER_NAME, HOST_NAME, NOT_BLANK, between, setting
+from node.settings.file import ADDRESS, HEADER_NAME, HOST_NAME, NOT_BLANK, between, is_loopback, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +23,7 @@ class HttpSettings:
 
     hosts: names by which the node is reached, in addition to its address; a request for another name is refused
     trusted_proxy: addresses of reverse proxies, whose `user_header` names the user, if it is set
+    role_header: in which a proxy names the user's roles or groups; those of `administrator_roles` make an administrator
     """
 
     host: str = setting(NOT_BLANK, default="127.0.0.1")
@@ -32,17 +32,14 @@ class HttpSettings:
     password_file: Path | None = None
     trusted_proxy: tuple[str, ...] = setting(ADDRESS, default=())
     user_header: str = setting(HEADER_NAME, default="")
+    role_header: str = setting(HEADER_NAME, default="")
+    administrator_roles: tuple[str, ...] = setting(NOT_BLANK, default=())
     tls: HttpTlsSettings | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine reaches the port."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def knows_users(self) -> bool:
@@ -61,5 +58,9 @@ def unsafe_access(http: HttpSettings) -> Iterator[str]:
         yield "http.user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
     if http.trusted_proxy and not http.knows_users:
         yield "http.trusted_proxy: tells no users apart; name its http.user_header, or set http.password_file"
+    if http.role_header and not http.user_header:
+        yield "http.role_header: is of a user whom the proxy names; name the http.user_header, too"
+    if bool(http.role_header) != bool(http.administrator_roles):
+        yield "http.administrator_roles: belong to http.role_header; set both or neither"
     if not http.is_local and http.password_file is not None and http.tls is None and not http.trusted_proxy:
         yield "http.password_file: passwords would cross the network in clear; add [http.tls], or http.trusted_proxy"

@@ -6,16 +6,19 @@ received and written, and the durable executor knows what is still to be done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Final
 
 import sqlalchemy as sa
 
+from node.config import StorageSettings
 from node.domain import CRITICAL, Delivery, DeliveryState
-from node.store import database
+from node.store import database, files
 from node.store.database import Database
+from node.store.pauses import Pause, pauses
 from node.store.reviews import Reviews
 from node.store.statistics import Statistics
 from node.store.tables import (
@@ -155,7 +158,7 @@ class Ledger:
         """Set a parked delivery back to waiting; does nothing if it is no longer parked."""
         is_parked = (DELIVERIES.c.id == delivery.id) & (DELIVERIES.c.state == DeliveryState.PARKED)
         with self._database.begin() as connection:
-            waiting = {"state": DeliveryState.WAITING, "attempts": 0, "reason": None}
+            waiting = {"state": DeliveryState.WAITING, "attempts": 0, "reason": None, "failed_at": None}
             connection.execute(sa.update(DELIVERIES).where(is_parked).values(waiting))
 
     def set_sent(self, delivery: Delivery, *, attempts: int, awaits_commitment: bool = False) -> bool:
@@ -282,20 +285,10 @@ class Ledger:
             rows = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns))
             return {(destination, state): count for destination, state, count in rows}
 
-    def delayed_destinations(self) -> set[str]:
-        """Return the destinations that have accepted nothing since a failed delivery that is still open.
-
-        The first failed attempt counts, and each that found the destination down. An object that is rejected again and
-        again, while others are accepted, does not make its destination delayed.
-        """
-        waits = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts > 0)
-        tried_again = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
-        failed = sa.func.max(sa.case((waits | tried_again, DELIVERIES.c.since)))
-        taken = sa.func.max(sa.case((DELIVERIES.c.state.in_(_TAKEN), DELIVERIES.c.since)))
-        by_destination = sa.select(DELIVERIES.c.destination).group_by(DELIVERIES.c.destination)
-        query = by_destination.having(failed >= sa.func.coalesce(taken, 0.0))
+    def pauses(self) -> Mapping[str, Pause]:
+        """Return the destinations that accept nothing now, as `pauses.pauses` does."""
         with self._database.connect() as connection:
-            return set(connection.execute(query).scalars())
+            return pauses(connection)
 
     def oldest_waiting_seconds(self) -> Mapping[str, float]:
         """Return the age of the oldest open study and delivery; 0 when nothing waits."""
@@ -363,6 +356,14 @@ class Ledger:
             return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
 
 
+@contextmanager
+def open_ledger(storage: StorageSettings) -> Iterator[Ledger]:
+    """Open the ledger. Raises InputError before the node's first start, NodeError when the ledger is damaged."""
+    files.require_started(storage.directory)
+    with database.naming_damage(storage), closing(Ledger(database.open_ledger(storage))) as ledger:
+        yield ledger
+
+
 def is_away(error: BaseException) -> bool:
     """Say whether an error is the database's own, which affects all work."""
     is_lost = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
@@ -392,6 +393,7 @@ def _row(delivery: Delivery, state: DeliveryState, *, attempts: int, reason: str
         "reason": reason,
         "created_at": now,
         "since": now,
+        "failed_at": now if state is DeliveryState.WAITING and attempts > 0 else None,
     }
 
 
@@ -405,7 +407,10 @@ def _change(
     is_down: bool = False,
 ) -> None:
     """Insert or update a row; an abandoned delivery stays abandoned."""
-    values: dict[str, object] = {"state": state, "attempts": attempts, "reason": reason}
+    values: dict[str, object] = {"state": state, "attempts": attempts}
+    if state is not DeliveryState.SENDING:  # while it is tried again, the reason of the last failure stands
+        fails = state is DeliveryState.WAITING and attempts > 0
+        values |= {"reason": reason, "failed_at": sa.func.coalesce(DELIVERIES.c.failed_at, _now()) if fails else None}
     if state is DeliveryState.SENT or attempts <= 1 or is_down:
         values["since"] = _now()
     if state is DeliveryState.PARKED:  # a retry by a person starts with a full number of attempts

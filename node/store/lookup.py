@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,6 +15,7 @@ from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.errors import NodeError
 from node.store import database
+from node.store.pauses import Pause, last_taken, pauses
 from node.store.reviews import ReviewRow
 from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES, has_parked, is_undelivered
 
@@ -129,6 +130,49 @@ def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[
     for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
         found[study_uid][destination] = reason
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What the tables hold of all studies and deliveries.
+
+    studies: number by state; deliveries: number by destination and state; oldest: when the oldest open study changed
+    pauses, taken: of destinations, as in `pauses`
+    """
+
+    studies: Mapping[str, int] = field(default_factory=dict)
+    deliveries: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    pauses: Mapping[str, Pause] = field(default_factory=dict)
+    taken: Mapping[str, float] = field(default_factory=dict)
+    oldest: datetime | None = None
+
+    @property
+    def parked(self) -> int:
+        """How many studies and deliveries wait for a person."""
+        deliveries = sum(count for (_, state), count in self.deliveries.items() if state == DeliveryState.PARKED)
+        return self.studies.get("parked", 0) + deliveries
+
+
+def overview(storage: StorageSettings) -> Overview:
+    """Count studies and deliveries, and look up which destinations are paused.
+
+    Raises NodeError when the database cannot be read.
+    """
+    with reading(storage) as connection:
+        if connection is None:
+            return Overview()
+        studies = connection.execute(sa.select(STUDIES.c.state, sa.func.count()).group_by(STUDIES.c.state))
+        pair = (DELIVERIES.c.destination, DELIVERIES.c.state)
+        deliveries = connection.execute(sa.select(*pair, sa.func.count()).group_by(*pair))
+        is_open = STUDIES.c.state.in_(("receiving", "reading"))
+        oldest = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(is_open)).scalar()
+        return Overview(
+            studies={state: count for state, count in studies},
+            deliveries={(name, state): count for name, state, count in deliveries},
+            pauses=pauses(connection),
+            taken=last_taken(connection),
+            oldest=None if oldest is None else _moment(oldest),
+        )
 
 
 def to_review(storage: StorageSettings) -> list[ReviewRow]:

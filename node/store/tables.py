@@ -37,6 +37,8 @@ DELIVERIES = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
     # When it was sent, first failed, or last found its destination down. Added to older files.
     sa.Column("since", sa.Float, nullable=False, server_default="0"),
+    # When its attempts began to fail, until it is sent or parked. Added to older files.
+    sa.Column("failed_at", sa.Float),
     # Whether the destination is to commit to it; how often it reported that it cannot keep the object.
     sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("commit_failures", sa.Integer, nullable=False, server_default="0"),

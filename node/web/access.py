@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
@@ -24,7 +25,7 @@ from node.settings.http import HttpSettings
 from node.web import origins
 from node.web.sessions import Session, Sessions, is_same_token, load_key
 from node.web.sign_in import Busy, SignIn
-from node.web.users import Means, User, is_user_name
+from node.web.users import Means, Role, User, is_user_name
 
 MACHINE_PATHS: Final = ("/metrics", "/live", "/ready")
 LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
@@ -175,12 +176,18 @@ class Access:
             if "authorization" in request.headers:
                 return await self._basic_user(request, self.sign_in)
             session = self.session_of(request)
-            return None if session is None else self._made(session.user, "session", request, owner=session.id)
+            return (
+                None
+                if session is None
+                else self._made(
+                    session.user, "session", request, role=self.sign_in.role(session.user), owner=session.id
+                )
+            )
         if self._settings.knows_users:
             return None
         if not origins.is_loopback(_peer(request)) or origins.is_forwarded(request.headers):
             raise Forbidden(403, "proxy", "a reverse proxy must be listed in http.trusted_proxy")
-        return self._made("", "local", request)
+        return self._made("", "local", request, role=Role.ADMINISTRATOR)
 
     def _proxy_user(self, names: list[str], request: Request) -> User:
         try:
@@ -189,7 +196,16 @@ class Access:
             name = ""
         if len(names) > 1 or not is_user_name(name):
             raise Forbidden(401, "proxy", "the header of the proxy names no user")
-        return self._made(name, "proxy", request)
+        return self._made(name, "proxy", request, role=self._proxy_role(request))
+
+    def _proxy_role(self, request: Request) -> Role:
+        """Return the role that the proxy gives; without `http.role_header` its users may do everything."""
+        settings = self._settings
+        if not settings.role_header:
+            return Role.ADMINISTRATOR
+        lines = request.headers.getlist(settings.role_header)
+        groups = {group.strip() for line in lines for group in (line, *re.split("[,;|]", line))}
+        return Role.ADMINISTRATOR if groups & set(settings.administrator_roles) else Role.READER
 
     async def _basic_user(self, request: Request, sign_in: SignIn) -> User:
         """RFC 7617. A browser is not asked for it, so a wrong password was sent by a program."""
@@ -211,11 +227,11 @@ class Access:
             raise Forbidden(429, "busy", detail, headers={"retry-after": seconds}) from busy
         if credential is None:
             raise Forbidden(401, "password", "user or password is wrong", headers=_challenge(request.headers))
-        return self._made(name, "password", request)
+        return self._made(name, "password", request, role=sign_in.role(name))
 
-    def _made(self, name: str, means: Means, request: Request, *, owner: str | None = None) -> User:
+    def _made(self, name: str, means: Means, request: Request, *, role: Role, owner: str | None = None) -> User:
         token = self.sessions.token(owner or f"{means}:{name}")
-        return User(name=name, means=means, host=self.host_of(request), csrf_token=token)
+        return User(name=name, means=means, host=self.host_of(request), csrf_token=token, role=role)
 
     def _check_token(self, request: Request, user: User) -> None:
         """Require the token of the user's pages, unless a program sends the request. Raises Forbidden."""

@@ -87,7 +87,7 @@ def show_study(parts: Parts, request: Request, uid: StudyUid) -> StudyDetail:
     return found
 
 
-@router.post("/studies/{uid}/retry", status_code=202, responses=responses(404, 422, 503))
+@router.post("/studies/{uid}/retry", status_code=202, responses=responses(403, 404, 422, 503))
 def retry_study(parts: Parts, request: Request, uid: StudyUid) -> Queued:
     """Queue the parked work of a study again."""
     try:

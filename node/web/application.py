@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
@@ -22,12 +22,14 @@ from node.web import (
     review,
     statistics,
     submit,
+    system,
     uploads,
 )
 from node.web.access import Access
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
 from node.web.problems import ProblemDocument
+from node.web.roles import require_role
 
 _BODIES: Final = {
     "/api/v1/instances": submit.MOST_BYTES,
@@ -47,6 +49,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
         docs_url=None,  # their scripts come from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(require_role)],
         # A variable of the environment would let FastAPI send traces, too; only `node.trace` does.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
@@ -63,6 +66,8 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(review.router)
     application.include_router(statistics.router)
     application.include_router(uploads.router)
+    application.include_router(system.router)
+    application.include_router(system.api)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.router)
     application.router.routes.extend(login.routes(access) if access is not None else ())

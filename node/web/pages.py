@@ -34,7 +34,7 @@ from node.web.parts import Parts, WebParts
 from node.web.shown_corrections import show_corrections
 from node.web.studies import Sent, StudyDetail, Worklist, header_of
 from node.web.study_outputs import StudyOutput
-from node.web.users import audit, name_of
+from node.web.users import audit, may_administer, name_of
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
@@ -181,6 +181,8 @@ def render(
         "user": name_of(request),
         "has_session": user is not None and user.means == "session",
         "csrf_token": "" if user is None else user.csrf_token,
+        "troubles": parts.troubles(),
+        "may_administer": may_administer(request),
     }
     return _templates().TemplateResponse(
         request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}

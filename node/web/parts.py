@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
 from node.config import Settings
+from node.health.troubles import Trouble
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.earlier_films import Patients
 from node.metrics import Metrics
@@ -57,6 +58,8 @@ class WebParts:
     rate: how many questions one user may ask, about any film: 30 at once, and two a second
     moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
+    in_force: the settings as the last reload left them; None: they are never reloaded
+    troubles: what is wrong with the node now; `health.troubles`
     """
 
     settings: Settings
@@ -73,6 +76,8 @@ class WebParts:
     rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
     moved: RateLimit = field(default_factory=lambda: RateLimit(burst=1, seconds=60.0))
     patients: Patients = field(default_factory=Patients)
+    in_force: Callable[[], Settings] | None = None
+    troubles: Callable[[], Sequence[Trouble]] = tuple
 
 
 def give(application: FastAPI, parts: WebParts) -> None:

@@ -1,4 +1,6 @@
-"""The file with users and the argon2id hashes of their passwords (RFC 9106), a `USER:HASH` line for each.
+"""The file with users, the argon2id hashes of their passwords (RFC 9106), and roles: lines `USER:HASH:ROLE`.
+
+A line without a role, as all were once, is of an administrator: then every user could do everything.
 
 A running node reads the file again when it has changed. A missing file and a line that cannot be understood let nobody
 in. A hash with other parameters than the library's present ones is replaced at the next correct password.
@@ -14,6 +16,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +27,30 @@ from node import log
 from node.config import Settings
 from node.errors import ConfigError, InputError
 from node.store import files
-from node.web.users import is_user_name
+from node.web.users import Role, is_user_name
 
 _FEWEST_CHARACTERS: Final = 12
 _MOST_BYTES: Final = 1024
+_FORM: Final = f"is not USER:HASH or USER:HASH:ROLE, with the role {' or '.join(Role)}"
 _MOST_FILE_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What the file says of a user; named_role: None if its line names none."""
+
+    hash: str
+    named_role: Role | None = None
+
+    @property
+    def role(self) -> Role:
+        """The user's role."""
+        return self.named_role or Role.ADMINISTRATOR
+
+    @property
+    def text(self) -> str:
+        """The line, after the user's name."""
+        return self.hash if self.named_role is None else f"{self.hash}:{self.named_role}"
 
 
 class PasswordFile:
@@ -39,41 +61,46 @@ class PasswordFile:
         self._hasher = PasswordHasher()
         self._nobody = _hash_of_nobody(self._hasher)
         self._stamp: files.Stamp = None
-        self._hashes: Mapping[str, str] = {}
+        self._entries: Mapping[str, Entry] = {}
         self._read()
 
     def credential(self, user: str) -> str | None:
         """Return a text that changes when the user's password does; None for an unknown user."""
         found = self._known().get(user)
-        return None if found is None else hashlib.sha256(found.encode()).hexdigest()[:16]
+        return None if found is None else hashlib.sha256(found.hash.encode()).hexdigest()[:16]
+
+    def role(self, user: str) -> Role:
+        """Return the role of a user; an unknown user has the lesser one."""
+        found = self._known().get(user)
+        return Role.READER if found is None else found.role
 
     def verify(self, user: str, password: str) -> bool:
         """Say whether a password is right; an unknown user takes the same time. Needs 64 MiB, and 0.1 s or so."""
         found = self._known().get(user) if _is_short(password) else None
         try:
-            self._hasher.verify(found or self._nobody, _normalized(password[:_MOST_BYTES]))
+            self._hasher.verify(self._nobody if found is None else found.hash, _normalized(password[:_MOST_BYTES]))
         except (VerificationError, InvalidHashError):
             return False
         if found is None:
             return False
-        if self._hasher.check_needs_rehash(found):
+        if self._hasher.check_needs_rehash(found.hash):
             with suppress(OSError):  # the file may be read-only
                 set_password(self._path, user, password, hasher=self._hasher)
         return True
 
-    def _known(self) -> Mapping[str, str]:
+    def _known(self) -> Mapping[str, Entry]:
         with self._changing:
             if files.stamp(self._path) != self._stamp and self._read():
                 log.get().info("passwords.reloaded")
-            return self._hashes
+            return self._entries
 
     def _read(self) -> bool:
         """Read the file; returns whether all of it was understood."""
         self._stamp = files.stamp(self._path)
         try:
-            self._hashes, wrong = _parse(_text(self._path))
+            self._entries, wrong = _parse(_text(self._path))
         except (OSError, UnicodeDecodeError) as error:
-            self._hashes, wrong = {}, [_complaint(error)]
+            self._entries, wrong = {}, [_complaint(error)]
         if wrong:
             log.get().error("passwords.refused", reason=", ".join(wrong[:10]))
         return not wrong
@@ -85,19 +112,28 @@ def check_file(settings: Settings) -> None:
         users_in(settings.http.password_file)
 
 
-def users_in(path: Path) -> int:
-    """Return how many users a file of passwords has. Raises ConfigError if it cannot be read, or has a wrong line."""
+def users_in(path: Path) -> Mapping[str, Role]:
+    """Return the users of a file of passwords with their roles.
+
+    Raises ConfigError if it cannot be read, or has a wrong line.
+    """
     try:
         users, wrong = _parse(_text(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"http.password_file: {path}: {_complaint(error)}; make it by `node password`"]) from error
     if wrong:
-        raise ConfigError([f"http.password_file: {path}: {', '.join(wrong)} is not USER:HASH; run `node password`"])
-    return len(users)
+        raise ConfigError([f"http.password_file: {path}: {', '.join(wrong)} {_FORM}; run `node password`"])
+    return {user: entry.role for user, entry in users.items()}
 
 
-def set_password(path: Path, user: str, password: str, *, hasher: PasswordHasher | None = None) -> None:
-    """Add a user or change the password. Raises InputError for a bad name or password, OSError for a bad file."""
+def set_password(
+    path: Path, user: str, password: str, *, role: Role | None = None, hasher: PasswordHasher | None = None
+) -> Role:
+    """Add a user or change the password; returns the user's role.
+
+    role: None leaves it as it is; a new user is a reader then, but the first administrator if the file has none
+    Raises InputError for a bad name or password, OSError for a bad file.
+    """
     if not is_user_name(user):
         raise InputError(f"{user!r} is no user name; use 1 to 128 printable characters without a colon")
     if len(password) < _FEWEST_CHARACTERS or not _is_short(password):
@@ -106,7 +142,24 @@ def set_password(path: Path, user: str, password: str, *, hasher: PasswordHasher
         )
     entry = (hasher or PasswordHasher()).hash(_normalized(password))
     with _changing_users(path) as users:
-        users[user] = entry
+        known = users.get(user)
+        named = role or (_first_role(users) if known is None else known.named_role)
+        users[user] = Entry(hash=entry, named_role=named)
+        return users[user].role
+
+
+def set_role(path: Path, user: str, role: Role) -> None:
+    """Change the role of a user. Raises InputError for an unknown one, OSError for a bad file."""
+    with _changing_users(path) as users:
+        if user not in users:
+            raise InputError(f"{path}: there is no user {user}; see its lines")
+        users[user] = replace(users[user], named_role=role)
+
+
+def _first_role(users: Mapping[str, Entry]) -> Role:
+    """Return the role of a new user: somebody must be an administrator."""
+    has_administrator = any(entry.role is Role.ADMINISTRATOR for entry in users.values())
+    return Role.READER if has_administrator else Role.ADMINISTRATOR
 
 
 def remove_user(path: Path, user: str) -> None:
@@ -117,15 +170,15 @@ def remove_user(path: Path, user: str) -> None:
 
 
 @contextmanager
-def _changing_users(path: Path) -> Iterator[dict[str, str]]:
+def _changing_users(path: Path) -> Iterator[dict[str, Entry]]:
     """Read all users, and write them back when the block ends; one process at a time."""
     with files.lock(path.with_name(f".{path.name}.lock")):
         owner = path.stat() if path.exists() else None
         users, wrong = _parse(_text(path)) if owner is not None else ({}, [])
         if wrong:
-            raise InputError(f"{path}: {', '.join(wrong)} is not USER:HASH; correct or remove it")
+            raise InputError(f"{path}: {', '.join(wrong)} {_FORM}; correct or remove it")
         yield users
-        files.write(path, "".join(f"{user}:{entry}\n" for user, entry in users.items()).encode())
+        files.write(path, "".join(f"{user}:{entry.text}\n" for user, entry in users.items()).encode())
         if owner is not None and os.geteuid() == 0:  # the file stays readable for the user of the node
             os.chown(path, owner.st_uid, owner.st_gid)
 
@@ -138,15 +191,17 @@ def _hash_of_nobody(hasher: PasswordHasher) -> str:
     return f"$argon2id$v=19$m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}${salt}${result}"
 
 
-def _parse(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the users with their hashes, and which lines are wrong."""
-    users, wrong = {}, []
+def _parse(text: str) -> tuple[dict[str, Entry], list[str]]:
+    """Return the users, and which lines are wrong."""
+    users, wrong = dict[str, Entry](), list[str]()
     for number, line in enumerate(text.splitlines(), 1):
-        user, colon, entry = line.strip().partition(":")
+        user, colon, rest = line.strip().partition(":")
         if not user and not colon:
             continue
-        if is_user_name(user) and entry.startswith("$argon2id$") and user not in users:
-            users[user] = entry
+        hashed, has_role, role = rest.partition(":")
+        is_good = hashed.startswith("$argon2id$") and (not has_role or role in tuple(Role))
+        if is_user_name(user) and is_good and user not in users:
+            users[user] = Entry(hash=hashed, named_role=Role(role) if has_role else None)
         else:
             wrong.append(f"line {number}")
     return users, wrong

@@ -17,6 +17,7 @@ from typing import Final
 
 from node.web.passwords import PasswordFile
 from node.web.rate import RateLimit, network_of
+from node.web.users import Role
 
 _MOST_WAITING: Final = 16
 _MOST_REMEMBERED: Final = 128
@@ -45,6 +46,10 @@ class SignIn:
     def credential(self, user: str) -> str | None:
         """Return a text that changes when the user's password does; None for an unknown user."""
         return self._users.credential(user)
+
+    def role(self, user: str) -> Role:
+        """Return the role of a user."""
+        return self._users.role(user)
 
     async def check(self, user: str, password: str, *, host: str, is_repeated: bool = False) -> str | None:
         """Return the user's credential if the password is right, else None.

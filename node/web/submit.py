@@ -161,13 +161,13 @@ router = APIRouter(prefix="/api/v1", tags=["submit"])
     "/instances",
     response_class=Response,
     openapi_extra=_BODY,
-    responses={**responses(415, 422, 503), **_ANSWERS},
+    responses={**responses(403, 415, 422, 503), **_ANSWERS},
 )
 @router.post(
     "/dicomweb/studies",
     response_class=Response,
     openapi_extra=_BODY,
-    responses={**responses(415, 422, 503), **_ANSWERS},
+    responses={**responses(403, 415, 422, 503), **_ANSWERS},
 )
 async def submit(
     parts: Parts,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
 from starlette.requests import HTTPConnection
@@ -36,6 +37,13 @@ _UID: Final = re.compile(r"[0-9.]{1,64}")
 _NAME: Final = re.compile(r"[^\s:](?:[^:]{0,126}[^\s:])?")
 
 
+class Role(StrEnum):
+    """What a user may do: a reader looks, asks and corrects; an administrator also runs the node (`web.roles`)."""
+
+    READER = "reader"
+    ADMINISTRATOR = "administrator"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """Who sends a request. The name is empty for a user of this machine who needs no password.
@@ -48,6 +56,7 @@ class User:
     means: Means
     host: str
     csrf_token: str
+    role: Role
 
 
 def is_user_name(name: str) -> bool:
@@ -63,13 +72,18 @@ def user_of(connection: HTTPConnection) -> User:
     return user
 
 
-_NOBODY: Final = User(name="", means="local", host="", csrf_token="")
+_NOBODY: Final = User(name="", means="local", host="", csrf_token="", role=Role.ADMINISTRATOR)
 
 
 def _known(connection: HTTPConnection) -> User:
     """Return who sends a request, also for an application that is not protected."""
     user = connection.scope.get("state", {}).get("user")
     return user if isinstance(user, User) else _NOBODY
+
+
+def may_administer(connection: HTTPConnection) -> bool:
+    """Say whether who sends a request is an administrator."""
+    return _known(connection).role is Role.ADMINISTRATOR
 
 
 def name_of(connection: HTTPConnection) -> str:
@@ -80,6 +94,12 @@ def name_of(connection: HTTPConnection) -> str:
 def host_of(connection: HTTPConnection) -> str:
     """Return the network that a request counts for where requests are limited."""
     return network_of(_known(connection).host)
+
+
+def note_denied(connection: HTTPConnection, route: str) -> None:
+    """Log that a user may not do what was asked; route: method and path of the route, without what they name."""
+    user = _known(connection)
+    log.get().warning("access.denied", user=user.name, host=user.host, reason=route)
 
 
 def audit(

@@ -73,6 +73,14 @@ def test_every_command_is_known_here() -> None:
     assert {"serve", "read", "status"} <= set(node_commands())
 
 
+def test_status_comes_without_the_libraries_of_films_and_work() -> None:
+    program = "import json, sys; from node.commands import operate; print(json.dumps(list(sys.modules)))"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+
+    assert set(json.loads(done.stdout)) & LARGE == {"sqlalchemy"}
+
+
 @pytest.mark.parametrize("module", runnable())
 def test_help_and_version_need_no_large_library(module: str) -> None:
     said, imported = said_and_imported(module, "--version", "--help")

@@ -16,6 +16,7 @@ LAYERS = (
     {"commands"},
     {"service"},
     {"web"},
+    {"health"},
     {"jobs"},
     {"pipeline"},
     {"rounds"},
@@ -116,7 +117,10 @@ HOMES = {
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
-        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "reviews", "statistics", "tables")),
+        *(
+            f"node/store/{name}.py"
+            for name in ("database", "ledger", "lookup", "pauses", "reviews", "statistics", "tables")
+        ),
     ),
     "sqlite3": ("node/store/database.py",),
     "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),

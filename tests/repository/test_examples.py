@@ -14,9 +14,9 @@ from pydicom import dcmread
 
 from node import config, plugs
 from node.checks import CheckState
-from node.commands.doctor.destinations import check_destinations
 from node.config import Settings
 from node.errors import ConfigError
+from node.health.destinations import check_destinations
 from node.outputs.kinds import OUTPUTS
 from node.outputs.writers import write_objects
 from node.settings.destinations import TYPES

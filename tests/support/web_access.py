@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from argon2 import PasswordHasher
+from fastapi.routing import APIRoute, APIRouter
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.testclient import TestClient
 
 from node.net.callers import Refusals
@@ -28,7 +30,9 @@ PEER, PROXY = "10.0.0.7", "10.0.0.2"
 
 async def _who(request: Request) -> Response:
     user = user_of(request)
-    return JSONResponse({"name": user.name, "means": user.means, "host": user.host, "token": user.csrf_token})
+    return JSONResponse(
+        {"name": user.name, "means": user.means, "host": user.host, "token": user.csrf_token, "role": user.role}
+    )
 
 
 async def _film(request: Request) -> Response:
@@ -81,9 +85,10 @@ def opened(settings: HttpSettings, storage: Path) -> Iterator[Access]:
 
 
 def users_in(folder: Path, *names: str) -> Path:
-    """A password file in which all users have one password."""
+    """A password file in which all users have one password; a name may have a role behind a colon."""
     path = folder / "users"
-    path.write_text("".join(f"{name}:{_hash()}\n" for name in names), encoding="utf-8")
+    users = [name.partition(":") for name in names]
+    path.write_text("".join(f"{name}:{_hash()}{colon}{role}\n" for name, colon, role in users), encoding="utf-8")
     return path
 
 
@@ -97,3 +102,14 @@ def sign_in(client: TestClient, user: str = "ada", password: str = PASSWORD, tar
     """Send the form of the login page as a browser does; the client keeps the cookie."""
     form = {"user": user, "password": password, "next": target}
     return client.post("/login", data=form, headers=BROWSER).status_code
+
+
+def routes_of(routes: Sequence[BaseRoute]) -> Iterator[str]:
+    """Method and path of each route, also of routers inside."""
+    for route in routes:
+        if isinstance(route, Route | APIRoute):
+            yield from (f"{method} {route.path}" for method in (route.methods or set()) - {"HEAD"})
+        elif isinstance(route, Mount):
+            yield f"GET {route.path}"
+        else:
+            yield from routes_of(cast(APIRouter, vars(route)["original_router"]).routes)

@@ -8,15 +8,15 @@ from typing import Final
 
 from node.checks import Check, run_check
 from node.commands.doctor.audit import check_audit
-from node.commands.doctor.certificates import check_certificates
-from node.commands.doctor.clock import check_clock
 from node.commands.doctor.database import check_database
-from node.commands.doctor.destinations import check_destinations
 from node.commands.doctor.model import check_model
 from node.commands.doctor.passwords import check_passwords
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import Settings
+from node.health.certificates import check_certificates
+from node.health.clock import check_clock
+from node.health.destinations import check_destinations
 
 _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {
     "storage": check_storage,

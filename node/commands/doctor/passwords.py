@@ -10,6 +10,7 @@ from node import command_for
 from node.checks import Check, fault, note, ok
 from node.config import Settings
 from node.web import passwords
+from node.web.users import Role
 
 _NAME: Final = "passwords"
 _ADD: Final = f"{command_for('node')} password"
@@ -21,10 +22,13 @@ def check_passwords(settings: Settings) -> Iterator[Check]:
     path = settings.http.password_file
     if path is None:
         return
-    count = passwords.users_in(path)
+    users = passwords.users_in(path)
+    count, administrators = len(users), sum(role is Role.ADMINISTRATOR for role in users.values())
     if not count:
         yield fault(_NAME, f"{path} has no user, so nobody can sign in; add one by {_ADD} {path} USER")
         return
+    if not administrators:
+        yield note(_NAME, f"{path} has no administrator; make one by {_ADD} {path} USER --role administrator")
     found = path.stat()
     mode = f"mode {found.st_mode & 0o7777:04o}"
     if found.st_mode & _OTHERS_WRITE:
@@ -37,4 +41,4 @@ def check_passwords(settings: Settings) -> Iterator[Check]:
             f"{path} belongs to user {found.st_uid}, and this command ran as {os.geteuid()}; run it as the user of the "
             "node to see whether the node may read it, and replace old hashes in it",
         )
-    yield ok(_NAME, f"{path} has {count} user{'' if count == 1 else 's'}")
+    yield ok(_NAME, f"{path} has {count} user{'' if count == 1 else 's'}, {administrators} of them administrators")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from node.checks import Check, fault, note, ok
+from node.checks import Check, CheckState, fault, note, ok
 from node.config import Settings, StorageSettings
+from node.health.room import check_room
 from node.jobs import processes
 from node.store import folder_probe
 from node.store.bucket import Bucket
 
 _NAME: Final = "storage"
-_MIB, _GIB = 2**20, 2**30
 _OTHERS: Final = 0o077
 """The permissions of a folder's or file's group and of everybody else."""
 
@@ -35,7 +34,9 @@ def check_storage(settings: Settings) -> Iterator[Check]:
     if complaint is not None:
         yield fault(_NAME, f"{storage.directory}: {complaint}")
         return
-    yield _room(storage)
+    room = check_room(storage)
+    usable = ok(_NAME, f"{storage.directory} can be written, synced, renamed and locked; {room.message}")
+    yield usable if room.state is CheckState.OK else room
     yield from _bucket(storage)
     yield from _access(storage.directory)
     yield from _processes(settings)
@@ -76,16 +77,6 @@ def _bucket(storage: StorageSettings) -> Iterator[Check]:
             yield ok("storage s3", f"{bucket.place}: objects can be put, read, listed and removed")
 
 
-def _room(storage: StorageSettings) -> Check:
-    free, reserve = shutil.disk_usage(storage.directory).free, storage.min_free_mib * _MIB
-    sizes = f"{_size(free)} free, storage.min_free_mib keeps {_size(reserve)}"
-    if free < reserve:
-        return fault(_NAME, f"{storage.directory} is full: {sizes}; films are refused until space is freed")
-    if free < 2 * reserve:
-        return note(_NAME, f"{storage.directory} is nearly full: {sizes}; free space or lower storage.keep_days")
-    return ok(_NAME, f"{storage.directory} can be written, synced, renamed and locked; {_size(free)} free")
-
-
 def _access(directory: Path) -> Iterator[Check]:
     found = directory.stat()
     if found.st_uid != os.geteuid():
@@ -118,7 +109,3 @@ def _remedy(directory: Path) -> str:
     return (
         f"give the node's user a folder of its own there (chown, chmod 700), or correct storage.directory {directory}"
     )
-
-
-def _size(count: float) -> str:
-    return f"{count / _GIB:.{0 if count >= 10 * _GIB else 1}f} GiB"

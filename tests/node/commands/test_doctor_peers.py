@@ -18,9 +18,9 @@ from pydicom.uid import ComprehensiveSRStorage
 
 from node.checks import Check, CheckState
 from node.commands.doctor.audit import check_audit
-from node.commands.doctor.certificates import check_certificates
-from node.commands.doctor.destinations import check_destinations
 from node.config import OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
+from node.health.certificates import check_certificates
+from node.health.destinations import check_destinations
 from node.net.tls import is_issued_by
 from node.settings.audit import AuditSettings
 from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination

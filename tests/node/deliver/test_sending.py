@@ -101,13 +101,13 @@ def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> 
     bench.archive.refuse(0xA700)
     busy = bench.sending.send(delivery, 1, time.time())
     bench.ledger.set_sent(replace(Delivery(**delivery), sop_instance_uid="1.2"), attempts=1)
-    assert bench.ledger.delayed_destinations() == set()
+    assert bench.ledger.pauses() == {}
     with bench.archive.down():
         down = bench.sending.send(delivery, 3, time.time())
 
     assert busy == {"outcome": "delayed", "wait": 1.0}
     assert down == {"outcome": "down", "wait": 4.0}
-    assert bench.ledger.delayed_destinations() == {"archive"}
+    assert set(bench.ledger.pauses()) == {"archive"}
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 1.0), (2, 2.0), (12, 2048.0), (13, 3600.0), (99, 3600.0)])

@@ -16,12 +16,12 @@ from pydicom.dataset import Dataset
 
 from models.contract import Question
 from node import config
-from node.commands.doctor.clock import check_clock
 from node.commands.doctor.report import passed
 from node.config import Settings, SiteSettings, StorageSettings
 from node.dicom.film_header import parse_header
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import Assessment, FindingState, Note, ReaderMark, Reason, Report
+from node.health.clock import check_clock
 from node.hl7.text import read
 from node.outputs import answers, oru, rejection, report_txt, wording
 from node.outputs.asked import AskedQuestion

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydicom.dataset import Dataset
@@ -274,7 +275,9 @@ def test_finish_sends_the_report_at_once(
 
     assert_one_version(archive)
     assert {study: found["waiting"] for study, found in seen["corrections"].items()} == {UID: 2}
-    assert f"corrections of {UID}: 2 wait, 2 of them change the report; they leave at " in render(seen)
+    assert f"corrections of {UID}: 2 wait, 2 of them change the report; they leave at " in render(
+        seen, zone=ZoneInfo("UTC")
+    )
     assert after["corrections"] == {}
     assert len(service.logged("corrections.finished")) == 2
 

@@ -13,10 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from node.config import Settings
-from node.jobs import parked
 from node.metrics import Metrics
 from node.outputs import report_json
 from node.store import sent_answers
+from node.store.ledger import open_ledger
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web import application
@@ -62,7 +62,7 @@ def spool(settings: Settings) -> Spool:
     )
     for folder in FOLDERS:
         (settings.storage.directory / "studies" / STUDY / folder).mkdir(exist_ok=True)
-    with parked.open_ledger(settings) as ledger:
+    with open_ledger(settings.storage) as ledger:
         ledger.set_study(STUDY, "finished")
     return spool
 

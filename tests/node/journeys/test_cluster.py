@@ -76,7 +76,7 @@ def test_three_processes_carry_one_film(postgres: Postgres, tmp_path: Path) -> N
         assert sorted(received.dataset.Modality for received in archive.kept) == ["PR", "SR"]
         assert now["ready"] is True
         assert now["processes"] == dict.fromkeys(ROLES, True)
-        assert "process sender: ready" in render(now)
+        assert "process sender: ready" in render(now, zone=settings.site.zone)
         assert depth == [("studies", 0, 0.0)]
         assert to_review == [1, 1], "each process has the count of the whole node"
         assert not listener.logged("model.opened") and not sender.logged("model.opened")

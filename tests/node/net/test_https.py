@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from node.checks import CheckState
-from node.commands.doctor.certificates import check_certificates
 from node.config import Settings, StorageSettings
 from node.errors import ConfigError
+from node.health.certificates import check_certificates
 from node.jobs import processes
 from node.jobs.processes import Process
 from node.net.http_limits import Limits

@@ -38,7 +38,7 @@ def test_a_conflict_is_reported_and_both_ports_are_served(tmp_path: Path) -> Non
             (conflict,) = said["conflicts"]
             assert conflict["study"] == film.StudyInstanceUID
             assert Path(conflict["file"]).is_file()
-            assert f"conflict {film.StudyInstanceUID}: {film.SOPInstanceUID}" in render(said)
+            assert f"conflict {film.StudyInstanceUID}: {film.SOPInstanceUID}" in render(said, zone=settings.site.zone)
             assert service.stop() == 0
         assert len(service.logged("study.finished")) == 1
         assert len(service.logged("study.submitted")) == 1

@@ -124,13 +124,13 @@ def test_a_destination_is_paused_while_a_delivery_awaits_a_retry(ledger: Ledger)
     ledger.add_delivery(delivery("down"))
     ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")
     ledger.add_delivery(delivery("up"))
-    assert ledger.delayed_destinations() == {"down"}
+    assert set(ledger.pauses()) == {"down"}
 
     ledger.set_delivery(delivery("down"), DeliveryState.SENDING, attempts=2)
-    assert ledger.delayed_destinations() == {"down"}
+    assert set(ledger.pauses()) == {"down"}
 
     ledger.set_delivery(delivery("down"), DeliveryState.SENT, attempts=2)
-    assert ledger.delayed_destinations() == set()
+    assert ledger.pauses() == {}
 
 
 def numbered(number: int) -> Delivery:
@@ -142,14 +142,14 @@ def test_a_later_success_keeps_a_destination_from_being_delayed(ledger: Ledger, 
     for number in (1, 2):
         ledger.add_delivery(numbered(number))
     ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=1, reason="refused")
-    assert ledger.delayed_destinations() == {"pacs"}
+    assert set(ledger.pauses()) == {"pacs"}
 
     ledger.set_sent(numbered(taken), attempts=1)
-    assert ledger.delayed_destinations() == set()
+    assert ledger.pauses() == {}
 
     ledger.set_delivery(numbered(refused), DeliveryState.SENDING, attempts=2)
     ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=2, reason="refused")
-    assert ledger.delayed_destinations() == set()
+    assert ledger.pauses() == {}
 
 
 @pytest.mark.parametrize(("taken", "failed"), [(1, 2), (2, 1)])
@@ -161,7 +161,7 @@ def test_a_failure_delays_a_destination_after_earlier_success(ledger: Ledger, ta
     ledger.set_delivery(numbered(failed), DeliveryState.SENDING, attempts=1)
     ledger.set_delivery(numbered(failed), DeliveryState.WAITING, attempts=1, reason="no answer")
 
-    assert ledger.delayed_destinations() == {"pacs"}
+    assert set(ledger.pauses()) == {"pacs"}
 
 
 def test_parked_work_that_fails_again_delays_its_destination(ledger: Ledger) -> None:
@@ -170,10 +170,10 @@ def test_parked_work_that_fails_again_delays_its_destination(ledger: Ledger) -> 
     ledger.set_sent(numbered(2), attempts=1)
 
     ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=0)
-    assert ledger.delayed_destinations() == set()
+    assert ledger.pauses() == {}
     ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="no answer")
 
-    assert ledger.delayed_destinations() == {"pacs"}
+    assert set(ledger.pauses()) == {"pacs"}
 
 
 def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
@@ -182,7 +182,7 @@ def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> Non
 
     ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=2, reason="no connection", is_down=True)
 
-    assert ledger.delayed_destinations() == {"pacs"}
+    assert set(ledger.pauses()) == {"pacs"}
 
 
 def test_a_ledger_without_times_of_attempts_is_taken_over(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_a_ledger_without_times_of_attempts_is_taken_over(tmp_path: Path) -> Non
         database.execute("ALTER TABLE deliveries DROP COLUMN since")
 
     with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
-        assert ledger.delayed_destinations() == {"pacs"}
+        assert set(ledger.pauses()) == {"pacs"}
         ledger.set_sent(numbered(2), attempts=1)
-        assert ledger.delayed_destinations() == set()
+        assert ledger.pauses() == {}
 
 
 def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:

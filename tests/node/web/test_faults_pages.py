@@ -117,10 +117,11 @@ def test_status_tells_what_was_not_delivered(settings: Settings, spool: Spool) -
     in_ledger(settings, with_deliveries(SENT, study="1.2"))
 
     told = operate.status(settings)
+    lines = operate.render(told, zone=settings.site.zone)
 
     assert (told["not_delivered"], told["studies"]) == (1, {"receiving": 0, "reading": 0, "finished": 2, "parked": 0})
-    assert "studies finished: 2" in operate.render(told)
-    assert "finished, and nothing of them delivered: 1" in operate.render(told)
+    assert "studies finished: 2" in lines
+    assert "finished, and nothing of them delivered: 1" in lines
 
 
 @pytest.mark.parametrize("typed", ["Meier", "1.2.3a", "1.2%", "1,2", "<b>", "1" * 65, "MRN 77", "胸部"])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute, APIRouter
-from starlette.routing import BaseRoute, Mount, Route
 
 from node.metrics import Metrics
 from node.store.spool import Spool
@@ -22,7 +19,7 @@ from tests.support import films, peers
 from tests.support.archived import StartNode
 from tests.support.service import Line, Service, settings_for
 from tests.support.spoken import PROMPTS
-from tests.support.web_access import PASSWORD
+from tests.support.web_access import PASSWORD, routes_of
 
 FILM = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "SECRET-7"})
 STUDY, UID = str(FILM.StudyInstanceUID), str(FILM.SOPInstanceUID)
@@ -35,6 +32,10 @@ TOUCHES_NONE: Final = {
     "GET /api/v1/studies": "the worklist",
     "GET /review": "the worklist of uncertain findings",
     "GET /api/v1/review": "the worklist of uncertain findings",
+    "GET /users": "the users",
+    "GET /system": "the state of the node",
+    "GET /system/settings": "the settings",
+    "POST /api/v1/destinations/{name}/echo": "asks a destination",
     "GET /api/v1/events": "says that the worklist changed",
     "GET /api/v1/prompts": "the prompt set",
     "GET /statistics": "counts",
@@ -127,17 +128,6 @@ def send(service: Service, method: str, path: str, body: object = None) -> httpx
     """Send a request of the user Ada; a body in bytes is a DICOM file, another one JSON."""
     kind = "application/dicom" if isinstance(body, bytes) else "application/json"
     return service.request(method, path, body, kind=kind, Authorization=BASIC)
-
-
-def routes_of(routes: Sequence[BaseRoute]) -> Iterator[str]:
-    """Method and path of each route, also of routers inside."""
-    for route in routes:
-        if isinstance(route, Route | APIRoute):
-            yield from (f"{method} {route.path}" for method in (route.methods or set()) - {"HEAD"})
-        elif isinstance(route, Mount):
-            yield f"GET {route.path}"
-        else:
-            yield from routes_of(cast(APIRouter, vars(route)["original_router"]).routes)
 
 
 @pytest.fixture(scope="module")

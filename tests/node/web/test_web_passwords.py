@@ -148,7 +148,7 @@ def test_the_command_adds_changes_and_removes_a_user(tmp_path: Path) -> None:
     path = tmp_path / "users"
 
     added = run(path, "ada", said=f"{PASSWORD}\n")
-    assert (added.returncode, added.stdout) == (0, f"{path}: ada has a new password\n")
+    assert (added.returncode, added.stdout) == (0, f"{path}: ada has a new password, and is an administrator\n")
     assert PasswordFile(path).verify("ada", PASSWORD)
     assert run(path, "ada", said="short\n").returncode == 2
     assert PasswordFile(path).verify("ada", PASSWORD)
@@ -156,6 +156,38 @@ def test_the_command_adds_changes_and_removes_a_user(tmp_path: Path) -> None:
     again = run(path, "ada", "--remove")
     assert (again.returncode, "there is no user" in again.stderr) == (2, True)
     assert run(tmp_path / "nowhere" / "users", "ada", said=f"{PASSWORD}\n").returncode == 2
+
+
+def test_the_command_gives_and_lists_roles(tmp_path: Path) -> None:
+    path, typed = tmp_path / "users", f"{PASSWORD}\n"
+    said = [
+        run(path, *arguments, said=typed).stdout.removeprefix(f"{path}: ").strip()
+        for arguments in (("ada",), ("bob",), ("eve", "--role", "administrator"), ("bob", "--role", "administrator"))
+    ]
+
+    assert said == [
+        "ada has a new password, and is an administrator",
+        "bob has a new password, and is a reader",
+        "eve has a new password, and is an administrator",
+        "bob is an administrator now",
+    ]
+    assert run(path, "ada", "--role", "reader").returncode == run(path, "ada", said=typed).returncode == 0
+    assert run(path, "--list").stdout == "ada: reader\nbob: administrator\neve: administrator\n"
+    assert run(path).returncode == run(path, "ada", "--list").returncode == 2
+    assert PasswordFile(path).verify("bob", PASSWORD)
+
+
+def test_a_line_without_a_role_is_of_an_administrator(path: Path) -> None:
+    hashed = path.read_text(encoding="utf-8").strip().split(":")[1]
+    path.write_text(f"ada:{hashed}\nbob:{hashed}:reader\neve:{hashed}:administrator\nmal:{hashed}:root\n", "utf-8")
+
+    with capture_logs() as lines:
+        users = PasswordFile(path)
+    roles = [str(users.role(name)) for name in ("ada", "bob", "eve", "mal", "nobody")]
+
+    assert roles == ["administrator", "reader", "administrator", "reader", "reader"]
+    assert [users.credential(name) is None for name in ("ada", "mal")] == [False, True]
+    assert [line["reason"] for line in lines] == ["line 4"]
 
 
 def test_the_command_asks_twice_on_a_terminal(tmp_path: Path) -> None:

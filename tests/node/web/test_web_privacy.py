@@ -119,7 +119,7 @@ def paths_of(node: Node) -> list[str]:
     film = f"/api/v1/films/{node.uid}"
     return [
         *("/", "/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
-        *("/review", "/api/v1/review"),
+        *("/review", "/api/v1/review", "/system", "/system/settings"),
         *(f"/api/v1/studies/{node.study}", f"{film}/questions", f"{film}/corrections", f"{film}/picture"),
         *outputs_of(node),
         *looks_of(node),

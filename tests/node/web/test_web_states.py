@@ -16,18 +16,17 @@ from node import metrics
 from node.answers.questions import Topic, understand
 from node.config import Settings
 from node.domain import Delivery, DeliveryState, FindingState
-from node.jobs import parked
 from node.metrics import Metrics
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.outputs.kinds import OUTPUTS
 from node.read import prompts
-from node.store.ledger import Ledger
+from node.store.ledger import Ledger, open_ledger
 from node.store.spool import Spool
 from node.web import application, shown, words
 from node.web.look_files import Looks
 from node.web.parts import WebParts
-from node.web.users import User
+from node.web.users import Role, User
 from tests.support import films, samples
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
@@ -64,7 +63,7 @@ def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
 def _with_user(application: ASGIApp, user: str) -> ASGIApp:
     async def called(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            known = User(name=user, means="session", host="127.0.0.1", csrf_token="a token")
+            known = User(name=user, means="session", host="127.0.0.1", csrf_token="a token", role=Role.ADMINISTRATOR)
             scope.setdefault("state", {}).update({"user": known} if user else {})
         await application(scope, receive, send)
 
@@ -72,7 +71,7 @@ def _with_user(application: ASGIApp, user: str) -> ASGIApp:
 
 
 def in_ledger(settings: Settings, change: Callable[[Ledger], None]) -> None:
-    with parked.open_ledger(settings) as ledger:
+    with open_ledger(settings.storage) as ledger:
         change(ledger)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
@@ -20,9 +20,16 @@ def check_destinations(settings: Settings, *, limit_seconds: float = _LIMIT_SECO
     if not settings.destinations:
         yield note("destinations", config.NOTHING_IS_SENT)
         return
-    calling = Calling(ae_title=settings.listener.ae_title)
-    pool = ThreadPoolExecutor(len(settings.destinations), thread_name_prefix="doctor")
-    asked = [(destination, pool.submit(_ask, destination, calling)) for destination in settings.destinations]
+    yield from examine(settings.destinations, ae_title=settings.listener.ae_title, limit_seconds=limit_seconds)
+
+
+def examine(
+    destinations: Sequence[DestinationSettings], *, ae_title: str, limit_seconds: float = _LIMIT_SECONDS
+) -> Iterator[Check]:
+    """Ask destinations at once, called from an AE title; without an answer in time, each has a fault."""
+    calling = Calling(ae_title=ae_title)
+    pool = ThreadPoolExecutor(len(destinations), thread_name_prefix="examine")
+    asked = [(destination, pool.submit(_ask, destination, calling)) for destination in destinations]
     wait([future for _, future in asked], timeout=limit_seconds)
     pool.shutdown(wait=False, cancel_futures=True)
     for destination, future in asked:

@@ -18,21 +18,39 @@ def check_certificates(settings: Settings) -> Iterator[Check]:
         yield from _check(table, files)
 
 
+def check_expiry(settings: Settings) -> Iterator[Check]:
+    """Check only for how long certificates and authorities are valid; one that cannot be read is a fault."""
+    for table, files in tls_tables(settings):
+        try:
+            yield from list(_lasting_of(table, files))
+        except (OSError, ValueError) as error:
+            yield fault(_name(table), f"cannot be read ({tls.complaint(error)}); correct its files")
+
+
 def _check(table: str, files: TlsTable) -> Iterator[Check]:
-    name = f"certificate {table}"
+    name, ca = _name(table), tls.ca_of(files)
     mistakes = list(tls.mistakes_in(table, files))
     for mistake in mistakes:
         yield fault(name, mistake)
     if mistakes:
         return
+    yield from _lasting_of(table, files)
+    if files.certificate is not None and ca is not None and not tls.is_issued_by(files.certificate, ca):
+        yield note(name, f"{files.certificate} was not issued by {ca}; peers must trust its issuer")
+
+
+def _lasting_of(table: str, files: TlsTable) -> Iterator[Check]:
+    """Raises OSError or ValueError for a file that cannot be read."""
     ca = tls.ca_of(files)
     if ca is not None:
-        yield _lasting(name, f"the authority in {ca}", tls.authorities_days_left(ca))
-    if files.certificate is None:
-        return
-    yield _lasting(name, f"{files.certificate}, which matches its key,", tls.days_left(files.certificate))
-    if ca is not None and not tls.is_issued_by(files.certificate, ca):
-        yield note(name, f"{files.certificate} was not issued by {ca}; peers must trust its issuer")
+        yield _lasting(_name(table), f"the authority in {ca}", tls.authorities_days_left(ca))
+    if files.certificate is not None:
+        subject = f"{files.certificate}, which matches its key,"
+        yield _lasting(_name(table), subject, tls.days_left(files.certificate))
+
+
+def _name(table: str) -> str:
+    return f"certificate {table}"
 
 
 def _lasting(name: str, subject: str, days: float) -> Check:

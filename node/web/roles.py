@@ -1,0 +1,62 @@
+"""What each role may do: one table over all routes of the application.
+
+A route that is not in the table is for administrators. Pages leave out what their user may not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.requests import Request
+
+from node.web.problems import Problem
+from node.web.users import Role, may_administer, note_denied
+
+_ROUTES: Final[Mapping[Role, tuple[str, ...]]] = {
+    Role.READER: (
+        "GET /",
+        "GET /review",
+        "GET /studies/{uid}",
+        "GET /upload",
+        "GET /upload/{look_id}",
+        "GET /static",
+        "GET /api/openapi.json",
+        "GET /api/v1/events",
+        "GET /api/v1/films/{uid}/corrections",
+        "GET /api/v1/films/{uid}/picture",
+        "GET /api/v1/films/{uid}/questions",
+        "GET /api/v1/looks/{look_id}/picture",
+        "GET /api/v1/outputs/{uid}",
+        "GET /api/v1/prompts",
+        "GET /api/v1/review",
+        "GET /api/v1/studies",
+        "GET /api/v1/studies/{uid}",
+        "POST /api/v1/films/{uid}/corrections",
+        "POST /api/v1/films/{uid}/questions",
+        "POST /api/v1/films/{uid}/replies",
+        "POST /api/v1/looks",
+        "POST /api/v1/looks/{look_id}/questions",
+        "POST /api/v1/looks/{look_id}/replies",
+        "POST /api/v1/questions/{question_id}/send",
+    ),
+    Role.ADMINISTRATOR: (
+        "GET /system",
+        "GET /system/settings",
+        "GET /users",
+        "POST /api/v1/destinations/{name}/echo",
+        "POST /api/v1/dicomweb/studies",
+        "POST /api/v1/instances",
+        "POST /api/v1/studies/{uid}/retry",
+    ),
+}
+ROUTES: Final[Mapping[str, Role]] = {route: role for role, routes in _ROUTES.items() for route in routes}
+"""The role that a route needs, by method and path."""
+
+
+def require_role(request: Request) -> None:
+    """Refuse what the user's role may not do. Raises Problem."""
+    route = f"{'GET' if request.method == 'HEAD' else request.method} {request.scope['route'].path}"
+    if ROUTES.get(route) is not Role.READER and not may_administer(request):
+        note_denied(request, route)
+        raise Problem(403, "this is for administrators; ask one of them, or have your role changed")

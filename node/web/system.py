@@ -1,0 +1,201 @@
+"""The page of an administrator: what is wrong, destinations, refused callers, disk, certificates, clock, model, queues.
+
+It shows no patient, and of the settings no password, key or token.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from node import config, log
+from node.checks import Check, CheckState, run_check
+from node.config import Settings
+from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
+from node.errors import ConfigError, InputError, NodeError
+from node.health.certificates import check_certificates
+from node.health.clock import check_clock
+from node.health.destinations import examine
+from node.health.room import check_room
+from node.net import callers
+from node.orders.store import OrderStore
+from node.read.manifest import Threshold, read_thresholds
+from node.settings.destinations import DestinationSettings
+from node.store import lookup
+from node.store.lookup import Overview
+from node.web import pages, passwords
+from node.web.parts import Parts, WebParts
+from node.web.problems import Problem, responses
+from node.web.users import name_of
+
+_ECHO_SECONDS: Final = 10.0
+
+router = APIRouter(include_in_schema=False)
+api = APIRouter(prefix="/api/v1", tags=["system"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EchoLine:
+    """One thing that was tried at a destination; state: ok, note or fault."""
+
+    name: str
+    state: CheckState
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """What a destination answered when it was asked now; is_good: whether nothing is wrong."""
+
+    destination: str
+    is_good: bool
+    lines: tuple[EchoLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Destination:
+    """A destination; since: when it went down; taken_at: when it took an output last."""
+
+    name: str
+    type: str
+    address: str
+    since: datetime | None
+    reason: str
+    taken_at: datetime | None
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RefusedCaller:
+    """A refused caller; lines: of node.toml, which would admit it; "" if none would."""
+
+    who: str
+    reason: str
+    times: int
+    at: datetime
+    lines: str
+
+
+@router.get("/system")
+def show_system(parts: Parts, request: Request) -> Response:
+    """Show the state of the node."""
+    settings = _in_force(parts)
+    try:
+        overview = lookup.overview(settings.storage)
+    except NodeError as error:
+        return pages.refuse(parts, request, 503, str(error))
+    about = {
+        "destinations": [_destination(destination, overview) for destination in settings.destinations],
+        "delivery_states": DELIVERY_STATES,
+        "nothing_is_sent": config.NOTHING_IS_SENT,
+        "refused": list(_refused(settings)),
+        "checks": _checks(settings),
+        "studies": {state: overview.studies.get(state, 0) for state in STUDY_STATES},
+        "oldest": overview.oldest,
+        "orders": OrderStore(settings.storage.directory).counts(),
+        "python": platform.python_version(),
+        **_about_model(parts),
+    }
+    return pages.render(parts, request, "system.html", about)
+
+
+@router.get("/system/settings")
+def show_settings(parts: Parts, request: Request) -> Response:
+    """Show the settings in force as they would stand in node.toml, without secrets."""
+    return pages.render(parts, request, "settings.html", {"settings": config.render(_in_force(parts))})
+
+
+@router.get("/users")
+def show_users(parts: Parts, request: Request) -> Response:
+    """Show who may sign in, and what each of them may do."""
+    http = parts.settings.http
+    try:
+        users = {} if http.password_file is None else passwords.users_in(http.password_file)
+    except ConfigError as error:
+        return pages.refuse(parts, request, 503, str(error), back="/system")
+    return pages.render(parts, request, "users.html", {"http": http, "users": dict(sorted(users.items()))})
+
+
+@api.post("/destinations/{name}/echo", responses=responses(403, 404, 422))
+def echo(
+    parts: Parts, request: Request, name: Annotated[str, Path(max_length=200, description="of the destination")]
+) -> Echo:
+    """Ask a destination whether it answers: by C-ECHO, or as its type does it. Sends no object."""
+    found = [destination for destination in _in_force(parts).destinations if destination.name == name]
+    if not found:
+        raise Problem(404, "the settings have no such destination")
+    log.get().info("destination.examined", destination=name, user=name_of(request))
+    checks = list(examine(found, ae_title=parts.settings.listener.ae_title, limit_seconds=_ECHO_SECONDS))
+    return Echo(
+        destination=name,
+        is_good=all(check.state is not CheckState.FAULT for check in checks),
+        lines=tuple(EchoLine(name=check.name, state=check.state, message=check.message) for check in checks),
+    )
+
+
+def _in_force(parts: WebParts) -> Settings:
+    return parts.settings if parts.in_force is None else parts.in_force()
+
+
+def _destination(destination: DestinationSettings, overview: Overview) -> _Destination:
+    name, pause = destination.name, overview.pauses.get(destination.name)
+    taken = overview.taken.get(name)
+    return _Destination(
+        name=name,
+        type=destination.type,
+        address=f"{destination.host}:{destination.port}" if destination.host else "",
+        since=None if pause is None else datetime.fromtimestamp(pause.since, UTC),
+        reason="" if pause is None else pause.reason,
+        taken_at=None if taken is None else datetime.fromtimestamp(taken, UTC),
+        counts={state: overview.deliveries.get((name, state), 0) for state in (*DELIVERY_STATES, _ABANDONED)},
+    )
+
+
+_ABANDONED: Final = DeliveryState.ABANDONED
+
+
+def _refused(settings: Settings) -> Iterator[_RefusedCaller]:
+    """Yield the last refused callers, newest first."""
+    for caller in reversed(callers.read_all(settings.storage.directory)):
+        titles = f"{caller.calling_aet or 'unknown'} at {caller.host}, calling {caller.called_aet or 'no title'}"
+        yield _RefusedCaller(
+            who=titles,
+            reason=caller.reason,
+            times=caller.times,
+            at=datetime.fromisoformat(caller.at),
+            lines=callers.settings_for(caller),
+        )
+
+
+def _checks(settings: Settings) -> tuple[Check, ...]:
+    """Look at disk, certificates and clock as `doctor` does."""
+    return (
+        *run_check("storage", lambda: (check_room(settings.storage),)),
+        *run_check("certificates", lambda: check_certificates(settings)),
+        *run_check("clock", lambda: check_clock(settings)),
+    )
+
+
+def _about_model(parts: WebParts) -> dict[str, object]:
+    """Return the model that is open in this process with its thresholds; they may be those of another one on disk."""
+    model, settings = parts.model(), parts.settings.model
+    thresholds: tuple[Threshold, ...] = ()
+    complaint = ""
+    try:
+        thresholds = read_thresholds(settings.directory, parts.prompts(), reader=settings.reader)
+    except InputError as error:
+        complaint = str(error)
+    return {
+        "identity": None if model is None else model.reader.identity,
+        "fallbacks": () if model is None else tuple(model.reader.fallbacks),
+        "prompts": parts.prompts(),
+        "thresholds": thresholds,
+        "complaint": complaint,
+    }

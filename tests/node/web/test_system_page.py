@@ -1,0 +1,280 @@
+"""The page of an administrator, the line on every page while something is wrong, and asking a destination."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pytest
+from playwright.sync_api import Browser, expect
+from starlette.testclient import TestClient
+
+from node import config
+from node.config import Settings
+from node.domain import Delivery, DeliveryState
+from node.health.troubles import LastTroubles, Trouble, troubles
+from node.metrics import Metrics
+from node.net.callers import RefusalKey, RefusedCallers, file_path
+from node.settings.destinations import DestinationSettings
+from node.settings.http import HttpTlsSettings
+from node.store import damage
+from node.store.ledger import open_ledger
+from node.store.spool import Spool
+from node.web import application
+from node.web.look_files import Looks
+from node.web.parts import WebParts
+from tests.support import films, peers
+from tests.support.archived import ArchivedNode, StartNode
+from tests.support.browsed import SIZES, browsed, tab_to
+from tests.support.certificates import Authority
+from tests.support.service import run_command, settings_for
+from tests.support.spoken import PROMPTS
+
+PATIENT = {"PatientName": "Zyx^Secret^^Dr", "PatientID": "SECRET-7", "AccessionNumber": "SECRET-9"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pages:
+    """The pages of a node that does not run, and what they are made of."""
+
+    settings: Settings
+    spool: Spool
+    client: TestClient
+
+    def ledger(self, *, state: DeliveryState, reason: str | None) -> None:
+        with open_ledger(self.settings.storage) as ledger:
+            ledger.set_delivery(DELIVERY, state, attempts=1, reason=reason)
+
+    def text(self, path: str = "/system") -> str:
+        answer = self.client.get(path)
+        assert answer.status_code == 200
+        return html.unescape(answer.text)
+
+
+DELIVERY = Delivery(destination="archive", study_uid="1.2", sop_instance_uid="1.2.3", kind="sr")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_for(tmp_path / "node", archive_port=104, dicom_port=11112)
+
+
+@pytest.fixture
+def pages(settings: Settings) -> Iterator[Pages]:
+    spool = Spool(settings.storage.directory, min_free_mib=1)
+    looks = Looks(spool.directory / "looks")
+    look = partial(troubles, settings, settings.destinations)
+    parts = WebParts(
+        settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks, troubles=look
+    )
+    yield Pages(settings=settings, spool=spool, client=TestClient(application.build(parts)))
+    looks.close()
+
+
+def keys(settings: Settings) -> list[str]:
+    return [trouble.key for trouble in troubles(settings, settings.destinations)]
+
+
+def test_nothing_is_wrong_with_a_node_that_works(pages: Pages) -> None:
+    assert keys(pages.settings) == []
+    assert "Something is down" not in pages.text("/")
+    assert "Nothing." in pages.text()
+
+
+def test_a_paused_destination_says_why_and_since_when(pages: Pages) -> None:
+    pages.ledger(state=DeliveryState.WAITING, reason="no connection")
+    (trouble,) = troubles(pages.settings, pages.settings.destinations)
+
+    assert trouble.key == "destination archive"
+    assert trouble.since is not None
+    assert f"paused</b> since {trouble.since:%Y-%m-%d %H:%M}: no connection" in pages.text()
+    for path in ("/", "/review", "/upload", "/system/settings", "/studies/1"):
+        assert "archive is down" in html.unescape(pages.client.get(path).text), path
+
+
+def test_the_line_goes_when_the_destination_accepts_again(pages: Pages) -> None:
+    pages.ledger(state=DeliveryState.WAITING, reason="no connection")
+    pages.ledger(state=DeliveryState.SENT, reason=None)
+
+    assert keys(pages.settings) == []
+    assert "accepts results" in pages.text()
+
+
+def _parked(settings: Settings) -> Settings:
+    with open_ledger(settings.storage) as ledger:
+        ledger.set_study("1.2", "parked", stage="read", reason="why")
+        ledger.set_delivery(DELIVERY, DeliveryState.PARKED, attempts=1, reason="refused")
+    return settings
+
+
+def _full(settings: Settings) -> Settings:
+    free = shutil.disk_usage(settings.storage.directory).free
+    return replace(settings, storage=replace(settings.storage, min_free_mib=free // 2**20 * 2))
+
+
+def _nearly_full(settings: Settings) -> Settings:
+    free = shutil.disk_usage(settings.storage.directory).free
+    return replace(settings, storage=replace(settings.storage, min_free_mib=free // 2**20 * 3 // 4))
+
+
+def _certified(settings: Settings, *, days: int) -> Settings:
+    issued = Authority.found(settings.storage.directory / "tls", days=90).issue("node", days=days)
+    tls = HttpTlsSettings(certificate=issued.certificate, key=issued.key)
+    return replace(settings, http=replace(settings.http, tls=tls))
+
+
+def _damaged(settings: Settings) -> Settings:
+    damage.note(settings.storage.directory, "film")
+    return settings
+
+
+def _aside(settings: Settings) -> Settings:
+    (settings.storage.directory / "ledger.sqlite.damaged-20260102T030405Z").touch()
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (_parked, {"parked": "2 parked"}),
+        (_full, {"disk": "the disk is full"}),
+        (_nearly_full, {"disk": "the disk is nearly full"}),
+        (partial(_certified, days=60), {}),
+        (partial(_certified, days=20), {"certificate http.tls": "certificate http.tls expires soon"}),
+        (partial(_certified, days=-1), {"certificate http.tls": "certificate http.tls is not valid"}),
+        (_damaged, {"damaged film": "damaged film"}),
+        (_aside, {"damaged database": "damaged database"}),
+    ],
+)
+def test_each_trouble_is_found_and_named(
+    pages: Pages, change: Callable[[Settings], Settings], found: dict[str, str]
+) -> None:
+    changed = change(pages.settings)
+
+    assert {trouble.key: trouble.title for trouble in troubles(changed, changed.destinations)} == found
+
+
+def test_damage_counts_for_an_hour(pages: Pages) -> None:
+    damage.note(pages.settings.storage.directory, "film")
+
+    later = [troubles(pages.settings, (), now=datetime.now(UTC) + timedelta(minutes=minutes)) for minutes in (59, 61)]
+
+    assert [len(found) for found in later] == [1, 0]
+
+
+def test_a_refused_caller_has_the_lines_that_admit_it(pages: Pages) -> None:
+    kept = RefusedCallers(file_path(pages.settings.storage.directory, None))
+    kept.note(RefusalKey("association.refused", "caller", "192.0.2.7", "NEW_CR", "CHEX"), 2)
+    kept.close()
+
+    text = pages.text()
+
+    assert "NEW_CR at 192.0.2.7, calling CHEX: caller, 2 times, last" in text
+    assert '[[listener.callers]]\nae_title = "NEW_CR"\nhosts = ["192.0.2.7"]' in text
+
+
+def test_disk_certificates_clock_model_and_queues_stand_there(pages: Pages) -> None:
+    text = pages.text()
+
+    for part in ("storage: ", "clock: ", "0 receiving, 0 reading", "0 stat, 0 asap", "never reported", "Python 3."):
+        assert part in text, part
+    assert "No model is open in this process." in text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignDestination:
+    """What the package of somebody else may keep in its settings."""
+
+    name: str = "foreign"
+    type: str = "foreign"
+    api_token: str = "TOPSECRET-1"
+    password: str = "TOPSECRET-2"
+    key: str = "TOPSECRET-3"
+    key_file: Path = Path("/etc/key.pem")
+
+
+def test_no_secret_of_the_settings_is_shown(settings: Settings) -> None:
+    url = "postgresql://ada:TOPSECRET-0@db/chex"
+    foreign = cast(DestinationSettings, ForeignDestination())
+    storage = replace(settings.storage, database_url=url)
+
+    shown = config.render(replace(settings, storage=storage, destinations=(foreign,)))
+
+    assert "TOPSECRET" not in shown
+    assert "postgresql://ada:***@db/chex" in shown
+    assert 'api_token = "***"' in shown and "/etc/key.pem" in shown
+
+
+def test_the_settings_in_force_can_be_looked_at(pages: Pages) -> None:
+    assert config.render(pages.settings) in pages.text("/system/settings")
+
+
+def test_an_unknown_destination_cannot_be_asked(pages: Pages) -> None:
+    answer = pages.client.post("/api/v1/destinations/nobody/echo")
+
+    assert (answer.status_code, answer.json()["detail"]) == (404, "the settings have no such destination")
+
+
+def test_troubles_are_looked_up_once_in_five_seconds() -> None:
+    now, times = [0.0], list[float]()
+
+    def look() -> tuple[Trouble, ...]:
+        times.append(now[0])
+        return ()
+
+    known = LastTroubles(look, clock=lambda: now[0])
+    for seconds in (0.0, 4.9, 5.0, 9.9, 10.0):
+        now[0] = seconds
+        assert known() == ()
+
+    assert times == [0.0, 5.0, 10.0]
+
+
+@pytest.fixture(scope="module")
+def node(start_node: StartNode) -> ArchivedNode:
+    started = start_node()
+    started.service.read(films.thumbnail(PATIENT))
+    return started
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_administrator_asks_a_destination_by_keys(node: ArchivedNode, browser: Browser, size: str) -> None:
+    with browsed(browser, node.service.http_port, size=size) as seen:
+        page = seen.open("/system")
+        asking = page.get_by_role("button", name="Ask archive")
+        tab_to(asking)
+        page.keyboard.press("Enter")
+        expect(page.locator(".echo p").first).to_contain_text("ok: ", timeout=20_000)
+        assert seen.violations() == []
+        seen.open("/system/settings")
+        assert seen.violations() == []
+
+    assert node.archive.echoes > 0
+
+
+def test_while_the_archive_is_down_every_page_says_so(node: ArchivedNode, browser: Browser) -> None:
+    with node.archive.down():
+        film = films.as_another(films.thumbnail(PATIENT), "down", study="down")
+        assert peers.send(film, port=node.service.dicom_port) == 0
+        with browsed(browser, node.service.http_port) as seen:
+
+            def is_told() -> bool:
+                return seen.open("/").locator(".troubles", has_text="archive is down").count() > 0
+
+            peers.wait_until(is_told, what="the worklist says that the archive is down", limit_seconds=60.0)
+            seen.open("/system")
+            text = seen.page.inner_text("main")
+            assert "paused since" in text
+            seen.page.get_by_role("button", name="Ask archive").click()
+            expect(seen.page.locator(".echo .fault").first).to_be_visible(timeout=20_000)
+            assert seen.violations() == []
+        told = run_command("status", node.service.settings_path).stdout
+    assert re.search(r"destination archive: .*; paused since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: \S", told)
+    assert not [secret for secret in (*PATIENT.values(), "Zyx") if secret in text + told]

@@ -1,0 +1,232 @@
+"""What each role may do, over all routes; where a role comes from; and that pages show nothing that it may not use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+from structlog.testing import capture_logs
+
+from node import config
+from node.config import Settings
+from node.domain import Delivery, DeliveryState
+from node.errors import ConfigError
+from node.health.troubles import Trouble
+from node.metrics import Metrics
+from node.settings.http import HttpSettings
+from node.store.ledger import open_ledger
+from node.store.spool import Spool
+from node.web import application
+from node.web.look_files import Looks
+from node.web.parts import WebParts
+from node.web.roles import ROUTES
+from node.web.users import Role, User
+from tests.support import films
+from tests.support.service import settings_for
+from tests.support.spoken import PROMPTS
+from tests.support.web_access import PASSWORD, PROXY, client_of, opened, routes_of, sign_in, users_in
+
+STUDY, BROKEN = "1.2.826.0.1.77", "1.2.826.0.1.78"
+PUBLIC: Final = {"GET /login", "POST /login", "POST /logout"}
+"""Routes that need no user."""
+WHO: Final = "/api/v1/who"
+DOWN: Final = Trouble(kind="destination", name="archive", title="archive is down", message="no connection")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return settings_for(tmp_path_factory.mktemp("roles") / "node", archive_port=104)
+
+
+@pytest.fixture(scope="module")
+def parts(settings: Settings) -> Iterator[WebParts]:
+    """A node with a parked study, and a study with a parked delivery."""
+    spool = Spool(settings.storage.directory)
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    with open_ledger(settings.storage) as ledger:
+        ledger.set_study(STUDY, "parked", stage="read", reason="why")
+        ledger.set_study(BROKEN, "finished")
+        output = Delivery(destination="archive", study_uid=BROKEN, sop_instance_uid="1.2.3", kind="sr")
+        ledger.set_delivery(output, DeliveryState.PARKED, attempts=1, reason="refused")
+    looks = Looks(spool.directory / "looks")
+    made = WebParts(
+        settings=settings,
+        spool=spool,
+        metrics=Metrics(),
+        prompts=lambda: PROMPTS,
+        looks=looks,
+        troubles=lambda: (DOWN,),
+    )
+    made.streams.count = 1000  # a stream of events would not end
+    yield made
+    looks.close()
+
+
+def client_as(parts: WebParts, role: Role) -> TestClient:
+    built = application.build(parts)
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        user = User(name="ada", means="session", host="192.0.2.1", csrf_token="token", role=role)
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["user"] = user
+        await built(scope, receive, send)
+
+    return TestClient(called, raise_server_exceptions=False)
+
+
+def test_every_route_has_a_role_and_no_other_has(parts: WebParts, tmp_path: Path) -> None:
+    with opened(HttpSettings(password_file=users_in(tmp_path, "ada")), tmp_path) as access:
+        routes = set(routes_of(application.build(parts, access).routes))
+
+    assert routes - PUBLIC == set(ROUTES)
+    assert routes >= PUBLIC
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_role_may_do_what_the_table_says(parts: WebParts, route: str, role: Role) -> None:
+    method, _, path = route.partition(" ")
+    asked = re.sub(r"\{\w+\}", "1.2.3", path).replace("/static", "/static/page.css")
+
+    with capture_logs() as lines:
+        answer = client_as(parts, role).request(method, asked)
+
+    is_refused = role is Role.READER and ROUTES[route] is Role.ADMINISTRATOR
+    assert (answer.status_code == 403) is is_refused, answer.text
+    denied = [line for line in lines if line["event"] == "access.denied"]
+    if is_refused:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["detail"].startswith("this is for administrators")
+    assert [(line["user"], line["host"], line["reason"]) for line in denied] == (
+        [("ada", "192.0.2.1", route)] if is_refused else []
+    )
+
+
+def test_a_route_that_is_in_no_table_is_for_administrators(parts: WebParts) -> None:
+    built = application.build(parts)
+    built.add_api_route("/new", lambda: "done", methods=["GET"])
+
+    async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
+        user = User(name="ada", means="session", host="", csrf_token="", role=Role.READER)
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["user"] = user
+        await built(scope, receive, send)
+
+    assert (TestClient(as_reader).get("/new").status_code, TestClient(built).get("/new").status_code) == (403, 200)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("path", ["/", f"/studies/{STUDY}", "/?state=parked", "/review", "/upload"])
+def test_a_page_has_no_button_that_its_user_may_not_use(parts: WebParts, path: str, role: Role) -> None:
+    page = client_as(parts, role).get(path).text
+
+    may = role is Role.ADMINISTRATOR
+    assert ('href="/system"' in page, 'href="/users"' in page) == (may, may)
+    assert ("data-retry" in page) is (may and path not in ("/review", "/upload"))
+    assert "archive is down" in page
+
+
+def test_users_are_listed_with_their_roles(parts: WebParts, tmp_path: Path) -> None:
+    http = HttpSettings(password_file=users_in(tmp_path, "ada", "bob:reader", "<eve>:administrator"))
+    shown = client_as(replace(parts, settings=replace(parts.settings, http=http)), Role.ADMINISTRATOR).get("/users")
+
+    rows = re.findall(r"<tr><td>([^<]*)(?: <span[^/]*/span>)?</td><td>(\w+)</td></tr>", shown.text)
+    assert rows == [("&lt;eve&gt;", "administrator"), ("ada", "administrator"), ("bob", "reader")]
+    assert "$argon2id" not in shown.text
+
+
+@pytest.mark.parametrize(("user", "role"), [("ada", "administrator"), ("bob", "reader"), ("eve", "administrator")])
+def test_the_password_file_gives_a_role(tmp_path: Path, user: str, role: str) -> None:
+    path = users_in(tmp_path, "ada", "bob:reader", "eve:administrator")
+    with opened(HttpSettings(password_file=path), tmp_path) as access, client_of(access) as client:
+        assert client.get(WHO, auth=(user, PASSWORD)).json()["role"] == role
+        assert sign_in(client, user) == 303
+        assert client.get(WHO).json()["role"] == role
+
+
+def test_a_changed_role_counts_at_the_next_request(tmp_path: Path) -> None:
+    path = users_in(tmp_path, "ada:administrator")
+    with opened(HttpSettings(password_file=path), tmp_path) as access, client_of(access) as client:
+        assert sign_in(client, "ada") == 303
+        path.write_text(path.read_text(encoding="utf-8").replace(":administrator", ":reader"), encoding="utf-8")
+
+        assert client.get(WHO).json()["role"] == "reader"
+
+
+@pytest.mark.parametrize(
+    ("sent", "role"),
+    [
+        (["chex-admins"], "administrator"),
+        (["staff,chex-admins"], "administrator"),
+        (["staff | chex-admins"], "administrator"),
+        (["staff", "chex-admins"], "administrator"),
+        (["CN=Admins,OU=Radiology"], "administrator"),
+        (["chex-admins2"], "reader"),
+        (["Chex-Admins"], "reader"),
+        ([""], "reader"),
+        ([], "reader"),
+    ],
+)
+def test_the_header_of_a_proxy_gives_a_role(tmp_path: Path, sent: list[str], role: str) -> None:
+    settings = HttpSettings(
+        trusted_proxy=(PROXY,),
+        user_header="X-Remote-User",
+        role_header="X-Remote-Groups",
+        administrator_roles=("chex-admins", "CN=Admins,OU=Radiology"),
+    )
+    headers = [("X-Remote-User", "ada"), *(("X-Remote-Groups", line) for line in sent)]
+    with opened(settings, tmp_path) as access, client_of(access, peer=PROXY) as client:
+        assert client.get(WHO, headers=headers).json()["role"] == role
+
+
+def test_without_a_role_header_users_of_a_proxy_may_do_all(tmp_path: Path) -> None:
+    settings = HttpSettings(trusted_proxy=(PROXY,), user_header="X-Remote-User")
+    with opened(settings, tmp_path) as access, client_of(access, peer=PROXY) as client:
+        assert client.get(WHO, headers={"X-Remote-User": "ada"}).json()["role"] == "administrator"
+
+
+def test_a_role_header_from_elsewhere_gives_no_role(tmp_path: Path) -> None:
+    settings = HttpSettings(
+        password_file=users_in(tmp_path, "bob:reader"),
+        trusted_proxy=(PROXY,),
+        user_header="X-Remote-User",
+        role_header="X-Remote-Groups",
+        administrator_roles=("admins",),
+    )
+    with opened(settings, tmp_path) as access, client_of(access) as client:
+        answer = client.get(WHO, auth=("bob", PASSWORD), headers={"X-Remote-Groups": "admins"})
+
+        assert answer.json()["role"] == "reader"
+
+
+def test_on_a_machine_without_users_everything_is_allowed(tmp_path: Path) -> None:
+    with opened(HttpSettings(), tmp_path) as access, client_of(access) as client:
+        assert client.get(WHO).json()["role"] == "administrator"
+
+
+@pytest.mark.parametrize(
+    ("http", "complaint"),
+    [
+        ({"role_header": "X-Groups", "administrator_roles": ["a"]}, "http.role_header: is of a user"),
+        ({"user_header": "X-User", "trusted_proxy": ["192.0.2.1"], "role_header": "X-Groups"}, "set both or neither"),
+        (
+            {"user_header": "X-User", "trusted_proxy": ["192.0.2.1"], "administrator_roles": ["a"]},
+            "set both or neither",
+        ),
+    ],
+)
+def test_settings_of_roles_that_go_nowhere_are_refused(http: dict[str, object], complaint: str) -> None:
+    table = {
+        "storage": {"directory": "x"},
+        "listener": {"callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}]},
+        "http": http,
+    }
+
+    with pytest.raises(ConfigError, match=complaint):
+        config.parse(table)
