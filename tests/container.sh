@@ -82,8 +82,10 @@ run --rm --volume "$film:/film.dcm:ro" localhost/chex-node:cpu \
     read /film.dcm --model models/weights/phantom --out /tmp/out
 
 say "serving"
-run --detach --name node --volume node:/var/lib/chex-node \
-    --volume "$repository/deploy/compose/node.toml:/etc/chex-node/node.toml:ro" localhost/chex-node:cpu >/dev/null
+serve=$("$PYTHON" -c 'import sys, yaml; print(*yaml.safe_load(sys.stdin)["services"]["node"]["command"])' \
+    <"$repository/deploy/compose.yaml")
+run --detach --name node --volume node:/var/lib/chex-node --entrypoint '["sh", "-c"]' \
+    --volume "$repository/deploy/compose/node.toml:/etc/chex-node/node.toml:ro" localhost/chex-node:cpu "$serve" >/dev/null
 began=$(date +%s)
 until pod healthcheck run node >/dev/null 2>&1; do
     [ $(($(date +%s) - began)) -lt 120 ] || fail "$(pod logs node 2>&1)"
@@ -98,6 +100,9 @@ for program in gcc cc g++ ld make; do
     ! inside sh -c "command -v $program" >/dev/null || fail "the image has $program"
 done
 ! inside python -c 'import pip' 2>/dev/null || fail "the environment has pip"
+echo "correct horse battery" | pod exec --interactive node python -m node password /var/lib/chex-node/users ada ||
+    fail "no user can be added"
+inside python -c 'import urllib.request as r; r.urlopen("http://127.0.0.1:8080/login")' || fail "nobody can sign in"
 pod stop --time 40 node >/dev/null
 pod logs node | grep -q service.stopped || fail "it did not stop in good order"
 

@@ -8,6 +8,7 @@
   "storage" (dict "directory" "/var/lib/chex-node" "database_url" (include "chex-node.database" .))
   "model" (dict "directory" $model)
 -}}
+{{- with .Values.pages.host }}{{ $_ := set $own.http "hosts" (append (dig "http" "hosts" list $.Values.settings) . | uniq) }}{{ end -}}
 {{- if .Values.settings.listener.tls }}{{ $_ := set $own.listener "tls" (dict "port" 2762) }}{{ end -}}
 {{- if .Values.settings.orders }}{{ $_ := set $own "orders" (dict "host" "0.0.0.0" "port" 2575) }}{{ end -}}
 {{- range $table, $keys := mergeOverwrite (deepCopy (omit .Values.settings "destinations")) $own }}
@@ -23,6 +24,7 @@
 {{- range $keys.callers }}
 
 [[{{ $table }}.callers]]
+{{- range .hosts }}{{ include "chex-node.check-network" . }}{{ end }}
 {{- include "chex-node.keys" . }}
 {{- end }}
 {{ end -}}
@@ -36,6 +38,17 @@
 {{- define "chex-node.keys" -}}
 {{- range $key, $value := . }}
 {{ $key }} = {{ toJson $value }}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses an IPv4 network with bits of a host, as the node does; that its last bytes are 0 is seen by the schema. */}}
+{{- define "chex-node.check-network" -}}
+{{- $length := int (regexFind "[0-9]+$" .) -}}
+{{- if and (regexMatch "^[0-9.]+/[0-9]+$" .) (lt $length 32) -}}
+{{- $byte := index (splitList "." (regexFind "^[0-9.]+" .)) (int (div $length 8)) | int -}}
+{{- if mod $byte (index (list 256 128 64 32 16 8 4 2) (int (mod $length 8))) -}}
+{{- fail (printf "settings.listener.callers: %s is an address and a network; write the first address of the network" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

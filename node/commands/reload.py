@@ -21,30 +21,36 @@ _POLL_SECONDS: Final = 0.05
 def reload(settings: Settings, path: Path) -> Iterator[str]:
     """Send SIGHUP to every process on this machine, and return a line for each that uses the file now.
 
-    Processes of the same node on other machines get a line that names their machine.
+    Processes of the same node on other machines get a line that names their machine; those that were started with
+    another file, as several on one machine may be, get one that names the file.
 
     settings: of that file, which must have no mistake
     Raises InputError if no process can be asked, ConfigError when one refuses the file, RetryLater without an answer.
     """
     running = list(processes.running(settings.storage))
     here = [content for content in running if content.get("machine") == socket.gethostname()]
-    others = [content for content in running if content not in here]
-    elsewhere = [f"{_name(content)} runs on {content.get('machine')}; run reload there" for content in others]
+    far = [content for content in running if content not in here]
+    elsewhere = [f"{_name(content)} runs on {content.get('machine')}; run reload there" for content in far]
     if not running:
         raise InputError(f"no node runs on storage.directory {settings.storage.directory}; start it with serve")
     if not here:
         raise InputError("; ".join(elsewhere))
-    for content in here:
-        used = Path(str(content.get("settings", "")))
-        if used != path.resolve():
-            raise InputError(f"{_name(content)} was started with {used}; name that file")
+    asked = [content for content in here if _file(content) == path.resolve()]
+    others = [content for content in here if content not in asked]
+    elsewhere += [f"{_name(content)} was started with {_file(content)}; name that file" for content in others]
+    if not asked:
+        raise InputError("; ".join(elsewhere))
     yield from elsewhere
-    for content in here:
+    for content in asked:
         yield _asked(settings, content)
 
 
 def _name(content: JsonObject) -> str:
     return str(content.get("executor", "node"))
+
+
+def _file(content: JsonObject) -> Path:
+    return Path(str(content.get("settings", "")))
 
 
 def _asked(settings: Settings, content: JsonObject) -> str:

@@ -150,7 +150,7 @@ def opening(table: str, host: str, port: int) -> Iterator[None]:
         if takes_nothing(error):
             raise
         raise InputError(
-            f"{table}: {host}:{port} cannot be opened ({error.strerror}); choose another address"
+            f"{table}: {host}:{port} cannot be opened ({error.strerror}); set another {table}.port, or {table}.host"
         ) from error
 
 

@@ -11,12 +11,15 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import typing
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 import yaml
 
@@ -24,7 +27,9 @@ from node import __version__, config
 from node.config import Settings
 from node.settings.destinations import DicomDestination
 from tests.paths import REPOSITORY
-from tests.support.peers import missing, require
+from tests.support import peers
+from tests.support.peers import LOOPBACK, missing, require, responds, wait_until
+from tests.support.web_access import BROWSER, PASSWORD, client_of, opened, users_in
 
 DEPLOY = REPOSITORY / "deploy"
 COMPOSE = DEPLOY / "compose"
@@ -42,18 +47,24 @@ def tool(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def services() -> Object:
-    """The services of compose.yaml as Docker Compose understands them, every short form written out."""
+def project() -> Object:
+    """The file compose.yaml as Docker Compose understands it, every short form written out."""
     return resolved()
 
 
-def resolved(*options: str, **variables: str) -> Object:
-    """The services with options of `docker-compose` and variables of the environment."""
-    command = [tool("docker-compose"), *options, "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
+@pytest.fixture(scope="module")
+def services(project: Object) -> Object:
+    """Its services."""
+    return cast(Object, project["services"])
+
+
+def resolved(**variables: str) -> Object:
+    """The file with variables of the environment."""
+    command = [tool("docker-compose"), "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
     plain = {name: value for name, value in os.environ.items() if name not in IMAGES}
     done = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    return cast(Object, json.loads(done.stdout)["services"])
+    return cast(Object, json.loads(done.stdout))
 
 
 def images_of(services: Object) -> dict[str, str | None]:
@@ -69,7 +80,7 @@ def images_of(services: Object) -> dict[str, str | None]:
 def test_every_image_is_an_argument_with_a_default(services: Object) -> None:
     chosen = resolved(
         BASE_IMAGE="mirror/python:1", DEBIAN_IMAGE="mirror/debian:2", PROMETHEUS_TAG="v9", GRAFANA_TAG="99"
-    )
+    )["services"]
 
     assert images_of(services) == {
         "BASE_IMAGE": None,  # the default of the Dockerfile
@@ -155,7 +166,6 @@ def test_every_service_is_locked_down(services: Object) -> None:
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-        assert [port["host_ip"] for port in service.get("ports", ()) if port["host_ip"] != "127.0.0.1"] == []
 
 
 def test_everything_that_is_mounted_exists_and_cannot_be_written(services: Object) -> None:
@@ -205,6 +215,82 @@ def test_the_settings_use_the_ports_and_the_folder_of_the_image(services: Object
     assert (node.listener.host, node.http.host) == ("0.0.0.0", "0.0.0.0")
     assert mounted == {str(node.storage.directory), "/etc/chex-node/node.toml"}
     assert f"-o chex -g chex {node.storage.directory}\n" in DOCKERFILE
+
+
+def test_the_pages_are_published_to_this_machine_alone(project: Object, node: Settings) -> None:
+    ports = [port for service in project["services"].values() for port in service.get("ports", ())]
+    (network,) = project["networks"]["reading-room"]["ipam"]["config"]
+
+    published = {(port["host_ip"], int(port["published"]), port["target"]) for port in ports}
+    assert {host for host, _, _ in published} == {LOOPBACK}
+    assert (LOOPBACK, 8080, node.http.port) in published
+    assert node.http.trusted_proxy == (network["gateway"],)
+
+
+@pytest.mark.parametrize(
+    ("peer", "name", "headers", "status"),
+    [
+        ("172.30.0.1", "127.0.0.1:8080", {}, 303),
+        ("172.30.0.1", "localhost:8080", {}, 303),
+        ("172.30.0.1", "evil.example", {}, 400),
+        ("172.30.0.1", "127.0.0.1:8080", {"x-remote-user": "ada"}, 303),
+        ("172.30.0.11", "127.0.0.1:8080", {}, 403),
+        ("192.168.1.20", "127.0.0.1:8080", {}, 403),
+        ("192.168.1.20", "127.0.0.1:8080", {"x-forwarded-for": "172.30.0.1", "x-forwarded-proto": "https"}, 403),
+    ],
+)
+def test_only_this_machine_is_asked_for_a_password(
+    node: Settings, tmp_path: Path, peer: str, name: str, headers: dict[str, str], status: int
+) -> None:
+    http = replace(node.http, password_file=users_in(tmp_path, "ada"))
+    with opened(http, tmp_path) as access, client_of(access, peer=peer, local="172.30.0.10") as client:
+        answer = client.get("/", headers={"accept": "text/html", "host": name, **headers})
+
+    assert answer.status_code == status
+    assert answer.headers.get("location", "").startswith("/login?") == (status == 303)
+
+
+def test_a_user_that_was_added_signs_in(services: Object, tmp_path: Path) -> None:
+    """What compose.yaml starts, then the command of the document; on free ports, and in a folder of its own."""
+    own = {
+        "/var/lib/chex-node": str(tmp_path / "spool"),
+        "/etc/chex-node/node.toml": str(tmp_path / "node.toml"),
+        "python ": f"{sys.executable} ",
+        "0.0.0.0": LOOPBACK,
+        "port = 11112": "port = 0",
+        "port = 8080": f"port = {(port := peers.free_port())}",
+        "172.30.0.1": LOOPBACK,
+    }
+    (tmp_path / "spool").mkdir(mode=0o700)
+    (tmp_path / "node.toml").write_text(instead((COMPOSE / "node.toml").read_text(encoding="utf-8"), own))
+    (command,) = services["node"]["command"]
+    document = (REPOSITORY / "docs" / "operate" / "install.md").read_text(encoding="utf-8")
+    (adding,) = re.findall(r"exec node (python -m node password \S+ )NAME\n", document)
+    said = (tmp_path / "said.txt").open("w", encoding="utf-8")
+    process = subprocess.Popen(
+        [*services["node"]["entrypoint"], instead(command, own)], cwd=REPOSITORY, stdout=said, stderr=said
+    )
+    try:
+        wait_until(lambda: responds(f"http://{LOOPBACK}:{port}/ready"), what="the node", limit_seconds=60.0)
+        with httpx.Client(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, verify=False) as browser:
+            page = browser.get("/", headers=BROWSER)
+            assert (page.status_code, page.headers["location"]) == (303, "/login?next=%2F")
+            form = {"user": "ada", "password": PASSWORD, "next": "/"}
+            assert browser.post("/login", data=form, headers=BROWSER).status_code != 303
+            added = [*instead(adding, own).split(), "ada"]
+            subprocess.run(added, input=f"{PASSWORD}\n", cwd=REPOSITORY, text=True, check=True, timeout=60)
+            assert browser.post("/login", data=form, headers=BROWSER).status_code == 303
+            assert "Worklist" in browser.get("/", headers=BROWSER).text
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=40) == 0, (tmp_path / "said.txt").read_text(encoding="utf-8")
+        said.close()
+    assert (tmp_path / "spool" / "users").stat().st_mode & 0o777 == 0o600
+
+
+def instead(text: str, replaced: dict[str, str]) -> str:
+    """The text with some words replaced."""
+    return re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], text)
 
 
 def test_the_archive_of_compose_is_that_of_the_orthanc_example() -> None:

@@ -147,22 +147,22 @@ def test_check_says_when_nothing_is_sent_and_no_zone_is_set(tmp_path: Path, phan
     assert config.parse(tomllib.loads(shown.stdout)) == config.load(path)
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path, phantom_model: Path) -> None:
+@pytest.mark.parametrize("table", ["listener", "http"])
+def test_a_port_that_is_taken_is_named(table: str, tmp_path: Path, phantom_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        settings = settings_for(
-            tmp_path / "node",
-            archive_port=4242,
-            dicom_port=port,
-            model=config.ModelSettings(directory=phantom_model, engine="torch"),
-        )
+        model = config.ModelSettings(directory=phantom_model, engine="torch")
+        settings = settings_for(tmp_path / "node", archive_port=4242, model=model)
+        part = dataclasses.replace(getattr(settings, table), port=port)
         path = tmp_path / "node.toml"
-        path.write_text(config.render(settings), encoding="utf-8")
+        path.write_text(config.render(dataclasses.replace(settings, **{table: part})), encoding="utf-8")
 
         done = run_command("serve", path)
 
     assert done.returncode == 2
-    assert f"listener: 127.0.0.1:{port} cannot be opened" in done.stderr
+    assert (
+        f"{table}: 127.0.0.1:{port} cannot be opened (Address already in use); set another {table}.port" in done.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """README's "Five minutes to a real PACS", followed: its commands in its order, then a film through Orthanc's page.
 
+And docs/integrate/orthanc.md has the same commands. What they leave, and what a reader changes then, git does not see.
+
 What is not as on a reader's machine, and nothing else: the four ports of deploy/orthanc are free ones, /var/lib is a
 temporary folder, `sudo` does without a password, .venv is the environment of the tests, which `make setup` finds
 finished, and Orthanc listens on 127.0.0.1 alone.
@@ -31,8 +33,17 @@ PORTS = (8042, 4242, 11112, 8080)
 def commands() -> list[str]:
     """The indented lines of the section, without their comments."""
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    section = text.partition(f"{SECTION}\n")[2].partition("\n## ")[0]
-    return [line.partition(" #")[0].strip() for line in section.splitlines() if line.startswith("    ")]
+    return indented(text.partition(f"{SECTION}\n")[2].partition("\n## ")[0])
+
+
+def indented(text: str) -> list[str]:
+    return [line.partition(" #")[0].strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+def git(checkout: Path, *arguments: str) -> str:
+    """What git says in a checkout."""
+    done = subprocess.run(["git", *arguments], cwd=checkout, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def laid_out(folder: Path, ports: dict[int, int]) -> Path:
@@ -43,8 +54,11 @@ def laid_out(folder: Path, ports: dict[int, int]) -> Path:
         text = path.read_text(encoding="utf-8").replace("/var/lib", str(folder / "var"))
         numbers = re.compile("|".join(rf"\b{port}\b" for port in ports))
         path.write_text(numbers.sub(lambda found: str(ports[int(found[0])]), text), encoding="utf-8")
+    shutil.copy(REPOSITORY / ".gitignore", checkout)
     for name in LINKED:
         (checkout / name).symlink_to(REPOSITORY / name)
+    git(checkout, "init", "--quiet")
+    git(checkout, "add", "--all")
     (checkout / ".venv").mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):
         (checkout / ".venv" / name).symlink_to(Path(sys.prefix) / name)
@@ -74,7 +88,7 @@ def environment_of(folder: Path) -> dict[str, str]:
 @contextmanager
 def terminal(command: str, *, folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A terminal of its own for a program that stays."""
-    with (folder / "said.txt").open("ab") as said:
+    with (folder.parent / "said.txt").open("ab") as said:
         process = subprocess.Popen(
             ["bash", "-c", f"exec {command}"], cwd=folder, env=environment, stdout=said, stderr=said
         )
@@ -113,7 +127,7 @@ def test_the_first_steps_end_with_report_and_overlay_in_orthanc(
     checkout, environment = laid_out(tmp_path, ports), environment_of(tmp_path)
 
     steps = commands()
-    assert [step.split()[0] for step in steps] == ["make", "Orthanc", "sudo", ".venv/bin/python"]
+    assert [step.split()[0] for step in steps] == ["make", "cp", "Orthanc", "sudo", ".venv/bin/python"]
     with ExitStack() as terminals:
         for step in steps:
             command, program = step.replace("/var/lib", str(tmp_path / "var")), step.split()[0]
@@ -132,3 +146,16 @@ def test_the_first_steps_end_with_report_and_overlay_in_orthanc(
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=40) == 0
     assert (tmp_path / "var" / "chex-node").stat().st_mode & 0o777 == 0o700
+
+    for name in ("node.toml", "orthanc.json", "route.lua"):
+        with (checkout / "reading-room" / name).open("a", encoding="utf-8") as mine:
+            mine.write("\n")
+    assert list((checkout / "reading-room" / "storage").rglob("*"))
+    assert git(checkout, "diff", "--name-only") == ""
+    assert git(checkout, "ls-files", "--others", "--exclude-standard") == ""
+
+
+def test_the_document_on_orthanc_has_the_same_commands() -> None:
+    document = indented((REPOSITORY / "docs" / "integrate" / "orthanc.md").read_text(encoding="utf-8"))
+
+    assert [step for step in commands() if step not in document] == ["make setup model"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -102,32 +103,44 @@ def test_a_reload_without_a_node_says_so(tmp_path: Path) -> None:
     assert "no node runs" in done.stderr
 
 
-def test_processes_of_other_machines_are_named(tmp_path: Path) -> None:
+def test_processes_elsewhere_or_with_other_files_are_named(tmp_path: Path) -> None:
     settings = on_database(settings_for(tmp_path / "node", archive_port=1), "postgresql://localhost/chex")
     storage, path = settings.storage, tmp_path / "node.toml"
     storage.directory.mkdir()
 
-    def publish(executor: str, machine: str) -> None:
+    def publish(executor: str, machine: str, used: Path = path) -> None:
         this = {"machine": machine, "pid": os.getpid(), "started": started("self")}
         lock_path(storage, Process(executor=executor)).write_bytes(files.to_json(this))
-        content = {**this, "executor": executor, "settings": str(path.resolve())}
+        content = {**this, "executor": executor, "settings": str(used.resolve())}
         files.write(storage.directory / f"running-{executor}.json", files.to_json(content))
 
     def answer(*_: object) -> None:
         files.write(reload_path(storage, Process(executor="near")), files.to_json({"changed": ["destinations"]}))
 
     with ExitStack() as running:
-        for executor, machine in (("far", "other.example"), ("near", "other.example")):
+        for executor, machine in (
+            ("far", "other.example"),
+            ("near", "other.example"),
+            ("with-its-own", "other.example"),
+        ):
             assert running.enter_context(files.try_lock(lock_path(storage, Process(executor=executor))))
             publish(executor, machine)
         with pytest.raises(InputError, match=r"^far runs on other\.example; .*; near runs on other\.example;"):
+            list(reload(settings, path))
+        own = tmp_path / "its-own.toml"
+        publish("with-its-own", socket.gethostname(), own)
+        with pytest.raises(InputError, match=rf"with-its-own was started with {re.escape(str(own))}; name that file$"):
             list(reload(settings, path))
         publish("near", socket.gethostname())
         running.callback(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, answer))
 
         told = list(reload(settings, path))
 
-    assert told == ["far runs on other.example; run reload there", "near: destinations in use"]
+    assert told == [
+        "far runs on other.example; run reload there",
+        f"with-its-own was started with {own}; name that file",
+        "near: destinations in use",
+    ]
 
 
 @pytest.mark.parametrize("left_by", ["a killed process", "a process that started at another time"])

@@ -1,0 +1,275 @@
+"""The ways into the chart's node: hosts of callers as the node takes them, browsers by Ingress or HTTPRoute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import kubernetes_validate
+import pytest
+
+from node.settings.file import CALLER_HOST
+from node.settings.http import unsafe_access
+from tests.deploy.chart import (
+    CHART,
+    Object,
+    example,
+    helm_python,
+    merged,
+    of_kind,
+    rendered,
+    settings_of,
+    the_only,
+)
+
+KUBERNETES = "1.34"
+CONTROLLER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}
+USERS = {"password_file": "/etc/chex-tls/web/users"}
+TLS = {"tls": {"certificate": "/etc/chex-tls/web/tls.crt", "key": "/etc/chex-tls/web/tls.key"}}
+GATEWAY = {"name": "public", "namespace": "gateways", "sectionName": "https"}
+PUBLISHED: Mapping[str, object] = {
+    "settings": {"http": {**USERS, **TLS}},
+    "tls": {"secrets": ["web"]},
+    "pages": {"host": "chex.example.org", "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "seen"}},
+    "networkPolicy": {"pagesFrom": [CONTROLLER]},
+}
+ROUTED: Mapping[str, object] = {
+    **PUBLISHED,
+    "pages": {"host": "chex.example.org", "route": {"enabled": True, "parentRefs": [GATEWAY]}},
+}
+
+
+def is_accepted(host: str) -> bool:
+    """Whether the chart takes a host of a caller: by its schema, and by what it makes of it."""
+    callers = [{"ae_title": "PACS", "hosts": [host]}]
+    values = merged(
+        example("cpu"), {"settings": {"listener": {"callers": callers}}, "networkPolicy": {"callersFrom": [CONTROLLER]}}
+    )
+    try:
+        helm_python.Chart.load(CHART).validate_schema(values)
+        rendered(values)
+    except helm_python.HelmError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("host", "is_good"),
+    [
+        ("10.0.0.5", True),
+        ("255.255.255.255", True),
+        ("0.0.0.0", True),
+        ("10.0.0.5:104", False),
+        ("300.1.1.1", False),
+        ("10.0.0", False),
+        ("10.0.0.5.6", False),
+        ("010.0.0.5", False),
+        ("10.0.0.*", False),
+        ("10.0.0.1-9", True),  # a name, whose last label is no number
+        ("5", False),
+        ("fd00::5", True),
+        ("FD00::5", True),
+        ("::", True),
+        ("::1", True),
+        ("1:2:3:4:5:6:7:8", True),
+        ("1:2:3:4:5:6:7::", True),
+        ("::2:3:4:5:6:7:8", True),
+        ("1::3:4:5:6:7:8", True),
+        ("1:2:3:4:5:6:7:8:9", False),
+        ("1::2::3", False),
+        ("fd00:::5", False),
+        ("fd00::12345", False),
+        ("[fd00::5]", False),
+        ("[fd00::5]:104", False),
+        ("10.20.0.0/16", True),
+        ("10.20.16.0/20", True),
+        ("10.20.0.128/25", True),
+        ("10.20.0.5/32", True),
+        ("0.0.0.0/0", True),
+        ("10.20.0.5/24", False),
+        ("10.20.0.0/8", False),
+        ("10.20.8.0/20", False),
+        ("10.20.0.5/28", False),
+        ("10.20.0.128/24", False),
+        ("10.20.0.0/33", False),
+        ("10.20.0.0/", False),
+        ("10.20.0.0/-1", False),
+        ("10.20.0/24", False),
+        ("fd00::/64", True),
+        ("fd00:20:1:2::/64", True),
+        ("fd00:20::17/128", True),
+        ("::/0", True),
+        ("fd00::5/64", False),
+        ("fd00:20:1::/32", False),
+        ("fd00::/129", False),
+        ("pacs", True),
+        ("pacs.example.org", True),
+        ("PACS-1.example.org", True),
+        ("3com", True),
+        ("pacs.3com", True),
+        ("pacs..local", False),
+        ("pacs.example.org.", False),
+        (".local", False),
+        ("-pacs", False),
+        ("pacs_1", False),
+        ("pacs.1", False),
+        ("pacs:104", False),
+        ("pacs/24", False),
+        ("http://pacs", False),
+        ("*", False),
+        ("*.example.org", False),
+        ("pacs example", False),
+        (" pacs", False),
+        ("pacs\n", False),
+        ("pacs,ris", False),
+        ("pâcs", False),
+        ("", False),
+    ],
+)
+def test_the_chart_takes_the_hosts_that_the_node_takes(host: str, is_good: bool) -> None:
+    assert ((CALLER_HOST(host) is None), is_accepted(host)) == (is_good, is_good)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.0/255.255.255.0", "10.0.0.0/08", "::ffff:10.0.0.5", "fe80::5%eth0"])
+def test_a_form_that_no_policy_can_have_is_refused(host: str) -> None:
+    assert CALLER_HOST(host) is None, "the node alone takes it"
+    assert not is_accepted(host)
+
+
+def made(name: str, changes: Mapping[str, object]) -> list[Object]:
+    """Every object of an example with changes, after the schema has seen them."""
+    values = merged(example(name), changes)
+    helm_python.Chart.load(CHART).validate_schema(values)
+    return rendered(values)
+
+
+@pytest.mark.parametrize(("name", "role"), [("cpu", "node"), ("split", "listener")])
+def test_an_ingress_leads_to_the_pages_of_ready_pods(name: str, role: str) -> None:
+    objects = made(name, PUBLISHED)
+    ingress = the_only(objects, "Ingress")
+    (service,) = (found for found in of_kind(objects, "Service") if found["metadata"]["name"] == "cxr-pages")
+
+    kubernetes_validate.validate(ingress, KUBERNETES, strict=True)
+    kubernetes_validate.validate(service, KUBERNETES, strict=True)
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert rule["host"] == "chex.example.org"
+    assert path["backend"] == {"service": {"name": "cxr-pages", "port": {"name": "http"}}}
+    assert ingress["spec"]["tls"] == [{"hosts": ["chex.example.org"], "secretName": "seen"}]
+    assert ingress["spec"]["ingressClassName"] == "nginx"
+    assert service["spec"]["selector"]["app.kubernetes.io/component"] == role
+    assert "publishNotReadyAddresses" not in service["spec"]
+    assert service["spec"]["ports"][0]["appProtocol"] == "https"
+
+
+def test_a_route_leads_from_a_gateway_to_the_pages() -> None:
+    objects = made("cpu", ROUTED)
+    route = the_only(objects, "HTTPRoute")
+
+    assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
+    assert route["spec"] == {
+        "parentRefs": [GATEWAY],
+        "hostnames": ["chex.example.org"],
+        "rules": [{"backendRefs": [{"name": "cxr-pages", "port": 8080}]}],
+    }
+    assert not of_kind(objects, "Ingress")
+    assert not of_kind(made("cpu", {}), "HTTPRoute")
+
+
+@pytest.mark.parametrize("name", ["cpu", "split"])
+def test_only_pods_with_pages_let_the_controller_in(name: str) -> None:
+    policies = of_kind(made(name, PUBLISHED), "NetworkPolicy")
+
+    let_in = [
+        policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        for policy in policies
+        for rule in policy["spec"]["ingress"]
+        if CONTROLLER in rule["from"]
+    ]
+    assert let_in == ["node" if name == "cpu" else "listener"]
+
+
+def test_the_node_knows_the_name_and_finds_the_way_safe() -> None:
+    known = settings_of(made("cpu", PUBLISHED)).http
+    twice = settings_of(made("cpu", merged(dict(PUBLISHED), {"settings": {"http": {"hosts": ["a", known.hosts[0]]}}})))
+
+    assert known.hosts == ("chex.example.org",)
+    assert twice.http.hosts == ("a", "chex.example.org")
+    assert known.serves_pages
+    assert not list(unsafe_access(known))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pages": {"host": ""}},
+        {"pages": {"host": "chex example"}},
+        {"pages": {"host": "https://chex"}},
+        {"pages": {"ingress": {"name": "x"}}},
+        {"networkPolicy": {"pagesFrom": []}},
+        {"networkPolicy": {"pagesFrom": ["ingress-nginx"]}},
+    ],
+)
+@pytest.mark.parametrize("way", [PUBLISHED, ROUTED], ids=["ingress", "route"])
+def test_a_way_that_leads_nowhere_is_refused(way: Mapping[str, object], wrong: Mapping[str, object]) -> None:
+    assert made("cpu", way)
+    with pytest.raises(helm_python.HelmValuesError):
+        made("cpu", merged(dict(way), wrong))
+
+
+@pytest.mark.parametrize(
+    ("http", "is_good"),
+    [
+        ({}, False),
+        (USERS, False),
+        (TLS, False),
+        ({**USERS, **TLS}, True),
+        ({**USERS, "trusted_proxy": ["10.20.0.3"]}, True),
+        ({"user_header": "X-Remote-User"}, False),
+        ({"user_header": "X-Remote-User", "trusted_proxy": ["10.20.0.3"]}, True),
+        ({"user_header": "X-Remote-User", "trusted_proxy": ["300.1.1.1"]}, False),
+    ],
+)
+def test_pages_are_published_only_with_users(http: Mapping[str, object], is_good: bool) -> None:
+    changes = {**PUBLISHED, "settings": {"http": http}}
+    if is_good:
+        assert not list(unsafe_access(settings_of(made("cpu", changes)).http))
+        return
+    with pytest.raises(helm_python.HelmValuesError):
+        made("cpu", changes)
+
+
+def test_a_route_needs_a_gateway_and_no_policy_no_peers() -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        made("cpu", merged(dict(ROUTED), {"pages": {"route": {"parentRefs": []}}}))
+
+    assert of_kind(made("cpu", {**PUBLISHED, "networkPolicy": {"enabled": False}}), "Ingress")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "unsaid"),
+    [
+        ({}, ["Pages and API are closed: settings.http names no users"], ["port-forward"]),
+        (
+            {"settings": PUBLISHED["settings"]},
+            ["pages.ingress and pages.route", "service/cxr-pages 8080:http", "https://127.0.0.1:8080/"],
+            ["names no users", "kubectl get ingress", "kubectl get httproute"],
+        ),
+        (PUBLISHED, ["https://chex.example.org/", "kubectl get ingress", "port-forward"], ["kubectl get httproute"]),
+        (ROUTED, ["https://chex.example.org/", "kubectl get httproute", "port-forward"], ["kubectl get ingress"]),
+        (
+            {**PUBLISHED, "settings": {"http": {"user_header": "X-User", "trusted_proxy": ["10.20.0.3"]}}},
+            ["https://chex.example.org/"],
+            ["port-forward", "names no users"],
+        ),
+    ],
+    ids=["closed", "not published", "ingress", "route", "users of a proxy"],
+)
+def test_the_notes_say_how_to_reach_the_pages(
+    changes: Mapping[str, object], said: list[str], unsaid: list[str]
+) -> None:
+    values = merged(example("cpu"), changes)
+    texts = helm_python.Chart.load(CHART).render(values, name="cxr", namespace="radiology", is_install=True)
+    (notes,) = (text for path, text in texts.items() if path.endswith("NOTES.txt"))
+
+    assert [words for words in said if words not in notes] == []
+    assert [words for words in unsaid if words in notes] == []
