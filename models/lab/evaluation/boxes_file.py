@@ -145,7 +145,8 @@ def _outside(line: FilmLine, rule: InputRule) -> Iterator[str]:
         "boxes of phrases": [box for phrase in line.get("phrases", []) for box in phrase.get("boxes", [])],
     }
     for kind, boxes in kinds.items():
-        yield from (f"{kind} outside the square that the network sees" for box in boxes if in_square(box, edges) is None)
+        hidden = [box for box in boxes if in_square(box, edges) is None]
+        yield from (f"{kind} outside the square that the network sees" for _ in hidden)
 
 
 def _all_judged(names: Iterable[str]) -> frozenset[str]:
