@@ -23,14 +23,14 @@ _FILE: Final = Path(__file__).with_name("paper.toml")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
 _PERCENT: Final = 100.0
 NOT_FOUND, NONE = "not found", "\u2013"
-_BY_LABELER, _PAPERS_LABELER = ("ce_", "per_class."), "chexbert"
+_BY_LABELER, _PAPERS_LABELER = "ce_", "chexbert"
 _TEST: Final = "test.jsonl"
 """What `models.prepare` calls the films to test on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. task, key: which figure of an evaluation stands in it; dots lead into a table of the task."""
+    """A column. task, key: which figure of an evaluation stands in it."""
 
     name: str
     task: str
@@ -207,11 +207,11 @@ def _cell(column: Column, paper: Paper, document: Mapping[str, object] | None) -
     if document is None:
         return Cell()
     made = inner(inner(document, "tasks"), column.task)
-    value = _at(made, column.key)
+    value = _number(made, column.key)
     if value is None:
         reason = inner(made, "not_computed").get(column.key)
         return Cell(remarks=() if reason is None else (f"{column.name}: not computed: {reason}",))
-    deviation = _at(inner(made, "deviations"), column.key)
+    deviation = _number(inner(made, "deviations"), column.key)
     return Cell(
         value=_PERCENT * value,
         deviation=None if deviation is None else _PERCENT * deviation,
@@ -219,12 +219,9 @@ def _cell(column: Column, paper: Paper, document: Mapping[str, object] | None) -
     )
 
 
-def _at(table: Mapping[str, object], key: str) -> float | None:
-    """Return a number of a table, which dots lead to; None if it is missing or unknown."""
-    *folders, last = key.split(".")
-    for folder in folders:
-        table = inner(table, folder)
-    value = table.get(last)
+def _number(table: Mapping[str, object], key: str) -> float | None:
+    """Return a number of a table; None if it is missing or unknown."""
+    value = table.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
