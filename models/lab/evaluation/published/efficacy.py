@@ -1,9 +1,10 @@
 """Clinical efficacy as published: of 14 classes, of 5, and of 5 where uncertain counts too ("5+").
 
 A text finds a class that its labeler marks positive; of "5+" also one that it marks uncertain. An empty text is marked
-"no finding" alone. The F1 of a class counts as the 14 do. Micro figures count all texts and classes together. Macro figures are means over classes, where what
-has no value is 0. Figures by example are means over the films that have a value, each with all its texts; as published
-the F1 of a film without a hit has none. `example_f1_of_all` counts it as 0.
+"no finding" alone. The F1 of a class counts as the 14 do. Micro figures count all texts and classes together. Macro
+figures are means over classes, where what has no value is 0. Figures by example are means over the films that have a
+value, each with all its texts; as published the F1 of a film without a hit has none. `example_f1_of_all` counts it as
+0.
 """
 
 from __future__ import annotations
