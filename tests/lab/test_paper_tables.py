@@ -141,7 +141,7 @@ def test_each_model_and_each_ablation_has_a_row(tmp_path: Path) -> None:
 
 
 def test_an_analysis_is_compared_with_its_own_row(tmp_path: Path) -> None:
-    asked = {"ablations": ["report_pathologies"], "analysis": {"prompts": "pathologies"}}
+    asked: dict[str, Any] = {"ablations": ["report_pathologies"], "analysis": {"prompts": "pathologies"}}
     result = evaluated(tmp_path / "a", {"report_mimic": REPORT}, data="prepared/mimic/test.jsonl", **asked)
 
     shown = rows(result)

@@ -139,7 +139,8 @@ def _outside(line: FilmLine, rule: InputRule) -> Iterator[str]:
     """Name each box that the network does not see; of a film whose line gives no size it is not known before."""
     if "size" not in line:
         return
-    edges = np.array(square(*line["size"], rule), dtype=np.float64)
+    columns, rows = line["size"]
+    edges = np.array(square(columns, rows, rule), dtype=np.float64)
     kinds = {
         "boxes": [box["xyxy"] for box in line.get("boxes", [])],
         "boxes of phrases": [box for phrase in line.get("phrases", []) for box in phrase.get("boxes", [])],
