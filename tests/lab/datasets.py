@@ -206,7 +206,8 @@ def mimic_cxr(folder: Path, *, patients: int = 12) -> Path:
     """MIMIC-CXR-JPG with the reports beside it: a study a patient, every third with a lateral too.
 
     As published: tables compressed by gzip, labels as "1.0", "-1.0" or blank, a study without labels, reports wrapped
-    at 80 columns, one without findings and impression; of twelve patients eight train, two validate and two test.
+    at 80 columns, one without findings and impression; of twelve patients eight train, two validate and two test. The
+    split names a film that is not there.
     """
     metadata: list[list[object]] = []
     split: list[list[object]] = []
@@ -229,7 +230,7 @@ def mimic_cxr(folder: Path, *, patients: int = 12) -> Path:
     columns = ["dicom_id", "subject_id", "study_id", "PerformedProcedureStepDescription", "ViewPosition", "Rows"]
     tables: dict[str, tuple[list[str], list[list[object]]]] = {
         "metadata": ([*columns, "Columns", "StudyDate", "StudyTime"], metadata),
-        "split": (["dicom_id", "study_id", "subject_id", "split"], split),
+        "split": (["dicom_id", "study_id", "subject_id", "split"], [*split, [dicom_id(999), 1, 2, "train"]]),
         "chexpert": (["subject_id", "study_id", *CHEXPERT_COLUMNS], chexpert),
         "negbio": (["subject_id", "study_id", *CHEXPERT_COLUMNS], [[*row[:-1], "1.0"] for row in chexpert]),
     }
@@ -263,13 +264,15 @@ def chest_imagenome(folder: Path, *, patients: int = 12) -> Path:
     """Chest ImaGenome on the films of `mimic_cxr`: scene graphs of all but one, and a gold set of two films.
 
     As published: boxes on 224 pixels beside those of the film, objects beyond the 29, a box of no size, a region twice
-    on one film, three boxes alone on another, "no" beside "yes", categories that are no findings.
+    on one film, three boxes alone on another, "no" beside "yes", categories that are no findings, a phrase of one word,
+    a scene graph and findings of films that are not there.
     """
     silver = folder / "silver_dataset"
     (silver / "scene_graph").mkdir(parents=True)
     for number in range(patients - 1):
         scene = scene_graph(number)
         (silver / "scene_graph" / f"{dicom_id(2 * number)}_SceneGraph.json").write_text(json.dumps(scene))
+    (silver / "scene_graph" / f"{dicom_id(999)}_SceneGraph.json").write_text("{}")
     write_table(
         silver / "splits" / "images_to_avoid.csv", ["subject_id", "study_id", "dicom_id"], [[1, 2, dicom_id(6)]]
     )
@@ -280,6 +283,7 @@ def chest_imagenome(folder: Path, *, patients: int = 12) -> Path:
         for number in (3, 10)
         for place, region in enumerate(CIG_REGIONS)
     ]
+    boxes.append([f"{dicom_id(6)}.dcm", "svc", 4, 8, 4, 60])
     write_table(gold / "gold_bbox_coordinate_annotations_1000images.csv", ["image_id", "bbox_name", *edges], boxes)
     told = [
         ["left lung", 1, "anatomicalfinding", "pleural effusion", "yes", "Small left pleural effusion."],
@@ -290,7 +294,7 @@ def chest_imagenome(folder: Path, *, patients: int = 12) -> Path:
     write_table(
         gold / "gold_object_attribute_with_coordinates.txt",
         columns,
-        [[f"{dicom_id(6)}.dcm", *row] for row in told],
+        [*([f"{dicom_id(6)}.dcm", *row] for row in told), [f"{dicom_id(999)}.dcm", *told[0]]],
         separator="\t",
     )
     return folder
@@ -315,8 +319,8 @@ def scene_graph(number: int) -> dict[str, Any]:
         "attributes": [
             {
                 "bbox_name": "left lung",
-                "attributes": [effusion, ["anatomicalfinding|no|pneumothorax"]],
-                "phrases": ["There is a small left pleural effusion.. ", "No pneumothorax."],
+                "attributes": [effusion, ["anatomicalfinding|no|pneumothorax"], ["tubesandlines|yes|chest tube"]],
+                "phrases": ["There is a small left pleural effusion.. ", "No pneumothorax.", "Tube."],
             },
             {
                 "bbox_name": "right lung",

@@ -42,6 +42,7 @@ def test_figures_are_those_counted_by_hand() -> None:
     assert made["ce_14_micro_f1"] == pytest.approx(2 / 7)
     # Of 14 classes only edema has a hit: precision 1/2, recall 1.
     assert made["ce_14_macro_f1"] == pytest.approx(2 / 3 / 14)
+    assert [made[f"ce_14_f1_{key}"] for key in ("edema", "fracture", "pneumonia")] == [pytest.approx(2 / 3), 0, None]
     # The first film has one hit of two and of three; the second has none, and as published no F1.
     assert made["ce_14_example_precision"] == pytest.approx((1 / 2 + 0) / 2)
     assert made["ce_14_example_recall"] == pytest.approx((1 / 3 + 0) / 2)
@@ -56,6 +57,7 @@ def test_uncertain_counts_in_five_plus_alone() -> None:
 
     assert (made["ce_5_plus_micro_f1"], made["ce_5_micro_f1"], made["ce_14_micro_f1"]) == (1, 0, 0)
     assert made["ce_5_micro_recall"] is None, "no class is there"
+    assert made["ce_14_f1_edema"] == 0
 
 
 def test_an_empty_text_finds_nothing() -> None:
@@ -84,4 +86,4 @@ def test_scikit_learn_finds_the_same(name: str) -> None:
 
 def test_every_figure_has_a_name_of_its_own() -> None:
     assert list(names()) == list(of((0, EDEMA, EDEMA)))
-    assert len(set(names().values())) == len(names()) == 30
+    assert len(set(names().values())) == len(names()) == 44

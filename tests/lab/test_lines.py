@@ -70,6 +70,14 @@ def trained(path: Path) -> Line:
             ["findings of regions without a box"],
         ),
         ({"truth": {"present": {"edema": True}, "mined": []}}, ["mined of truth, which training alone reads"]),
+        (
+            {"size": [200, 200], "boxes": [LUNG | {"xyxy": [210, 10, 250, 49]}, LUNG]},
+            ["boxes outside the square that the network sees"],
+        ),
+        (
+            {"size": [200, 200], "phrases": [{"text": "Small effusion.", "boxes": [[1, -9, 30, 0]]}]},
+            ["located phrases", "boxes of phrases outside the square that the network sees"],
+        ),
     ],
 )
 def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, object], unmeasured: list[str]) -> None:
@@ -189,6 +197,23 @@ def test_training_and_evaluation_know_the_same_of_a_phantom(tmp_path: Path) -> N
     assert " ".join(sentence.text for sentence in labels.said) == truth.report
 
 
+def test_training_counts_boxes_that_are_cut_off(tmp_path: Path) -> None:
+    beside = [210, 10, 250, 49]
+
+    line = trained(
+        written(
+            tmp_path,
+            boxes=[LUNG | {"xyxy": beside}],
+            sentences=[{"text": "Effusion.", "boxes": [beside, LUNG["xyxy"], beside]}],
+        )
+    )
+
+    assert line["unused"] == {
+        "boxes outside the central square": 1,
+        "boxes of sentences outside the central square": 2,
+    }
+
+
 def test_a_run_says_which_labels_it_does_not_use() -> None:
     line: Line = {
         "present": {"edema": True, "vindrcxr/COPD": True},
@@ -223,6 +248,8 @@ def test_a_run_says_which_labels_it_does_not_use() -> None:
         ({"phrases": [{"text": "?", "regions": ["liver"]}]}, "no catalog has the region 'liver'"),
         ({"phrases": [{"text": "?", "boxes": [[1, 2, 3]]}]}, "must be four numbers"),
         ({"phrases": [{"words": "?"}]}, "not a film as expected"),
+        ({"size": [200]}, "must be two whole numbers, columns and rows"),
+        ({"size": [200, 0]}, "must be two whole numbers, columns and rows"),
         ({"gray": "equalized"}, "gray must be 'as stored', or left out"),
         ({"age": 57}, '"age" must be text'),
     ],

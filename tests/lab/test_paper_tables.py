@@ -27,7 +27,7 @@ REPORT: dict[str, Any] = {
     "ce_14_micro_f1": 0.5,
     "meteor": None,
     "not_computed": {"meteor": "needs WordNet"},
-    "per_class": {"edema": 0.25},
+    "ce_14_f1_edema": 0.25,
     "films": 3082,
     "labeler": "chexbert, weights.pth",
 }
@@ -138,6 +138,24 @@ def test_each_model_and_each_ablation_has_a_row(tmp_path: Path) -> None:
     named = [row.split("|")[1].strip(" *") for row in rows(*results)[:8:2]]
 
     assert named == ["ours 2", "ours 2, without no_region_filter", "ours 2, asked by one_box", "theirs 1"]
+
+
+def test_an_analysis_is_compared_with_its_own_row(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"ablations": ["report_pathologies"], "analysis": {"prompts": "pathologies"}}
+    result = evaluated(tmp_path / "a", {"report_mimic": REPORT}, data="prepared/mimic/test.jsonl", **asked)
+
+    shown = rows(result)
+
+    assert "| difference from all pathologies alone | -0.35 | none | none | none | none | none |" in shown
+    assert "| difference from ChEX | -2.32 | none | none | none | none | none | none |" in shown, "a table without it"
+
+
+def test_every_row_of_an_analysis_names_its_file() -> None:
+    folder = REPOSITORY / "models" / "lab" / "evaluation" / "analyses"
+
+    named = [row.analysis for table in read_paper().tables for row in table.rows if row.analysis]
+
+    assert len(named) == 7 and set(named) <= {path.stem for path in folder.iterdir()}
 
 
 def test_a_task_counts_on_its_own_films(tmp_path: Path) -> None:

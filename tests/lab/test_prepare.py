@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from models import lab
 from models.errors import ModelError
 from models.lab.datasets.preparation import picture_size
 from models.lab.datasets.summary import Published, table, text
 from models.lab.datasets.tables import rows_of
 from models.prepare import main
-from tests.lab.datasets import chest_xray_14, write_table
+from tests.lab.datasets import chest_xray_14, mimic_cxr, write_table
 from tests.paths import REPOSITORY
 
 
@@ -56,6 +58,32 @@ def test_a_changed_data_set_replaces_its_parts(tmp_path: Path) -> None:
     assert "Hernia" not in (out / "official_test.jsonl").read_text()
     assert len(parts) == len(list((out / "parts").iterdir()))
     assert parts != {path.name for path in (out / "parts").iterdir()}
+
+
+def test_a_file_that_has_no_films_any_more_goes(tmp_path: Path) -> None:
+    source, out = chest_xray_14(tmp_path / "nih"), tmp_path / "out"
+    assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
+    (out / "own.jsonl").write_text("")
+    (source / "train_val_list.txt").write_text("")
+
+    assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
+
+    names = {path.name for path in out.glob("*.jsonl")}
+    assert names == {"validate.jsonl", "test.jsonl", "official_test.jsonl", "own.jsonl"}
+
+
+def test_another_rule_for_reports_makes_parts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, out, program = mimic_cxr(tmp_path / "mimic", patients=4), tmp_path / "out", tmp_path / "lab"
+    shutil.copytree(lab.__path__[0], program)
+    monkeypatch.setattr(lab, "__path__", [str(program)])
+    assert main(["mimic", str(source), str(out), "--processes", "1"]) == 0
+    parts = {path.name for path in (out / "parts").iterdir()}
+    (rules,) = program.glob("datasets/*.toml")
+    rules.write_text(rules.read_text() + "\n")
+
+    assert main(["mimic", str(source), str(out), "--processes", "1"]) == 0
+
+    assert not parts & {path.name for path in (out / "parts").iterdir()}
 
 
 def test_a_stop_leaves_complete_parts_only(tmp_path: Path) -> None:

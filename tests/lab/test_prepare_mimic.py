@@ -53,6 +53,7 @@ def test_frontal_films_are_split_as_published(folder: Path) -> None:
     assert (counts["films of all views"], counts["films that are not frontal, left out"]) == (16, 4)
     assert counts["films without findings and impression"] == counts["films without labels of CheXpert"] == 1
     assert counts["labels in which CheXpert and NegBio differ"] == 11
+    assert counts["films of the split without metadata, left out"] == 1
 
 
 def test_a_line_has_labels_report_and_metadata(folder: Path) -> None:
@@ -193,6 +194,12 @@ def test_films_are_left_out_as_published(folder: Path) -> None:
     assert counts["findings that are no class of the paper, left out"] == 8
     assert counts["findings of regions without a box, left out"] == 8
     assert counts["films in train.jsonl of patients of the gold set, as published"] == 1
+    assert counts["scene graphs of no frontal film of MIMIC-CXR, left out"] == 1
+    assert counts["phrases of fewer than 2 words, left out"] == 11
+    assert counts["attributes of the category tubesandlines, left out"] == 11
+    assert (
+        counts["gold: boxes without area, left out"] == counts["gold: findings of films without boxes, left out"] == 1
+    )
 
 
 def test_the_gold_set_is_judged_on_the_films_it_describes(folder: Path) -> None:

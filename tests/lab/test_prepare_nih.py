@@ -78,6 +78,18 @@ def test_counts_are_compared_with_the_published_ones(prepared: Path) -> None:
     assert rows["ages above 120 years, left out"]["count"] == 1
 
 
+def test_films_of_no_list_and_no_row_are_counted(tmp_path: Path) -> None:
+    source = chest_xray_14(tmp_path / "source", patients=2)
+    (source / "train_val_list.txt").write_text("00000001_000.png")
+    (source / "images_001" / "images" / "more.png").write_bytes(b"")
+
+    assert main(["nih", str(source), str(tmp_path / "out"), "--processes", "1"]) == 0
+
+    counts = {row["what"]: row["count"] for row in json.loads((tmp_path / "out" / "summary.json").read_text())}
+    assert counts["films of no official list, left out"] == 1
+    assert counts["pictures without a row of labels, left out"] == 1
+
+
 def test_training_reads_the_lines(prepared: Path) -> None:
     films = trained(prepared / "test.jsonl")
 

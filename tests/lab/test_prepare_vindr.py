@@ -53,6 +53,21 @@ def test_labels_are_the_majority_and_boxes_are_fused(prepared: Path) -> None:
     }
 
 
+def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
+    source = vindr_cxr(tmp_path / "source", train=1, test=1)
+    boxes, labels = (source / "annotations" / f"{name}_test.csv" for name in ("annotations", "image_labels"))
+    boxes.write_text(boxes.read_text().replace("test00,Cardiomegaly,20,30,44,50", "test00,Cardiomegaly,,,,"))
+    labels.write_text(labels.read_text().replace("test00,0", "test00,"))
+
+    assert main(["vindr", str(source), str(tmp_path / "out"), "--processes", "1"]) == 0
+
+    (line,) = lines(tmp_path / "out" / "test.jsonl")
+    assert [box["label"] for box in line["boxes"]] == ["vindrcxr/Nodule/Mass"]
+    assert "vindrcxr/Aortic enlargement" not in line["labels"] and len(line["labels"]) == 27
+    counts = {row["what"]: row["count"] for row in json.loads((tmp_path / "out" / "summary.json").read_text())}
+    assert counts["boxes without edges, left out"] == counts["labels without a vote, left out"] == 1
+
+
 def test_the_test_set_is_halved_as_published(prepared: Path) -> None:
     validate, test = ([line["patient"] for line in lines(prepared / f"{name}.jsonl")] for name in ("validate", "test"))
 

@@ -46,6 +46,7 @@ def test_pathologies_are_always_told_and_regions_when_of_note() -> None:
     pathologies = [True, True, False, False]
 
     assert gets_sentence(noted, pathologies).tolist() == [[True, True, False, True]]
+    assert gets_sentence(noted, pathologies, all_regions=True).all()
     ignoring = gets_sentence(noted, pathologies, ignore_negative_pathologies=True)
     assert ignoring.tolist() == [[False, True, False, True]]
 

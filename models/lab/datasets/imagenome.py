@@ -27,6 +27,8 @@ Edges = tuple[float, float, float, float]
 _LEAST_BOXES: Final = 5
 _LEAST_WORDS: Final = 2
 _CATEGORIES: Final = {"anatomicalfinding": "cig/af/", "disease": "cig/disease/"}
+_READ: Final = frozenset((*_CATEGORIES, "nlp"))
+"""The categories of attributes that count; "nlp" says what is abnormal."""
 _GOLD_BOXES: Final = "gold_bbox_coordinate_annotations_1000images.csv"
 _GOLD_FINDINGS: Final = "gold_object_attribute_with_coordinates.txt"
 _ORIGINAL: Final = ("original_x1", "original_y1", "original_x2", "original_y2")
@@ -97,7 +99,8 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
         row.text("dicom_id")
         for row in rows_of(source / "silver_dataset" / "splits" / "images_to_avoid.csv", ("dicom_id",))
     }
-    gold, counts = _gold(source / "gold_dataset"), Counter[str]({"scene graphs": len(names)})
+    counts = Counter[str]({"scene graphs": len(names)})
+    gold = _gold(source / "gold_dataset", counts)
     films: dict[str, list[_Film]] = {name: [] for name in (*SPLITS, "gold")}
     for split, name, place in places_of(mimic):
         if name in gold:
@@ -105,10 +108,12 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
         if (scene := f"{name}_SceneGraph.json") not in names:
             counts["films without a scene graph, left out"] += 1
             continue
+        names.remove(scene)
         films[split].append(_Film(place, scene=str(scenes / scene), needs_report=split == "train"))
         if name in avoided and split == "train":
             counts["films in train.jsonl of patients of the gold set, as published"] += 1
     counts["films of the gold set that are no frontal film of MIMIC-CXR, left out"] = len(gold)
+    counts["scene graphs of no frontal film of MIMIC-CXR, left out"] = len(names)
     return Listing(
         films=[(name, film) for name, own in films.items() for film in own],
         make=make,
@@ -127,11 +132,12 @@ def make(film: _Film, out: Path) -> Made:
     try:
         scene = cast("_Scene", json.loads(path.read_text(encoding="utf-8")))
         boxes, is_twice = _boxes(scene, line["size"], counts)
-        said = _said(scene)
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        said = _said(scene, counts)
+        view = scene["viewpoint"]
+    except (OSError, UnicodeDecodeError, LookupError, TypeError, ValueError) as error:
         raise ModelError(f"{path} is no scene graph as expected ({error!r}); unpack it again") from error
     reasons = {
-        "films of another view in their scene graph": scene["viewpoint"] not in ("AP", "PA"),
+        "films of another view in their scene graph": view not in ("AP", "PA"),
         f"films with fewer than {_LEAST_BOXES} boxes": len(boxes) < _LEAST_BOXES,
         "films with a box twice": is_twice,
         "films to train on without a report": film.needs_report and "report" not in line,
@@ -180,7 +186,7 @@ def _boxes(scene: _Scene, size: list[int], counts: Counter[str]) -> tuple[dict[s
     return boxes, is_twice
 
 
-def _said(scene: _Scene) -> _Said:
+def _said(scene: _Scene, counts: Counter[str]) -> _Said:
     """Collect findings and phrases; the i-th list of attributes is of the i-th phrase."""
     said = _Said()
     for attribute in scene["attributes"]:
@@ -189,8 +195,11 @@ def _said(scene: _Scene) -> _Said:
             parts = [name.split("|") for name in names]
             found = {_CATEGORIES[part[0]] + part[2] for part in parts if part[0] in _CATEGORIES and part[1] == "yes"}
             said.findings[region] |= found
+            others = [part[0] for part in parts if part[0] not in _READ and part[1] == "yes"]
+            counts.update(f"attributes of the category {category}, left out" for category in others)
             phrase = clean(text)
             if len(phrase.split()) < _LEAST_WORDS:
+                counts[f"phrases of fewer than {_LEAST_WORDS} words, left out"] += 1
                 continue
             said.of_phrase[phrase] |= found
             if region not in said.regions[phrase]:
@@ -232,12 +241,14 @@ def _placed(phrase: str, regions: list[str], boxes: Mapping[str, Edges], said: _
     }
 
 
-def _gold(folder: Path) -> dict[str, _Gold]:
+def _gold(folder: Path, counts: Counter[str]) -> dict[str, _Gold]:
     """Read the gold set: films by name. Of half of them regions are judged for findings."""
     boxes: dict[str, dict[str, Edges]] = defaultdict(dict)
     for row in rows_of(folder / _GOLD_BOXES, ("image_id", "bbox_name", *_ORIGINAL)):
         left, top, right, bottom = (row.number(column) for column in _ORIGINAL)
-        if right > left and bottom > top:
+        if right <= left or bottom <= top:
+            counts["gold: boxes without area, left out"] += 1
+        else:
             boxes[row.text("image_id").removesuffix(".dcm")][row.text("bbox_name")] = (left, top, right, bottom)
     columns = ("image_id", "bbox", "relation", "categoryID", "label_name", "context", "sentence")
     findings: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
@@ -247,6 +258,9 @@ def _gold(folder: Path) -> dict[str, _Gold]:
         is_there = row.number("relation") == 1 and row.cells["context"].strip() == "yes"
         name = f"{prefix}{row.text('label_name')}" if prefix is not None and is_there else ""
         own.append((row.text("bbox"), name, clean(row.cells["sentence"])))
+    counts["gold: findings of films without boxes, left out"] = sum(
+        bool(finding) for name, own in findings.items() if name not in boxes for _, finding, _ in own
+    )
     return {
         name: _Gold(boxes=tuple(own.items()), findings=tuple(findings.get(name, ())), is_judged=name in findings)
         for name, own in boxes.items()

@@ -65,12 +65,16 @@ def listing(source: Path, reports: Path) -> Listing[_Film]:
     films: dict[str, list[_Film]] = {split: [] for split in _SPLITS}
     for row in rows_of(_table(source, "metadata"), _METADATA):
         counts["films of all views"] += 1
+        if (name := row.text("dicom_id")) not in splits:
+            raise row.refused(
+                "dicom_id", f"{name} is not in {_table(source, 'split').name}; download both tables again"
+            )
+        split = splits.pop(name)
         if (view := row.cells["ViewPosition"].strip()) not in _FRONTAL:
             counts["films that are not frontal, left out"] += 1
             continue
-        if (name := row.text("dicom_id")) not in splits:
-            raise row.refused("dicom_id", f"{name} is not in {_table(source, 'split').name}")
-        films[splits[name]].append(_film(row, view, source, reports, chexpert, negbio))
+        films[split].append(_film(row, view, source, reports, chexpert, negbio))
+    counts["films of the split without metadata, left out"] = len(splits)
     return Listing(
         films=[(split, film) for split in _SPLITS for film in films[split]],
         make=make,

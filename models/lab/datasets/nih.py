@@ -62,7 +62,10 @@ def listing(source: Path) -> Listing[_Film]:
     validate, test = halves(boxed)
     train = (official["train_val_list.txt"] & films.keys()) - {*boxed}
     in_test = official["test_list.txt"] & films.keys()
-    counts["names of the official lists without a film"] = len(set().union(*official.values()) - films.keys())
+    listed = official["train_val_list.txt"] | official["test_list.txt"]
+    counts["names of the official lists without a film"] = len(listed - films.keys())
+    counts["films of no official list, left out"] = len(films.keys() - listed - {*boxed})
+    counts["pictures without a row of labels, left out"] = len(pictures.keys() - films.keys())
     counts.update({"films": len(films), "films of the official test list": len(in_test), "boxes": len(boxed)})
     chosen = (("train", train), ("validate", validate), ("test", test), ("official_test", in_test))
     return Listing(

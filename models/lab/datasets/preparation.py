@@ -133,14 +133,18 @@ def _write(path: Path, films: Sequence[_T], make: Callable[[_T, Path], Made], ou
 
 
 def _remove_others(parts: Path, jobs: Mapping[Path, Job]) -> None:
-    """Remove parts of earlier versions of the data set, the options or the program."""
+    """Remove parts of earlier versions of the data set, the options or the program, and files that have no part now."""
+    names = {path.name.partition("-")[0] for path in jobs}
     for path in parts.iterdir():
-        if path not in jobs:
-            path.unlink()
+        if path in jobs:
+            continue
+        if (name := path.name.partition("-")[0]) not in names:
+            (parts.parent / f"{name}.jsonl").unlink(missing_ok=True)
+        path.unlink()
 
 
 def _program() -> str:
-    """Hash the source of the readers and of the form of lines."""
+    """Hash the source of the readers, their rules, and the form of lines."""
     folder = Path(lab.__path__[0])
-    sources = [folder / "lines.py", *sorted((folder / "datasets").glob("*.py"))]
+    sources = [folder / "lines.py", *sorted((folder / "datasets").glob("*.py")), *(folder / "datasets").glob("*.toml")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()

@@ -1,7 +1,7 @@
 """VinDr-CXR: 18,000 DICOM films, 22 local and 6 global labels, boxes of three readers (train) or of a consensus (test).
 
 A film's labels are the majority of its readers, its boxes those of any reader, fused, as published. So a class may have
-a box and be labeled absent; such boxes are counted.
+a box and be labeled absent; such boxes are counted. A class that no reader voted on has no label.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ def make(film: _Film, out: Path) -> Made:
     counts["boxes as drawn"] = sum(map(len, found.values()))
     counts["boxes"] = sum(map(len, boxes.values()))
     counts["boxes of classes that the majority did not see"] = sum(
-        len(own) for name, own in boxes.items() if not labels[name]
+        len(own) for name, own in boxes.items() if not labels.get(name)
     )
+    counts["labels without a vote, left out"] = len(_LOCAL) + len(_GLOBAL) - len(labels)
     line: FilmLine = {
         "file": f"pictures/{picture.name}",
         "size": picture_size(picture),
@@ -107,7 +108,7 @@ def _films(source: Path, split: _Split, counts: Counter[str]) -> dict[str, _Film
             raise ModelError(f"{path} is missing, which {folder / f'image_labels_{split}.csv'} names; download it")
         films[name] = _Film(
             dicom=str(path),
-            labels=tuple((label, 2 * sum(own) > len(own)) for label, own in cast.items()),
+            labels=tuple((label, 2 * sum(own) > len(own)) for label, own in cast.items() if own),
             boxes=tuple((label, tuple(own)) for label, own in boxes.get(name, {}).items()),
             several=split == "train",
         )
@@ -143,7 +144,10 @@ def _boxes(
         if (name := row.text("image_id")) not in films:
             raise row.refused("image_id", f"{name} has no row of labels")
         label = row.one_of("class_name", (*_LOCAL, _NOTHING))
-        if label == _NOTHING or not row.cells["x_min"].strip():
+        if label == _NOTHING:
+            continue
+        if not row.cells["x_min"].strip():
+            counts["boxes without edges, left out"] += 1
             continue
         left, top, right, bottom = (row.number(column) for column in _EDGES)
         if right <= left or bottom <= top:

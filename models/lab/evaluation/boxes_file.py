@@ -31,7 +31,7 @@ from models.lab.phantoms.truth import CIG_CLASSES
 from models.lab.tasks.labels import classes_of_nih
 from models.lab.training.readings import READINGS
 from models.lab.training.split import HeldOut
-from models.manifest import Manifest
+from models.manifest import InputRule, Manifest
 from models.reading.preprocess import square
 from models.views import FRONTAL
 
@@ -69,7 +69,8 @@ class FileFilms:
 
     def unmeasured(self, published: Collection[PublishedTask] = ()) -> Counter[str]:
         """Count the labels that no task measures, by what they are; published: the tasks of the paper that are run."""
-        return Counter(what for line in self._lines for what in _unmeasured(line, published))
+        rule = self._manifest.input
+        return Counter(what for line in self._lines for what in (*_unmeasured(line, published), *_outside(line, rule)))
 
     def name(self, index: int) -> str:
         """Return the path of a film, as its line gives it."""
@@ -132,6 +133,21 @@ def _unmeasured(line: FilmLine, published: Collection[PublishedTask]) -> Iterato
             yield from ("findings of regions without a box" for name in found if _judged(name) is not None)
     measured = bool({"grounding_mscxr", "region_explanation_mscxr"} & {*published})
     yield from ("located phrases" for phrase in line.get("phrases", []) if not (measured and phrase.get("boxes")))
+
+
+def _outside(line: FilmLine, rule: InputRule) -> Iterator[str]:
+    """Name each box that the network does not see; of a film whose line gives no size it is not known before."""
+    if "size" not in line:
+        return
+    columns, rows = line["size"]
+    edges = np.array(square(columns, rows, rule), dtype=np.float64)
+    kinds = {
+        "boxes": [box["xyxy"] for box in line.get("boxes", [])],
+        "boxes of phrases": [box for phrase in line.get("phrases", []) for box in phrase.get("boxes", [])],
+    }
+    for kind, boxes in kinds.items():
+        hidden = [box for box in boxes if in_square(box, edges) is None]
+        yield from (f"{kind} outside the square that the network sees" for _ in hidden)
 
 
 def _all_judged(names: Iterable[str]) -> frozenset[str]:

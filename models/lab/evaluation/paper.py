@@ -104,11 +104,12 @@ def _write_plots(out: Path, paper: Paper, models: Sequence[Model]) -> None:
     from models.lab.evaluation.plots import bars
 
     for table in paper.tables:
-        first, *_ = lines = lines_of(table, paper, models)
+        lines = lines_of(table, paper, models)
         own = [line for line in lines if line.kind == "measured" and line.has_values]
         for number, line in enumerate(own, 1):
-            title = f"{table.title}: {line.name}; gray: {first.name}"
-            values, marks = (_unit(table, shown) for shown in (line, first))
+            published = lines[line.beside]
+            title = f"{table.title}: {line.name}; gray: {published.name}"
+            values, marks = (_unit(table, shown) for shown in (line, published))
             (out / f"{table.name}-{number}.svg").write_text(bars(title, values, references=marks), encoding="utf-8")
 
 

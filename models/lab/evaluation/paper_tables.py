@@ -23,14 +23,14 @@ _FILE: Final = Path(__file__).with_name("paper.toml")
 _NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
 _PERCENT: Final = 100.0
 NOT_FOUND, NONE = "not found", "\u2013"
-_BY_LABELER, _PAPERS_LABELER = ("ce_", "per_class."), "chexbert"
+_BY_LABELER, _PAPERS_LABELER = "ce_", "chexbert"
 _TEST: Final = "test.jsonl"
 """What `models.prepare` calls the films to test on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. task, key: which figure of an evaluation stands in it; dots lead into a table of the task."""
+    """A column. task, key: which figure of an evaluation stands in it."""
 
     name: str
     task: str
@@ -43,11 +43,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A published row. source: a key of `Paper.sources`; values: by column, "" not found, "-" the paper has none."""
+    """A published row.
+
+    source: a key of `Paper.sources`; values: by column, "" not found, "-" the paper has none
+    analysis: the file of the analysis whose figures are compared with this row
+    """
 
     name: str
     source: str
     values: tuple[str, ...]
+    analysis: str = ""
 
     def __post_init__(self) -> None:
         if wrong := [value for value in self.values if value not in ("", "-") and not _NUMBER.fullmatch(value)]:
@@ -56,7 +61,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table; published: where the paper has it; rows: the first one is what our figures are compared with."""
+    """A table.
+
+    published: where the paper has it; rows: our figures are compared with that of their analysis, else with the first
+    """
 
     name: str
     title: str
@@ -101,11 +109,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A row to be written. kind: "published", "measured", or "difference" from the first published row."""
+    """A row to be written.
+
+    kind: "published", "measured", or "difference" from a published row; beside: the number of that row
+    """
 
     name: str
     kind: str
     cells: tuple[Cell, ...]
+    beside: int = 0
 
     @property
     def has_values(self) -> bool:
@@ -115,10 +127,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What was measured of one model, possibly with parts left out: its name, and the evaluation of each task."""
+    """What was measured of one model, possibly with parts left out: its name, and the evaluation of each task.
+
+    analysis: the name of the file by which it was asked; "" as published
+    """
 
     name: str
     evaluations: Mapping[str, Mapping[str, object]]
+    analysis: str = ""
 
 
 def read_paper() -> Paper:
@@ -132,14 +148,17 @@ def read_models(results: Sequence[Path], paper: Paper) -> tuple[list[Model], lis
     Where several measure a task of the same model, the one on the films of that task counts: those of Chest ImaGenome
     have reports too. Raises ModelError if a file is no evaluation, or if that does not decide.
     """
-    found: dict[tuple[str, ...], list[tuple[Path, Mapping[str, object]]]] = {}
+    found: dict[tuple[str, str, str], list[tuple[Path, Mapping[str, object]]]] = {}
     remarks = []
     for path in (result / EVALUATION if result.is_dir() else result for result in results):
         document = _read(path)
         found.setdefault(_identity(document), []).append((path, document))
         if others := sorted(inner(document, "tasks").keys() - set(PUBLISHED_TASKS)):
             remarks.append(f"{path} measures {', '.join(others)}, which are no tasks of the paper")
-    models = [Model(name=identity[0], evaluations=_by_task(own, paper)) for identity, own in found.items()]
+    models = [
+        Model(name=name, evaluations=_by_task(own, paper), analysis=analysis)
+        for (name, analysis, _), own in found.items()
+    ]
     return [model for model in models if model.evaluations], remarks
 
 
@@ -171,22 +190,24 @@ def _read(path: Path) -> Mapping[str, object]:
     return document
 
 
-def _identity(document: Mapping[str, object]) -> tuple[str, ...]:
-    """Return what tells models apart: the name to show first, then their weights."""
+def _identity(document: Mapping[str, object]) -> tuple[str, str, str]:
+    """Return what tells models apart: the name to show, the analysis by which they were asked, and their weights."""
     model, ablations = inner(document, "model"), document.get("ablations")
-    how = "asked by" if "analysis" in document else "without"
-    other = f", {how} {', '.join(map(str, ablations))}" if isinstance(ablations, list) and ablations else ""
-    return f"{model.get('name')} {model.get('version')}{other}", str(model.get("weights_sha256"))
+    named = ", ".join(map(str, ablations)) if isinstance(ablations, list) else ""
+    is_asked = "analysis" in document
+    other = f", {'asked by' if is_asked else 'without'} {named}" if named else ""
+    name = f"{model.get('name')} {model.get('version')}{other}"
+    return name, named if is_asked else "", str(model.get("weights_sha256"))
 
 
 def lines_of(table: Table, paper: Paper, models: Sequence[Model]) -> list[Line]:
-    """Return all rows of a table: the published ones, then each model's with its difference from the first of them."""
+    """Return all rows of a table: the published ones, then each model's with its difference from one of them."""
     published = [Line(name=row.name, kind="published", cells=tuple(map(_published, row.values))) for row in table.rows]
     shown = [model for model in models if any(column.task in model.evaluations for column in table.columns)]
     if not models:
         return [*published, Line(name="measured", kind="measured", cells=tuple(Cell() for _ in table.columns))]
     measured = [_measured(table, paper, model) for model in shown]
-    told = [line for own in measured for line in (own, _difference(own, published[0]))]
+    told = [line for own in measured for line in (own, _difference(own, published[own.beside]))]
     return [*published, *(line for line in told if line.kind == "measured" or line.has_values)]
 
 
@@ -199,7 +220,9 @@ def _published(value: str) -> Cell:
 
 def _measured(table: Table, paper: Paper, model: Model) -> Line:
     cells = tuple(_cell(column, paper, model.evaluations.get(column.task)) for column in table.columns)
-    return Line(name=model.name, kind="measured", cells=cells)
+    analyses = [row.analysis for row in table.rows]
+    beside = analyses.index(model.analysis) if model.analysis in analyses else 0
+    return Line(name=model.name, kind="measured", cells=cells, beside=beside)
 
 
 def _cell(column: Column, paper: Paper, document: Mapping[str, object] | None) -> Cell:
@@ -207,11 +230,11 @@ def _cell(column: Column, paper: Paper, document: Mapping[str, object] | None) -
     if document is None:
         return Cell()
     made = inner(inner(document, "tasks"), column.task)
-    value = _at(made, column.key)
+    value = _number(made, column.key)
     if value is None:
         reason = inner(made, "not_computed").get(column.key)
         return Cell(remarks=() if reason is None else (f"{column.name}: not computed: {reason}",))
-    deviation = _at(inner(made, "deviations"), column.key)
+    deviation = _number(inner(made, "deviations"), column.key)
     return Cell(
         value=_PERCENT * value,
         deviation=None if deviation is None else _PERCENT * deviation,
@@ -219,12 +242,9 @@ def _cell(column: Column, paper: Paper, document: Mapping[str, object] | None) -
     )
 
 
-def _at(table: Mapping[str, object], key: str) -> float | None:
-    """Return a number of a table, which dots lead to; None if it is missing or unknown."""
-    *folders, last = key.split(".")
-    for folder in folders:
-        table = inner(table, folder)
-    value = table.get(last)
+def _number(table: Mapping[str, object], key: str) -> float | None:
+    """Return a number of a table; None if it is missing or unknown."""
+    value = table.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

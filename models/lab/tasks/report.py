@@ -41,13 +41,18 @@ def greatest_positiveness(features: Tensor, positive: Tensor, negative: Tensor) 
 
 
 def gets_sentence(
-    noted: FloatArray, pathologies: Sequence[bool], *, ignore_negative_pathologies: bool = False
+    noted: FloatArray,
+    pathologies: Sequence[bool],
+    *,
+    ignore_negative_pathologies: bool = False,
+    all_regions: bool = False,
 ) -> NDArray[np.bool_]:
     """Choose the prompts that get a sentence, by their positiveness [F, Q]: [F, Q].
 
     pathologies: whether each of the Q prompts asks for a pathology, which always gets a sentence unless ignored
+    all_regions: whether a region always gets one, too
     """
-    always = np.array(pathologies, dtype=bool) & (not ignore_negative_pathologies)
+    always = np.where(pathologies, not ignore_negative_pathologies, all_regions)
     chosen: NDArray[np.bool_] = (noted > 0.5) | always
     return chosen
 

@@ -155,6 +155,8 @@ def _line(film: FilmLine, square: NDArray[np.float64]) -> Line:
     texts = [*film.get("sentences", []), *film.get("phrases", [])]
     if texts:
         line["said"] = [_said(sentence, square) for sentence in texts]
+        given, kept = sum(len(text.get("boxes", [])) for text in texts), sum(len(own["boxes"]) for own in line["said"])
+        unused["boxes of sentences outside the central square"] += given - kept
     if +unused:
         line["unused"] = dict(+unused)
     return line

@@ -25,6 +25,7 @@ class Analysis:
     filter: which region gets a sentence: one that is abnormal by the mean of all classes, as published, or by any class
     but that of no finding, as the paper says (DEP-12)
     positive_only: whether a pathology gets a sentence only if the filter takes it, too
+    all_regions: whether a region gets a sentence whatever the filter says
     asked_by: whether a region is given by its box, by its name, or by both
     together: at most so many prompts or boxes of a film see each other in the post decoder; 0: all
     boxes: at most so many boxes of each prompt count, the likeliest; 0: all
@@ -34,6 +35,7 @@ class Analysis:
     prompts: Literal["all", "pathologies", "regions"] = "all"
     filter: Literal["mean", "by_class"] = "mean"
     positive_only: bool = False
+    all_regions: bool = False
     asked_by: Literal["box", "name", "both"] = "box"
     together: int = 0
     boxes: int = 0
@@ -60,14 +62,17 @@ def _objection(how: Analysis) -> str | None:
     is_report = how.task == "report_mimic"
     if is_report and how.asked_by != "box":
         return "asked_by is for the explanation of regions: a report is given neither boxes nor names; leave it out"
-    if not is_report and (how.prompts, how.filter, how.positive_only) != ("all", "mean", False):
-        return "prompts, filter and positive_only are for task report_mimic: a given region always gets a sentence"
+    if not is_report and (how.prompts, how.filter, how.positive_only, how.all_regions) != ("all", "mean", False, False):
+        return "prompts, filter, positive_only and all_regions are for task report_mimic; leave them out"
     if how.task == "region_explanation_mscxr" and how.asked_by != "box":
         return "asked_by must be box: a box of MS-CXR has no name but its phrase, which is the sentence that is wanted"
     if how.prompts == "regions" and how.positive_only:
         return "positive_only leaves out pathologies, and prompts = regions asks for none; leave one of them out"
-    if how.prompts == "pathologies" and how.filter == "by_class" and not how.positive_only:
-        return "filter changes nothing: without positive_only every pathology gets a sentence; add it"
+    if how.prompts == "pathologies" and how.all_regions:
+        return "all_regions is about regions, and prompts = pathologies asks for none; leave one of them out"
+    is_unfiltered = how.prompts == "pathologies" or how.all_regions
+    if is_unfiltered and how.filter == "by_class" and not how.positive_only:
+        return "filter changes nothing: without positive_only all that is asked for gets a sentence; leave it out"
     if how.asked_by == "both" and how.together != 1:
         return "together must be 1: a box with a name is asked alone, and together the published code fails (BUG-4)"
     if not is_report and how.asked_by != "name" and how.boxes:

@@ -1,9 +1,10 @@
 """Clinical efficacy as published: of 14 classes, of 5, and of 5 where uncertain counts too ("5+").
 
 A text finds a class that its labeler marks positive; of "5+" also one that it marks uncertain. An empty text is marked
-"no finding" alone. Micro figures count all texts and classes together. Macro figures are means over classes, where what
-has no value is 0. Figures by example are means over the films that have a value, each with all its texts; as published
-the F1 of a film without a hit has none. `example_f1_of_all` counts it as 0.
+"no finding" alone. The F1 of a class counts as the 14 do. Micro figures count all texts and classes together. Macro
+figures are means over classes, where what has no value is 0. Figures by example are means over the films that have a
+value, each with all its texts; as published the F1 of a film without a hit has none. `example_f1_of_all` counts it as
+0.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def figures(counts: Mapping[str, Counts], films: Indices) -> Figures:
         for average, values in averages.items():
             made |= {f"ce_{name}_{average}_{key}": _known(value) for key, value in zip(_FIGURES, values, strict=True)}
         made[f"ce_{name}_example_f1_of_all"] = _known(_mean(by_film[2]))
-    return made
+    of_classes = _scores(counts["14"][:, films].sum(axis=1))[2]
+    return made | {f"ce_14_f1_{key}": _known(value) for key, value in zip(CHEXPERT, of_classes, strict=True)}
 
 
 def names() -> dict[str, str]:
@@ -87,7 +89,7 @@ def names() -> dict[str, str]:
         for average in ("micro", "macro", "example"):
             made |= {f"ce_{name}_{average}_{key}": f"CE {average} {words[key]}, {title}" for key in _FIGURES}
         made[f"ce_{name}_example_f1_of_all"] = f"CE example F1, {title}; films without a hit as 0"
-    return made
+    return made | {f"ce_14_f1_{key}": f"CE F1, {key.replace('_', ' ')}" for key in CHEXPERT}
 
 
 def _scores(counts: Counts) -> NDArray[np.float64]:

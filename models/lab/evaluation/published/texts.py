@@ -126,7 +126,12 @@ def of_report(
     else:
         findings = torch.tensor(asked.findings)
         noted = report.greatest_positiveness(features, asked.positive[findings], asked.negative[findings])
-    chosen = report.gets_sentence(noted, asked.pathologies, ignore_negative_pathologies=how.positive_only)[0]
+    chosen = report.gets_sentence(
+        noted,
+        asked.pathologies,
+        ignore_negative_pathologies=how.positive_only,
+        all_regions=how.all_regions,
+    )[0]
     if not chosen.any():
         return Told((labels.report,), ("",))
     sentences = _written(model, features[0, torch.from_numpy(chosen)])
