@@ -146,7 +146,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     draft = Draft(
         form=form,
         series_number=form.film_number,
-        series_description=document.series_description(document.SERIES_DESCRIPTION, source),
+        series_description=document.series_description("AI findings", film=source),
         series_about=film.source,
         subject=subject,
         template=TEMPLATE if is_measured else text_report.TEMPLATE,
@@ -174,7 +174,7 @@ def _ratio_report(
     draft = Draft(
         form=form,
         series_number=form.ratio_number,
-        series_description=document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source),
+        series_description=document.series_description("AI heart size", film=source),
         series_about=identity.ratio_of(film.source),
         subject=subject,
         template=TEMPLATE,
@@ -199,7 +199,7 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
     draft = Draft(
         form=form,
         series_number=form.study_number,
-        series_description=identity.described_part(document.SERIES_DESCRIPTION, report.part),
+        series_description=document.series_description("AI study report", part=report.part),
         series_about=identity.study_of(report.part),
         subject=Subject(),
         template=text_report.TEMPLATE,

@@ -251,6 +251,6 @@ def test_highdicom_reads_the_same_findings_back(tmp_path: Path, kind: str, docum
 
 def sites_of(group: PlanarROIMeasurementsAndQualitativeEvaluations) -> Iterator[tuple[str, str | None]]:
     """Return code and side of each finding site."""
-    for site in group.finding_sites:
+    for site in group.get_measurements()[0].finding_sites:
         [side] = [child.ConceptCodeSequence[0].CodeMeaning for child in contents(site, "272741003")] or [None]
         yield site.value.value, side and side.lower()
