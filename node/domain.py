@@ -90,6 +90,7 @@ class Note(StrEnum):
     PIXELS_CUT = "pixels_cut"
     IDENTIFIER_LEFT_OUT = "identifier_left_out"
     HEADER_DISORDERED = "header_disordered"
+    OBLONG_PIXELS = "oblong_pixels"
 
 
 class Assessment(StrEnum):

@@ -16,8 +16,8 @@ local NODE_AET = GetOrthancConfiguration()['DicomModalities'][NODE][1]
 -- answers them as questions if [questions] of its settings says so.
 local QUESTIONS = false
 
--- Every series description of the node starts so.
-local RESULT_PREFIX = 'AI RESEARCH - NOT FOR DIAGNOSIS'
+-- Every series description of the node begins so, and has this label; those of older versions have it at the front.
+local RESULT_START, RESULT_LABEL = 'AI ', 'NOT FOR DIAGNOSIS'
 
 -- The titles of notes that reject objects (PS3.16 CID 7011); other Key Objects mark images and stay here.
 local REJECTS = { ['113001'] = true, ['113037'] = true, ['113038'] = true, ['113039'] = true }
@@ -33,7 +33,8 @@ local function isFromNode(tags, origin)
    -- A result that is routed back would make the node read itself. Results that arrive another way, from a second
    -- archive or by an import, are known by their series.
    local description = tags['SeriesDescription'] or ''
-   return origin['RemoteAet'] == NODE_AET or description:sub(1, #RESULT_PREFIX) == RESULT_PREFIX
+   local isResult = description:sub(1, #RESULT_START) == RESULT_START and description:find(RESULT_LABEL, 1, true) ~= nil
+   return origin['RemoteAet'] == NODE_AET or isResult
 end
 
 

@@ -47,7 +47,7 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iter
             report,
             modality="KO",
             series_number=_SERIES_NUMBER,
-            series_description=identity.described_part(document.SERIES_DESCRIPTION, report.part),
+            series_description=document.series_description("AI key films", part=report.part),
             instance_number=1,
             about=identity.study_of(report.part),
         ),

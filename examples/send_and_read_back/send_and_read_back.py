@@ -140,14 +140,14 @@ def _print(report: ComprehensiveSR) -> None:
 
 
 def _reported(content: MeasurementReport) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each box: its group (TID 1410) has the finding, its state, a number, sites and the region."""
+    """Yield a row for each box: its group (TID 1410) has finding, state, region, and a number with its sites."""
     for group in content.get_planar_roi_measurement_groups():
         finding, region, [number] = group.finding_type, group.roi, group.get_measurements()
         if finding is None or not isinstance(region, ImageRegion):
             continue
         [answer] = group.get_qualitative_evaluations(finding)
         state = cast(CodedConcept, answer.value)  # declared as a number by highdicom 0.28.2
-        sites = group.finding_sites  # the finding's own, then the zone of the box
+        sites = number.finding_sites  # the finding's own, then the zone of the box
         side = sites[0].laterality if sites else None
         (left, top), (right, bottom) = region.value.min(axis=0), region.value.max(axis=0)
         box = f"{left:.0f}, {top:.0f}, {right:.0f}, {bottom:.0f}"

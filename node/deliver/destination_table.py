@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 
 from node.outputs.kinds import DEFAULT_OUTPUTS
-from node.outputs.writers import kinds_wanted
 from node.settings.destinations import DestinationSettings
 
 
@@ -40,4 +39,4 @@ class DestinationTable(Mapping[str, DestinationSettings]):
 def kinds_of(destinations: Iterable[DestinationSettings]) -> frozenset[str]:
     """Return the kinds of objects that destinations get; without destinations, those that pages offer."""
     named = [destination.outputs for destination in destinations] or [DEFAULT_OUTPUTS]
-    return frozenset(kind for outputs in named for kind in kinds_wanted(outputs))
+    return frozenset(kind for outputs in named for kind in outputs)

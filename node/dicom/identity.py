@@ -15,12 +15,14 @@ from node.domain import ModelIdentity, derive_uid
 PROGRAM = "ChEX Node"
 MANUFACTURER = "ChEX Node project"
 RESEARCH_LABEL = "AI RESEARCH - NOT FOR DIAGNOSIS"
+SERIES_LABEL = "RESEARCH, NOT FOR DIAGNOSIS"
+"""The research label of a Series Description, where "AI" and what the series is stand before it."""
 VERSION = __version__
 ANALYZED_LAYER = "AI SQUARE"
 """The graphic layer of presentation states that has the analyzed square alone."""
 STUDY = "study"
 """What the series of reports on a whole study is about."""
-_PART = re.compile(r", part ([0-9a-f]{8})$")
+_PART = re.compile(r", part ([0-9a-f]{8})(?: - |$)")
 SERIES_FORMS = ("", "sr3d", "text")
 """What tells apart the series of objects that say the same in several forms; "" stands for the first form."""
 
@@ -35,13 +37,13 @@ def study_of(part: str) -> str:
     return f"{STUDY} {part}" if part else STUDY
 
 
-def described_part(series_description: str, part: str) -> str:
-    """Return the description of such a series, which names the part."""
-    return f"{series_description}, part {part}" if part else series_description
+def described_part(part: str) -> str:
+    """Return how the description of such a series names the part."""
+    return f", part {part}" if part else ""
 
 
 def part_in(series_description: str) -> str:
-    """Return the name of the part in a description by `described_part`, or ""."""
+    """Return the name of the part in a description with `described_part`, or ""."""
     found = _PART.search(series_description)
     return found[1] if found else ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from pydicom.dataset import Dataset
@@ -9,6 +10,7 @@ from pydicom.dataset import Dataset
 from node.dicom import attributes
 
 _CALIBRATED: Final = ("GEOMETRY", "FIDUCIAL")
+_ALIKE: Final = 1e-3
 
 
 def calibrated_spacing(dataset: Dataset) -> tuple[float, float] | None:
@@ -25,6 +27,12 @@ def calibrated_spacing(dataset: Dataset) -> tuple[float, float] | None:
     if imager is None or magnification is None or magnification < 1:
         return None
     return imager[0] / magnification, imager[1] / magnification
+
+
+def has_oblong_pixels(dataset: Dataset) -> bool:
+    """Say whether a film's pixels are not square, by more than a thousandth (PS3.3 10.7.1.3, C.7.6.3.1.7)."""
+    found = (_spacing(dataset, name) for name in ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio"))
+    return any(not math.isclose(*spacing, rel_tol=_ALIKE) for spacing in found if spacing is not None)
 
 
 def _spacing(dataset: Dataset, keyword: str) -> tuple[float, float] | None:

@@ -11,6 +11,7 @@ from node.outputs.patient import short_text
 _LONGEST_NAME = 48
 _BOX_ALONE = "Anything abnormal in the box"
 """What a box alone asks for: its score says how much its content differs from what the negative prompts describe."""
+_BOX_ALONE_IN_SHORT = "box"
 _NOT_REPORTED = "not reported, may have been missed"
 _NEVER = "not assessed by this model, may be there"
 _REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
@@ -20,6 +21,11 @@ _LIMITS = "This answers one question and is no report on the film. Not looked fo
 def name(asked: AskedQuestion) -> str:
     """Return a short name of what was asked for."""
     return short_text(asked.answer.question.prompt or "", _LONGEST_NAME) or _BOX_ALONE
+
+
+def title(asked: AskedQuestion) -> str:
+    """Say what the series of an answer is."""
+    return f"AI answer: {short_text(asked.answer.question.prompt or '') or _BOX_ALONE_IN_SHORT}"
 
 
 def located(asked: AskedQuestion) -> list[tuple[Tracking, Box]]:

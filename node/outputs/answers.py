@@ -93,7 +93,7 @@ def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
     origin = asked.origin
     return State(
         series_number=SERIES_NUMBER,
-        series=document.series_description(f"{identity.RESEARCH_LABEL}: answer", header),
+        series=document.series_description(answer_wording.title(asked), film=header),
         about=identity.answer_of(asked.id),
         label="AI ANSWER",
         description="answer" if origin is None else f"answer, version {origin.version}",

@@ -33,8 +33,10 @@ from node.domain import Report, derive_uid
 from node.outputs import highdicom_gaps
 from node.outputs.patient import copy_patient, short_text
 
-SERIES_DESCRIPTION: Final = f"{identity.RESEARCH_LABEL}: {identity.PROGRAM}"
 _LONGEST_DESCRIPTION: Final = 64
+"""Of a Series Description, in characters (LO, PS3.5 6.2)."""
+_LONGEST_NUMBERS: Final = 14
+_CUT: Final = "..."
 _UNSEALED: Final = derive_uid("unsealed")
 
 # Attributes that may differ between repetitions of one reading without making another object.
@@ -137,14 +139,26 @@ def complete(dataset: Dataset, report: Report, source: Dataset) -> None:
     highdicom_gaps.name_device(dataset, identity.device_uid(report.model))
 
 
-def series_description(of: str, film: Dataset) -> str:
-    """Return the description of a series about one film, which it names by the numbers that viewers show of it.
+def series_description(of: str, *, film: Dataset | None = None, part: str = "") -> str:
+    """Return the description of a series: what it is, its film or part of the study, and the research label last.
 
-    The description is left without them if the film has none, or would exceed 64 characters (LO, PS3.5 6.2).
+    Lists of viewers show some 20 characters of it. What does not fit is cut out of what the series is.
+
+    film: the only one that the series is about; named by the numbers that viewers show of it, if they are short
+    part: as in `identity.study_of`
     """
+    end = f"{'' if film is None else _numbers(film)}{identity.described_part(part)} - {identity.SERIES_LABEL}"
+    room = _LONGEST_DESCRIPTION - len(end)
+    return f"{of if len(of) <= room else of[: room - len(_CUT)].rstrip() + _CUT}{end}"
+
+
+def _numbers(film: Dataset) -> str:
+    """Return " S1", Series Number and, if it is not the first, Instance Number of a film; "" without, or if long."""
     series, image = (attributes.text(film, keyword) for keyword in ("SeriesNumber", "InstanceNumber"))
-    named = f"{of}, series {series} image {image}"
-    return named if series.isdecimal() and image.isdecimal() and len(named) <= _LONGEST_DESCRIPTION else of
+    if not series.isdecimal():
+        return ""
+    named = f" S{series} I{image}" if image.isdecimal() and int(image) != 1 else f" S{series}"
+    return named if len(named) <= _LONGEST_NUMBERS else ""
 
 
 def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzinfo) -> None:

@@ -139,7 +139,7 @@ def _reported(film: Film) -> State:
     undrawn = tuple(wording.unplaced(film)) if findings else wording.nothing_in_short(film)
     return State(
         series_number=SERIES_NUMBER,
-        series=document.SERIES_DESCRIPTION,
+        series=document.series_description("AI boxes"),
         about="",
         label="AI RESEARCH",
         description="boxes" if any(finding.boxes for finding in findings) else "no finding drawn",

@@ -1,7 +1,8 @@
 """A cardiothoracic ratio in words and as JSON, the same in every output.
 
 It leaves the node only if the model's manifest states its error; `report.json` has it in any case. It raises no
-finding and changes no state. Of all ratios only one that is comparable and in the highest band stands in an impression.
+finding and changes no state. Of all ratios only one that is comparable and in the highest band stands in an impression,
+and only one that is comparable has a DICOM object of its own.
 """
 
 from __future__ import annotations
@@ -33,6 +34,29 @@ OBJECTIONS: Mapping[Incomparable, str] = {
 def ratio_of(film: Film) -> CardiothoracicRatio | None:
     """Return the ratio that the outputs of a film state: one whose error was measured."""
     return film.ratio if film.ratio is not None and film.ratio.error is not None else None
+
+
+def comparable_ratio_of(film: Film) -> CardiothoracicRatio | None:
+    """Return the ratio of a film that has a report of its own: one that is stated and has a band."""
+    ratio = ratio_of(film)
+    return ratio if ratio is not None and ratio.objection is None else None
+
+
+def in_findings(film: Film) -> Iterator[str]:
+    """Yield what the report on a film's findings says of its ratio in words.
+
+    All lines if it is comparable, one if only view or age forbid that, and none if its error was never measured on such
+    films.
+    """
+    ratio = ratio_of(film)
+    if ratio is None or ratio.error is None or ratio.objection is Incomparable.UNMEASURED:
+        return
+    told, *others = lines(ratio)
+    if ratio.objection is None:
+        yield told
+        yield from (f"  {line}" for line in others)
+    else:
+        yield f"{told}; {_error_in_short(ratio.error)}"
 
 
 def value(ratio: CardiothoracicRatio) -> str:

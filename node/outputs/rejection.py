@@ -114,7 +114,7 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, z
             report,
             modality="KO",
             series_number=_SERIES_NUMBER,
-            series_description=document.SERIES_DESCRIPTION,
+            series_description=document.series_description("AI results rejected"),
             instance_number=1,
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from node.domain import Box, Film, Finding, FindingState, Report
 from node.outputs import impression, measured, wording
@@ -16,7 +16,7 @@ def render(report: Report) -> str:
         lines += [
             "",
             wording.film_number(report, film),
-            *(f"  {line}" for line in (*wording.about(film), *details(film))),
+            *(f"  {line}" for line in (*wording.about(film), *details(film, _measured(film)))),
         ]
     lines += ["", "About this report", *(f"  {line}" for line in _origin(report))]
     return "\n".join(lines) + "\n"
@@ -29,8 +29,15 @@ def _origin(report: Report) -> Iterator[str]:
     yield from (wording.film_name(report, film) for film in report.films)
 
 
-def details(film: Film) -> Iterator[str]:
-    """Yield the findings of a film by state, its cardiothoracic ratio, and its sentences."""
+def _measured(film: Film) -> Iterator[str]:
+    if (ratio := measured.ratio_of(film)) is not None:
+        first, *others = measured.lines(ratio)
+        yield first
+        yield from (f"  {line}" for line in others)
+
+
+def details(film: Film, measurements: Iterable[str]) -> Iterator[str]:
+    """Yield the findings of a film by state, what is said of its cardiothoracic ratio, and its sentences."""
     for state in FindingState:
         findings = impression.by_urgency(film.in_state(state))
         if told := [finding for finding in findings if not wording.is_left_out(finding)]:
@@ -39,10 +46,7 @@ def details(film: Film) -> Iterator[str]:
                 yield from (f"  {line}" for line in _finding(finding))
         if left_out := [wording.name_of(finding) for finding in findings if wording.is_left_out(finding)]:
             yield f"{wording.LEFT_OUT}: {', '.join(left_out)}"
-    if (ratio := measured.ratio_of(film)) is not None:
-        first, *others = measured.lines(ratio)
-        yield first
-        yield from (f"  {line}" for line in others)
+    yield from measurements
     if film.sentences:
         yield "Sentences (unreviewed):"
     for number, sentence in enumerate(film.sentences, 1):

@@ -73,7 +73,7 @@ def _begin(report: Report, header: Dataset, patient: Dataset, number: int, image
             report,
             modality="OT",
             series_number=SERIES_NUMBER,
-            series_description=document.series_description(document.SERIES_DESCRIPTION, header),
+            series_description=document.series_description("AI pictures", film=header),
             instance_number=number,
             about=str(header.SOPInstanceUID),
         ),

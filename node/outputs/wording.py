@@ -71,6 +71,7 @@ NOTES: Mapping[Note, str] = {
         "its header has an identifier, a name or a text of patient or request that is no valid value in DICOM (too "
         "long, several values, or a control character); DICOM objects leave it empty"
     ),
+    Note.OBLONG_PIXELS: "its pixels are not square; a viewer may draw the boxes in the wrong place",
     Note.HEADER_DISORDERED: (
         "its header has an element twice or out of order, so programs may take it differently; what stands twice of "
         "patient and request is left empty"
@@ -85,6 +86,7 @@ CAUTIONS: Mapping[Note, str] = {
     Note.STRETCHED: "No person could read the picture as given: it was stretched.",
     Note.POLARITY_UNCLEAR: "Its header contradicts itself: some viewers show it as a negative.",
     Note.IDENTIFIER_LEFT_OUT: "DICOM objects leave an identifier empty: see the film.",
+    Note.OBLONG_PIXELS: "Its pixels are not square: a viewer may misplace boxes.",
     Note.HEADER_DISORDERED: "Its header has parts twice or out of order: see the film.",
 }
 """Notes that stand in every output, in few words: such a film may have been read wrongly, or be taken for another."""
@@ -161,6 +163,13 @@ def unplaced(film: Film) -> Iterator[str]:
         if not finding.boxes:
             state = MARKS.get(finding.state, "present")
             yield f"{sided(name_of(finding), finding.side)} {certainty(finding)} ({state}), without a box"
+
+
+def drawn(film: Film) -> Iterator[str]:
+    """Say how many boxes go with a text on a film: a viewer may draw fewer, as OHIF 3.13.2 does on a busy machine."""
+    if count := sum(len(finding.boxes) for finding in reported(film)):
+        boxes = "one box" if count == 1 else f"{count} boxes"
+        yield f"Located in {boxes}. If a viewer draws fewer than that beside this text, open the series again."
 
 
 def is_left_out(finding: Finding) -> bool:

@@ -90,18 +90,9 @@ def sop_class_of(kind: str) -> UID:
     return rejection.SOP_CLASS if kind == rejection.KIND else UID(OUTPUTS.entry(kind).sop_class)
 
 
-def kinds_wanted(outputs: Collection[str]) -> tuple[str, ...]:
-    """Return what to write for a destination; outputs: its setting.
-
-    `text` adds nothing to `sr` or `sr3d`: no destination gets the same text in two forms.
-    """
-    is_measured = COMPREHENSIVE.kind in outputs or COMPREHENSIVE_3D.kind in outputs
-    return tuple(kind for kind in outputs if not (is_measured and kind == BASIC_TEXT.kind))
-
-
 def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
     """Return the SOP classes that a destination must accept, each with the entry of its setting that needs it."""
-    wanted = {sop_class_of(kind): kind for kind in kinds_wanted(outputs)}
+    wanted = {sop_class_of(kind): kind for kind in outputs}
     if COMPREHENSIVE_3D.kind in outputs:
         wanted.setdefault(sop_class_of(COMPREHENSIVE.kind), COMPREHENSIVE_3D.kind)  # of reports on studies
     return wanted
@@ -110,14 +101,21 @@ def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
 def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -> list[OutputObject]:
     """Return those outputs of a round that a destination gets; outputs: its setting.
 
-    Texts about no single film, on a study or an answer, are of the kind `sr` for a destination with `sr3d` too.
+    Texts about no single film, on a study or an answer, are of the kind `sr` for a destination with `sr3d` too. Beside
+    `sr` or `sr3d`, `text` gives the words of films whose report has boxes: all other reports are texts already.
     Rejection notes go to each destination that gets DICOM objects.
     """
-    kinds = kinds_wanted(outputs)
-    if any(kind != MESSAGE_KIND for kind in kinds):
-        kinds = (*kinds, rejection.KIND)
-    has_texts = COMPREHENSIVE_3D.kind in kinds
-    return [output for output in written if output.kind in kinds or (has_texts and _is_text_of_no_film(output))]
+    outputs_of_round = list(written)
+    kinds = {*outputs, *([rejection.KIND] if any(kind != MESSAGE_KIND for kind in outputs) else [])}
+    has_texts, measuring = COMPREHENSIVE_3D.kind in kinds, kinds & {COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind}
+    with_boxes = {output.subject for output in outputs_of_round if output.kind in measuring and output.template != TEXT}
+
+    def is_wanted(output: OutputObject) -> bool:
+        if output.kind == BASIC_TEXT.kind and measuring:
+            return output.kind in kinds and output.subject in with_boxes
+        return output.kind in kinds or (has_texts and _is_text_of_no_film(output))
+
+    return list(filter(is_wanted, outputs_of_round))
 
 
 def _is_text_of_no_film(output: OutputObject) -> bool:

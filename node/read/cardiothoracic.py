@@ -26,15 +26,19 @@ _CODES: Final = ((codes.SCT.PosteroAnterior, View.PA), (codes.SCT.AnteroPosterio
 def describe(
     ratio: CardiothoracicRatio | None, header: FilmHeader, spacing: tuple[float, float] | None
 ) -> CardiothoracicRatio | None:
-    """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: as `calibrated_spacing`."""
+    """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: as `calibrated_spacing`.
+
+    That its error was never measured on such films comes before what the header says: then the number means nothing.
+    """
     if ratio is None:
         return None
     view = view_of(header)
     return replace(
         ratio,
         view=view,
-        objection=_objection(view, header.age_years)
-        or (ratio.objection if ratio.objection is Incomparable.UNMEASURED else None),
+        objection=Incomparable.UNMEASURED
+        if ratio.objection is Incomparable.UNMEASURED
+        else _objection(view, header.age_years),
         mm_per_pixel=None if spacing is None else spacing[0 if ratio.heart.is_vertical else 1],
     )
 

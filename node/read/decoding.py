@@ -28,6 +28,7 @@ from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
 from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
 from node.dicom.header_reading import read_header
 from node.dicom.overlay_planes import Mask, OverlayPlane
+from node.dicom.spacing import has_oblong_pixels
 from node.domain import Box, Note, Reason, Side
 from node.errors import ConfigError, Undecodable, is_of_disk
 from node.read import decoder_processes, grayscale, overlay_drawing, pixel_format
@@ -101,7 +102,15 @@ def decode(path: Path, film_header: FilmHeader, *, gray: str, square: Square) ->
             columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom), turn=turn
         ),
         sides_known=sides_known(film_header),
-        notes=tuple(dict.fromkeys((*stored.notes, *([Note.STRETCHED] if is_stretched else [])))),
+        notes=tuple(
+            dict.fromkeys(
+                (
+                    *stored.notes,
+                    *([Note.STRETCHED] if is_stretched else []),
+                    *([Note.OBLONG_PIXELS] if has_oblong_pixels(dataset) else []),
+                )
+            )
+        ),
     )
 
 

@@ -56,7 +56,7 @@ def write(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo,
     draft = Draft(
         form=form,
         series_number=SERIES_NUMBERS[form.kind],
-        series_description=document.series_description(f"{identity.RESEARCH_LABEL}: answer", source),
+        series_description=document.series_description(answer_wording.title(asked), film=source),
         series_about=identity.answer_of(asked.id),
         subject=Subject(about=About.ANSWER, film=film.source),
         template=TEMPLATE if answer_wording.located(asked) else text_report.TEMPLATE,

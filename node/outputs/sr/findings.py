@@ -4,17 +4,18 @@ The structure avoids what OHIF 3.13.2 cannot load (interoperability §2): it nee
 group, and a plain number either in every group or in no group. So the group of every finding has a number, numbers are
 never at the root, and a film without a reported finding gets a report of text alone.
 
-Evidence is a second finding site: the zone that the box overlaps most, with its side, and the share of the zone that
-the box covers as a number below it. TID 1410 allows several sites, and highdicom reads them. OHIF shows the first site,
-the finding's own, and takes a number only if it stands in the group itself; so the share, which a box outside all
-zones does not have, neither mixes the shapes of groups nor adds a line to the label of the probability.
+The finding's site stands below the number of its box, where TID 1419 has it: OHIF labels a box with the site of the
+group itself, and calls it by its bare code ("363698007: Lung"). Evidence is a second finding site: the zone that the
+box overlaps most, with its side, and the share of the zone that the box covers as a number below it. OHIF takes a
+number only if it stands in the group itself; so the share, which a box outside all zones does not have, neither mixes
+the shapes of groups nor adds a line to the label.
 
 The short label is what dwv 0.36 draws beside a box, if it modifies the name of the group (HAS CONCEPT MOD).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 
 from highdicom.sr import (
@@ -84,7 +85,8 @@ SIDES: Mapping[Side, Concept] = {
 }
 PERCENT = Concept("%", "UCUM", "percent")
 SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
-READER = Concept("{reader}", "UCUM", "reader")
+READER = Concept("reader", PRIVATE_SCHEME, "reader")
+"""A unit that can be read: OHIF shows its code, and `{reader}` of UCUM would stand there with its braces."""
 _PROBABILITY = ", AI probability"
 _BY_READER: Mapping[Assessment, tuple[str, str]] = {
     Assessment.ACCEPTED: ("C", ", confirmed by reader"),
@@ -161,7 +163,6 @@ def _group(
         box.box,
         source,
         finding_type=concept(finding.code),
-        sites=_sites(finding, box),
         number=_number(finding, box),
         states=[(concept(finding.code), state_of(finding))],
         label=wording.label(finding, box),
@@ -180,7 +181,6 @@ def group_of(
     label: str,
     comments: Iterable[ContentItem],
     finding_type: Concept | None = None,
-    sites: list[FindingSite] | None = None,
 ) -> Group:
     """Make the group of one box (TID 1410).
 
@@ -195,7 +195,6 @@ def group_of(
         referenced_region=ImageRegion(POLYLINE, outline(box), image_of(source)),
         finding_type=finding_type,
         algorithm_id=made_by,
-        finding_sites=sites,
         measurements=[number],
         qualitative_evaluations=[QualitativeEvaluation(question, answer) for question, answer in states],
         geometric_purpose=BOUNDED_BY,
@@ -223,9 +222,9 @@ def _site(place: Code, side: Side | None) -> FindingSite:
     return FindingSite(concept(place), laterality=None if side is None else SIDES[side])
 
 
-def share(name: Concept, value: float) -> Measurement:
-    """Make the number of a group of a share, 0..1, as a whole percent."""
-    return Measurement(name, wording.whole_percent(value), PERCENT)
+def share(name: Concept, value: float, sites: Sequence[FindingSite] = ()) -> Measurement:
+    """Make the number of a group of a share, 0..1, as a whole percent; sites: where what it is about lies."""
+    return Measurement(name, wording.whole_percent(value), PERCENT, finding_sites=sites or None)
 
 
 def _number(finding: Finding, box: FindingBox) -> Measurement:
@@ -233,17 +232,17 @@ def _number(finding: Finding, box: FindingBox) -> Measurement:
 
     A group without a number hides the boxes of all others in OHIF 3.13.2, and a percentage would be the network's.
     """
-    mark = wording.mark_of(finding, box)
+    mark, sites = wording.mark_of(finding, box), _sites(finding, box)
     if mark is None:
-        return share(probability_name(finding, box.side), finding.probability)
+        return share(probability_name(finding, box.side), finding.probability, sites)
     letter, end = _BY_READER[mark.what]
-    return Measurement(_quantity(finding, letter, end, side=box.side), 1, READER)
+    return Measurement(_quantity(finding, letter, end, side=box.side), 1, READER, finding_sites=sites or None)
 
 
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:
     """Return the concept name of the probability of a finding's box: a private code per finding, state and side.
 
-    OHIF 3.13.2 labels a box with the name, value and site of its number, and shows nothing else of the group: with the
+    OHIF 3.13.2 labels a box with the name and value of its number, and shows nothing else of the group: with the
     common name Probability (122157, DCM) findings could not be told apart. OHIF cuts labels at the edge of the
     viewport, so side and finding come first. The code is P for present or R for review, the finding's code, and R, L or
     B for a side. If it is longer than 16 characters, it is a Long Code Value.

@@ -1,8 +1,9 @@
 """The cardiothoracic ratio of a film: one TID 1501 group, in a report of its own.
 
 OHIF 3.13.2 draws the line below a number only if no group of the report has a region, so the ratio cannot stand beside
-the findings. Of a number with two lines it draws the first; so each width is a number with its own line too. The text
-of the group, which OHIF adds to the label, says the band, or that the ratio cannot be compared.
+the findings. Of a number with two lines it draws the first; so each width is a number with its own line too. It labels
+the lines with the names, values and unit codes of all three numbers, and with any text of the group; so the names are
+short, the units can be read, and the band stands in the first text of the report alone.
 """
 
 from __future__ import annotations
@@ -24,34 +25,33 @@ from node.measurement import CardiothoracicRatio, MeasuredLine
 from node.outputs import measured
 from node.outputs.sr import findings
 from node.outputs.sr.findings import PRIVATE_SCHEME
-from node.outputs.sr.items import IMAGE_REGION, POLYLINE, container_of, image_of, text, with_content
+from node.outputs.sr.items import IMAGE_REGION, POLYLINE, image_of
 
 RATIO = Concept("CTRATIO", PRIVATE_SCHEME, measured.NAME)
+SHORT_RATIO = Concept(RATIO.value, PRIVATE_SCHEME, "CTR")
 BAND = Concept("CTRATIOBAND", PRIVATE_SCHEME, "Cardiothoracic ratio band")
 METHOD = Concept("REGIONBOXES", PRIVATE_SCHEME, "Widths of the network's own region boxes")
-HEART_WIDTH = Concept("HEARTWIDTH", PRIVATE_SCHEME, "Width of the heart")
-THORAX_WIDTH = Concept("THORAXWIDTH", PRIVATE_SCHEME, "Inner width of the thorax")
+HEART_WIDTH = Concept("HEARTWIDTH", PRIVATE_SCHEME, "Heart")
+THORAX_WIDTH = Concept("THORAXWIDTH", PRIVATE_SCHEME, "Thorax")
 NO_UNITS = Concept("1", "UCUM", "no units")
 MILLIMETERS = Concept("mm", "UCUM", "millimeter")
-PIXELS = Concept("{pixels}", "UCUM", "Pixels")
+PIXELS = Concept("pixels", PRIVATE_SCHEME, "pixels")
 
 
 def measurements(
     report: Report, film: Film, ratio: CardiothoracicRatio, source: Dataset
 ) -> MeasurementsAndQualitativeEvaluations:
-    """Make the group of a film's ratio, the two widths, and what the ratio may be compared with (TID 1500 row 6)."""
-    number = _number(RATIO, ratio.hundredths / 100, NO_UNITS, [ratio.heart, ratio.thorax], source)
+    """Make the group of a film's ratio, in percent, and the two widths (TID 1500 row 6)."""
+    number = _number(SHORT_RATIO, ratio.hundredths, findings.PERCENT, [ratio.heart, ratio.thorax], source)
     widths = [
         _number(name, *_width(ratio, line), [line], source)
         for name, line in ((HEART_WIDTH, ratio.heart), (THORAX_WIDTH, ratio.thorax))
     ]
-    group = MeasurementsAndQualitativeEvaluations(
+    return MeasurementsAndQualitativeEvaluations(
         tracking_identifier=TrackingIdentifier(uid=_tracking_uid(report, film, ratio), identifier=measured.NAME),
         algorithm_id=findings.algorithm(report),
         measurements=[number, *widths],
     )
-    with_content(container_of(group), [text(measured.comparison(ratio))])
-    return group
 
 
 def _number(name: Concept, value: float, unit: Concept, lines: Iterable[MeasuredLine], source: Dataset) -> Measurement:

@@ -2,9 +2,9 @@
 
 A film's report has a series of its own, for OHIF 3.13.2 shows at best one film's boxes of a report on several. It says
 nothing of other films, so it stays the same object when another film arrives. It is a TID 1500 report if there is a
-finding to report, else a text (TID 2000). A cardiothoracic ratio has a report of its own (`ratio`). The report on the
-study is a text; it is written if the study has several films, or a film that was not read. All are complete,
-preliminary and unverified (PS3.3 C.17.2): a machine wrote them and no person reviewed them.
+finding to report, else a text (TID 2000). A cardiothoracic ratio that is comparable has a report of its own (`ratio`).
+The report on the study is a text; it is written if the study has several films, or a film that was not read. All are
+complete, preliminary and unverified (PS3.3 C.17.2): a machine wrote them and no person reviewed them.
 
 Reports are written in up to three forms, each for destinations of its own. A film's report is Comprehensive SR or
 Comprehensive 3D SR, with the same content tree; in one form all its versions have one class and one series, also a text
@@ -126,7 +126,7 @@ def _reports(
     for film in report.read_films:
         yield _film_report(report, film, headers, zone, form=film_form)
     for film in report.read_films if film_form is not BASIC_TEXT else ():
-        if (stated := measured.ratio_of(film)) is not None:
+        if (stated := measured.comparable_ratio_of(film)) is not None:
             yield _ratio_report(report, film, stated, headers, zone, form=film_form)
     if _concerns_study(report):
         yield _study_report(report, headers, zone, form=study_form)
@@ -146,7 +146,9 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     draft = Draft(
         form=form,
         series_number=form.film_number,
-        series_description=document.series_description(document.SERIES_DESCRIPTION, source),
+        series_description=document.series_description(
+            "AI report" if form is BASIC_TEXT else "AI findings", film=source
+        ),
         series_about=film.source,
         subject=subject,
         template=TEMPLATE if is_measured else text_report.TEMPLATE,
@@ -174,7 +176,7 @@ def _ratio_report(
     draft = Draft(
         form=form,
         series_number=form.ratio_number,
-        series_description=document.series_description(f"{identity.RESEARCH_LABEL}: CTR", source),
+        series_description=document.series_description("AI heart size", film=source),
         series_about=identity.ratio_of(film.source),
         subject=subject,
         template=TEMPLATE,
@@ -199,7 +201,7 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
     draft = Draft(
         form=form,
         series_number=form.study_number,
-        series_description=identity.described_part(document.SERIES_DESCRIPTION, report.part),
+        series_description=document.series_description("AI study report", part=report.part),
         series_about=identity.study_of(report.part),
         subject=Subject(),
         template=text_report.TEMPLATE,
@@ -272,7 +274,9 @@ def _replaced(report: Report, subject: Subject, *, kinds: Collection[str]) -> li
     """
     read = {Subject(about=About.FILM, film=film.source) for film in report.read_films}
     takes_rest = subject.about is About.STUDY or (subject in read and not _concerns_study(report))
-    read |= {Subject(about=About.RATIO, film=film.source) for film in report.read_films if measured.ratio_of(film)}
+    read |= {
+        Subject(about=About.RATIO, film=film.source) for film in report.read_films if measured.comparable_ratio_of(film)
+    }
     found = [
         earlier
         for earlier in report.predecessors
@@ -345,6 +349,7 @@ def _measurement_report(
         first=impression_text([*wording.version(version), *impression.of_film(film)]),
         groups=findings.measurements(report, film, source, zone=zone),
         evaluations=findings.evaluations(film, source, zone=zone),
+        texts=[] if measured.comparable_ratio_of(film) else map(text, measured.in_findings(film)),
     )
 
 
@@ -357,10 +362,11 @@ def tree_of(
     groups: Sequence[Group],
     evaluations: ContainerContentItem | None = None,
     persons: Iterable[ContentItem] = (),
+    texts: Iterable[ContentItem] = (),
 ) -> ContainerContentItem:
     """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last.
 
-    persons: observers beside the program (`items.person`)
+    texts: more of them, after these; persons: observers beside the program (`items.person`)
     """
     context = ObservationContext(observer_device_context=observer(report))
     context.extend(persons)
@@ -374,7 +380,7 @@ def tree_of(
     *beginning, measurements = root.ContentSequence
     analyzed = inferred_from(text(wording.looked_at(film)), source_object(source))
     library = highdicom_gaps.image_library(source, _describe_film(film, source))
-    root.ContentSequence = ContentSequence([*beginning, first, analyzed, library, measurements])
+    root.ContentSequence = ContentSequence([*beginning, first, analyzed, *texts, library, measurements])
     if evaluations is not None:
         highdicom_gaps.evaluate(root, evaluations)
     root.ContentSequence.append(text(wording.intended_use(report, [film])))

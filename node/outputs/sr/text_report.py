@@ -1,8 +1,8 @@
 """Reports of text alone (PS3.16 TID 2000): on a film without a finding to report, and on a whole study.
 
 Lines are short, because OHIF 3.13.2 does not wrap them. Every item and relationship is one that Basic Text SR permits
-too (PS3.3 A.35.1.3.1), which is written for destinations that take no other form; there a film with findings has its
-report in this form.
+too (PS3.3 A.35.1.3.1), which is written for destinations that ask for `text`; there a film with findings has its report
+in this form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.domain import Film, Finding, ReaderMark, Report
-from node.outputs import impression, report_txt, wording
+from node.outputs import impression, measured, report_txt, wording
 from node.outputs.sr.items import (
     FINDING,
     container,
@@ -40,7 +40,8 @@ def of_film(report: Report, film: Film, source: Dataset, version: int, *, zone: 
 
     What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of its times.
     """
-    about = wording.wrapped(*wording.about(film), *report_txt.details(film))
+    details = report_txt.details(film, measured.in_findings(film))
+    about = wording.wrapped(*wording.about(film), *wording.drawn(film), *details)
     found = inferred_from(text(about, name=FINDING), source_object(source))
     lines = [*wording.version(version), *impression.of_film(film)]
     return tree_of(report, lines, [found], films=[film], corrected=_corrected(film, zone))

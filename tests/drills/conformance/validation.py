@@ -169,7 +169,7 @@ def read_back(study: Study, kind: str, done: Validation) -> list[str]:
         ratios += [float(group.get_measurements()[0].value) for group in content.get_image_measurement_groups()]
     if kind == "text" and not groups:
         return []
-    numbers = [measured.value(ratio) for film in study.report.read_films if (ratio := measured.ratio_of(film))]
+    numbers = [ratio.hundredths for film in study.report.read_films if (ratio := measured.ratio_of(film))]
     if sorted(ratios) != (stated := sorted(map(float, numbers))):
         wrong.append(f"{study.case.name} {kind} highdicom: reads the ratios {ratios}, not {stated}")
     for film in study.report.read_films:
@@ -194,7 +194,7 @@ def _said(
     [state] = [item for item in group.get_qualitative_evaluations() if item.name == group.finding_type]
     assert isinstance(state.value, CodedConcept)
     own = sites[group.finding_type.value]
-    sides = [site.laterality for site in group.finding_sites if own and site.value.value == own.value]
+    sides = [site.laterality for site in number.finding_sites if own and site.value.value == own.value]
     points = group.roi.value
     box = (*points.min(axis=0), *points.max(axis=0))
     return (

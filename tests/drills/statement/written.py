@@ -36,7 +36,7 @@ from node.domain import (
     Subject,
     derive_uid,
 )
-from node.measurement import Incomparable, MeasuredLine
+from node.measurement import MeasuredLine
 from node.outputs import writers
 from node.outputs.document import save_bytes
 from node.outputs.kinds import OUTPUTS
@@ -75,7 +75,7 @@ class Study:
 def study() -> Study:
     """Return a study with a film for each state of all findings, one with two states, and one that was not read.
 
-    Two films have a cardiothoracic ratio, one in millimeters and with a band. A reader confirmed a finding of the film
+    Two films have a comparable cardiothoracic ratio, one in millimeters. A reader confirmed a finding of the film
     with two states, moved one, added one, rejected another, and wrote the sentence of the first. The model leaves out
     the last.
     """
@@ -96,7 +96,7 @@ def study() -> Study:
     films[-1] = _reworded(films[-1])
     films[:2] = [
         replace(films[0], ratio=samples.ratio(mm_per_pixel=0.14)),
-        replace(films[1], ratio=samples.ratio(objection=Incomparable.VIEW_AP)),
+        replace(films[1], ratio=samples.ratio()),
     ]
     films.append(samples.unread(len(films) + 1))
     report = replace(samples.report(*films), predecessors=tuple(_predecessor(film.source) for film in films))

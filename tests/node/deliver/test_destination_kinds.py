@@ -20,7 +20,6 @@ from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs.kinds import OUTPUTS
-from node.outputs.writers import kinds_wanted
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
@@ -63,7 +62,7 @@ class Bench:
     ) -> None:
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
         destinations = [destination(name, outputs, port) for name, outputs in wanted.items()]
-        kinds = {kind for outputs in wanted.values() for kind in kinds_wanted(outputs)}
+        kinds = {kind for outputs in wanted.values() for kind in outputs}
         self.steps = Steps(
             pipeline=Pipeline(
                 spool=self.spool,
@@ -124,16 +123,16 @@ def outputs(folder: Path) -> dict[Path, bytes]:
 def test_each_destination_gets_the_forms_it_asks_for(tmp_path: Path) -> None:
     with bench(tmp_path, SEVERAL) as opened:
         opened.receive("a")
-        assert kinds(opened.round()) == KINDS
+        assert kinds(opened.round()) == KINDS | {"air": ["sr3d", "text"], "all": ["sr", "sr3d", "text"]}
 
         opened.receive("b")
         late = opened.round()
 
     assert kinds(late) == {  # the study has a report of its own now
         "plain": ["gsps", "sr", "sr"],
-        "air": ["sr", "sr3d"],
+        "air": ["sr", "sr3d", "text"],
         "words": ["text", "text"],
-        "all": ["sr", "sr", "sr3d"],
+        "all": ["sr", "sr", "sr3d", "text"],
     }
 
 
@@ -149,7 +148,7 @@ def test_a_text_on_a_film_goes_out_in_each_form(tmp_path: Path) -> None:
 
 
 def test_no_form_is_written_that_nobody_gets(tmp_path: Path) -> None:
-    with bench(tmp_path, {"archive": ("text", "sr3d")}) as opened:
+    with bench(tmp_path, {"archive": ("sr3d",)}) as opened:
         opened.receive("a", "b")
         opened.round()
 
@@ -210,10 +209,10 @@ def test_every_form_names_its_own_predecessor(tmp_path: Path) -> None:
         second = opened.round()
 
         uids = [
-            {delivery.kind: delivery.sop_instance_uid for delivery in deliveries["all"] + deliveries["words"]}
+            {delivery.kind: delivery.sop_instance_uid for delivery in deliveries["all"]}
             for deliveries in (first, second)
         ]
-        reports = [opened.dataset(delivery) for delivery in second["all"] + second["words"]]
+        reports = [opened.dataset(delivery) for delivery in second["all"]]
 
     assert uids[0].keys() == uids[1].keys() == {"sr", "sr3d", "text"}
     assert [replaced(dataset) for dataset in reports] == [[uids[0][kind]] for kind in ("sr", "sr3d", "text")]

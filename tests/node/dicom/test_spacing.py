@@ -10,7 +10,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
-from node.dicom.spacing import calibrated_spacing
+from node.dicom.spacing import calibrated_spacing, has_oblong_pixels
 from tests.support import films
 
 
@@ -55,3 +55,19 @@ def test_a_broken_attribute_counts_as_absent(keyword: str) -> None:
     dataset = Dataset({tag: RawDataElement(tag, "US", 3, b"abc", 0, False, True)})
 
     assert calibrated_spacing(dataset) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, False),
+        ({"PixelSpacing": [0.4, 0.4]}, False),
+        ({"PixelSpacing": [0.4, 0.40001]}, False),
+        ({"PixelSpacing": [0.4, 0.8]}, True),
+        ({"PixelSpacing": [0.4, 0.4], "ImagerPixelSpacing": [0.4, 0.8]}, True),
+        ({"PixelAspectRatio": ["1", "2"]}, True),
+        ({"PixelSpacing": [0, 0.8]}, False),
+    ],
+)
+def test_pixels_are_oblong_if_rows_and_columns_differ(values: Mapping[str, object], expected: bool) -> None:
+    assert has_oblong_pixels(header(**values)) == expected

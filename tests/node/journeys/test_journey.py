@@ -49,7 +49,7 @@ def test_two_films_come_back_as_reports_and_overlays(
     for answer in answers:
         assert answer.StudyInstanceUID == first.StudyInstanceUID
         assert answer.PatientID == first.PatientID
-        assert answer.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+        assert answer.SeriesDescription.endswith(" - RESEARCH, NOT FOR DIAGNOSIS")
     shown = {str(graphic.TrackingUID) for state in states for graphic in _findings_drawn(state)}
     assert shown
     assert shown <= {uid for report in reports for uid in tracking_uids(report)}

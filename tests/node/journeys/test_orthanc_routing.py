@@ -114,10 +114,15 @@ def test_a_compressed_film_is_sent_as_it_is(
     assert request.dataset.PixelData == dcmread(chest_film_jpeg2000).PixelData
 
 
-def test_what_the_node_sent_is_not_sent_back(node: ReceivingArchive, orthanc: Orthanc) -> None:
+@pytest.mark.parametrize(
+    "description",
+    ["AI findings S1 - RESEARCH, NOT FOR DIAGNOSIS", "AI RESEARCH - NOT FOR DIAGNOSIS: ChEX Node"],
+    ids=["now", "of older versions"],
+)
+def test_what_the_node_sent_is_not_sent_back(node: ReceivingArchive, orthanc: Orthanc, description: str) -> None:
     study_uid = generate_uid()
     result = radiograph(study_uid=study_uid)
-    imported = radiograph(study_uid=study_uid, description="AI RESEARCH - NOT FOR DIAGNOSIS: boxes")
+    imported = radiograph(study_uid=study_uid, description=description)
     film = radiograph(study_uid=study_uid)
 
     status = send(result, port=orthanc.dicom_port, called_ae="ORTHANC", calling_ae="CHEX")

@@ -11,6 +11,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from node.dicom import identity
 from node.domain import OutputObject, Report
 from node.outputs import document
 from node.outputs.document import save_bytes
@@ -128,28 +129,31 @@ def test_whatever_is_said_differently_has_another_uid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "expected"),
+    ("of", "numbers", "expected"),
     [
-        ({"SeriesNumber": 3, "InstanceNumber": 1}, "Label, series 3 image 1"),
-        ({"SeriesNumber": 3}, "Label"),
-        ({"SeriesNumber": 3, "InstanceNumber": "-1"}, "Label"),
-        ({}, "Label"),
+        ("AI findings", {"SeriesNumber": 1, "InstanceNumber": 1}, "AI findings S1 - "),
+        ("AI findings", {"SeriesNumber": 3}, "AI findings S3 - "),
+        ("AI findings", {"SeriesNumber": 3, "InstanceNumber": 12}, "AI findings S3 I12 - "),
+        ("AI findings", {"SeriesNumber": 3, "InstanceNumber": "-1"}, "AI findings S3 - "),
+        ("AI findings", {"SeriesNumber": 2**31 - 1, "InstanceNumber": 2**31 - 1}, "AI findings - "),
+        ("AI findings", {"SeriesNumber": "-1", "InstanceNumber": 4}, "AI findings - "),
+        ("AI findings", {}, "AI findings - "),
+        (f"AI answer: {'w' * 64}", {"SeriesNumber": 3}, f"AI answer: {'w' * 17}... S3 - "),
     ],
 )
-def test_a_series_description_names_the_film(numbers: dict[str, object], expected: str) -> None:
+def test_a_series_description_says_what_and_of_which_film(of: str, numbers: dict[str, object], expected: str) -> None:
     film = Dataset()
     for keyword, number in numbers.items():
         setattr(film, keyword, number)
 
-    assert document.series_description("Label", film) == expected
+    described = document.series_description(of, film=film)
+
+    assert described == f"{expected}RESEARCH, NOT FOR DIAGNOSIS"
+    assert len(described) <= 64
 
 
-def test_a_series_description_never_exceeds_its_length() -> None:
-    film = Dataset()
-    film.SeriesNumber, film.InstanceNumber = 2**31 - 1, 2**31 - 1
-    label = document.SERIES_DESCRIPTION
+def test_a_series_description_names_a_part_of_the_study() -> None:
+    described = document.series_description("AI study report", part="0a1b2c3d")
 
-    assert document.series_description(label, film) == label
-    film.SeriesNumber, film.InstanceNumber = 999, 999
-    assert document.series_description(label, film) == f"{label}, series 999 image 999"
-    assert len(f"{label}, series 999 image 999") == 64
+    assert described == "AI study report, part 0a1b2c3d - RESEARCH, NOT FOR DIAGNOSIS"
+    assert identity.part_in(described) == identity.part_in("AI RESEARCH: ChEX Node, part 0a1b2c3d") == "0a1b2c3d"

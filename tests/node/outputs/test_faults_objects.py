@@ -224,6 +224,14 @@ def test_any_other_disorder_is_read_with_a_note(tmp_path: Path, content: bytes) 
     assert Note.HEADER_DISORDERED in explain_file(tmp_path / "film.dcm", model=tmp_path).notes
 
 
+@pytest.mark.parametrize(("spacing", "expected"), [([0.4, 0.8], True), ([0.4, 0.4], False)])
+def test_a_film_with_oblong_pixels_is_read_with_a_caution(tmp_path: Path, spacing: list[float], expected: bool) -> None:
+    film = film_of(answered(tmp_path, films.file_bytes(films.thumbnail({"PixelSpacing": spacing}))))
+
+    assert (Note.OBLONG_PIXELS in film.notes) == expected
+    assert (wording.CAUTIONS[Note.OBLONG_PIXELS] in wording.cautions(film)) == expected
+
+
 def test_a_film_in_order_has_no_note_of_disorder(tmp_path: Path) -> None:
     padded = PLAIN + bytes(64)  # zeros behind the pixels are no element
 

@@ -138,7 +138,7 @@ def test_the_number_of_a_box_is_named_by_who_said_it(name: str, write: Writer) -
     code = judged(case, film).code.value
     own = [group for group in groups(dataset) if contents(group, "121071")[0].ConceptCodeSequence[0].CodeValue == code]
     assert [number_of(group) for group in own] == [
-        (who, ("1", "{reader}") if percent is None else (str(percent), "%")) for who, percent in case.boxes
+        (who, ("1", "reader") if percent is None else (str(percent), "%")) for who, percent in case.boxes
     ]
     assert validators.dciodvfy(dataset) == []
     assert validators.dsrdump(dataset) == []

@@ -371,7 +371,7 @@ def test_modules_that_validators_complain_about_are_right() -> None:
     assert dataset.BodyPartExamined == "CHEST"
     assert "Laterality" not in dataset
     assert "PixelOriginInterpretation" not in dataset
-    assert dataset.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert dataset.SeriesDescription == "AI boxes - RESEARCH, NOT FOR DIAGNOSIS"
     assert dataset.ContributingEquipmentSequence[0].DeviceUID == identity.device_uid(samples.MODEL)
 
 

@@ -34,7 +34,9 @@ from tests.support.samples import BERLIN, absent, cr, film, report, several, sou
 
 COMPARABLE = samples.ratio()
 AP = samples.ratio(view=View.AP, objection=Incomparable.VIEW_AP, mm_per_pixel=0.143)
-FORMS = {"comparable": COMPARABLE, "not comparable, calibrated": AP}
+CALIBRATED = samples.ratio(mm_per_pixel=0.143)
+UNMEASURED = samples.ratio(view=View.AP, objection=Incomparable.UNMEASURED)
+FORMS = {"in pixels": COMPARABLE, "calibrated": CALIBRATED}
 
 
 def with_ratio(of: CardiothoracicRatio = COMPARABLE, *, number: int = 1) -> Film:
@@ -66,12 +68,12 @@ def test_highdicom_reads_the_number_and_its_lines_back() -> None:
     assert isinstance(document.content, MeasurementReport)
     [group] = document.content.get_image_measurement_groups()
     number, *widths = group.get_measurements()
-    assert (number.name.value, number.value, number.unit.value) == ("CTRATIO", 0.48, "1")
+    assert (number.name.value, number.value, number.unit.value) == ("CTRATIO", 48, "%")
     assert [list(line.value.flatten()) for line in number.referenced_coordinates] == [
         [620.5, 1100, 1340.5, 1100],
         [250, 1400.25, 1750, 1400.25],
     ]
-    assert [(width.value, width.unit.value) for width in widths] == [(720, "{pixels}"), (1500, "{pixels}")]
+    assert [(width.value, width.unit.value) for width in widths] == [(720, "pixels"), (1500, "pixels")]
 
 
 def test_a_number_is_inferred_from_lines_on_the_film() -> None:
@@ -114,13 +116,12 @@ def test_the_report_says_what_it_is_for_and_how_far_it_is_off() -> None:
         "without review by a person",
     ):
         assert expected in text
-    assert document.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
-    assert len(document.SeriesDescription) <= 64
+    assert document.SeriesDescription == "AI heart size - RESEARCH, NOT FOR DIAGNOSIS"
     assert [item.CodingSchemeDesignator for item in document.CodingSchemeIdentificationSequence] == ["99CHEX"]
 
 
 def test_widths_are_millimeters_only_with_a_calibrated_spacing() -> None:
-    [group] = groups(written(AP))
+    [group] = groups(written(CALIBRATED))
 
     _, *widths = [value for number in numbers(group) for value in number.MeasuredValueSequence]
     assert [(value.NumericValue, value.MeasurementUnitsCodeSequence[0].CodeValue) for value in widths] == [
@@ -129,11 +130,39 @@ def test_widths_are_millimeters_only_with_a_calibrated_spacing() -> None:
     ]
 
 
-def test_the_group_says_why_a_ratio_cannot_be_compared() -> None:
-    [group] = groups(written(AP))
+def test_no_text_of_the_group_lengthens_the_label() -> None:
+    [group] = groups(written())
 
-    [comment] = contents(group, "121106")  # OHIF adds it to the label
-    assert comment.TextValue == "not comparable: AP view, which magnifies the heart"
+    assert contents(group, "121106") == []  # OHIF would add it
+    assert [number.ConceptNameCodeSequence[0].CodeMeaning for number in numbers(group)] == ["CTR", "Heart", "Thorax"]
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (AP, ["0.48, not comparable: AP view, which magnifies the heart; off by 0.018 in the mean on 380 phantoms"]),
+        (samples.ratio(objection=Incomparable.CHILD), ["0.48, not comparable: patient under 18; off by 0.018"]),
+        (UNMEASURED, []),
+    ],
+    ids=["by its view", "by age", "never measured"],
+)
+@pytest.mark.parametrize("shown", [several(), film(findings=(absent(),))], ids=["with boxes", "of text"])
+def test_an_incomparable_ratio_is_at_most_one_line(shown: Film, of: CardiothoracicRatio, expected: list[str]) -> None:
+    [document] = all_written(report(replace(shown, ratio=of)))
+
+    told = said(document).split("Cardiothoracic ratio: ")[1:]
+    assert [line.startswith(start) for line, start in zip(told, expected, strict=True)] == [True] * len(expected)
+    assert "inner width" not in said(document)
+    assert validators.dciodvfy(document) == []
+
+
+def test_a_film_that_lost_its_comparison_replaces_the_ratio() -> None:
+    findings, ratio = (earlier(document) for document in all_written(report(with_ratio())))
+    before = replace(report(with_ratio(AP)), predecessors=(findings, ratio))
+
+    [document] = all_written(before)
+
+    assert replaced(document) == {findings.sop_instance_uid, ratio.sop_instance_uid}
 
 
 def test_a_ratio_has_a_series_of_its_own_that_the_node_knows() -> None:

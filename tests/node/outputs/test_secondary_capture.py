@@ -40,7 +40,7 @@ def test_a_read_film_has_two_captures_in_one_series(of: Film) -> None:
         assert dataset.SOPClassUID == "1.2.840.10008.5.1.4.1.1.7"
         assert (dataset.ConversionType, dataset.BurnedInAnnotation) == ("WSD", "NO")
         assert list(dataset.ImageType) == ["DERIVED", "SECONDARY"]
-        assert dataset.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+        assert dataset.SeriesDescription == "AI pictures - RESEARCH, NOT FOR DIAGNOSIS"
         assert dataset.DerivationDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
         [source] = dataset.SourceImageSequence
         assert source.ReferencedSOPInstanceUID == samples.film_uid(1)

@@ -248,7 +248,7 @@ def test_the_document_is_complete_preliminary_and_unverified() -> None:
         "PRELIMINARY",
         "UNVERIFIED",
     )
-    assert dataset.SeriesDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert dataset.SeriesDescription == "AI findings - RESEARCH, NOT FOR DIAGNOSIS"
     assert len(dataset.ReferencedPerformedProcedureStepSequence) == len(dataset.PerformedProcedureCodeSequence) == 0
     [equipment] = dataset.ContributingEquipmentSequence
     assert equipment.PurposeOfReferenceCodeSequence[0].CodeValue == "109102"

@@ -144,10 +144,9 @@ def outputs(folder: Path, *, has_ratio: bool) -> list[str]:
 
 
 def test_a_round_writes_the_ratio_unless_the_settings_say_no(tmp_path: Path) -> None:
-    label, film = "AI RESEARCH - NOT FOR DIAGNOSIS", "series 1 image 1"
-    report, ratio = f"{label}: ChEX Node, {film}", f"{label}: CTR, {film}"
+    report, ratio = (f"AI {what} S1 - RESEARCH, NOT FOR DIAGNOSIS" for what in ("findings", "heart size"))
 
-    assert outputs(tmp_path / "with", has_ratio=True) == [ratio, report]
+    assert outputs(tmp_path / "with", has_ratio=True) == [report, ratio]
     assert outputs(tmp_path / "without", has_ratio=False) == [report]
 
 
