@@ -105,7 +105,7 @@ def read_line(text: str | bytes, *, where: str) -> FilmLine:
             raise TypeError('"age" must be text, as "57"')
         if line.get("gray", AS_STORED) != AS_STORED:
             raise ValueError(f"gray must be {AS_STORED!r}, or left out")
-        if len(size := line.get("size", [1, 1])) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+        if len(size := line.get("size", [1, 1])) != 2 or min(size) < 1:
             raise ValueError('"size" must be two whole numbers, columns and rows')
         patient_of(line)
         _check_boxes(line)
