@@ -20,6 +20,7 @@ from node.character_sets import TERMS
 from node.domain import UNSET_ZONE
 from node.errors import ConfigError
 from node.hl7.character_sets import NAMES
+from node.settings.alerts import AlertsSettings, unusable_alerts
 from node.settings.audit import AuditSettings, unusable_audit
 from node.settings.destinations import DestinationSettings, form_of, unsafe_destination
 from node.settings.file import (
@@ -263,6 +264,7 @@ class Settings:
     questions: QuestionsSettings = field(default_factory=QuestionsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     audit: AuditSettings | None = None
+    alerts: AlertsSettings | None = None
     trace: TraceSettings = field(default_factory=TraceSettings)
     destinations: tuple[DestinationSettings, ...] = field(default=(), metadata={"form": form_of})
 
@@ -318,7 +320,8 @@ def servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
 def render(settings: Settings) -> str:
     """Write the effective settings as TOML, defaults included, without passwords, keys and tokens."""
     storage = replace(settings.storage, database_url=without_password(settings.storage.database_url))
-    return tomli_w.dumps(asdict(replace(settings, storage=storage), dict_factory=_as_toml))
+    alerts = None if settings.alerts is None else settings.alerts.without_secrets
+    return tomli_w.dumps(asdict(replace(settings, storage=storage, alerts=alerts), dict_factory=_as_toml))
 
 
 def _as_toml(values: list[tuple[str, object]]) -> dict[str, object]:
@@ -366,6 +369,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     )
     if settings.audit is not None:
         yield from unusable_audit(settings.audit)
+    if settings.alerts is not None:
+        yield from unusable_alerts(settings.alerts)
     names = [destination.name for destination in settings.destinations]
     if len(set(names)) < len(names):
         yield "destinations.name: every destination needs a name of its own"

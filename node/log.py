@@ -123,6 +123,9 @@ EVENTS: Final = {
     "audit.back": "the collector of audit messages takes them again",
     "audit.stopped": "audit messages are lost; `name` is the place that does not take them, `reason` says why",
     "audit.resumed": "audit messages are stored again; `times` of them were lost",
+    "alert.sent": "the webhook or the mail server, `kind`, took a message that a trouble began or ended (`outcome`)",
+    "alert.delayed": "a webhook or mail server did not take a message; the node tries again",
+    "alert.lost": "a message about a trouble is not tried any more; `name` is the trouble",
     "library.warned": "a library logged a warning or an error at `where`; `times` counts repetitions",
 }
 

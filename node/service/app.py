@@ -23,6 +23,7 @@ from node.config import Settings
 from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
+from node.health.channels import senders
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.asking import QuestionAnswerer
@@ -36,6 +37,7 @@ from node.read import decoder_processes, prompts
 from node.read.model import RadiographReader, check_files
 from node.read.open_model import OpenModel
 from node.service import memory
+from node.service.alerts import Alerts
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.model import open_model
 from node.service.receiver import Receiving, open_receiving, opening
@@ -186,8 +188,7 @@ def run(
         parts.enter_context(processes.published(settings.storage, process, ports=running.ports, settings=path))
         _say("service.listening", process, running)
         _set_damaged_aside(database.EXECUTOR, settings)
-        # Files of earlier starts count too: the alert needs a growing number, and misses a counter that starts at 1.
-        metrics.damaged.labels("database").inc(len(database.files_set_aside(settings.storage)))
+        _count_set_aside(settings, metrics)
         if process.reads:
             opened.model = _unless_stopped(lambda: open_model(settings, shared.prompts.current, metrics, reader), stop)
             opened.answerer = QuestionAnswerer(shared.spool, opened.model, metrics)
@@ -195,6 +196,7 @@ def run(
             opened.working = open_working(
                 shared, model=opened.model, answerer=opened.answerer, on_step=on_step, stop=stop, parts=parts
             )
+        _open_alerts(opened, parts)
         if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
             opened.receiving.submitter.start()
         _say("service.ready", process, running)
@@ -302,6 +304,11 @@ def _set_damaged_aside(name: str, settings: Settings) -> None:
         log.get().error("database.damaged", name=path.name)
 
 
+def _count_set_aside(settings: Settings, metrics: Metrics) -> None:
+    """Count also files of earlier starts: the alert needs a growing number, and misses a counter that starts at 1."""
+    metrics.damaged.labels("database").inc(len(database.files_set_aside(settings.storage)))
+
+
 def _unless_stopped(work: Callable[[], _T], stop: threading.Event) -> _T:
     """Run work in a thread of its own and return its result; raise Stopped as soon as `stop` is set."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="start")
@@ -362,6 +369,20 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
         )
     parts.callback(http.close)
     return http.port
+
+
+def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
+    """Tell of troubles until the service stops, if the settings say to whom."""
+    settings = opened.shared.settings
+    if settings.alerts is None:
+        return
+    alerts = Alerts(
+        settings.storage.directory,
+        lambda: troubles(opened.shared.settings, opened.shared.settings.destinations),
+        senders(settings.alerts, node=settings.listener.ae_title, zone=settings.site.zone),
+        after_seconds=settings.alerts.after_seconds,
+    )
+    parts.callback(alerts.close)
 
 
 def _snapshot(opened: _Opened) -> Snapshot:

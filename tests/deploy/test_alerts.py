@@ -130,6 +130,26 @@ def test_an_alert_says_how_bad_it_is_and_where_help_stands(alert: str) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["runbook"] == f"docs/operate/runbook.md#{alert.lower()}"
+    assert rule["annotations"]["runbook_url"] == f"{{{{ $externalLabels.docs }}}}/operate/runbook/#{alert.lower()}"
+
+
+def test_the_sample_for_alertmanager_routes_alerts_that_exist() -> None:
+    sample = yaml.safe_load((DEPLOY / "prometheus" / "alertmanager.yml").read_text(encoding="utf-8"))
+    route = sample["route"]
+    used = {route["receiver"], *(inner["receiver"] for inner in route["routes"])}
+    named = re.findall(r'alertname = "(\w+)"', str(sample["inhibit_rules"]))
+
+    assert {receiver["name"] for receiver in sample["receivers"]} == used
+    assert [inner["matchers"] for inner in route["routes"]] == [['severity = "critical"']]
+    assert len(named) == 6 and set(named) <= set(ALERTS)
+    assert all(set(rule["equal"]) <= {"service", "name", "instance"} for rule in sample["inhibit_rules"])
+
+
+@pytest.mark.parametrize("place", ["prometheus", "compose"])
+def test_prometheus_is_told_where_the_documents_are(place: str) -> None:
+    settings = yaml.safe_load((DEPLOY / place / "prometheus.yml").read_text(encoding="utf-8"))
+
+    assert settings["global"]["external_labels"]["docs"].startswith("https://")
 
 
 @pytest.mark.parametrize("alert", ALERTS)

@@ -184,6 +184,7 @@ BOUNDARIES = (
     "node/dicom/header.py",
     "node/dicom/header_reading.py",
     "node/plugs.py",
+    "node/service/alerts.py",
     "node/service/http.py",
     "node/service/reload.py",
     "node/read/decoder_child.py",

@@ -1,0 +1,343 @@
+"""Alerts by webhook and mail: each trouble once, its end once, across restarts, and never in the way of a film."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from structlog.testing import capture_logs
+
+from node import config
+from node.config import Settings
+from node.errors import ConfigError, RetryLater
+from node.health import alerts
+from node.health.alerts import MOST_ATTEMPTS, Alert, AlertState, Channel, decide
+from node.health.channels import Send, senders
+from node.health.troubles import Trouble
+from node.service.alerts import Alerts
+from node.settings.alerts import AlertsSettings, MailSettings, WebhookSettings
+from tests.support import films, peers
+from tests.support.alarmed import MailHouse, mail_house, webhook
+from tests.support.certificates import Authority
+from tests.support.service import Service, settings_for
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
+DOWN = Trouble(
+    kind="destination", name="archive", title="archive is down", message="archive takes no results: gone.", since=NOON
+)
+FULL = Trouble(kind="disk", title="the disk is full", message="full")
+AWAY = Trouble(kind="database", title="the database does not answer", message="away")
+PARKED = Trouble(kind="parked", title="2 parked", message="look")
+ALERT = Alert(
+    status="begun", kind="destination", name="archive", title="archive is down", message="archive takes no results.",
+    since=NOON.isoformat(), at=NOON.isoformat(),
+)  # fmt: skip
+PATIENT = {"PatientName": "Zyx^Secret^^Dr", "PatientID": "SECRET-7", "AccessionNumber": "SECRET-9"}
+
+
+def told(course: Sequence[tuple[float, Sequence[Trouble]]]) -> list[tuple[float, str]]:
+    """What is told, and when, of what is wrong at some seconds, with 60 s of patience."""
+    state, said = AlertState(), list[tuple[float, str]]()
+    for seconds, found in course:
+        before = len(state.waiting)
+        now = NOON + timedelta(seconds=seconds)
+        state = decide(state, found, channels=("mail",), now=now, after_seconds=60.0)
+        said += [(seconds, f"{new.alert.status} {new.alert.title}") for new in state.waiting[before:]]
+    return said
+
+
+@pytest.mark.parametrize(
+    ("course", "expected"),
+    [
+        ([(0, [DOWN]), (59, [DOWN])], []),
+        ([(0, [DOWN]), (60, [DOWN]), (500, [DOWN])], [(60, "begun archive is down")]),
+        ([(0, [DOWN]), (30, []), (60, [DOWN]), (90, [DOWN])], []),
+        (
+            [(0, [DOWN]), (60, [DOWN]), (100, []), (159, []), (160, []), (500, [])],
+            [(60, "begun archive is down"), (160, "ended archive is down")],
+        ),
+        ([(0, [DOWN]), (60, [DOWN]), (100, []), (130, [DOWN]), (400, [DOWN])], [(60, "begun archive is down")]),
+        (
+            [(0, [DOWN, FULL]), (60, [DOWN, FULL]), (70, [DOWN]), (130, [DOWN])],
+            [(60, "begun archive is down"), (60, "begun the disk is full"), (130, "ended the disk is full")],
+        ),
+        (
+            [(0, [DOWN, PARKED]), (60, [DOWN, PARKED]), (70, [AWAY]), (200, [AWAY]), (210, [DOWN, PARKED])],
+            [(60, "begun archive is down"), (60, "begun 2 parked"), (200, "begun the database does not answer")],
+        ),
+        ([(0, [DOWN]), (60, [replace(DOWN, message="other words")]), (90, [DOWN])], [(60, "begun archive is down")]),
+    ],
+)
+def test_each_trouble_is_told_once_and_its_end_once(
+    course: Sequence[tuple[float, Sequence[Trouble]]], expected: list[tuple[float, str]]
+) -> None:
+    assert told(course) == expected
+
+
+def test_a_message_is_tried_less_and_less_and_given_up() -> None:
+    state = decide(AlertState(), [FULL], channels=("mail",), now=NOON, after_seconds=0.0)
+    now, waits = NOON.timestamp(), list[float]()
+    while not alerts.given_up(state, channels=("mail",)):
+        (first,) = alerts.due(state, channels=("mail",), now=now)
+        state = alerts.delayed(state, first, now=now)
+        waits.append(state.waiting[0].next_at - now)
+        assert not list(alerts.due(state, channels=("mail",), now=state.waiting[0].next_at - 0.1))
+        now = state.waiting[0].next_at
+
+    assert waits[:3] == [5.0, 10.0, 20.0]
+    assert (len(waits), max(waits)) == (MOST_ATTEMPTS, 3600.0)
+    assert sum(waits) < 8 * 3600
+
+
+def test_messages_of_a_removed_channel_and_too_many_are_given_up() -> None:
+    channels: tuple[Channel, ...] = ("webhook", "mail")
+    found = [replace(DOWN, name=f"archive {number}") for number in range(alerts.MOST_WAITING + 10)]
+    state = decide(AlertState(), found, channels=channels, now=NOON, after_seconds=0.0)
+
+    lost = alerts.given_up(state, channels=("mail",))
+
+    assert sum(waiting.channel == "webhook" for waiting in lost) == len(found)
+    assert [waiting.alert.name for waiting in lost if waiting.channel == "mail"] == [
+        f"archive {number}" for number in range(10)
+    ]
+
+
+def run(directory: Path, look: Sequence[Trouble], channels: Mapping[Channel, Send], event: str, count: int = 1) -> None:
+    """Run the thread until it has logged an event so often."""
+    with capture_logs() as lines:
+        running = Alerts(directory, lambda: look, channels, after_seconds=0.05)
+        peers.wait_until(lambda: sum(line["event"] == event for line in list(lines)) >= count, what=event)
+        running.close()
+
+
+def test_a_restart_repeats_nothing(tmp_path: Path) -> None:
+    sent = list[str]()
+    channels: dict[Channel, Send] = {"mail": lambda alert: sent.append(f"{alert.status} {alert.title}")}
+    run(tmp_path, [DOWN], channels, "alert.sent")
+
+    for _ in range(3):
+        running = Alerts(tmp_path, lambda: [DOWN], channels, after_seconds=0.05)
+        running.close()
+    run(tmp_path, [], channels, "alert.sent")
+
+    assert sent == ["begun archive is down", "ended archive is down"]
+
+
+def test_a_channel_that_is_away_delays_no_other(tmp_path: Path) -> None:
+    sent = list[str]()
+
+    def refuse(_alert: Alert) -> None:
+        raise RetryLater("away")
+
+    channels: dict[Channel, Send] = {"webhook": refuse, "mail": lambda alert: sent.append(alert.title)}
+    run(tmp_path, [DOWN, FULL], channels, "alert.sent", count=2)
+
+    state = alerts.read(tmp_path)
+    assert sent == ["archive is down", "the disk is full"]
+    assert [(waiting.channel, waiting.attempts) for waiting in state.waiting] == [("webhook", 1), ("webhook", 0)]
+
+
+def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / alerts.FILE).write_text('{"known": 7}', encoding="utf-8")
+
+    assert alerts.read(tmp_path) == AlertState()
+
+
+def test_an_unforeseen_error_does_not_end_the_thread(tmp_path: Path) -> None:
+    sent, calls = list[str](), list[int]()
+
+    def look() -> Sequence[Trouble]:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("Zyx^Secret")
+        return [FULL]
+
+    with capture_logs() as lines:
+        running = Alerts(tmp_path, look, {"mail": lambda alert: sent.append(alert.title)}, after_seconds=0.05)
+        peers.wait_until(lambda: len(sent) == 1, what="the alert after the error")
+        running.close()
+
+    assert "Secret" not in str(lines)
+
+
+def posting(url: str, **changes: object) -> Send:
+    settings = AlertsSettings(webhook=WebhookSettings(url=url, **changes))  # type: ignore[arg-type]  # fields of it
+    return senders(settings, node="CHEX", zone=BERLIN)["webhook"]
+
+
+def test_a_webhook_gets_json_with_its_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("opensesame\n", encoding="utf-8")
+    with webhook() as house:
+        posting(house.url, token_file=tmp_path / "token")(ALERT)
+
+    assert house.tokens == ["Bearer opensesame"]
+    assert house.posts == [
+        {
+            "version": 1,
+            "node": "CHEX",
+            "status": "begun",
+            "kind": "destination",
+            "name": "archive",
+            "title": "archive is down",
+            "message": "archive takes no results.",
+            "since": "2026-01-02T12:00:00+00:00",
+            "at": "2026-01-02T12:00:00+00:00",
+            "text": "ChEX Node CHEX: archive is down. archive takes no results.",
+        }
+    ]
+
+
+@pytest.mark.parametrize("status", [302, 307, 404, 500])
+def test_a_webhook_that_does_not_take_it_is_asked_later(status: int) -> None:
+    with webhook() as other, webhook() as house:
+        house.status, house.location = status, other.url
+        with pytest.raises(RetryLater, match=f"the webhook answered with the status {status}"):
+            posting(house.url)(ALERT)
+
+    assert (len(house.posts), other.posts) == (1, [])
+
+
+def test_a_webhook_that_is_away_is_asked_later() -> None:
+    with pytest.raises(RetryLater, match="takes nothing"):
+        posting(f"http://127.0.0.1:{peers.free_port()}/")(ALERT)
+
+
+def mailing(house: MailHouse, **changes: object) -> Send:
+    mail = MailSettings(
+        host="127.0.0.1",
+        port=house.port,
+        sender="chex@node.example",
+        recipients=("pacs@example.org", "night@example.org"),
+        **changes,  # type: ignore[arg-type]  # fields of it
+    )
+    return senders(AlertsSettings(mail=mail), node="CHEX", zone=BERLIN)["mail"]
+
+
+def test_a_mail_has_local_time_and_goes_to_all_recipients() -> None:
+    with mail_house() as house:
+        send = mailing(house, security="none")
+        send(ALERT)
+        send(replace(ALERT, status="ended"))
+
+    begun, ended = house.mails
+    assert (begun["From"], begun["To"]) == ("chex@node.example", "pacs@example.org, night@example.org")
+    assert house.recipients == ["pacs@example.org", "night@example.org"] * 2
+    assert [mail["Subject"] for mail in (begun, ended)] == [
+        "ChEX Node CHEX: archive is down",
+        "ChEX Node CHEX: over: archive is down",
+    ]
+    assert "archive takes no results." in begun.get_content()
+    assert "It began 2026-01-02 13:00:00 Europe/Berlin." in begun.get_content()
+    assert "It is over: archive is down." in ended.get_content()
+    assert begun["Message-ID"].endswith("@node.example>")
+
+
+def test_a_password_goes_by_starttls_to_a_known_server(tmp_path: Path) -> None:
+    authority = Authority.found(tmp_path / "authority")
+    (tmp_path / "password").write_text("opensesame\n", encoding="utf-8")
+    secured = {"security": "starttls", "user": "chex", "password_file": tmp_path / "password"}
+    with mail_house(authority.issue("mail")) as house:
+        with pytest.raises(RetryLater, match="certificate verify failed"):
+            mailing(house, **secured)(ALERT)
+        assert house.logins == []
+
+        mailing(house, ca=authority.certificate, **secured)(ALERT)
+
+    assert (house.logins, len(house.mails)) == ([("chex", "opensesame")], 1)
+
+
+def test_a_mail_server_without_tls_gets_nothing_if_it_must_have() -> None:
+    with mail_house() as house, pytest.raises(RetryLater, match="SMTPNotSupportedError"):
+        mailing(house)(ALERT)
+
+    assert house.mails == []
+
+
+def test_what_a_mail_server_says_of_a_refusal_is_not_repeated() -> None:
+    with mail_house() as house:
+        house.refusal = "451 Zyx^Secret is over quota"
+        with pytest.raises(RetryLater, match=r"answered with the code 451$"):
+            mailing(house, security="none")(ALERT)
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ({}, "alerts: go nowhere"),
+        ({"webhook": {"url": "http://example.org/x", "token_file": "t"}}, "a token is sent over TLS only"),
+        ({"webhook": {"url": "ftp://example.org"}}, "must be https"),
+        ({"mail": {"host": "m", "sender": "a", "recipients": ["b@c"]}}, "'a' is not a mail address"),
+        ({"mail": {"host": "m", "sender": "a@b", "recipients": ["b@c\nTo: d"]}}, "is not a mail address"),
+        ({"mail": {"host": "m", "sender": "a@b", "recipients": ["b@c"], "user": "u"}}, "set both or neither"),
+        (
+            {"mail": {"host": "m", "sender": "a@b", "recipients": ["b@c"], "user": "u", "password_file": "p",
+                      "security": "none"}},
+            "a password is sent over TLS only",
+        ),
+    ],
+)  # fmt: skip
+def test_alerts_that_cannot_be_sent_safely_are_refused(table: dict[str, object], complaint: str) -> None:
+    settings = {
+        "storage": {"directory": "x"},
+        "listener": {"callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}]},
+        "alerts": table,
+    }
+
+    with pytest.raises(ConfigError, match=complaint):
+        config.parse(settings)
+
+
+def test_the_path_of_a_webhook_is_not_shown(tmp_path: Path) -> None:
+    hook = WebhookSettings(url="https://chat.example.org/services/T0/SECRET")
+    settings = replace(settings_for(tmp_path, archive_port=104), alerts=AlertsSettings(webhook=hook))
+
+    assert 'url = "https://chat.example.org/***"' in config.render(settings)
+
+
+def alarmed(settings: Settings, url: str) -> Settings:
+    return replace(settings, alerts=AlertsSettings(after_seconds=0.2, webhook=WebhookSettings(url=url)))
+
+
+def test_an_archive_that_is_down_is_told_once_across_restarts(tmp_path: Path) -> None:
+    with webhook() as house, peers.ReceivingArchive() as archive:
+        settings = alarmed(settings_for(tmp_path / "node", archive_port=archive.port), house.url)
+        with archive.down():
+            with Service(settings) as node:
+                assert peers.send(films.thumbnail(PATIENT), port=node.dicom_port) == 0
+                node.wait_for("alert.sent", limit_seconds=60.0)
+                assert node.stop() == 0
+            with Service(settings) as node:
+                node.wait_for("destination.down", limit_seconds=60.0)
+                assert node.stop() == 0
+        with Service(settings) as node:
+            archive.wait_for_kept(2, limit_seconds=60.0)
+            node.wait_for("alert.sent", limit_seconds=60.0)
+            assert node.stop() == 0
+
+    assert [(post["status"], post["kind"], post["name"]) for post in house.posts] == [
+        ("begun", "destination", "archive"),
+        ("ended", "destination", "archive"),
+    ]
+    assert not [secret for secret in PATIENT.values() if secret in json.dumps(house.posts)]
+
+
+def test_a_webhook_that_hangs_holds_up_no_film_and_no_stop(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        (tmp_path / "node").mkdir(mode=0o700)
+        (tmp_path / "node" / "ledger.sqlite.damaged-20260102T030405Z").touch()
+        silent.settimeout(60.0)
+        with Service(alarmed(settings, f"http://127.0.0.1:{silent.getsockname()[1]}/")) as node:
+            connection, _ = silent.accept()
+            with connection:
+                node.read(films.thumbnail())
+                archive.wait_for_kept(2)
+                assert not node.logged("alert.sent")
+                assert node.stop() == 0
