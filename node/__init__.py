@@ -5,6 +5,8 @@ from pathlib import Path
 __version__ = "1.0.0"
 VERSION_LINE = f"%(prog)s (ChEX Node) {__version__}"
 """What `--version` of every command prints, in the form of argparse."""
+FAULTS_URL = ""
+"""The public page where faults of this program are reported; empty: there is none yet. No other file repeats it."""
 
 
 def command_for(module: str) -> str:

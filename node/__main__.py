@@ -35,7 +35,7 @@ from node.commands.arguments import (
 )
 from node.config import ModelSettings
 from node.domain import JsonObject
-from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, where
+from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, please_report, where
 from node.jobs.processes import Role
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # the last boundary: no text of a foreign error, which may hold patient data
         if isinstance(error, BrokenPipeError) and is_unread():
             raise
-        print(f"failed: {where(error)}; this is a fault of the program, please report it", file=sys.stderr)
+        print(f"failed: {where(error)}; {please_report()}", file=sys.stderr)
         return 1
 
 

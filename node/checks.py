@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from node.errors import NodeError, where
+from node.errors import NodeError, please_report, where
 
 
 class CheckState(StrEnum):
@@ -50,4 +50,4 @@ def run_check(name: str, look: Callable[[], Iterable[Check]]) -> tuple[Check, ..
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the boundary to this machine; the text of a foreign error may hold a password
-        return (fault(name, f"cannot be checked: {where(error)}; this is a fault of the program, please report it"),)
+        return (fault(name, f"cannot be checked: {where(error)}; {please_report()}"),)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
+from node import FAULTS_URL
+
 INTERRUPTED: Final = 130
 """The exit code that a shell expects after Ctrl-C: 128 and the number of SIGINT."""
 
@@ -121,6 +123,11 @@ def takes_nothing(error: BaseException) -> bool:
 def is_of_file(error: BaseException) -> bool:
     """Say whether a disk has lost part of one file, for example to a bad sector; the rest of the disk may be good."""
     return isinstance(error, OSError) and error.errno in _UNREADABLE
+
+
+def please_report(url: str = FAULTS_URL) -> str:
+    """Ask for a report of a fault of the program; url: where to, or empty."""
+    return f"this is a fault of the program, please report it{url and f' at {url}'}"
 
 
 def reason_of(error: BaseException) -> tuple[str, str]:

@@ -33,6 +33,7 @@ VERSIONS: Final = {
 }
 """Where the version stands; the first is the one that the others must equal."""
 _APP_VERSION = r"^appVersion: (.*)$"
+_FAULTS_URL = r'^FAULTS_URL = "(https://\S+)"$'
 _RELEASED = r"\d+\.\d+\.\d+"
 _SECTIONS = ("What it does", "What it needs", "Known limits")
 _NOT_CHECKED = "Not checked here: make test, make container-test, make audit, make gpu-proof on a machine with a GPU."
@@ -68,6 +69,8 @@ def missing(project: Path) -> Iterator[str]:
     for place, pattern in patterns:
         if (found := _found(project / place, pattern)) != version:
             yield f"{place}: the version {version}; it has {found or 'none'}"
+    if not _found(project / "node/__init__.py", _FAULTS_URL):
+        yield 'node/__init__.py: the public page where faults are reported, FAULTS_URL = "https://..."'
     yield from _notes(project, version)
     yield from _digests(project)
     yield from _proof(project)

@@ -58,9 +58,9 @@ def services(project: Object) -> Object:
     return cast(Object, project["services"])
 
 
-def resolved(**variables: str) -> Object:
-    """The file with variables of the environment."""
-    command = [tool("docker-compose"), "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
+def resolved(*options: str, **variables: str) -> Object:
+    """The file with options of `docker-compose` and variables of the environment."""
+    command = [tool("docker-compose"), *options, "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
     plain = {name: value for name, value in os.environ.items() if name not in IMAGES}
     done = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

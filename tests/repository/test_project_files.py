@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from node import __version__
+from node import FAULTS_URL, __version__
+from node.errors import please_report
 from tests.paths import REPOSITORY
 from tests.repository.test_references import markdown
 
@@ -124,6 +125,26 @@ def test_the_site_has_every_document_once() -> None:
     named = list(leaves(yaml.load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), SiteLoader)["nav"]))
 
     assert sorted(named) == sorted(written)
+
+
+def test_where_faults_are_reported_is_said_in_one_place() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
+    texts = [path for name in listed.split("\0") if (path := REPOSITORY / name).is_file()]
+
+    assert not {"url", "repository", "repository-code"} & parsed("CITATION.cff").keys()
+    assert "urls" not in project
+    assert "contact_links" not in parsed(FORGE / "ISSUE_TEMPLATE" / "config.yml")
+    assert "FAULTS_URL" in (REPOSITORY / "SECURITY.md").read_text(encoding="utf-8")
+    if FAULTS_URL:
+        assert [path for path in texts if FAULTS_URL.encode() in path.read_bytes()] == [REPOSITORY / "node/__init__.py"]
+
+
+@pytest.mark.parametrize(("url", "asked"), [("", "please report it"), ("https://f.example", "it at https://f.example")])
+def test_an_error_text_says_where_to_report_if_that_is_known(url: str, asked: str) -> None:
+    assert please_report(url).endswith(asked)
 
 
 def test_the_security_page_names_no_address_that_may_not_exist() -> None:

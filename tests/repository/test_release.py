@@ -13,7 +13,7 @@ from deploy.supply import release
 
 GRAPH = b"a graph"
 COMPLETE = {
-    "node/__init__.py": '__version__ = "2.3.4"\n',
+    "node/__init__.py": '__version__ = "2.3.4"\nFAULTS_URL = "https://forge.example/node"\n',
     "CITATION.cff": "cff-version: 1.2.0\nversion: 2.3.4\ndate-released: 2031-05-04\n",
     "Dockerfile": "ARG VERSION=2.3.4\n",
     "helm/Chart.yaml": "apiVersion: v2\nversion: 2.3.4\nappVersion: 2.3.4\n",
@@ -70,6 +70,7 @@ def test_a_complete_project_may_be_tagged(project: Path, capsys: pytest.CaptureF
     ("place", "before", "after", "expected"),
     [
         ("node/__init__.py", "2.3.4", "2.3.4.dev1", "node/__init__.py: 2.3.4.dev1 is no version of a release"),
+        ("node/__init__.py", "https://forge.example/node", "", "node/__init__.py: the public page where faults are"),
         ("CITATION.cff", "version: 2.3.4", "version: 2.3.3", "CITATION.cff: the version 2.3.4; it has 2.3.3"),
         ("Dockerfile", "2.3.4", "2.3.3", "Dockerfile: the version 2.3.4; it has 2.3.3"),
         ("helm/Chart.yaml", "\nversion: 2.3.4", "\nversion: 2", "helm/Chart.yaml: the version 2.3.4; it has 2"),

@@ -169,7 +169,7 @@ def test_digests_are_arguments_that_compose_takes(
 
     written = project / "deploy" / "image" / "digests.env"
     assert capsys.readouterr().out.startswith(written.read_text(encoding="utf-8"))
-    assert images_of(resolved("--env-file", str(written))) == {
+    assert images_of(resolved("--env-file", str(written))["services"]) == {
         "BASE_IMAGE": f"{server.host}/library/python:3.11@{DIGEST}",
         "DEBIAN_IMAGE": f"{server.host}/debian@{DIGEST}",
         "PROMETHEUS_TAG": f"prom/prometheus:v3.5.0@{DIGEST}",
