@@ -24,6 +24,7 @@ class HttpSettings:
 
     hosts: names by which the node is reached, in addition to its address; a request for another name is refused
     trusted_proxy: addresses of reverse proxies, whose `user_header` names the user, if it is set
+    show_patient: whether everybody on this machine sees patients where no users are set
     """
 
     host: str = setting(NOT_BLANK, default="127.0.0.1")
@@ -33,6 +34,7 @@ class HttpSettings:
     trusted_proxy: tuple[str, ...] = setting(ADDRESS, default=())
     user_header: str = setting(HEADER_NAME, default="")
     tls: HttpTlsSettings | None = None
+    show_patient: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -54,11 +56,21 @@ class HttpSettings:
         """Whether pages and API are served. Without users they are for this machine only."""
         return self.knows_users or self.is_local
 
+    @property
+    def shows_patients(self) -> bool:
+        """Whether somebody may see patients on pages; else the database holds none."""
+        return self.knows_users or self.show_patient
+
 
 def unsafe_access(http: HttpSettings) -> Iterator[str]:
     """Return a complaint for pages that anybody could open, or whose passwords would be readable on the network."""
     if http.user_header and not http.trusted_proxy:
         yield "http.user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
+    if http.show_patient and not http.is_local:
+        yield (
+            "http.show_patient: shows patients without a password, so http.host must be this machine alone; "
+            "remove it: a user who has signed in sees patients without it"
+        )
     if http.trusted_proxy and not http.knows_users:
         yield "http.trusted_proxy: tells no users apart; name its http.user_header, or set http.password_file"
     if not http.is_local and http.password_file is not None and http.tls is None and not http.trusted_proxy:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from node.domain import Delivery, DeliveryState
 from node.errors import NodeError
 from node.store import database
 from node.store.reviews import ReviewRow
-from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES, has_parked, is_undelivered
+from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES
 
 NOT_DELIVERED: Final = "not_delivered"
 """Of the worklist: finished studies of which no destination has taken anything."""
@@ -48,21 +47,6 @@ class DeliveryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorklistRows:
-    """Some studies of the ledger, the one that changed last first.
-
-    studies, deliveries, waits: by study UID; deliveries: how many by destination and state
-    waits: by destination, why deliveries that are not sent wait or are parked; of several reasons the newest
-    total: how many studies there are, these and all others that were asked for
-    """
-
-    studies: Mapping[str, StudyRow]
-    deliveries: Mapping[str, Mapping[str, Mapping[str, int]]]
-    waits: Mapping[str, Mapping[str, str]]
-    total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Everything that the tables hold of a study."""
 
@@ -72,7 +56,7 @@ class Known:
 
 def look_up(storage: StorageSettings, study_uid: str) -> Known:
     """Look a study up. Raises NodeError when the database cannot be read."""
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return Known()
         columns = (STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
@@ -80,55 +64,11 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
         study = None
         if found is not None:
             state, stage, reason, changed_at = found
-            study = StudyRow(state=state, stage=stage, reason=reason, changed_at=_moment(changed_at))
+            study = StudyRow(state=state, stage=stage, reason=reason, changed_at=moment(changed_at))
         rows = connection.execute(
             sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
         )
         return Known(study=study, deliveries=tuple(_delivery_row(row) for row in rows))
-
-
-def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit: int, offset: int = 0) -> WorklistRows:
-    """Look up the studies in a state, and whose UID contains some digits; blank for all.
-
-    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`
-    Raises NodeError when the database cannot be read.
-    """
-    with _reading(storage) as connection:
-        if connection is None:
-            return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
-        wanted = sa.and_(_is_in(state), STUDIES.c.uid.contains(uid, autoescape=True))
-        total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(wanted)).scalar_one()
-        columns = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
-        newest = sa.select(*columns).where(wanted).order_by(STUDIES.c.changed_at.desc(), STUDIES.c.uid)
-        studies = {
-            found: StudyRow(state=now, stage=stage, reason=reason, changed_at=_moment(changed_at))
-            for found, now, stage, reason, changed_at in connection.execute(newest.limit(limit).offset(offset))
-        }
-        counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-        groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.state)
-        of_these = sa.select(*groups, sa.func.count()).where(DELIVERIES.c.study_uid.in_(studies)).group_by(*groups)
-        for study_uid, destination, delivered, count in connection.execute(of_these):
-            counts[study_uid][destination][delivered] = count
-        return WorklistRows(studies=studies, deliveries=counts, waits=_waits(connection, studies), total=total)
-
-
-def _is_in(state: str) -> sa.ColumnElement[bool]:
-    """Say of a study whether it is in a state of the worklist."""
-    if state == "parked":
-        return has_parked()
-    if state == NOT_DELIVERED:
-        return is_undelivered()
-    return STUDIES.c.state == state if state else sa.true()
-
-
-def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[str, str]]:
-    groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.reason)
-    is_unsent = sa.and_(DELIVERIES.c.state.in_(UNSENT), DELIVERIES.c.reason.is_not(None))
-    of_these = sa.select(*groups).where(DELIVERIES.c.study_uid.in_(studies), is_unsent).group_by(*groups)
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
-        found[study_uid][destination] = reason
-    return found
 
 
 def to_review(storage: StorageSettings) -> list[ReviewRow]:
@@ -137,7 +77,7 @@ def to_review(storage: StorageSettings) -> list[ReviewRow]:
     Raises NodeError when the database cannot be read.
     """
     order = (REVIEWS.c.is_stat.desc(), REVIEWS.c.urgency, REVIEWS.c.received_at, REVIEWS.c.film)
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return []
         return [ReviewRow(**row) for row in connection.execute(sa.select(REVIEWS).order_by(*order)).mappings()]
@@ -145,7 +85,7 @@ def to_review(storage: StorageSettings) -> list[ReviewRow]:
 
 def fingerprint(storage: StorageSettings) -> str:
     """Return a text that changes whenever a study or a delivery does. Raises NodeError when it cannot be read."""
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return ""
         studies = sa.select(STUDIES.c.state, sa.func.count(), sa.func.max(STUDIES.c.changed_at))
@@ -162,7 +102,7 @@ def study_of(storage: StorageSettings, sop_instance_uid: str) -> str | None:
 
     Raises NodeError when the database cannot be read.
     """
-    with _reading(storage) as connection:
+    with reading(storage) as connection:
         if connection is None:
             return None
         query = sa.select(DELIVERIES.c.study_uid).where(DELIVERIES.c.sop_instance_uid == sop_instance_uid)
@@ -170,7 +110,7 @@ def study_of(storage: StorageSettings, sop_instance_uid: str) -> str | None:
 
 
 @contextmanager
-def _reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
+def reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
     """Open the tables; None if the node has not created them yet. Raises NodeError when they cannot be read."""
     sql = database.open_ledger_for_reading(storage)
     if sql is None:
@@ -199,12 +139,13 @@ def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
         state=DeliveryState(row.state),
         attempts=row.attempts,
         reason=row.reason,
-        created_at=_moment(row.created_at),
-        since=_moment(row.since),
+        created_at=moment(row.created_at),
+        since=moment(row.since),
         awaits_commitment=bool(row.awaits_commitment),
         failures=row.commit_failures,
     )
 
 
-def _moment(seconds: float) -> datetime:
+def moment(seconds: float) -> datetime:
+    """Return a time of the tables, which is in seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -10,7 +10,21 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from node.dicom.identity import VERSION
-from node.web import api, corrections, login, looks, pages, problems, questions, replies, review, submit, uploads
+from node.web import (
+    api,
+    corrections,
+    login,
+    looks,
+    managing,
+    pages,
+    problems,
+    questions,
+    replies,
+    review,
+    submit,
+    uploads,
+    worklist,
+)
 from node.web.access import Access
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
@@ -46,8 +60,11 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(replies.router)
     application.include_router(submit.router)
     application.include_router(review.api)
+    application.include_router(managing.api)
+    application.include_router(worklist.router)
     application.include_router(pages.router)
     application.include_router(review.router)
+    application.include_router(managing.router)
     application.include_router(uploads.router)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.router)

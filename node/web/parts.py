@@ -20,6 +20,7 @@ from node.receive.intake import Intake
 from node.settings.destinations import DestinationSettings
 from node.store.spool import Spool
 from node.web.look_files import Looks
+from node.web.patients import Searches
 from node.web.pictures import Pictures
 from node.web.rate import RateLimit
 
@@ -57,6 +58,7 @@ class WebParts:
     rate: how many questions one user may ask, about any film: 30 at once, and two a second
     moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
+    searches: what users search the worklist for
     """
 
     settings: Settings
@@ -73,6 +75,7 @@ class WebParts:
     rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
     moved: RateLimit = field(default_factory=lambda: RateLimit(burst=1, seconds=60.0))
     patients: Patients = field(default_factory=Patients)
+    searches: Searches = field(default_factory=Searches)
 
 
 def give(application: FastAPI, parts: WebParts) -> None:

@@ -116,7 +116,8 @@ HOMES = {
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
-        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "reviews", "tables")),
+        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "reviews", "searchable", "tables")),
+        "node/store/worklist.py",
     ),
     "sqlite3": ("node/store/database.py",),
     "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
@@ -187,6 +188,7 @@ BOUNDARIES = (
     "node/dicom/question_object.py",
     "node/service/retention.py",
     "node/service/reviews.py",
+    "node/service/searching.py",
     "node/receive/intake.py",
     "node/receive/listener.py",
     "node/receive/server.py",
