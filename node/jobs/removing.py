@@ -46,7 +46,7 @@ def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int
         ended = waiting(ledger, study_uid)
         if (len(instances), len(ended)) != (films, undelivered):
             raise InputError(
-                f"this study has {len(instances)} films and {len(ended)} deliveries that are not done by now; "
+                f"objects of this study by now: {len(instances)}, deliveries that are not done: {len(ended)}; "
                 "look at them, and confirm again"
             )
         unread = {instance.path.name for instance in spool.unread(study_uid)}

@@ -4,7 +4,7 @@ import { get, post, remove } from "./api.js";
 import { svgRect } from "./boxes.js";
 import { Words } from "./words.js";
 
-const NO_BOX = "Type a prompt, draw a box, or both.";
+const NO_BOX = "Type a prompt in English, draw a box, or both.";
 
 // The class of an answer's lines: those of a finding in that state; a region is neither present nor absent.
 const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent" };
