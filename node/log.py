@@ -47,6 +47,7 @@ EVENTS: Final = {
     "session.ended": "a user signed out",
     "passwords.reloaded": "the changed password file was read and is in use",
     "passwords.refused": "the password file, or lines of it, cannot be used; those users cannot sign in",
+    "worklist.viewed": "audit: a user saw the patients of a list of studies; `studies` says of how many",
     "study.viewed": "audit: a user opened a study",
     "study.retried": "audit: a user had parked work of a study run again",
     "film.viewed": "audit: a user opened the picture of a film",
@@ -64,6 +65,9 @@ EVENTS: Final = {
     "question.dropped": "who asked over the interface closed the connection before the answer",
     "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
     "question.refused": "a workstation's object cannot be answered; `calling_aet` sent it, `reason` says why",
+    "question.removed": "audit: a user removed a question that the model had refused",
+    "study.deleted": "audit: a user deleted a study; `reason` says why",
+    "study.reread": "audit: a user had a study read again; `reason` says why",
     "question.sent": "audit: a user had an answer sent to the destinations",
     "configuration.reloaded": "the settings were read again; what changed is in use, `message` names it",
     "prompts.reloaded": "films and questions are read with another prompt set from now on; `prompts` names it",
@@ -94,6 +98,7 @@ EVENTS: Final = {
     "study.divided": "a study has films of several patients or accession numbers; each of its `parts` has results",
     "study.parked": "a round failed; a person must act (`node retry`)",
     "study.removed": "a delivered study was removed from disk after keep_days",
+    "searching.failed": "what older studies are found by could not be filled in; the node tries again in an hour",
     "reviews.failed": "the films to review of older studies could not be listed; the node tries again in an hour",
     "retention.failed": "old studies could not be removed; the node tries again in an hour",
     "study.restored": "deliveries of a study that a lost database did not know were queued again",
@@ -135,7 +140,7 @@ FIELDS: Final = frozenset(
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
     user outcome films changed compared_at compared_by questions corrections trace fetched sent damaged
-    parts thresholds
+    parts thresholds studies
     """.split()
 )
 

@@ -36,6 +36,7 @@ class Subject(StrEnum):
 
     NOTHING = "none"
     STUDY = "study"
+    LIST = "list of studies"
     ALERT = "alert"
 
 
@@ -120,6 +121,7 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "delivery.delayed": _sent(_TRANSFERRED, "R", MINOR),
     "delivery.parked": _sent(_TRANSFERRED, "R", SERIOUS),
     "study.finished": _touched("C", Party.NOBODY),
+    "worklist.viewed": AuditRule(event=_ACCESSED, action="R", party=Party.USER, subject=Subject.LIST),
     "study.viewed": _touched("R"),
     "film.viewed": _touched("R"),
     "output.downloaded": _touched("R"),
@@ -127,6 +129,7 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "corrections.viewed": _touched("R"),
     "question.asked": _touched("R"),
     "question.sent": _touched("C"),
+    "question.removed": _touched("D"),
     "question.answered": _touched("C", Party.WORKSTATION),
     "question.refused": _touched("C", Party.WORKSTATION, MINOR),
     "correction.made": _touched("U"),
@@ -134,6 +137,8 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "patient.updated": _touched("U", Party.NOBODY),
     "film.rejected": _touched("U", Party.NOBODY),
     "study.retried": _touched("U"),
+    "study.reread": _touched("U"),
+    "study.deleted": AuditRule(event=_DELETED, action="D", party=Party.USER, subject=Subject.STUDY),
     "film.submitted": _touched("C"),
     "study.removed": AuditRule(event=_DELETED, action="D", subject=Subject.STUDY),
     "session.begun": _signed(_LOGIN),

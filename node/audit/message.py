@@ -46,6 +46,8 @@ _DESCRIBED: Final = (
     "times",
 )
 _MOST_CHARACTERS: Final = 300
+_REASONED: Final = ("study.deleted", "study.reread")
+"""Events whose reason a user chose out of a closed list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,9 @@ def write(event: Event, *, at: datetime, reporter: Reporter) -> str | None:
     kind = ET.SubElement(ET.SubElement(root, "AuditSourceIdentification", facts), "AuditSourceTypeCode")
     kind.set("csd-code", _APPLICATION_SERVER)
     if rule.subject is Subject.STUDY and "study" in event:
-        _study(root, event)
+        _study(root, event, has_reason=_text(event, "event") in _REASONED)
+    if rule.subject is Subject.LIST:
+        _list(root, event, reporter)
     if rule.subject is Subject.ALERT:
         _alert(root, event, reporter)
     return '<?xml version="1.0" encoding="UTF-8"?>' + ET.tostring(root, encoding="unicode")
@@ -162,13 +166,23 @@ def _participant(
     return participant
 
 
-def _study(root: ET.Element, event: Event) -> None:
-    """Name the study, and the instance if the event is about one."""
+def _study(root: ET.Element, event: Event, *, has_reason: bool) -> None:
+    """Name the study, and the instance if the event is about one; has_reason: and why a user did something to it."""
     study = _object(root, _text(event, "study"), _STUDY_UID, role=_REPORT, name="study")
+    if has_reason:
+        value = base64.b64encode(_text(event, "reason").encode()).decode("ascii")
+        ET.SubElement(study, "ParticipantObjectDetail", {"type": "Reason", "value": value})
     if "sop_instance_uid" in event:
         described = ET.SubElement(study, "ParticipantObjectDescription")
         instances = ET.SubElement(described, "SOPClass", {"NumberOfInstances": "1"})
         ET.SubElement(instances, "Instance", {"UID": _clean(_text(event, "sop_instance_uid"))})
+
+
+def _list(root: ET.Element, event: Event, reporter: Reporter) -> None:
+    """Name the node as what was listed, and say how many studies were; never which, nor what was searched for."""
+    listed = _object(root, reporter.machine, _NODE_ID, role=_REPORT, name=_text(event, "event"))
+    value = base64.b64encode(_text(event, "studies").encode()).decode("ascii")
+    ET.SubElement(listed, "ParticipantObjectDetail", {"type": "Number of Studies", "value": value})
 
 
 def _alert(root: ET.Element, event: Event, reporter: Reporter) -> None:

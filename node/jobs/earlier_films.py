@@ -7,7 +7,7 @@ is remembered of a film is a hash of both and the time in its header, never a na
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from hashlib import sha256
@@ -72,6 +72,11 @@ class Patients:
         """Say whether two films are of one patient, and the one was taken before the other."""
         return _are_in_order(self._taken(earlier), self._taken(later))
 
+    def earlier_among(self, studies: Iterable[str], film: Instance, spool: Spool) -> list[EarlierFilm]:
+        """Return what `earlier` returns, but of some studies alone."""
+        everything = [instance for study in studies for instance in spool.study(study).instances]
+        return self._earlier(film, {instance: self._taken(instance) for instance in everything}, spool)
+
     def earlier(self, film: Instance, spool: Spool) -> list[EarlierFilm]:
         """Return the films of the same patient that were taken before a film and were read, the last one first.
 
@@ -79,12 +84,16 @@ class Patients:
         """
         with self._searching:
             everything = [instance for study in spool.studies() for instance in spool.study(study).instances]
-            known = {instance.path: self._taken(instance) for instance in everything}
-            self._known = known
+            known = {instance: self._taken(instance) for instance in everything}
+            self._known = {instance.path: taken for instance, taken in known.items()}
+        return self._earlier(film, known, spool)
+
+    def _earlier(self, film: Instance, known: Mapping[Instance, _Taken], spool: Spool) -> list[EarlierFilm]:
+        own = self._taken(film)
         found = [
-            EarlierFilm(instance=instance, at=at)
-            for instance in everything
-            if (at := known[instance.path].at) is not None and self.are_in_order(instance, film)
+            EarlierFilm(instance=instance, at=taken.at)
+            for instance, taken in known.items()
+            if taken.at is not None and _are_in_order(taken, own)
         ]
         kept = [each for each in found if _is_read(each.instance, spool)]
         return sorted(kept, key=lambda each: (each.at, each.instance.sop_instance_uid), reverse=True)

@@ -19,7 +19,7 @@ from node.jobs import answers, gathering, held_updates
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
-from node.outputs import counted, review
+from node.outputs import counted, review, wording
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.outputs.writers import for_destination
@@ -66,6 +66,7 @@ class Steps:
 
     pipeline: in use; a round is finished with the one it began with, in this process
     take_objects: takes the objects of a study that may ask questions, before a round covers them
+    note_patients: records whom a study names, as a round knows it
     """
 
     pipeline: Pipeline
@@ -74,6 +75,7 @@ class Steps:
     destinations: Mapping[str, DestinationSettings]
     stat_seconds: float
     take_objects: Callable[[str], object] = lambda _study: None
+    note_patients: Callable[[str], None] = lambda _study: None
     _begun: dict[str, Pipeline] = field(default_factory=dict)
 
     def gather(self, study_uid: str, correction_id: str) -> bool:
@@ -171,6 +173,8 @@ class Steps:
             self._replace_lost(planned.study_uid, written.outputs)
             rows = counted.rows_of(facts, written.films, zone=self.pipeline.zone)
             self.ledger.statistics.replace(planned.study_uid, rows)
+            reported = {finding.prompt for film in written.films for finding in wording.reported(film)}
+            self.ledger.searchable.set_findings(planned.study_uid, reported)
             return WrittenRound(
                 outputs=written.outputs,
                 parked=written.parked,
@@ -230,6 +234,7 @@ class Steps:
                 pipeline = self._pipeline(planned.study_uid)
                 pipeline.finish(planned, outputs, parked=parked, parts=written.parts)
             self.ledger.reviews.replace(planned.study_uid, written.reviews)
+            self.note_patients(planned.study_uid)
             identity = pipeline.reader.identity
             log.get().info(
                 "study.finished",

@@ -17,6 +17,7 @@ from node.deliver.commitment import Commitments
 from node.errors import InputError, takes_nothing
 from node.jobs import gathering, held_updates
 from node.jobs.executor import Client
+from node.jobs.known_patients import note_patients
 from node.jobs.object_questions import take
 from node.jobs.patient_updates import PatientUpdates
 from node.jobs.processes import refused_callers_path
@@ -127,6 +128,8 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
                 held_updates.park(spool, ledger, study_uid)
             return False
         ledger.set_study(study_uid, "receiving")
+        if shared.settings.http.shows_patients and not ledger.searchable.has_patient(study_uid):
+            note_patients(spool, ledger, study_uid)
         client.touch_study(study_uid, shared.settings.study)
         return True
 

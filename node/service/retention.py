@@ -58,6 +58,7 @@ class Retention(Periodic):
                 self._forget(study_uid)
         for study_uid in removed(self._spool, self._ledger, limit=now - self._keep):
             self._forget(study_uid)
+        self._ledger.wipe()
         self._orders.remove_older(now - self._keep)
         processes.remove_gone(self._spool.directory, before=now - _GONE_AFTER)
         forgotten = self._forget_older(now - self._keep)

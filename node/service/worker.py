@@ -20,6 +20,7 @@ from node.deliver.destination_table import kinds_of
 from node.domain import MESSAGE_KIND, Delivery
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
+from node.jobs.known_patients import note_patients
 from node.jobs.lost import LostWorkflows
 from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.round_steps import Steps, delivery_of
@@ -35,6 +36,7 @@ from node.read.open_model import OpenModel
 from node.service.drift import Watch
 from node.service.retention import Retention
 from node.service.reviews import ReviewFinder
+from node.service.searching import SearchFiller
 from node.service.shared import Shared
 from node.settings.destinations import DestinationSettings
 from node.store import database, question_objects, sent_answers
@@ -108,7 +110,7 @@ def open_working(
         threads.append(
             Retention(spool, ledger, shared.orders, executor.forget_older, keep_days=settings.storage.keep_days)
         )
-        threads.append(ReviewFinder(spool, ledger, prompts=lambda: shared.prompts.current, zone=settings.site.zone))
+        threads += _finders(shared, ledger)
     for thread in threads:
         parts.callback(thread.close)
     return Working(
@@ -118,6 +120,13 @@ def open_working(
         threads=tuple(threads),
         use_model=reading.use if reading is not None else lambda _model: None,
     )
+
+
+def _finders(shared: Shared, ledger: Ledger) -> Iterator[Periodic]:
+    """Begin to fill in what the ledger does not know of stored studies."""
+    with_patients, zone = shared.settings.http.shows_patients, shared.settings.site.zone
+    yield ReviewFinder(shared.spool, ledger, prompts=lambda: shared.prompts.current, zone=zone)
+    yield SearchFiller(shared.spool, ledger, prompts=lambda: shared.prompts.current, with_patients=with_patients)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,6 +209,9 @@ def _reading(
         destinations=sending.destinations,
         stat_seconds=settings.study.stat_seconds,
         take_objects=lambda study_uid: take(spool, study_uid, settings=settings.questions, run_object=run_object),
+        note_patients=(
+            partial(note_patients, spool, sending.ledger) if settings.http.shows_patients else lambda _study: None
+        ),
     )
     return _ReadingParts(shared=shared, steps=steps, watch=watch)
 

@@ -24,6 +24,7 @@ class HttpSettings:
     hosts: names by which the node is reached, in addition to its address; a request for another name is refused
     trusted_proxy: addresses of reverse proxies, whose `user_header` names the user, if it is set
     role_header: in which a proxy names the user's roles or groups; those of `administrator_roles` make an administrator
+    show_patient: whether everybody on this machine sees patients where no users are set
     """
 
     host: str = setting(NOT_BLANK, default="127.0.0.1")
@@ -35,6 +36,7 @@ class HttpSettings:
     role_header: str = setting(HEADER_NAME, default="")
     administrator_roles: tuple[str, ...] = setting(NOT_BLANK, default=())
     tls: HttpTlsSettings | None = None
+    show_patient: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -51,11 +53,21 @@ class HttpSettings:
         """Whether pages and API are served. Without users they are for this machine only."""
         return self.knows_users or self.is_local
 
+    @property
+    def shows_patients(self) -> bool:
+        """Whether somebody may see patients on pages; else the database holds none."""
+        return self.knows_users or self.show_patient
+
 
 def unsafe_access(http: HttpSettings) -> Iterator[str]:
     """Return a complaint for pages that anybody could open, or whose passwords would be readable on the network."""
     if http.user_header and not http.trusted_proxy:
         yield "http.user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
+    if http.show_patient and not http.is_local:
+        yield (
+            "http.show_patient: shows patients without a password, so http.host must be this machine alone; "
+            "remove it: a user who has signed in sees patients without it"
+        )
     if http.trusted_proxy and not http.knows_users:
         yield "http.trusted_proxy: tells no users apart; name its http.user_header, or set http.password_file"
     if http.role_header and not http.user_header:

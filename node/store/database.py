@@ -69,6 +69,8 @@ _SCHEMAS: Final = f"""
     FROM pg_namespace WHERE nspname IN (:ours, '{_DURABLE_SCHEMA}')
 """
 _LOOK_MILLISECONDS: Final = 5000
+_OVERWRITE: Final = "secure_delete=ON"
+"""Deleted rows are overwritten with zeros: they may have named a patient."""
 _POOL: Final = {"pool_size": 10, "max_overflow": 10, "pool_pre_ping": True}
 _SESSION: Final[Mapping[str, str | int]] = {
     "application_name": "chex-node",
@@ -290,6 +292,14 @@ def create_views(database: Database) -> None:
         connection.execute(sa.text(_QUEUE_DEPTH))
 
 
+def wipe(database: Database) -> None:
+    """Move SQLite's journal into its file and empty it, so that no deleted row is left in either."""
+    if is_server(database):
+        return  # its own vacuum does it
+    with database.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
 def insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> None:
     """Add a row; a row with the same key stays as it is."""
     connection.execute(_insert(connection, table, row).on_conflict_do_nothing())
@@ -329,7 +339,7 @@ def _open_file(path: Path) -> Database:
     @sa.event.listens_for(database, "connect")
     def _set_up(connection: sa.engine.interfaces.DBAPIConnection, _record: sa.pool.ConnectionPoolEntry) -> None:
         connection.isolation_level = "IMMEDIATE"
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON", _OVERWRITE):
             connection.execute(f"PRAGMA {pragma}")
 
     return database

@@ -20,12 +20,15 @@ from node.store import database, files
 from node.store.database import Database
 from node.store.pauses import Pause, pauses
 from node.store.reviews import Reviews
+from node.store.searchable import Searchable
 from node.store.statistics import Statistics
 from node.store.tables import (
     CLAIMS,
     COUNTED_FILMS,
     COUNTED_FINDINGS,
     DELIVERIES,
+    FINDINGS,
+    PATIENTS,
     REVIEWS,
     STUDIES,
     TABLES,
@@ -71,6 +74,7 @@ class Ledger:
         self._sql, self._has_tables = sql, False
         self.reviews = Reviews(lambda: self._database)
         self.statistics = Statistics(lambda: self._database)
+        self.searchable = Searchable(lambda: self._database)
 
     @property
     def _database(self) -> Database:
@@ -345,9 +349,19 @@ class Ledger:
         of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == study_uid)
         with self._database.begin() as connection:
             connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
-            for table in (DELIVERIES, CLAIMS, REVIEWS, COUNTED_FILMS, COUNTED_FINDINGS):
+            connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))  # waits for who adds rows to it
+            for table in (DELIVERIES, CLAIMS, REVIEWS, PATIENTS, FINDINGS, COUNTED_FILMS, COUNTED_FINDINGS):
                 connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
-            connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))
+
+    def forget_content(self, study_uid: str) -> None:
+        """Delete what films and readers said of a study that left the disk; its deliveries stay."""
+        with self._database.begin() as connection:
+            for table in (REVIEWS, PATIENTS, FINDINGS):
+                connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
+
+    def wipe(self) -> None:
+        """Have SQLite clear what its journal still holds of deleted rows; waits for those who read or write."""
+        database.wipe(self._database)
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
         names = [field.name for field in fields(Delivery)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from node.errors import NodeError
 from node.store import database
 from node.store.pauses import Pause, last_taken, pauses
 from node.store.reviews import ReviewRow
-from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES, has_parked, is_undelivered
+from node.store.tables import DELIVERIES, REVIEWS, STUDIES, TABLES
 
 NOT_DELIVERED: Final = "not_delivered"
 """Of the worklist: finished studies of which no destination has taken anything."""
@@ -49,21 +48,6 @@ class DeliveryRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorklistRows:
-    """Some studies of the ledger, the one that changed last first.
-
-    studies, deliveries, waits: by study UID; deliveries: how many by destination and state
-    waits: by destination, why deliveries that are not sent wait or are parked; of several reasons the newest
-    total: how many studies there are, these and all others that were asked for
-    """
-
-    studies: Mapping[str, StudyRow]
-    deliveries: Mapping[str, Mapping[str, Mapping[str, int]]]
-    waits: Mapping[str, Mapping[str, str]]
-    total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """Everything that the tables hold of a study."""
 
@@ -81,55 +65,11 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
         study = None
         if found is not None:
             state, stage, reason, changed_at = found
-            study = StudyRow(state=state, stage=stage, reason=reason, changed_at=_moment(changed_at))
+            study = StudyRow(state=state, stage=stage, reason=reason, changed_at=moment(changed_at))
         rows = connection.execute(
             sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
         )
         return Known(study=study, deliveries=tuple(_delivery_row(row) for row in rows))
-
-
-def worklist(storage: StorageSettings, *, state: str = "", uid: str = "", limit: int, offset: int = 0) -> WorklistRows:
-    """Look up the studies in a state, and whose UID contains some digits; blank for all.
-
-    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`
-    Raises NodeError when the database cannot be read.
-    """
-    with reading(storage) as connection:
-        if connection is None:
-            return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
-        wanted = sa.and_(_is_in(state), STUDIES.c.uid.contains(uid, autoescape=True))
-        total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(wanted)).scalar_one()
-        columns = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
-        newest = sa.select(*columns).where(wanted).order_by(STUDIES.c.changed_at.desc(), STUDIES.c.uid)
-        studies = {
-            found: StudyRow(state=now, stage=stage, reason=reason, changed_at=_moment(changed_at))
-            for found, now, stage, reason, changed_at in connection.execute(newest.limit(limit).offset(offset))
-        }
-        counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
-        groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.state)
-        of_these = sa.select(*groups, sa.func.count()).where(DELIVERIES.c.study_uid.in_(studies)).group_by(*groups)
-        for study_uid, destination, delivered, count in connection.execute(of_these):
-            counts[study_uid][destination][delivered] = count
-        return WorklistRows(studies=studies, deliveries=counts, waits=_waits(connection, studies), total=total)
-
-
-def _is_in(state: str) -> sa.ColumnElement[bool]:
-    """Say of a study whether it is in a state of the worklist."""
-    if state == "parked":
-        return has_parked()
-    if state == NOT_DELIVERED:
-        return is_undelivered()
-    return STUDIES.c.state == state if state else sa.true()
-
-
-def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[str, str]]:
-    groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.reason)
-    is_unsent = sa.and_(DELIVERIES.c.state.in_(UNSENT), DELIVERIES.c.reason.is_not(None))
-    of_these = sa.select(*groups).where(DELIVERIES.c.study_uid.in_(studies), is_unsent).group_by(*groups)
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
-        found[study_uid][destination] = reason
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +111,7 @@ def overview(storage: StorageSettings) -> Overview:
             deliveries={(name, state): count for name, state, count in deliveries},
             pauses=pauses(connection),
             taken=last_taken(connection),
-            oldest=None if oldest is None else _moment(oldest),
+            oldest=None if oldest is None else moment(oldest),
         )
 
 
@@ -243,12 +183,13 @@ def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
         state=DeliveryState(row.state),
         attempts=row.attempts,
         reason=row.reason,
-        created_at=_moment(row.created_at),
-        since=_moment(row.since),
+        created_at=moment(row.created_at),
+        since=moment(row.since),
         awaits_commitment=bool(row.awaits_commitment),
         failures=row.commit_failures,
     )
 
 
-def _moment(seconds: float) -> datetime:
+def moment(seconds: float) -> datetime:
+    """Return a time of the tables, which is in seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)

@@ -28,7 +28,7 @@ import errno
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -368,8 +368,10 @@ class Spool:
             path.unlink(missing_ok=True)
         return len(leftovers)
 
-    def remove_study(self, study_uid: str) -> bool:
+    def remove_study(self, study_uid: str, *, although_unread: Collection[str] = ()) -> bool:
         """Remove the objects, readings and outputs of a study; false when it has unread files, or none.
+
+        although_unread: names of files that are removed unread, because a person wants it
 
         The marks of its rounds stay, a few hundred bytes: the files they cover are never read or sent again, even if
         they are received again, so no UID gets other bytes. The folder is renamed before the last check for unread
@@ -377,12 +379,12 @@ class Spool:
         """
         folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
         with files.lock(self._keeping / _lock_of(study_uid)):  # nothing is stored while other copies are removed
-            if not (folder / "received").exists() or _has_unread(folder):
+            if not (folder / "received").exists() or _has_unread(folder, but=although_unread):
                 return False
             self.place.withdraw(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "rounds")
             with self._folders.of(folder) as make:
                 folder.rename(aside)
-                if is_unread := _has_unread(aside):
+                if is_unread := _has_unread(aside, but=although_unread):
                     aside.rename(folder)
                 elif (aside / "rounds").exists():  # without marks there was nothing to read
                     make(folder)
@@ -427,10 +429,13 @@ def _contradicts(known: Instance, arrived: Incoming) -> bool:
     return is_other and has_other_pixels(known.path, arrived.path)
 
 
-def _has_unread(folder: Path) -> bool:
-    """Whether a study's folder, wherever it is, has what no round covers: an object's newest version, a correction."""
+def _has_unread(folder: Path, *, but: Collection[str] = ()) -> bool:
+    """Whether a study's folder, wherever it is, has what no round covers: an object's newest version, a correction.
+
+    but: names of files of objects that do not count
+    """
     marks = rounds.marks(folder / "rounds")
-    return bool(_waiting(folder, marks)) or any(True for _ in _unread(folder))
+    return bool(_waiting(folder, marks)) or any(path.name not in but for path in _unread(folder))
 
 
 def _unread(folder: Path) -> Iterator[Path]:

@@ -22,6 +22,8 @@ STUDIES = sa.Table(
     sa.Column("has_reviews", sa.Boolean, nullable=False, server_default=sa.false()),
     # Whether `counted_films` has its films. Added to older files.
     sa.Column("has_films", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Whether `findings` has what is reported on it. Added to older files.
+    sa.Column("is_searchable", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 DELIVERIES = sa.Table(
     "deliveries",
@@ -96,14 +98,45 @@ COUNTED_FINDINGS = sa.Table(
     sa.Column("reader", sa.String(16), nullable=False),
 )
 
+# Whom the films of a study name (`searchable`): patient data, which leave with their study.
+PATIENTS = sa.Table(
+    "patients",
+    TABLES,
+    sa.Column("study_uid", sa.String(64), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("patient_id", sa.Text, nullable=False, index=True),
+    sa.Column("issuer", sa.Text, nullable=False),
+    sa.Column("accession", sa.Text, nullable=False),
+    sa.Column("study_date", sa.String(8), nullable=False),
+    sa.Column("modality", sa.Text, nullable=False),
+    sa.Column("station", sa.Text, nullable=False),
+    sa.Column("search", sa.Text, nullable=False),
+)
 
-def is_undelivered() -> sa.ColumnElement[bool]:
-    """Say of a study whether it is finished, has deliveries, and no destination has taken one of them."""
+# The findings that are reported on the films of a study, by the keys of their prompts.
+FINDINGS = sa.Table(
+    "findings",
+    TABLES,
+    sa.Column("study_uid", sa.String(64), primary_key=True),
+    sa.Column("prompt", sa.String(64), primary_key=True, index=True),
+)
+
+
+def is_undelivered(destination: str = "") -> sa.ColumnElement[bool]:
+    """Say of a study whether it is finished, has deliveries, and none of them was taken; or of those to a destination.
+
+    destination: its name; "" for all
+    """
     of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == STUDIES.c.uid)
+    if destination:
+        of_study = of_study.where(DELIVERIES.c.destination == destination)
     return (STUDIES.c.state == "finished") & of_study.exists() & ~of_study.where(DELIVERIES.c.state.in_(TAKEN)).exists()
 
 
-def has_parked() -> sa.ColumnElement[bool]:
-    """Say of a study whether it, or a delivery of it, is parked."""
+def has_parked(destination: str = "") -> sa.ColumnElement[bool]:
+    """Say of a study whether it, or a delivery of it, is parked; with a destination, whether a delivery to it is."""
     is_parked = (DELIVERIES.c.study_uid == STUDIES.c.uid) & (DELIVERIES.c.state == DeliveryState.PARKED)
+    if destination:
+        return sa.select(DELIVERIES.c.id).where(is_parked, DELIVERIES.c.destination == destination).exists()
     return (STUDIES.c.state == "parked") | sa.select(DELIVERIES.c.id).where(is_parked).exists()

@@ -29,6 +29,8 @@ from node.web.users import Means, Role, User, is_user_name
 
 MACHINE_PATHS: Final = ("/metrics", "/live", "/ready")
 LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
+SEARCH: Final = "/search"
+"""Is posted and changes nothing, so that a form without a script may send it; other sites may not."""
 
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -98,7 +100,7 @@ class Access:
             return user
         if user is None:
             raise Forbidden(401, "user", "sign in first", headers=_challenge(request.headers))
-        if request.method not in origins.SAFE_METHODS:
+        if request.method not in origins.SAFE_METHODS and path != SEARCH:
             self._check_token(request, user)
         return user
 

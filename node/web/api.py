@@ -20,6 +20,7 @@ from node.read.grayscale import Window
 from node.store import lookup, sent_answers
 from node.store.films import find_film
 from node.store.instances import Instance
+from node.store.worklist import WorklistFilter
 from node.web import pictures, studies
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, problem_response, responses
@@ -68,13 +69,17 @@ def list_studies(
     parts: Parts,
     state: State = "",
     q: Annotated[str, Query(pattern=r"^[0-9.]*$", max_length=64, description="digits of the UID")] = "",
+    finding: Annotated[str, Query(pattern=r"^[a-z0-9_]*$", max_length=64, description="key of a prompt")] = "",
+    destination: Annotated[str, Query(max_length=200, description="that has deliveries of the study")] = "",
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 50,
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Worklist:
-    """List studies, the one that changed last first. `parked`: of which the study or a delivery is parked."""
-    return studies.worklist(
-        parts.settings, parts.spool, parts.prompts(), state=state, uid=q, limit=limit, offset=offset
-    )
+    """List studies, the one that changed last first. `parked`: of which the study or a delivery is parked.
+
+    finding: that is reported on it; with a destination, `parked` and `not_delivered` are about its deliveries alone.
+    """
+    wanted = WorklistFilter(state=state, uid=q, finding=finding, destination=destination)
+    return studies.worklist(parts.settings, parts.spool, parts.prompts(), wanted, limit=limit, offset=offset)
 
 
 @router.get("/studies/{uid}", responses=responses(404, 422, 503))

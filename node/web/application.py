@@ -15,6 +15,7 @@ from node.web import (
     corrections,
     login,
     looks,
+    managing,
     pages,
     problems,
     questions,
@@ -24,6 +25,7 @@ from node.web import (
     submit,
     system,
     uploads,
+    worklist,
 )
 from node.web.access import Access
 from node.web.bodies import BodyLimit
@@ -62,9 +64,12 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(replies.router)
     application.include_router(submit.router)
     application.include_router(review.api)
+    application.include_router(managing.api)
+    application.include_router(worklist.router)
     application.include_router(pages.router)
     application.include_router(review.router)
     application.include_router(statistics.router)
+    application.include_router(managing.router)
     application.include_router(uploads.router)
     application.include_router(system.router)
     application.include_router(system.api)

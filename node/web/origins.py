@@ -19,7 +19,7 @@ SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 PORTS: Final = {"http": 80, "https": 443}
 """The ports that an origin leaves out."""
-_OF_PROXIES: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_OF_PROXIES: Final = ("forwarded", "via", "x-real-ip")
 
 
 class Place(NamedTuple):
@@ -96,7 +96,7 @@ def is_of_browser(headers: Headers) -> bool:
 
 def is_forwarded(headers: Headers) -> bool:
     """Say whether a request came through a proxy that says so."""
-    return any(name in headers for name in _OF_PROXIES)
+    return any(name in _OF_PROXIES or name.startswith("x-forwarded-") for name in headers)
 
 
 def client_of(peer: str, headers: Headers, *, proxies: Collection[str]) -> str:

@@ -1,12 +1,13 @@
-"""The pages for people: the worklist, and a study with its films. A film in no study has a page of its own, `uploads`.
+"""The page of a study with its films, and what all pages share. A film in no study has a page of its own, `uploads`.
 
-A patient's name stands on the page of a study only, and only if the node knows the user who looks at it.
+A patient stands on it only for who may see one (`patients.sees_patients`).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -20,35 +21,37 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from node.dicom import identity
+from node.dicom import attributes, identity
 from node.dicom.film_header import parse_header
-from node.domain import DELIVERY_STATES, About, DeliveryState, is_uid
+from node.domain import About, Film, is_uid
 from node.errors import NodeError
 from node.jobs import answered_film, held_updates
-from node.outputs import patient, patient_update
+from node.jobs.earlier_films import EarlierFilm
+from node.outputs import patient, patient_update, review
 from node.outputs.gsps_grayscale import pixel_shape
 from node.store import stored_updates
+from node.store.instances import Instance
 from node.store.stored_updates import StoredUpdate
+from node.store.worklist import studies_of_patient
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
+from node.web.patients import readable, sees_patients
 from node.web.shown_corrections import show_corrections
-from node.web.studies import Sent, StudyDetail, Worklist, header_of
+from node.web.studies import ReceivedFilm, Sent, StudyDetail, StudyFilm, header_of
 from node.web.study_outputs import StudyOutput
 from node.web.users import audit, may_administer, name_of
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
 
-_PAGE_STUDIES: Final = 50
-_MOST_PAGES: Final = 200_000
-_LONGEST_UID: Final = 64
-_NOTHING: Final = Worklist(studies=(), total=0)
 _PATIENT: Final = {
     "PatientName": "Name",
     "PatientID": "Patient ID",
     "PatientBirthDate": "Born",
     "StudyDate": "Study date",
 }
+_MOST_EARLIER: Final = 20
+_PLACE: Final = ("SeriesNumber", "InstanceNumber")
 _OPPOSITE: Final = {"R": "L", "L": "R", "A": "P", "P": "A", "H": "F", "F": "H"}
 
 router = APIRouter(include_in_schema=False)
@@ -65,58 +68,6 @@ class _Result:
     deliveries: tuple[Sent, ...]
 
 
-@router.get("/")
-def show_worklist(parts: Parts, request: Request) -> Response:
-    """Show the worklist. What the filter cannot search for is refused in words, and lists nothing."""
-    query = request.query_params
-    state, digits = query.get("state", ""), query.get("q", "").strip()
-    refused = _refused_filter(state, digits)
-    number = query.get("page", "1")
-    page = max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
-    page = min(page, _MOST_PAGES)
-    try:
-        listed = (
-            _NOTHING
-            if refused
-            else studies.worklist(
-                parts.settings,
-                parts.spool,
-                parts.prompts(),
-                state=state,
-                uid=digits,
-                limit=_PAGE_STUDIES,
-                offset=(page - 1) * _PAGE_STUDIES,
-            )
-        )
-    except NodeError as error:
-        return refuse(parts, request, 503, str(error))
-    about = {
-        "worklist": listed,
-        "state": state,
-        "digits": "" if refused else digits,  # what is refused may be a name, and is not shown again
-        "refused": refused,
-        "page": page,
-        "pages": max(1, -(-listed.total // _PAGE_STUDIES)),
-        "states": words.STUDY_STATES,
-        "filters": words.FILTERS,
-        "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
-        "listener": parts.settings.listener,
-    }
-    return render(parts, request, "worklist.html", about)
-
-
-def _refused_filter(state: str, digits: str) -> str:
-    """Say what of the filter cannot be searched for; blank if all of it can."""
-    if state and state not in words.FILTERS:
-        return f"There is no such state; choose one of: {', '.join(words.FILTERS.values())}."
-    if len(digits) > _LONGEST_UID or not set(digits) <= set("0123456789."):
-        return (
-            "Studies are found by digits of their UID alone, at most 64. This list holds no names, patient numbers or "
-            "accession numbers: look the study up in your archive, and type digits of its Study Instance UID here."
-        )
-    return ""
-
-
 @router.get("/studies/{uid}")
 def show_study(parts: Parts, request: Request, uid: str) -> Response:
     """Show a study and one of its films, which the query may name."""
@@ -127,9 +78,10 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     if known is None:
         return refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
     found, seen = known
+    sees = sees_patients(request, parts.settings.http)
     audit(request, "study.viewed", study=uid)
     wanted = request.query_params.get("film")
-    pairs = zip(found.films, seen, strict=True)
+    pairs = _in_series(found.films, seen)
     film, own = next(((film, own) for film, own in pairs if wanted in (None, film.uid)), (None, None))
     if film is None and wanted is not None:
         return refuse(
@@ -147,7 +99,8 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         )
     about = {
         "study": found.line,
-        "films": found.films,
+        "films": [each for each, _ in pairs],
+        "numbers": {each.uid: number for number, each in enumerate(found.films, 1)},
         "parts": found.parts,
         "film": film,
         "path": "" if film is None else f"/api/v1/films/{film.uid}",
@@ -156,9 +109,11 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "shown": {each.instance.sop_instance_uid: shown.show(each.film) for each in seen if each.film is not None},
         "results": _results(found),
         "words": words,
+        "marks": {each.instance.sop_instance_uid: _review_mark(each.film) for each in seen if each.film is not None},
         "forms": words.FORMS,
-        "patient": {} if header is None or not name_of(request) else _patient(header),
-        "held": [] if not name_of(request) else [_held(update) for update in held_updates.of_study(parts.spool, uid)],
+        "earlier": _earlier(parts, own.instance, header) if sees and own is not None and header is not None else None,
+        "patient": _patient(header) if sees and header is not None else {},
+        "held": [_held(update) for update in held_updates.of_study(parts.spool, uid)] if sees else [],
         **about_header(header),
     }
     # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
@@ -220,12 +175,12 @@ def about_header(header: Dataset | None) -> dict[str, object]:
 
 
 def _patient(header: Dataset) -> dict[str, str]:
-    return {name: _readable(patient.whole_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
+    return {name: readable(patient.whole_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
 
 
 def _held(update: StoredUpdate) -> dict[str, str]:
     """Return what an update that waits would change."""
-    return {_PATIENT.get(keyword, keyword): _readable(value, keyword) for keyword, value in update.changes.items()}
+    return {_PATIENT.get(keyword, keyword): readable(value, keyword) for keyword, value in update.changes.items()}
 
 
 def _sides(header: Dataset) -> tuple[str, str] | None:
@@ -237,12 +192,29 @@ def _sides(header: Dataset) -> tuple[str, str] | None:
     return (_OPPOSITE[end], end) if end in _OPPOSITE else None
 
 
-def _readable(value: str, keyword: str) -> str:
-    """Write a name without the marks between its parts (PS3.5 6.2.1), and a date as year, month, day."""
-    if keyword.endswith("Name"):
-        groups = (", ".join(filter(None, group.split("^"))) for group in value.split("="))
-        return " / ".join(filter(None, groups))
-    return f"{value[:4]}-{value[4:6]}-{value[6:]}" if keyword.endswith("Date") and len(value) == 8 else value
+def _in_series(films: Iterable[StudyFilm], seen: Sequence[ReceivedFilm]) -> list[tuple[StudyFilm, ReceivedFilm]]:
+    """Put the films of a study in the order of their series (PS3.3 C.7.3.1, C.7.6.1), and others behind them."""
+
+    def place(own: ReceivedFilm) -> tuple[float, ...]:
+        header = header_of(own.instance.path) if len(seen) > 1 else None
+        numbers = (attributes.number(header, keyword) for keyword in _PLACE) if header is not None else ()
+        return tuple(math.inf if number is None else number for number in numbers)
+
+    return sorted(zip(films, seen, strict=True), key=lambda pair: place(pair[1]))
+
+
+def _earlier(parts: WebParts, film: Instance, header: Dataset) -> EarlierFilm | None:
+    """Return the last film of the same patient before one, among the newest studies of the patient."""
+    number, issuer = (patient.whole_text(header, keyword) for keyword in ("PatientID", "IssuerOfPatientID"))
+    uids = studies_of_patient(parts.settings.storage, number, issuer, limit=_MOST_EARLIER) if number else []
+    return next(iter(parts.patients.earlier_among(uids, film, parts.spool)), None)
+
+
+def _review_mark(film: Film) -> str:
+    """Say whether a film waits for review, or a reader has finished it; blank if neither."""
+    if review.open_findings(film):
+        return "to review"
+    return "✓ finished" if any(finding.reader is not None for finding in film.findings) else ""
 
 
 def _results(found: StudyDetail) -> list[_Result]:

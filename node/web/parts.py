@@ -21,6 +21,7 @@ from node.receive.intake import Intake
 from node.settings.destinations import DestinationSettings
 from node.store.spool import Spool
 from node.web.look_files import Looks
+from node.web.patients import Searches
 from node.web.pictures import Pictures
 from node.web.rate import RateLimit
 
@@ -60,6 +61,7 @@ class WebParts:
     patients: which received films are of one patient
     in_force: the settings as the last reload left them; None: they are never reloaded
     troubles: what is wrong with the node now; `health.troubles`
+    searches: what users search the worklist for
     """
 
     settings: Settings
@@ -78,6 +80,7 @@ class WebParts:
     patients: Patients = field(default_factory=Patients)
     in_force: Callable[[], Settings] | None = None
     troubles: Callable[[], Sequence[Trouble]] = tuple
+    searches: Searches = field(default_factory=Searches)
 
 
 def give(application: FastAPI, parts: WebParts) -> None:

@@ -19,7 +19,7 @@ from node.jobs.executor import Client
 from node.net.http_connections import has_left
 from node.outputs import wording
 from node.outputs.answer_json import answer_to_json
-from node.outputs.asked import AskedQuestion
+from node.outputs.asked import AskedQuestion, from_json
 from node.store import database, sent_answers
 from node.store.films import find_film
 from node.store.instances import Instance
@@ -161,6 +161,20 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
         raise
     audit(request, "question.sent", study=study_uid)
     return SentQuestion(id=question_id, sent=True)
+
+
+@router.delete("/questions/{question_id}", status_code=204, responses=responses(404, 409, 422, 503))
+def remove(parts: Parts, request: Request, question_id: QuestionId) -> None:
+    """Remove a question that the model refused, because it never learned its words. Others stay with their film."""
+    try:
+        study_uid = sent_answers.study_of(parts.spool, question_id)
+        asked = from_json(sent_answers.question(parts.spool, study_uid, question_id))
+    except InputError as error:
+        raise Problem(404, str(error)) from error
+    if not asked.answer.never_learned or sent_answers.find(parts.spool, study_uid, question_id) is not None:
+        raise Problem(409, "this question was answered, so it stays with its film")
+    parts.spool.drop_document(study_uid, "questions", question_id)
+    audit(request, "question.removed", study=study_uid, sop_instance_uid=asked.film)
 
 
 @router.get("/prompts")

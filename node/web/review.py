@@ -1,6 +1,7 @@
 """What a person should look at first: films with a finding that the network is not sure of, or contradicts itself on.
 
 A film comes into the queue when its round ends, and stays until a reader has said something about each such finding.
+The page keeps it, marked as finished, until the next round ends.
 STAT studies come first, then the film whose finding is most urgent (`outputs.impression`), then the oldest.
 """
 
@@ -14,7 +15,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from node.config import Settings
 from node.domain import Finding, FindingState
@@ -56,7 +57,10 @@ class ReviewFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewFilm:
-    """A film with such findings, the most urgent first; cautions: what may be wrong with the whole reading."""
+    """A film with such findings, the most urgent first; cautions: what may be wrong with the whole reading.
+
+    finished: whether a reader has judged all of them since the last round; then `findings` is empty
+    """
 
     study: str
     film: str
@@ -64,6 +68,7 @@ class ReviewFilm:
     is_stat: bool
     findings: tuple[ReviewFinding, ...]
     cautions: tuple[str, ...]
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +92,27 @@ def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST
 def show_review(parts: Parts, request: Request) -> Response:
     """Show the films to look at first."""
     try:
-        found = queue(parts.settings, parts.spool, parts.prompts(), limit=MOST_LISTED)
+        found = queue(parts.settings, parts.spool, parts.prompts(), limit=MOST_LISTED, with_finished=True)
     except NodeError as error:
         return pages.refuse(parts, request, 503, str(error))
     return pages.render(parts, request, "review.html", {"queue": found})
 
 
-def queue(settings: Settings, spool: Spool, prompts: PromptSet, *, limit: int) -> ReviewQueue:
-    """Look up the films that wait; what a reader judged since the last round does not wait any more.
+@router.get("/review/next")
+def show_next(parts: Parts, request: Request, after: Annotated[str, Query(max_length=64)] = "") -> Response:
+    """Lead to the film to look at after one; to the list if no other waits."""
+    try:
+        film = next_film(parts.settings, parts.spool, parts.prompts(), after=after)
+    except NodeError as error:
+        return pages.refuse(parts, request, 503, str(error))
+    place = "/review" if film is None else f"/studies/{film.study}?film={film.film}"
+    return RedirectResponse(place, status_code=303)
+
+
+def queue(
+    settings: Settings, spool: Spool, prompts: PromptSet, *, limit: int, with_finished: bool = False
+) -> ReviewQueue:
+    """Look up the films that wait; with_finished: also those that a reader judged since the last round.
 
     Raises NodeError when the database cannot be read.
     """
@@ -104,25 +122,41 @@ def queue(settings: Settings, spool: Spool, prompts: PromptSet, *, limit: int) -
     for number, row in enumerate(rows):
         if len(films) == limit:
             return ReviewQueue(films=tuple(films), total=limit + len(rows) - number)
-        films += _waiting(row, received_of(row.study_uid))
+        films += (film for film in _waiting(row, received_of(row.study_uid)) if with_finished or not film.finished)
     return ReviewQueue(films=tuple(films), total=len(films))
 
 
+def next_film(settings: Settings, spool: Spool, prompts: PromptSet, *, after: str) -> ReviewFilm | None:
+    """Return the film to look at after one, and behind the last one the first that waits; None if no other waits.
+
+    Raises NodeError when the database cannot be read.
+    """
+    rows = lookup.to_review(settings.storage)
+    place = next((number for number, row in enumerate(rows, 1) if row.film == after), 0)
+    for row in (*rows[place:], *rows[:place]):
+        if row.film != after:
+            for film in _waiting(row, received_films(row.study_uid, spool, prompts)):
+                if not film.finished:
+                    return film
+    return None
+
+
 def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFilm]:
-    """Yield the film of a row if it waits still."""
+    """Yield the film of a row, unless it was rejected or removed meanwhile."""
     for received in study:
         uid, film = received.instance.sop_instance_uid, received.film
         if uid != row.film or film is None or received.rejected is not None:
             continue
-        if findings := review.open_findings(film):
-            yield ReviewFilm(
-                study=row.study_uid,
-                film=uid,
-                received_at=received.instance.received_at,
-                is_stat=row.is_stat,
-                findings=tuple(map(_shown, findings)),
-                cautions=tuple(wording.cautions(film)),
-            )
+        findings = review.open_findings(film)
+        yield ReviewFilm(
+            study=row.study_uid,
+            film=uid,
+            received_at=received.instance.received_at,
+            is_stat=row.is_stat,
+            findings=tuple(map(_shown, findings)),
+            cautions=tuple(wording.cautions(film)),
+            finished=not findings,
+        )
 
 
 def _shown(finding: Finding) -> ReviewFinding:

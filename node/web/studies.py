@@ -29,6 +29,8 @@ from node.store.lookup import DeliveryRow, StudyRow
 from node.store.rounds import coverage
 from node.store.spool import Spool
 from node.store.tables import TAKEN
+from node.store.worklist import WorklistFilter
+from node.store.worklist import worklist as list_studies
 from node.web.study_outputs import StudyOutput, outputs_of
 
 Delivered = Literal["all", "some", "none", "nothing"]
@@ -46,7 +48,7 @@ class StudyLine:
     deliveries: how many by destination and state
     delivered: whether its destinations have taken all deliveries, some or none; nothing: there is none
     waits: by destination, why deliveries that are not sent wait or are parked
-    questions: how many were asked
+    questions: how many were asked, without those that the model refused because it never learned their words
     """
 
     uid: str
@@ -75,7 +77,7 @@ class StudyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worklist:
-    """Some studies, the one that changed last first; total: how many there are with the ones not listed."""
+    """Some studies, in the order that was asked for; total: how many there are with the ones not listed."""
 
     studies: tuple[StudyLine, ...]
     total: int
@@ -188,17 +190,13 @@ def worklist(
     settings: Settings,
     spool: Spool,
     prompts: PromptSet,
+    wanted: WorklistFilter,
     *,
-    state: str = "",
-    uid: str = "",
     limit: int,
     offset: int,
 ) -> Worklist:
-    """Return the studies in a state, and whose UID contains some digits; blank for all.
-
-    Raises NodeError when the database cannot be read.
-    """
-    found = lookup.worklist(settings.storage, state=state, uid=uid, limit=limit, offset=offset)
+    """Return a page of the studies that a filter wants. Raises NodeError when the database cannot be read."""
+    found = list_studies(settings.storage, wanted, limit=limit, offset=offset)
     return Worklist(
         studies=tuple(
             _line(
@@ -286,7 +284,7 @@ def _line(
         deliveries=deliveries,
         delivered=_delivered(deliveries),
         waits=waits,
-        questions=len(spool.documents(study_uid, "questions")),
+        questions=sum(not asked.get("never_learned") for asked in spool.documents(study_uid, "questions")),
     )
 
 

@@ -25,12 +25,16 @@ AuditEvent: TypeAlias = Literal[
     "questions.viewed",
     "question.asked",
     "question.sent",
+    "question.removed",
+    "study.deleted",
+    "study.reread",
     "corrections.viewed",
     "correction.made",
     "corrections.finished",
     "study.retried",
     "film.submitted",
 ]
+ListEvent: TypeAlias = Literal["worklist.viewed"]
 Outcome: TypeAlias = Literal["done", "not_found", "refused", "failed"]
 
 _UID: Final = re.compile(r"[0-9.]{1,64}")
@@ -109,9 +113,21 @@ def audit(
     study: str | None,
     sop_instance_uid: str | None = None,
     outcome: Outcome = "done",
+    reason: str | None = None,
 ) -> None:
-    """Log what a user did with a study or film. A text that is not a UID is not logged: it may be anything."""
+    """Log what a user did with a study or film. A text that is not a UID is not logged: it may be anything.
+
+    reason: out of a closed list
+    """
     user = _known(connection)
     uids = {"study": study, "sop_instance_uid": sop_instance_uid}
     known = {name: uid for name, uid in uids.items() if uid is not None and _UID.fullmatch(uid)}
+    if reason is not None:
+        known["reason"] = reason
     log.get().info(event, user=user.name, host=user.host, outcome=outcome, **known)
+
+
+def audit_list(connection: HTTPConnection, event: ListEvent, *, studies: int) -> None:
+    """Log that a user saw the patients of some studies in a list; studies: how many."""
+    user = _known(connection)
+    log.get().info(event, user=user.name, host=user.host, outcome="done", studies=studies)

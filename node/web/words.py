@@ -59,7 +59,7 @@ SEARCHED: Final = "Where the network looked for findings it does not report"
 NOT_FINDINGS: Final = "no findings: where the network looked for what it does not report"
 ABSENT: Final = "not reported, may have been missed"
 LEFT_OUT: Final = wording.LEFT_OUT
-NO_SENTENCE: Final = "The network gave no sentence that may be said."
+NO_SENTENCE: Final = "No sentence of the network passed the checks. The state, the number and the boxes are its answer."
 LOCATED: Final = "Location of a region; neither present nor absent."
 
 ANSWERS: Final[Mapping[str, str]] = {

@@ -119,8 +119,9 @@ HOMES = {
         "node/jobs/takeover.py",
         *(
             f"node/store/{name}.py"
-            for name in ("database", "ledger", "lookup", "pauses", "reviews", "statistics", "tables")
+            for name in ("database", "ledger", "lookup", "pauses", "reviews", "searchable", "statistics", "tables")
         ),
+        "node/store/worklist.py",
     ),
     "sqlite3": ("node/store/database.py",),
     "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
@@ -192,6 +193,7 @@ BOUNDARIES = (
     "node/dicom/question_object.py",
     "node/service/retention.py",
     "node/service/reviews.py",
+    "node/service/searching.py",
     "node/receive/intake.py",
     "node/receive/listener.py",
     "node/receive/server.py",

@@ -82,8 +82,11 @@ def _listen(seen: Browsed, context: BrowserContext) -> None:
 
 
 def _with_policy(route: Route) -> None:
-    """Put the policy on every page; all else is left to the node, whose stream of events never ends."""
-    if route.request.resource_type != "document":
+    """Put the policy on every page; all else is left to the node, whose stream of events never ends.
+
+    A posted form is left to it, too: sent from here it would lack what browsers say of the page that sends it.
+    """
+    if route.request.resource_type != "document" or route.request.method != "GET":
         route.fallback()
         return
     answer = route.fetch()

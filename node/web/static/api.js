@@ -1,5 +1,6 @@
 // Talks to the interface for programs; every failure becomes an Error whose message a person can read.
 
+const NO_CONTENT = 204;
 const token = document.querySelector('meta[name="csrf-token"]')?.content;
 
 async function failure(answer) {
@@ -36,7 +37,13 @@ export async function send(path, body, type) {
   const headers = { "X-Requested-From": "page" };
   if (token) headers["X-CSRF-Token"] = token;
   if (type) headers["Content-Type"] = type;
-  return (await ask(path, { method: "POST", headers, body })).json();
+  const answer = await ask(path, { method: "POST", headers, body });
+  return answer.status === NO_CONTENT ? null : answer.json();
+}
+
+// Removes what a path names.
+export async function remove(path) {
+  await ask(path, { method: "DELETE", headers: token ? { "X-CSRF-Token": token } : {} });
 }
 
 // The film in a window; null for the window of the film itself. A film in no study has one picture, with 8 bits.

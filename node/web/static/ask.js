@@ -1,10 +1,10 @@
 // Asking about a film: a prompt, a box, or both; the answers stay listed with the film.
 
-import { get, post } from "./api.js";
+import { get, post, remove } from "./api.js";
 import { svgRect } from "./boxes.js";
 import { Words } from "./words.js";
 
-const NO_BOX = "Type a prompt, draw a box, or both.";
+const NO_BOX = "Type a prompt in English, draw a box, or both.";
 
 // The class of an answer's lines: those of a finding in that state; a region is neither present nor absent.
 const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent" };
@@ -168,6 +168,7 @@ export class Asking {
   }
 
   setSending(button, { id, sent, error }) {
+    if (error && sent === false) return this.setRemoving(button, id);
     button.hidden = Boolean(error) || sent === undefined; // a node that sends no answers says nothing of it
     if (sent) return this.setSent(button);
     button.addEventListener("click", async () => {
@@ -181,6 +182,23 @@ export class Asking {
         this.alert.textContent = error.message;
         button.disabled = false;
       }
+    });
+  }
+
+  // A question that the model refused says nothing about the film, and may go.
+  setRemoving(button, id) {
+    button.textContent = "Remove";
+    button.addEventListener("click", async () => {
+      this.alert.textContent = "";
+      try {
+        await remove(`/api/v1/questions/${id}`);
+      } catch (failed) {
+        return void (this.alert.textContent = failed.message);
+      }
+      for (const part of document.querySelectorAll(`[data-key="q${id}"]`)) part.remove();
+      document.getElementById("asked").hidden = !this.list.children.length;
+      this.boxes.drawTags();
+      this.prompt.focus();
     });
   }
 

@@ -88,15 +88,14 @@ export class Boxes {
       else delete rect.dataset.also;
     }
     if (this.lit) for (const part of parts(this.lit)) part.classList.add("lit");
-    const [, , columns, rows] = this.svg.getAttribute("viewBox").split(" ").map(Number);
     const taken = [];
     const rects = ["rect[data-number]", "rect.searched"].flatMap((kind) => [...this.svg.querySelectorAll(kind)]);
     const tags = rects.map((rect) => {
-      const { left, top, right, bottom } = edges(rect);
+      const { left, top, right, bottom } = this.drawnEdges(rect);
       const corners = [["left", "top"], ["right", "top"], ["left", "bottom"], ["right", "bottom"]].map((names) => ({
         names,
-        x: (100 * (names[0] === "left" ? left : right)) / columns,
-        y: (100 * (names[1] === "top" ? top : bottom)) / rows,
+        x: 100 * (names[0] === "left" ? left : right),
+        y: 100 * (names[1] === "top" ? top : bottom),
       }));
       const isFree = ({ x, y }) => taken.every((other) => Math.hypot(other.x - x, other.y - y) > NEAR);
       const corner = corners.find(isFree) ?? corners[0];
@@ -108,6 +107,13 @@ export class Boxes {
     });
     this.tags.replaceChildren(...tags);
     this.settle();
+  }
+
+  // The edges of a box as they are seen, in parts of what is drawn of the film.
+  drawnEdges(rect) {
+    const { left, top, right, bottom } = edges(rect);
+    const [one, other] = [this.viewport.toDrawn(left, top), this.viewport.toDrawn(right, bottom)];
+    return { left: Math.min(one.x, other.x), top: Math.min(one.y, other.y), right: Math.max(one.x, other.x), bottom: Math.max(one.y, other.y) };
   }
 
   // Puts each tag that is written out to the corner of its box where it covers the least of other tags.

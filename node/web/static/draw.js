@@ -81,6 +81,8 @@ export class Drawn {
     if (!this.box) return false;
     const { columns, rows, seen } = this.viewport;
     const unit = Math.max((seen.right - seen.left) / 50, 1);
+    if (isSize && this.viewport.isLying) [x, y] = [y, x];
+    if (!isSize) [x, y] = this.viewport.stepOnFilm(x, y);
     const { left, top, right, bottom } = this.box;
     const larger = {
       left,

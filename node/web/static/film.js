@@ -22,6 +22,7 @@ const { path } = frame.dataset;
 const alert = byId("film-alert");
 
 const viewport = new Viewport(frame, byId("stage"), (scale) => (byId("zoom").textContent = `${Math.round(100 * scale)} %`));
+viewport.setSize(Number(frame.dataset.columns), Number(frame.dataset.rows));
 const boxes = new Boxes(byId("stage"), viewport);
 const drawn = new Drawn(byId("drawn"), viewport, (box) => {
   if (editing.isOpen) editing.onDrawn(box);
@@ -36,11 +37,29 @@ const gray = new GrayWindow(path, byId("picture"), byId("gray"), {
   said: (center, width) => (byId("reading").textContent = `C ${Math.round(center)}  W ${Math.round(width)}`),
   arrived(columns, rows) {
     if (!viewport.columns) byId("boxes").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
-    if (!viewport.columns) viewport.setSize(columns, rows);
+    if (!viewport.columns) {
+      viewport.setSize(columns, rows);
+      boxes.drawTags();
+    }
     byId("stage").classList.add("ready");
   },
   failed: (text) => (alert.textContent = text),
 });
+
+const SIDES = { left: "start", right: "end", top: "top", bottom: "bottom" };
+
+// The letters of the sides go where the edges of the film go; tags find their corners anew.
+viewport.turned = () => {
+  for (const [side, column] of [["start", 0], ["end", viewport.columns]]) {
+    const letter = document.querySelector(`.side[data-edge="${side}"]`);
+    if (!letter) continue;
+    const { x, y } = viewport.toDrawn(column, viewport.rows / 2);
+    const edge = x === 0 ? "left" : x === 1 ? "right" : y === 0 ? "top" : "bottom";
+    letter.className = `side ${SIDES[edge]}`;
+    letter.firstElementChild.textContent = `${edge[0].toUpperCase()}${edge.slice(1)} edge of the film: `;
+  }
+  boxes.drawTags();
+};
 
 let tool = "pan";
 let isSpaceHeld = false;
@@ -75,10 +94,15 @@ const actions = {
   out: () => viewport.step(-1),
   fit: () => viewport.fit(),
   actual: () => viewport.actual(),
+  turn: () => viewport.turn(),
+  mirror: () => viewport.mirror(),
   invert: (button) => button.setAttribute("aria-pressed", String(gray.invert())),
   reset() {
     gray.reset();
     document.querySelector('[data-do="invert"]').setAttribute("aria-pressed", "false");
+  },
+  earlier(button) {
+    if (button) button.setAttribute("aria-pressed", String(!(byId("earlier").hidden = !byId("earlier").hidden)));
   },
   boxes: (button) => button.setAttribute("aria-pressed", String(boxes.toggle())),
 };
@@ -116,7 +140,10 @@ onKeys({
   1: () => press("actual"),
   0: () => press("reset"),
   i: () => press("invert"),
+  r: () => press("turn"),
+  m: () => press("mirror"),
   h: () => press("boxes"),
+  e: () => press("earlier"),
   p: () => setTool("pan"),
   w: () => setTool("gray"),
   j: () => boxes.move(1),
@@ -125,6 +152,7 @@ onKeys({
   "]": () => follow(1),
   "/": () => byId("prompt").focus(),
   s: () => correcting.finish(),
+  n: () => document.querySelector('a[rel="next"]')?.click(),
   u: () => location.assign("/"),
   b() {
     if (asking.isClosed || editing.isOpen) return;
@@ -160,14 +188,15 @@ async function refresh(isChanged = false) {
   const results = byId("results");
   if (fresh.dataset.asked !== results.dataset.asked && (await asking.update())) results.dataset.asked = fresh.dataset.asked;
   if (correcting.follow(document)) results.dataset.films = fresh.dataset.films;
-  else replaceState(document);
+  else replacePart(document, "state");
+  replacePart(document, "mark");
   byId("changed").hidden = fresh.dataset.films === results.dataset.films;
   results.replaceChildren(...results.ownerDocument.adoptNode(fresh).childNodes);
 }
 
-// Shows how far the study is: a round may be there before the study is finished.
-function replaceState(document) {
-  const [shown, fresh] = [window.document, document].map((page) => page.querySelector('[data-part="state"]'));
+// Shows how far the study is, which may have a round before it is finished, or the review of the film.
+function replacePart(document, name) {
+  const [shown, fresh] = [window.document, document].map((page) => page.querySelector(`[data-part="${name}"]`));
   if (shown && fresh) shown.replaceChildren(...window.document.adoptNode(fresh).childNodes);
 }
 
@@ -179,5 +208,4 @@ offerSearched();
 retries(byId("main"), alert);
 if (byId("results")) watch(() => refresh(), { study: byId("results").dataset.study });
 
-viewport.setSize(Number(frame.dataset.columns), Number(frame.dataset.rows));
 gray.load();

@@ -56,7 +56,9 @@ onKeys({
 });
 
 openOnClick();
-document.querySelector(".filter select").addEventListener("change", (event) => event.target.form.requestSubmit());
+document.querySelector(".filter").addEventListener("change", (event) => {
+  if (event.target.matches("select")) event.target.form.requestSubmit();
+});
 
 retries(document.getElementById("main"), alert);
 watch(refresh, { said: (isLive) => said(isLive ? "Live" : "Not live: the node does not answer") });

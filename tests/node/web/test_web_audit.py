@@ -30,6 +30,8 @@ NO_STUDY = ""
 TOUCHES_NONE: Final = {
     "GET /": "the worklist",
     "GET /api/v1/studies": "the worklist",
+    "POST /search": "leads to the worklist",
+    "GET /review/next": "leads to the page of a film",
     "GET /review": "the worklist of uncertain findings",
     "GET /api/v1/review": "the worklist of uncertain findings",
     "GET /users": "the users",
@@ -44,6 +46,12 @@ TOUCHES_NONE: Final = {
     "GET /api/openapi.json": "the description",
     "GET /static": "scripts and styles",
 }
+BY_HAND: Final = {
+    "POST /api/v1/studies/{uid}/delete",
+    "POST /api/v1/studies/{uid}/read",
+    "DELETE /api/v1/questions/{question_id}",
+}
+"""What `test_web_managing` tries, with the audit event of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +72,7 @@ def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
     submitted = {"study": str(OTHER.StudyInstanceUID), "film": str(OTHER.SOPInstanceUID)}
     return {
         "GET /studies/{uid}": Asked(path=f"/studies/{STUDY}", event="study.viewed", film=""),
+        "GET /studies/{uid}/manage": Asked(path=f"/studies/{STUDY}/manage", event="study.viewed", film=""),
         "GET /api/v1/studies/{uid}": Asked(path=f"/api/v1/studies/{STUDY}", event="study.viewed", film=""),
         "GET /api/v1/films/{uid}/picture": Asked(path=f"{film}/picture", event="film.viewed"),
         "GET /api/v1/outputs/{uid}": Asked(path=f"/api/v1/outputs/{output}", event="output.downloaded", film=output),
@@ -151,7 +160,7 @@ def test_every_route_is_known_to_touch_a_study_or_none(tmp_path: Path, node: Nod
     parts = WebParts(
         settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks
     )
-    assert set(routes_of(application.build(parts).routes)) == {*node.requests, *TOUCHES_NONE}
+    assert set(routes_of(application.build(parts).routes)) == {*node.requests, *TOUCHES_NONE, *BY_HAND}
 
 
 def test_every_touch_of_a_study_is_an_audit_event(node: Node) -> None:

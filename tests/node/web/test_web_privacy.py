@@ -1,6 +1,7 @@
 """A patient's values in a film, and a person who does everything over the web: they stand only where they may.
 
-They may stand on the page of a study for a user who has signed in, and in DICOM objects and messages.
+They may stand on the page of a study and on the worklist for a user who has signed in, and in DICOM objects and
+messages.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.support.web_access import PASSWORD
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 BASIC = {"Authorization": f"Basic {b64encode(f'ada:{PASSWORD}'.encode()).decode()}"}
+OTHER = {"Authorization": f"Basic {b64encode(f'bob:{PASSWORD}'.encode()).decode()}"}
 NOBODY: dict[str, str] = {}
 JSON, DICOM = "application/json", "application/dicom"
 OWN = ("application/dicom", "x-application/hl7-v2+er7", "image/png")
@@ -73,7 +75,7 @@ def parts_of(answer: httpx.Response) -> bytes:
 
 @pytest.fixture(scope="module")
 def node(start_node: StartNode) -> Node:
-    started = start_node(users=["ada"])
+    started = start_node(users=["ada", "bob"])
     node = Node(service=started.service, film=marked(films.thumbnail()), archive=started.archive)
     node.service.read(node.film)
     node.archive.wait_for_kept(2)
@@ -115,10 +117,10 @@ def outputs_of(node: Node) -> Iterator[str]:
 
 
 def paths_of(node: Node) -> list[str]:
-    """What can be read of a node, but for the page of a study."""
+    """What can be read of a node, but for the page of a study and the worklist."""
     film = f"/api/v1/films/{node.uid}"
     return [
-        *("/", "/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
+        *("/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
         *("/review", "/api/v1/review", "/system", "/system/settings"),
         *(f"/api/v1/studies/{node.study}", f"{film}/questions", f"{film}/corrections", f"{film}/picture"),
         *outputs_of(node),
@@ -146,6 +148,10 @@ def bad_requests(node: Node) -> Iterator[tuple[str, str, object, str]]:
         yield "POST", path, cut, f'multipart/related; type="application/dicom"; boundary="{MARK}"'
     no_uid = films.changed(marked(films.thumbnail()), {"StudyInstanceUID": f"{MARK}.1"})
     yield "POST", "/api/v1/instances", films.file_bytes(no_uid), DICOM
+    for field in ("state", "finding", "destination", "from", "sort"):
+        yield "GET", f"/?{field}={name}", None, JSON
+    yield "GET", f"/?search={name}", None, JSON
+    yield "POST", "/search", MARK.encode() * 100, "multipart/form-data"
     yield "POST", "/login", f"user={MARK}&password={MARK}".encode(), "application/x-www-form-urlencoded"
 
 
@@ -153,7 +159,7 @@ def traces(answers: dict[str, httpx.Response]) -> dict[str, list[str]]:
     return {path: found for path, said in answers.items() if (found := found_in(parts_of(said)))}
 
 
-def test_no_answer_but_the_page_of_a_study_names_a_patient(node: Node) -> None:
+def test_no_answer_but_study_and_worklist_names_a_patient(node: Node) -> None:
     answers = {path: node.ask("GET", path) for path in paths_of(node)}
 
     assert {said.status_code for said in answers.values()} == {200}
@@ -161,13 +167,27 @@ def test_no_answer_but_the_page_of_a_study_names_a_patient(node: Node) -> None:
 
 
 def test_only_a_user_who_has_signed_in_sees_the_patient(node: Node) -> None:
-    page, paths = f"/studies/{node.study}", paths_of(node)
+    own, paths = ("/", f"/studies/{node.study}"), paths_of(node)
 
-    answers = {path: node.ask("GET", path, who=NOBODY) for path in (page, *paths)}
+    answers = {path: node.ask("GET", path, who=NOBODY) for path in (*own, *paths)}
 
     assert traces(answers) == {}
     assert {path for path, said in answers.items() if said.status_code == 200} == {"/metrics", "/live", "/ready"}
-    assert found_in(parts_of(node.ask("GET", page)))
+    assert all(found_in(parts_of(node.ask("GET", page))) for page in own)
+
+
+def test_a_search_stands_in_no_address_and_for_no_one_else(node: Node) -> None:
+    form = "application/x-www-form-urlencoded"
+
+    unsigned = node.ask("POST", "/search", f"text={MARK}".encode(), kind=form, who=NOBODY)
+    asked = node.ask("POST", "/search", f"text={MARK}".encode(), kind=form)
+    place = asked.headers["location"]
+
+    assert (unsigned.status_code, asked.status_code) == (401, 303)
+    assert found_in(parts_of(asked)) == []
+    assert node.study in node.ask("GET", place).text
+    assert found_in(parts_of(node.ask("GET", place, who=NOBODY))) == []
+    assert found_in(parts_of(node.ask("GET", place, who=OTHER))) == []
 
 
 def test_no_refusal_quotes_what_was_sent(node: Node) -> None:
@@ -175,7 +195,8 @@ def test_no_refusal_quotes_what_was_sent(node: Node) -> None:
 
     assert traces(answers) == {}
     assert {said.status_code for said in answers.values() if said.status_code >= 500} == set()
-    assert sum(said.status_code >= 400 for said in answers.values()) > len(answers) - 4
+    refused = [said.status_code >= 400 or 'id="refused"' in said.text for said in answers.values()]
+    assert sum(refused) > len(answers) - 4
 
 
 def test_what_a_user_typed_is_not_logged(node: Node) -> None:

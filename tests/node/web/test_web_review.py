@@ -78,6 +78,30 @@ def test_the_page_leads_to_the_film_by_keys(node: Node, seen: Browsed) -> None:
     assert page.url == f"{seen.origin}{path}"
 
 
+def test_each_film_of_the_list_is_seen_small(node: Node, seen: Browsed) -> None:
+    page = seen.open("/review")
+
+    pictures = page.locator("td.thumbnail img")
+
+    expect(pictures).to_have_count(2)
+    for image in pictures.all():
+        expect(image).not_to_have_js_property("naturalWidth", 0)
+    assert all(
+        image.evaluate("image => Math.max(image.naturalWidth, image.naturalHeight)") == 96 for image in pictures.all()
+    )
+
+
+def test_one_goes_from_film_to_film_by_a_key(node: Node, seen: Browsed) -> None:
+    page = seen.open(f"/studies/{node.first.StudyInstanceUID}")
+    expect(page.locator('[data-part="mark"]')).to_have_text("This film: to review.")
+
+    for film in (node.second, node.first):
+        page.keyboard.press("n")
+        expect(page.locator("#results")).to_have_attribute("data-study", str(film.StudyInstanceUID))
+        expect(page.locator("#frame")).to_have_attribute("data-path", f"/api/v1/films/{film.SOPInstanceUID}")
+        page.wait_for_selector("#stage.ready")
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Browser, size: str) -> None:
     with browsed(browser, node.service.http_port, size=size) as seen:
@@ -96,4 +120,6 @@ def test_a_film_leaves_when_a_reader_has_judged_each_finding(node: Node, seen: B
 
     assert [film["film"] for film in node.films()] == [node.second.SOPInstanceUID]
     page = seen.open("/review")
-    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr:not(.finished)")).to_have_count(1)
+    seen.open(f"/studies/{node.first.StudyInstanceUID}")
+    expect(page.locator('[data-part="mark"]')).to_have_text("This film: ✓ finished.")

@@ -1,0 +1,166 @@
+"""Looks up the studies of the worklist: those that a filter wants, in an order, a page of them at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from node.config import StorageSettings
+from node.store.lookup import NOT_DELIVERED, UNSENT, StudyRow, moment, reading
+from node.store.searchable import PatientRow, folded
+from node.store.tables import DELIVERIES, FINDINGS, PATIENTS, STUDIES, has_parked, is_undelivered
+
+CHANGED: Final = "changed"
+_SHORTEST_INSIDE: Final = 3
+"""Characters of a word that is found within others: a digit would be found in every date."""
+_ORDERS: Final[Mapping[str, sa.ColumnElement[str]]] = {
+    "patient": PATIENTS.c.search,
+    "id": PATIENTS.c.patient_id,
+    "accession": PATIENTS.c.accession,
+    "date": PATIENTS.c.study_date,
+    "modality": PATIENTS.c.modality,
+    "station": PATIENTS.c.station,
+}
+PATIENT_ORDERS: Final = frozenset(_ORDERS)
+"""What the studies may be sorted by for somebody who may see patients; everybody may sort by `CHANGED`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorklistFilter:
+    """Which studies are wanted, and in which order; blank: all.
+
+    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`
+    uid: digits that the UID contains
+    finding: key of the prompt of a finding that is reported
+    destination: that has deliveries; with `parked` and `not_delivered`, those to it alone count
+    since, until: the first and the last study date, YYYYMMDD
+    text: words that a patient, request, date, modality or station contains, or digits of the UID
+    order: `CHANGED` (the one that changed last first) or one of `PATIENT_ORDERS`; is_reversed: the other way round
+    """
+
+    state: str = ""
+    uid: str = ""
+    finding: str = ""
+    destination: str = ""
+    since: str = ""
+    until: str = ""
+    text: str = ""
+    order: str = CHANGED
+    is_reversed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorklistRows:
+    """Some studies of the ledger, in the wanted order.
+
+    studies, deliveries, waits: by study UID; deliveries: how many by destination and state
+    waits: by destination, why deliveries that are not sent wait or are parked; of several reasons the newest
+    total: how many studies there are, these and all others that were asked for
+    """
+
+    studies: Mapping[str, StudyRow]
+    deliveries: Mapping[str, Mapping[str, Mapping[str, int]]]
+    waits: Mapping[str, Mapping[str, str]]
+    total: int
+
+
+def worklist(storage: StorageSettings, wanted: WorklistFilter, *, limit: int, offset: int = 0) -> WorklistRows:
+    """Look up a page of the studies that a filter wants. Raises NodeError when the database cannot be read."""
+    with reading(storage) as connection:
+        if connection is None:
+            return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
+        which = sa.and_(*_conditions(wanted))
+        total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(which)).scalar_one()
+        columns = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
+        page = _ordered(sa.select(*columns).where(which), wanted).limit(limit).offset(offset)
+        studies = {
+            row["uid"]: StudyRow(
+                state=row["state"], stage=row["stage"], reason=row["reason"], changed_at=moment(row["changed_at"])
+            )
+            for row in connection.execute(page).mappings()
+        }
+        counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+        groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.state)
+        of_these = sa.select(*groups, sa.func.count()).where(DELIVERIES.c.study_uid.in_(studies)).group_by(*groups)
+        for study_uid, destination, delivered, count in connection.execute(of_these):
+            counts[study_uid][destination][delivered] = count
+        return WorklistRows(studies=studies, deliveries=counts, waits=_waits(connection, studies), total=total)
+
+
+def patients_of(storage: StorageSettings, study_uids: Collection[str]) -> dict[str, list[PatientRow]]:
+    """Look up whom some studies name, the patient of the newest film first. Raises NodeError as `worklist`."""
+    found: dict[str, list[PatientRow]] = defaultdict(list)
+    query = sa.select(PATIENTS).where(PATIENTS.c.study_uid.in_(study_uids)).order_by(PATIENTS.c.number)
+    with reading(storage) as connection:
+        for row in [] if connection is None else connection.execute(query).mappings():
+            found[row["study_uid"]].append(PatientRow(**row))
+    return dict(found)
+
+
+def studies_of_patient(storage: StorageSettings, number: str, issuer: str, *, limit: int) -> list[str]:
+    """Look up the studies of a patient by ID and issuer, the newest study date first. Raises NodeError as above."""
+    is_named = (PATIENTS.c.patient_id == number) & (PATIENTS.c.issuer == issuer)
+    newest = sa.func.max(PATIENTS.c.study_date).desc()
+    query = sa.select(PATIENTS.c.study_uid).where(is_named).group_by(PATIENTS.c.study_uid).order_by(newest)
+    with reading(storage) as connection:
+        return [] if connection is None else list(connection.execute(query.limit(limit)).scalars())
+
+
+def _conditions(wanted: WorklistFilter) -> Iterable[sa.ColumnElement[bool]]:
+    """Yield what a study must be, true at least."""
+    yield _is_in(wanted.state, wanted.destination)
+    if wanted.uid:
+        yield STUDIES.c.uid.contains(wanted.uid, autoescape=True)
+    if wanted.destination:
+        of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == STUDIES.c.uid)
+        yield of_study.where(DELIVERIES.c.destination == wanted.destination).exists()
+    if wanted.finding:
+        yield STUDIES.c.uid.in_(sa.select(FINDINGS.c.study_uid).where(FINDINGS.c.prompt == wanted.finding))
+    named = list(map(_has_word, folded(wanted.text).split()))
+    dates = [PATIENTS.c.study_date >= wanted.since] if wanted.since else []
+    dates += [(PATIENTS.c.study_date != "") & (PATIENTS.c.study_date <= wanted.until)] if wanted.until else []
+    if named or dates:
+        is_named = STUDIES.c.uid.in_(sa.select(PATIENTS.c.study_uid).where(*named, *dates))
+        is_uid = bool(named) and not dates and set(wanted.text.strip()) <= set("0123456789.")
+        yield is_named | STUDIES.c.uid.contains(wanted.text.strip(), autoescape=True) if is_uid else is_named
+
+
+def _has_word(word: str) -> sa.ColumnElement[bool]:
+    """Say of a patient's row whether it contains a word; a short one must begin a word of it."""
+    if len(word) < _SHORTEST_INSIDE:
+        return (sa.literal(" ") + PATIENTS.c.search).contains(f" {word}", autoescape=True)
+    return PATIENTS.c.search.contains(word, autoescape=True)
+
+
+def _ordered(query: sa.Select[tuple[object, ...]], wanted: WorklistFilter) -> sa.Select[tuple[object, ...]]:
+    """Put studies in order; those without the value that it goes by come last, and of equal ones the newest first."""
+    newest = STUDIES.c.changed_at.desc()
+    if wanted.order not in PATIENT_ORDERS:
+        return query.order_by(STUDIES.c.changed_at if wanted.is_reversed else newest, STUDIES.c.uid)
+    is_first = (PATIENTS.c.study_uid == STUDIES.c.uid) & (PATIENTS.c.number == 0)
+    value = sa.func.coalesce(_ORDERS[wanted.order], "")
+    joined = query.select_from(STUDIES.outerjoin(PATIENTS, is_first))
+    return joined.order_by(value == "", value.desc() if wanted.is_reversed else value, newest, STUDIES.c.uid)
+
+
+def _is_in(state: str, destination: str) -> sa.ColumnElement[bool]:
+    """Say of a study whether it is in a state of the worklist."""
+    if state == "parked":
+        return has_parked(destination)
+    if state == NOT_DELIVERED:
+        return is_undelivered(destination)
+    return STUDIES.c.state == state if state else sa.true()
+
+
+def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[str, str]]:
+    groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.reason)
+    is_unsent = sa.and_(DELIVERIES.c.state.in_(UNSENT), DELIVERIES.c.reason.is_not(None))
+    of_these = sa.select(*groups).where(DELIVERIES.c.study_uid.in_(studies), is_unsent).group_by(*groups)
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
+        found[study_uid][destination] = reason
+    return found

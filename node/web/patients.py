@@ -1,0 +1,95 @@
+"""Who may see patients on the pages, and how a page writes whom a study names.
+
+A patient stands in no address: what somebody searches for is kept in memory under a random name, which the address has.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+
+from node.settings.http import HttpSettings
+from node.store.searchable import PatientRow
+from node.web.origins import is_forwarded
+from node.web.users import name_of, user_of
+
+LONGEST_SEARCH: Final = 100
+_MOST_SEARCHES: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownPatient:
+    """Whom a study names, as a page writes it; others: how many other patients or requests its films name."""
+
+    name: str
+    patient_id: str
+    accession: str
+    study_date: str
+    modality: str
+    station: str
+    others: int
+
+
+class Searches:
+    """What users search for, the newest 500 searches, in memory only. May be called from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def keep(self, text: str, *, user: str) -> str:
+        """Keep what a user searches for, and return a name for it; "" for nothing."""
+        text = " ".join(text[:LONGEST_SEARCH].split())
+        if not text:
+            return ""
+        name = secrets.token_urlsafe(12)
+        with self._lock:
+            self._kept[user, name] = text
+            while len(self._kept) > _MOST_SEARCHES:
+                self._kept.popitem(last=False)
+        return name
+
+    def find(self, name: str, *, user: str) -> str | None:
+        """Return what a user searched for; None if another user did, or the node has forgotten it."""
+        with self._lock:
+            return self._kept.get((user, name))
+
+
+def sees_patients(request: Request, settings: HttpSettings) -> bool:
+    """Say whether who asks may see patients: a user whom the node knows, or anybody on this machine by the settings.
+
+    A request that came through a proxy, which says so, is not of this machine.
+    """
+    if name_of(request):
+        return True
+    return settings.show_patient and user_of(request).means == "local" and not is_forwarded(request.headers)
+
+
+def show_patient(rows: Sequence[PatientRow]) -> ShownPatient | None:
+    """Return whom a study names; None if that is not known."""
+    if not rows:
+        return None
+    first = rows[0]
+    return ShownPatient(
+        name=readable(first.name, "PatientName"),
+        patient_id=first.patient_id,
+        accession=first.accession,
+        study_date=readable(first.study_date, "StudyDate"),
+        modality=first.modality,
+        station=first.station,
+        others=len(rows) - 1,
+    )
+
+
+def readable(value: str, keyword: str) -> str:
+    """Write a name without the marks between its parts (PS3.5 6.2.1), and a date as year, month, day."""
+    if keyword.endswith("Name"):
+        groups = (", ".join(filter(None, group.split("^"))) for group in value.split("="))
+        return " / ".join(filter(None, groups))
+    return f"{value[:4]}-{value[4:6]}-{value[6:]}" if keyword.endswith("Date") and len(value) == 8 else value

@@ -1,0 +1,206 @@
+"""The page of the worklist: filters, an order, a page of 50 studies; for who may see patients, also a search by them.
+
+A search is posted, kept in memory, and named in the address by a random name: no patient stands in an address, which
+browsers and proxies remember.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from node.domain import DELIVERY_STATES, DeliveryState
+from node.errors import NodeError
+from node.prompt_set import PromptSet
+from node.store.worklist import CHANGED, PATIENT_ORDERS, WorklistFilter, patients_of
+from node.web import pages, studies, words
+from node.web.access import SEARCH
+from node.web.parts import Parts, WebParts
+from node.web.patients import LONGEST_SEARCH, sees_patients, show_patient
+from node.web.studies import Worklist
+from node.web.users import audit_list, name_of
+
+_PAGE_STUDIES: Final = 50
+_MOST_PAGES: Final = 200_000
+_LONGEST_UID: Final = 64
+_NOTHING: Final = Worklist(studies=(), total=0)
+_ENDED: Final = "The node has forgotten this search, as it does at each start. Type it again."
+_NO_NAME_IN_ADDRESS: Final = "An address may not name a patient. Type what you search for in the field above."
+_DIGITS_ALONE: Final = (
+    "Studies are found by digits of their UID alone, at most 64. This list holds no names, patient numbers or "
+    "accession numbers: look the study up in your archive, and type digits of its Study Instance UID here."
+)
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_COLUMNS: Final = (
+    ("patient", "Patient"),
+    ("id", "ID"),
+    ("accession", "Accession"),
+    ("date", "Study date"),
+    ("modality", "Modality"),
+    ("station", "Station"),
+)
+"""What one may sort by who sees patients, in the order of the columns: the key, and its words."""
+
+router = APIRouter(include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What an address asks for; search: the name of a search; refused: why nothing is listed, or blank."""
+
+    wanted: WorklistFilter
+    search: str
+    page: int
+    refused: str
+
+    def address(self, **changes: str | int) -> str:
+        """Return the address of this page with some keys changed; another filter or order begins at its first page."""
+        wanted = self.wanted
+        keys: dict[str, str | int] = {
+            "search": self.search,
+            "state": wanted.state,
+            "q": wanted.uid,
+            "finding": wanted.finding,
+            "destination": wanted.destination,
+            "from": _dashed(wanted.since),
+            "to": _dashed(wanted.until),
+            "sort": "" if _is_plain(wanted) else f"{'-' if wanted.is_reversed else ''}{wanted.order}",
+            **changes,
+        }
+        query = urlencode({name: value for name, value in keys.items() if value != ""})
+        return f"/?{query}" if query else "/"
+
+
+@router.get("/")
+def show_worklist(parts: Parts, request: Request) -> Response:
+    """Show the worklist. What the filter cannot search for is refused in words, and lists nothing."""
+    sees = sees_patients(request, parts.settings.http)
+    asked = _asked(parts, request, sees=sees)
+    try:
+        listed = _NOTHING if asked.refused else _listed(parts, asked)
+        uids = [study.uid for study in listed.studies]
+        found = patients_of(parts.settings.storage, uids) if sees else {}
+    except NodeError as error:
+        return pages.refuse(parts, request, 503, str(error))
+    if sees:
+        audit_list(request, "worklist.viewed", studies=len(listed.studies))
+    about = {
+        "worklist": listed,
+        "asked": asked,
+        "filter": asked.wanted,
+        "address": asked.address,
+        "is_filtered": replace(asked.wanted, order=CHANGED, is_reversed=False) != WorklistFilter() or asked.search,
+        "since": _dashed(asked.wanted.since),
+        "until": _dashed(asked.wanted.until),
+        "sees_patients": sees,
+        "patients": {uid: show_patient(rows) for uid, rows in found.items()},
+        "columns": _COLUMNS,
+        "findings": _findings(parts.prompts()),
+        "destinations": [destination.name for destination in parts.destinations()],
+        "longest_search": LONGEST_SEARCH,
+        "pages": max(1, -(-listed.total // _PAGE_STUDIES)),
+        "states": words.STUDY_STATES,
+        "filters": words.FILTERS,
+        "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
+        "listener": parts.settings.listener,
+    }
+    return pages.render(parts, request, "worklist.html", about)
+
+
+_Field = Annotated[str, Form()]
+
+
+@router.post(SEARCH)
+def search(
+    parts: Parts,
+    request: Request,
+    text: _Field = "",
+    state: _Field = "",
+    finding: _Field = "",
+    destination: _Field = "",
+    since: Annotated[str, Form(alias="from")] = "",
+    until: Annotated[str, Form(alias="to")] = "",
+    sort: _Field = "",
+) -> Response:
+    """Keep what is searched for, and lead to the worklist, whose address names it by a random name."""
+    name = parts.searches.keep(text, user=name_of(request)) if sees_patients(request, parts.settings.http) else ""
+    keys = {"search": name, "state": state, "finding": finding, "destination": destination}
+    query = urlencode(
+        {key: value for key, value in {**keys, "from": since, "to": until, "sort": sort}.items() if value}
+    )
+    return RedirectResponse(f"/?{query}" if query else "/", status_code=303)
+
+
+def _listed(parts: WebParts, asked: _Asked) -> Worklist:
+    return studies.worklist(
+        parts.settings,
+        parts.spool,
+        parts.prompts(),
+        asked.wanted,
+        limit=_PAGE_STUDIES,
+        offset=(asked.page - 1) * _PAGE_STUDIES,
+    )
+
+
+def _asked(parts: WebParts, request: Request, *, sees: bool) -> _Asked:
+    """Read the address; sees: whether patients may be searched and sorted by."""
+    query = request.query_params
+    number = query.get("page", "1")
+    page = max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
+    name, order = query.get("search", ""), query.get("sort", "")
+    text = parts.searches.find(name, user=name_of(request)) if sees and name else ""
+    refused = _refused(parts, query, sees=sees) or (_ENDED if text is None else "")
+    wanted = WorklistFilter(
+        state=query.get("state", ""),
+        uid=query.get("q", "").strip(),
+        finding=query.get("finding", ""),
+        destination=query.get("destination", ""),
+        since=query.get("from", "").replace("-", ""),
+        until=query.get("to", "").replace("-", ""),
+        text=text or "",
+        order=order.removeprefix("-") or CHANGED,
+        is_reversed=order.startswith("-"),
+    )
+    return _Asked(
+        wanted=WorklistFilter() if refused else wanted,  # what is refused may be a name, and is not shown again
+        search=name if text else "",
+        page=min(page, _MOST_PAGES),
+        refused=refused,
+    )
+
+
+def _refused(parts: WebParts, query: QueryParams, *, sees: bool) -> str:
+    """Say what of the filter cannot be searched for; blank if all of it can."""
+    digits, state = query.get("q", "").strip(), query.get("state", "")
+    if state and state not in words.FILTERS:
+        return f"There is no such state; choose one of: {', '.join(words.FILTERS.values())}."
+    if len(digits) > _LONGEST_UID or not set(digits) <= set("0123456789."):
+        return _NO_NAME_IN_ADDRESS if sees else _DIGITS_ALONE
+    known = {
+        "finding": _findings(parts.prompts()),
+        "destination": [destination.name for destination in parts.destinations()],
+        "sort": [f"{sign}{order}" for order in PATIENT_ORDERS for sign in ("", "-")] if sees else [],
+    }
+    wrong = [name for name, values in known.items() if query.get(name, "") not in ("", *values)]
+    wrong += [name for name in ("from", "to") if (day := query.get(name)) and not (sees and _DAY.fullmatch(day))]
+    return f"This list cannot be filtered or sorted by such a value: {', '.join(wrong)}." if wrong else ""
+
+
+def _findings(prompts: PromptSet) -> dict[str, str]:
+    """Return what a study may be found by: the keys of findings, with their words."""
+    return {prompt.key: prompt.phrases[0] for prompt in prompts.prompts if prompt.finding is not None}
+
+
+def _dashed(day: str) -> str:
+    return f"{day[:4]}-{day[4:6]}-{day[6:]}" if day else ""
+
+
+def _is_plain(wanted: WorklistFilter) -> bool:
+    return wanted.order == CHANGED and not wanted.is_reversed

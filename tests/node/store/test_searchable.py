@@ -1,0 +1,229 @@
+"""What the worklist finds: studies by whom they name and what is reported on them, in every order, and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from node.config import StorageSettings
+from node.domain import Delivery, DeliveryState
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.store.searchable import PatientRow, folded
+from node.store.tables import FINDINGS, PATIENTS, STUDIES
+from node.store.worklist import WorklistFilter, patients_of, studies_of_patient, worklist
+from tests.support.postgres import Postgres
+
+FIRST, SECOND, THIRD = "1.2.1", "1.2.2", "1.2.3"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSettings:
+    if request.param == "sqlite":
+        return StorageSettings(directory=tmp_path)
+    postgres: Postgres = request.getfixturevalue("postgres")
+    return StorageSettings(directory=tmp_path, database_url=postgres.url)
+
+
+@pytest.fixture
+def ledger(storage: StorageSettings) -> Iterator[Ledger]:
+    ledger = Ledger(connect(storage.database_url or storage.directory / "ledger.sqlite"))
+    for uid in (FIRST, SECOND, THIRD):
+        ledger.set_study(uid, "finished")
+    yield ledger
+    ledger.close()
+
+
+def row(study_uid: str, name: str = "", *, number: int = 0, **values: str) -> PatientRow:
+    blank = {"patient_id": "", "issuer": "", "accession": "", "study_date": "", "modality": "", "station": ""}
+    said = {**blank, "name": name, **values}
+    return PatientRow(study_uid=study_uid, number=number, search=folded(" ".join(said.values())), **said)
+
+
+def listed(storage: StorageSettings, wanted: WorklistFilter) -> list[str]:
+    return list(worklist(storage, wanted, limit=50).studies)
+
+
+def record(ledger: Ledger, *rows: PatientRow) -> None:
+    for each in rows:
+        ledger.searchable.set_patients(each.study_uid, [each])
+
+
+@pytest.mark.parametrize(
+    ("text", "uids"),
+    [
+        ("muller", [FIRST]),
+        ("MÜLLER, anna", [FIRST]),
+        ("anna^müller", [FIRST]),
+        ("太郎", [SECOND]),
+        ("PID-7", [SECOND]),
+        ("acc9", [FIRST]),
+        ("2026-11-02", [FIRST]),
+        ("dx room4", [SECOND]),
+        ("anna room4", []),
+        ("11", []),
+        ("110", [FIRST]),
+        ("ya", [SECOND]),
+        ("%", []),
+        ("1.2.3", [THIRD]),
+    ],
+)
+def test_a_study_is_found_by_any_value_that_it_names(
+    ledger: Ledger, storage: StorageSettings, text: str, uids: Sequence[str]
+) -> None:
+    first = row(FIRST, "Müller^Anna", accession="ACC9", study_date="20261102")
+    record(
+        ledger,
+        replace(first, search=f"{first.search} 2026-11-02"),
+        row(SECOND, "Yamada^Tarou=山田^太郎", patient_id="pid-7", modality="DX", station="ROOM4"),
+    )
+
+    assert listed(storage, WorklistFilter(text=text)) == uids
+
+
+def test_every_patient_of_a_study_is_searched(ledger: Ledger, storage: StorageSettings) -> None:
+    ledger.searchable.set_patients(FIRST, [row(FIRST, "Newer"), row(FIRST, "Older", number=1)])
+
+    assert listed(storage, WorklistFilter(text="older")) == [FIRST]
+    assert listed(storage, WorklistFilter(text="newer older")) == [], "one patient is meant, not two"
+    assert [each.name for each in patients_of(storage, [FIRST, SECOND])[FIRST]] == ["Newer", "Older"]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "uids"),
+    [("20261101", "", [SECOND]), ("", "20261031", [FIRST]), ("20261001", "20261130", [SECOND, FIRST])],
+)
+def test_studies_are_found_by_their_date(
+    ledger: Ledger, storage: StorageSettings, since: str, until: str, uids: Sequence[str]
+) -> None:
+    record(ledger, row(FIRST, study_date="20261031"), row(SECOND, study_date="20261101"), row(THIRD))
+
+    assert sorted(listed(storage, WorklistFilter(since=since, until=until))) == sorted(uids)
+
+
+def test_studies_are_found_by_a_reported_finding(ledger: Ledger, storage: StorageSettings) -> None:
+    ledger.searchable.set_findings(FIRST, {"edema", "pneumothorax"})
+    ledger.searchable.set_findings(FIRST, {"edema"})
+
+    assert listed(storage, WorklistFilter(finding="edema")) == [FIRST]
+    assert listed(storage, WorklistFilter(finding="pneumothorax")) == []
+
+
+def test_a_destination_narrows_what_is_not_delivered(ledger: Ledger, storage: StorageSettings) -> None:
+    for uid, name, state in (
+        (FIRST, "pacs", DeliveryState.SENT),
+        (FIRST, "ris", DeliveryState.WAITING),
+        (SECOND, "pacs", DeliveryState.PARKED),
+    ):
+        delivery = Delivery(destination=name, study_uid=uid, sop_instance_uid=f"{uid}.{len(name)}", kind="sr")
+        ledger.set_delivery(delivery, state, attempts=1)
+
+    assert sorted(listed(storage, WorklistFilter(destination="pacs"))) == [FIRST, SECOND]
+    assert listed(storage, WorklistFilter(state="not_delivered", destination="pacs")) == [SECOND]
+    assert listed(storage, WorklistFilter(state="not_delivered", destination="ris")) == [FIRST]
+    assert listed(storage, WorklistFilter(state="not_delivered")) == [SECOND]
+    assert listed(storage, WorklistFilter(state="parked", destination="ris")) == []
+    assert listed(storage, WorklistFilter(state="parked", destination="pacs")) == [SECOND]
+
+
+def test_studies_without_a_value_come_last_in_both_orders(ledger: Ledger, storage: StorageSettings) -> None:
+    record(ledger, row(FIRST, "de Souza"), row(SECOND, "Adler"))
+
+    assert listed(storage, WorklistFilter(order="patient")) == [SECOND, FIRST, THIRD]
+    assert listed(storage, WorklistFilter(order="patient", is_reversed=True)) == [FIRST, SECOND, THIRD]
+
+
+def test_the_studies_of_a_patient_share_number_and_issuer(ledger: Ledger, storage: StorageSettings) -> None:
+    record(
+        ledger,
+        row(FIRST, patient_id="7", issuer="A", study_date="20260101"),
+        row(SECOND, patient_id="7", issuer="A", study_date="20260201"),
+        row(THIRD, patient_id="7", issuer="B"),
+    )
+
+    assert studies_of_patient(storage, "7", "A", limit=5) == [SECOND, FIRST]
+    assert studies_of_patient(storage, "7", "A", limit=1) == [SECOND]
+
+
+def test_nothing_is_recorded_of_an_unknown_study(ledger: Ledger, storage: StorageSettings) -> None:
+    ledger.searchable.set_patients("1.9", [row("1.9", "Nobody")])
+    ledger.searchable.set_findings("1.9", {"edema"})
+
+    assert patients_of(storage, ["1.9"]) == {}
+    assert [table.name for table in (PATIENTS, FINDINGS) if count(storage, table)] == []
+
+
+def test_a_forgotten_study_leaves_no_patient_in_any_file(tmp_path: Path) -> None:
+    ledger = Ledger(connect(tmp_path / "ledger.sqlite"))
+    ledger.set_study(FIRST, "finished")
+    record(ledger, row(FIRST, "Qzvxwkjp^Anna", patient_id="QZVXWKJP-7"))
+    assert traces(tmp_path)
+
+    ledger.forget(FIRST)
+    ledger.wipe()
+
+    assert traces(tmp_path) == []
+    ledger.close()
+
+
+def test_rows_of_studies_that_are_gone_are_removed(ledger: Ledger, storage: StorageSettings) -> None:
+    record(ledger, row(FIRST, "Adler"), row(SECOND, "Bauer"))
+    ledger.searchable.set_findings(FIRST, {"edema"})
+    sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
+    with sql.begin() as connection:  # as a program that knows no patients forgets a study
+        connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == FIRST))
+    sql.dispose()
+
+    ledger.searchable.forget_strays()
+
+    assert patients_of(storage, [FIRST, SECOND]).keys() == {SECOND}
+    assert count(storage, FINDINGS) == 0
+
+
+def test_twenty_thousand_studies_are_searched_in_a_moment(tmp_path: Path) -> None:
+    ledger, storage = Ledger(connect(tmp_path / "ledger.sqlite")), StorageSettings(directory=tmp_path)
+    ledger.set_study("1.1", "finished")
+    sql = connect(tmp_path / "ledger.sqlite")
+    uids = [f"1.2.{number}" for number in range(20_000)]
+    with sql.begin() as connection:
+        known = [{"uid": uid, "state": "finished", "changed_at": float(place)} for place, uid in enumerate(uids)]
+        connection.execute(sa.insert(STUDIES), known)
+        rows = [
+            row(uid, f"Name{place % 977}^Given{place % 91}", patient_id=f"P{place % 5000}", study_date="20261102")
+            for place, uid in enumerate(uids)
+        ]
+        connection.execute(
+            sa.insert(PATIENTS), [{name: getattr(each, name) for name in each.__slots__} for each in rows]
+        )
+    sql.dispose()
+
+    before = time.process_time()
+    for wanted in (
+        WorklistFilter(),
+        WorklistFilter(text="name976 given6"),
+        WorklistFilter(order="patient"),
+        WorklistFilter(since="20260101", until="20270101"),
+    ):
+        assert worklist(storage, wanted, limit=50).studies
+    assert len(studies_of_patient(storage, "P17", "", limit=20)) == 4
+    spent = time.process_time() - before
+
+    assert spent < 2.0, "0.1 s were measured on two busy cores"
+    ledger.close()
+
+
+def count(storage: StorageSettings, table: sa.Table) -> int:
+    sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
+    with sql.connect() as connection:
+        number = int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+    sql.dispose()
+    return number
+
+
+def traces(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if b"qzvxwkjp" in path.read_bytes().lower()]
