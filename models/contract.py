@@ -400,6 +400,10 @@ class Reader(ABC, Generic[Seen]):
         """Tell the view that a film shows, and how its pixels lie; None if the network cannot."""
         return None
 
+    def middle(self, look: Seen) -> float | None:
+        """Return where the spine lies, by which boxes have sides: 0..1 of the square's width; None if not located."""
+        return None
+
     def ask(
         self,
         look: Seen,

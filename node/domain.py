@@ -257,6 +257,7 @@ class Film:
     analyzed: the square that the network saw, on the stored film; None when the film was not read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
     searched: of what the network did not report; none of a film that was read before the node kept them
+    middle: as in `Framing.about`; None too for a film that was read before the node kept it
     """
 
     source: str
@@ -271,6 +272,7 @@ class Film:
     ratio: CardiothoracicRatio | None = None
     view: FilmView | None = None
     searched: tuple[Searched, ...] = ()
+    middle: float | None = None
 
     def __post_init__(self) -> None:
         if self.is_read and (self.analyzed is None or self.columns is None or self.rows is None):

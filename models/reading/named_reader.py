@@ -150,6 +150,13 @@ class NamedReader(Reader[object]):
                 _require(all(map(_is_share, view.probabilities.values())), "probabilities must lie in 0..1")
         return view
 
+    def middle(self, look: object) -> float | None:
+        """Return where the spine lies."""
+        with _held("middle"):
+            middle = self._reader.middle(look)
+            _require(middle is None or _is_share(middle), "the middle must lie in 0..1")
+        return middle
+
     def report(
         self,
         look: object,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -74,6 +75,10 @@ def open_reader(
     )
 
 
+_SPINE: Final = ReaderPrompt(key="spine", kind=PromptKind.REGION, phrases=("Spine",))
+"""A region of Chest ImaGenome: the network locates it whether a prompt set asks for it or not."""
+
+
 class ChexReader(Reader[Look]):
     """ChEX, opened. May be called from several threads if its engine may.
 
@@ -133,6 +138,15 @@ class ChexReader(Reader[Look]):
         rule = self.manifest.views
         return None if rule is None else read_view(self._engine.view(look.patches)[0], rule)
 
+    def middle(self, look: Look) -> float | None:
+        """Return the center of the spine's best box; None if its score is no higher than the box threshold."""
+        if self.never_learned(_SPINE.phrases[0]):
+            return None
+        regions = self._engine.find(look.patches, self._phrasebook.vectors((_SPINE,)).queries[np.newaxis])
+        boxes, scores = regions.boxes[0, 0], regions.scores[0, 0]
+        best = scores.argmax()
+        return float(boxes[best, 0]) if scores[best] > self.manifest.decisions.box_threshold else None
+
     def check(self, prompts: Iterable[ReaderPrompt]) -> None:
         """Raise ModelError if the manifest or the network does not fit the prompts: a report would not reveal it.
 
@@ -156,6 +170,7 @@ class ChexReader(Reader[Look]):
     def prepare(self, prompts: Sequence[ReaderPrompt]) -> None:
         """Encode the phrases that films are asked with, so that the first film does not wait for them."""
         self._contradictions.prepare(tuple(prompts))
+        self._phrasebook.vectors((_SPINE,))
 
     def never_learned(self, text: str) -> tuple[str, ...]:
         """Return the words of a prompt that the model never learned, each once; none if its vocabulary is open."""

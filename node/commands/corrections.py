@@ -111,7 +111,9 @@ def _framing(film: AnsweredFilm) -> Framing:
     if answer.columns is None or answer.rows is None or answer.analyzed is None:
         raise ValueError("a film that was read has a size and an analyzed square")
     header = parse_header(film.header)
-    return decoding.framing_of(header, columns=answer.columns, rows=answer.rows, analyzed=answer.analyzed)
+    return decoding.framing_of(
+        header, columns=answer.columns, rows=answer.rows, analyzed=answer.analyzed, middle=answer.middle
+    )
 
 
 def _draw(film: AnsweredFilm, path: Path) -> bool:

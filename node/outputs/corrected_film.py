@@ -76,7 +76,9 @@ def sides_of(film: Film, header: Dataset | None) -> SideOf:
     parsed = parse_header(header)
     if film.columns is None or film.rows is None or film.analyzed is None or not decoding.sides_known(parsed):
         return lambda _box: None
-    framing = decoding.framing_of(parsed, columns=film.columns, rows=film.rows, analyzed=film.analyzed)
+    framing = decoding.framing_of(
+        parsed, columns=film.columns, rows=film.rows, analyzed=film.analyzed, middle=film.middle
+    )
     return lambda box: decoding.side_of(box, framing)
 
 

@@ -75,11 +75,11 @@ def film_for_programs(film: Film, *, with_searched: bool = False) -> JsonObject:
 def film_to_json(film: Film) -> JsonObject:
     """Return a film as JSON values, with every key that `film_from_json` needs."""
     searched: list[Json] = [_searched_to_json(place) for place in film.searched]
-    return {**_film_to_json(film, _whole_finding_to_json), "searched": searched}
+    return {**_film_to_json(film, _whole_finding_to_json), "searched": searched, "middle": film.middle}
 
 
 def film_from_json(document: Mapping[str, Json]) -> Film:
-    """Return the film that `film_to_json` wrote, now or before `searched` was kept.
+    """Return the film that `film_to_json` wrote, now or before `searched` and `middle` were kept.
 
     Raises ValueError for any other document.
     """
@@ -90,7 +90,7 @@ def film_from_json(document: Mapping[str, Json]) -> Film:
         "findings": [decode(Finding, {"reader": None, **finding}) for finding in found],  # written if there is one
         "ratio": measured.from_json(document.get("measurements")),
     }
-    return decode(Film, {"searched": [], **content, **made})
+    return decode(Film, {"searched": [], "middle": None, **content, **made})
 
 
 def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) -> JsonObject:

@@ -225,10 +225,10 @@ def sides_known(film_header: FilmHeader) -> bool:
     return _turn(film_header) is not None
 
 
-def framing_of(film_header: FilmHeader, *, columns: int, rows: int, analyzed: Box) -> Framing:
+def framing_of(film_header: FilmHeader, *, columns: int, rows: int, analyzed: Box, middle: float | None) -> Framing:
     """Return the framing of a film that was read before.
 
-    columns, rows: of the stored film; analyzed: the square on the stored film
+    columns, rows: of the stored film; analyzed: the square on the stored film; middle: as in `Framing.about`
     """
     turn = _turn(film_header) or Turn()
     across, down = (rows, columns) if turn.transpose else (columns, rows)
@@ -236,23 +236,23 @@ def framing_of(film_header: FilmHeader, *, columns: int, rows: int, analyzed: Bo
     x, y, width, height = whole.to_unit(analyzed)
     left, top = (x - width / 2) * across, (y - height / 2) * down
     square = Box(left=left, top=top, right=left + width * across, bottom=top + height * down)
-    return Framing(columns=columns, rows=rows, square=square, turn=turn)
+    return Framing(columns=columns, rows=rows, square=square, turn=turn).about(middle)
 
 
 def side_of(box: Box, framing: Framing) -> Side | None:
     """Return on which side of the patient a box lies; only for a film with `sides_known`.
 
-    The box must lie on one side of the middle of the analyzed square, and may cross the middle by 5 % of the square;
-    otherwise None. The patient's right is on the left of an upright film.
+    The box must lie on one side of the patient's middle, and may cross it by 5 % of the square; otherwise None. The
+    patient's right is on the left of an upright film.
     """
     x, _, width, _ = framing.to_unit(box)
-    return side_of_square(x, width)
+    return side_of_square(x, width, middle=framing.middle)
 
 
-def side_of_square(x: float, width: float) -> Side | None:
+def side_of_square(x: float, width: float, *, middle: float) -> Side | None:
     """Return the side of a box in the upright square, from its center and width, 0..1; see `side_of`."""
-    is_right = x + width / 2 <= 0.5 + _SIDE_TOLERANCE
-    is_left = x - width / 2 >= 0.5 - _SIDE_TOLERANCE
+    is_right = x + width / 2 <= middle + _SIDE_TOLERANCE
+    is_left = x - width / 2 >= middle - _SIDE_TOLERANCE
     if is_right == is_left:
         return None
     return Side.RIGHT if is_right else Side.LEFT

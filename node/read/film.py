@@ -133,11 +133,12 @@ def film_of(
             reading,
             prompts,
             source=source,
-            framing=image.framing,
+            framing=image.framing.about(reading.middle),
             model=model,
             sides_known=image.sides_known,
         ),
         ratio=ratio,
         view=view,
         searched=findings.searched(reading),
+        middle=reading.middle,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from node.domain import Box
 from node.errors import InputError
@@ -25,12 +25,18 @@ class Framing:
     columns, rows: size of the stored film
     square: the analyzed square, in pixels of the *upright* film (its sides may differ by the rounding of a resize)
     turn: how the stored film was turned upright
+    middle: where the patient's spine lies, by which boxes have sides; 0..1 of the square's width
     """
 
     columns: int
     rows: int
     square: Box
     turn: Turn = Turn()
+    middle: float = 0.5
+
+    def about(self, middle: float | None) -> Framing:
+        """Return the framing with another middle; None: that of the square."""
+        return self if middle is None else replace(self, middle=middle)
 
     @property
     def analyzed(self) -> Box:

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, cast
 
@@ -26,6 +27,7 @@ from models.contract import (
     ScoredBox,
     Seen,
     Side,
+    SideOf,
     StageDifference,
     Trusted,
     ViewReading,
@@ -52,10 +54,12 @@ class Reading(FilmReading):
 
     ratio: without what the film's header says about it; its objection is what the model says
     view: None if the model has no view head
+    middle: as in `Framing.about`
     """
 
     ratio: CardiothoracicRatio | None = None
     view: ViewReading | None = None
+    middle: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -277,10 +281,13 @@ class _NetworkReader(Generic[Seen]):
             return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        side_of, zone_of = side_of_square if image.sides_known else None, self._zone_of(image, prompts)
         with _raising_node_errors():
             look = self._network.look(image.gray)
-            said = self._network.report(look, prompts.prompts, side_of=side_of, zone_of=zone_of)
+            middle = self._network.middle(look)
+            image = replace(image, framing=image.framing.about(middle))
+            said = self._network.report(
+                look, prompts.prompts, side_of=_side_of(image), zone_of=self._zone_of(image, prompts)
+            )
             view = self._network.view(look)
         placed = _place_all(said, image.framing)
         return Reading(
@@ -289,6 +296,7 @@ class _NetworkReader(Generic[Seen]):
             withheld=placed.withheld,
             ratio=self._ratio(said, image.framing),
             view=view,
+            middle=middle,
         )
 
     def _zone_of(self, film: Radiograph | SeenFilm, prompts: PromptSet) -> ZoneOf:
@@ -342,7 +350,8 @@ class _NetworkReader(Generic[Seen]):
     def see(self, image: Radiograph) -> SeenFilm:
         with for_person(), _raising_node_errors():
             look = self._network.look(image.gray)
-        return SeenFilm(framing=image.framing, sides_known=image.sides_known, look=look, notes=image.notes)
+            framing = image.framing.about(self._network.middle(look))
+        return SeenFilm(framing=framing, sides_known=image.sides_known, look=look, notes=image.notes)
 
     def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions; what a report calls by a name is answered as the report does (`prompt_names`).
@@ -373,10 +382,15 @@ class _NetworkReader(Generic[Seen]):
                 cast("Seen", film.look),
                 asked,
                 reference=prompts.prompts,
-                side_of=side_of_square if film.sides_known else None,
+                side_of=_side_of(film),
                 zone_of=self._zone_of(film, prompts),
             )
         return [_to_film(question, answer, film) for question, answer in zip(questions, answers, strict=True)]
+
+
+def _side_of(film: Radiograph | SeenFilm) -> SideOf | None:
+    """Return the function that says on which side of the patient a box of the square lies; None without known sides."""
+    return partial(side_of_square, middle=film.framing.middle) if film.sides_known else None
 
 
 def _name_of(question: Question, prompts: PromptSet) -> NamedPrompt | None:

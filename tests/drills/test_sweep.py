@@ -222,9 +222,9 @@ def test_what_is_present_unmeasured_is_found(phantom_model: Path) -> None:
 
 
 def test_sides_are_those_of_the_node() -> None:
-    for x, width in np.random.default_rng(0).random((200, 2)):
-        expected = decoding.side_of_square(float(x), float(width))
-        assert side_of(float(x), float(width)) == (None if expected is None else str(expected))
+    for x, width, middle in np.random.default_rng(0).random((200, 3)):
+        expected = decoding.side_of_square(float(x), float(width), middle=float(middle))
+        assert side_of(float(x), float(width), middle=float(middle)) == (None if expected is None else str(expected))
 
 
 def test_a_sweep_of_nothing_has_not_passed() -> None:

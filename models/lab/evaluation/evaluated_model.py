@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -142,7 +142,10 @@ class EvaluatedModel:
         boxes = self.best_boxes(look, self._queries(names, asked))
 
         def read(reader: ChexReader, *, needed: bool) -> FilmReading | None:
-            return reader.report(look, self.questions.prompts, side_of=side_of) if needed else None
+            if not needed:
+                return None
+            by_spine = partial(side_of, middle=reader.middle(look))
+            return reader.report(look, self.questions.prompts, side_of=by_spine)
 
         reading = read(self.reader, needed="report" in tasks)
         located = self._locate(picture) if "detection" in tasks else None
@@ -291,9 +294,13 @@ def open_model(
     return model
 
 
-def side_of(x: float, width: float) -> Side | None:
-    """Return the side of a box as the node does: films of a set are upright, the patient's right is on their left."""
-    is_right, is_left = x + width / 2 <= 0.5 + _ACROSS, x - width / 2 >= 0.5 - _ACROSS
+def side_of(x: float, width: float, *, middle: float | None) -> Side | None:
+    """Return the side of a box as the node does: films of a set are upright, the patient's right is on their left.
+
+    middle: where the spine lies; None if the network did not locate it
+    """
+    spine = 0.5 if middle is None else middle
+    is_right, is_left = x + width / 2 <= spine + _ACROSS, x - width / 2 >= spine - _ACROSS
     return None if is_right == is_left else Side.RIGHT if is_right else Side.LEFT
 
 

@@ -109,7 +109,7 @@ class Sweep:
             objections += corrections.objections(
                 film,
                 self.prompts,
-                lambda box: side_of_box(box, image.framing),
+                lambda box: side_of_box(box, image.framing.about(film.middle)),
                 regions=reading.regions,
                 number=swept.films,
             )
@@ -172,7 +172,12 @@ def by_labeler(film: Film, reading: Reading) -> Iterator[str]:
                 yield f"{sentence.prompt}: {key} is {states[key]}: {sentence.text}"
         own = boxes.get(sentence.prompt)
         named = sides_in(sentence.text.lower())
-        if own is not None and own.boxes and film.analyzed is not None and not named <= _sides_of(own, film.analyzed):
+        if (
+            own is not None
+            and own.boxes
+            and film.analyzed is not None
+            and not named <= _sides_of(own, film.analyzed, film.middle)
+        ):
             yield f"{sentence.prompt}: no box on that side: {sentence.text}"
         for normal in normal_statements(sentence.text):
             for key, region in reading.regions.items():
@@ -185,12 +190,12 @@ def by_labeler(film: Film, reading: Reading) -> Iterator[str]:
                     yield f"{key} holds a finding: {sentence.text}"
 
 
-def _sides_of(finding: Finding, square: Box) -> frozenset[str]:
+def _sides_of(finding: Finding, square: Box, middle: float | None) -> frozenset[str]:
     """Return the sides of the centers of boxes, and those of boxes that the node puts on one side."""
     left, _, right, _ = square.edges
     places = [(found.box.left - left, found.box.right - left) for found in finding.boxes]
     sides = [
-        side_of((start + end) / 2 / (right - left), width)
+        side_of((start + end) / 2 / (right - left), width, middle=middle)
         for start, end in places
         for width in (0.0, (end - start) / (right - left))
     ]

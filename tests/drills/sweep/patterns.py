@@ -120,7 +120,8 @@ def _reaches(finding: Finding, side: str, film: Film) -> bool:
     if film.analyzed is None:
         return False
     left, _, right, _ = film.analyzed.edges
-    middle, slack = (left + right) / 2, _ACROSS * (right - left)
+    middle = left + (0.5 if film.middle is None else film.middle) * (right - left)
+    slack = _ACROSS * (right - left)
     if side == "right":
         return any(found.box.left < middle - slack for found in finding.boxes)
     return any(found.box.right > middle + slack for found in finding.boxes)

@@ -147,6 +147,19 @@ def test_the_side_is_that_of_the_patient_who_faces_the_viewer(
     assert side_of(box, framing) is side
 
 
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize(
+    ("left", "right", "side"),
+    [(0.1, 0.44, Side.RIGHT), (0.1, 0.46, None), (0.36, 0.6, Side.LEFT), (0.34, 0.6, None)],
+)
+def test_the_side_goes_by_the_middle_of_the_patient(turn: Turn, left: float, right: float, side: Side | None) -> None:
+    upright = (900, 1000) if turn.transpose else (1000, 900)
+    framing = Framing(columns=1000, rows=900, square=central(*upright), turn=turn).about(0.4)
+    box = framing.to_image(((left + right) / 2, 0.5, right - left, 0.3))
+
+    assert side_of(box, framing) is side
+
+
 @pytest.mark.parametrize("edges", [(-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 11, 5), (0, 0, 5, 21)])
 def test_a_box_that_leaves_the_film_is_told_its_size(edges: tuple[float, float, float, float]) -> None:
     left, top, right, bottom = edges

@@ -36,8 +36,11 @@ from models.errors import ReaderFault
 from models.reading.named_reader import NamedReader, hash_of
 from node import config
 from node.config import ModelSettings, Settings
-from node.domain import Reason
+from node.dicom import header_reading
+from node.domain import Reason, Side
 from node.errors import InputError
+from node.outputs import report_json
+from node.outputs.corrected_film import sides_of
 from node.read import manifest, model, prompts
 from node.read.film import answer_film
 from tests.paths import REPOSITORY
@@ -132,6 +135,48 @@ def test_what_breaks_the_contract_is_named(reader: Scripted, said: str) -> None:
         reported(reader)
 
     assert "DOE" not in str(caught.value)
+
+
+class Rotated(Scripted):
+    """Locates the spine left of the film's middle, as on a film of a rotated patient."""
+
+    where = 0.38
+
+    def middle(self, look: Look) -> float | None:
+        return self.where
+
+
+def straight(_directory: Path) -> Scripted:
+    return Scripted(effusion(0.8, scored(0.35, 0.7)))
+
+
+def rotated(_directory: Path) -> Scripted:
+    return Rotated(effusion(0.8, scored(0.35, 0.7)))
+
+
+@pytest.mark.parametrize(("opened", "side"), [("straight", None), ("rotated", Side.LEFT)])
+def test_sides_go_by_the_spine_that_a_network_locates(tmp_path: Path, opened: str, side: Side | None) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(films.thumbnail({"PatientOrientation": ["L", "F"]})))
+    reader = model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:{opened}")
+
+    film = answer_film(path, reader, PROMPTS).film
+
+    assert film is not None
+    [found] = [finding for finding in film.findings if finding.boxes]
+    assert (found.side, film.middle) == (side, None if side is None else 0.38)
+    assert report_json.film_from_json(json.loads(json.dumps(report_json.film_to_json(film)))) == film
+    header = header_reading.read_header(path)
+    assert sides_of(film, header)(found.boxes[0].box) == side  # of a box that a reader corrects
+
+
+def test_a_middle_outside_the_film_is_named() -> None:
+    network = Rotated()
+    network.where = 1.2
+    reader = named(network)
+
+    with pytest.raises(ReaderFault, match=r"must lie in 0\.\.1"):
+        reader.middle(GRAY)
 
 
 def test_a_reading_of_another_type_is_named() -> None:
