@@ -10,10 +10,9 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from node.character_sets import visible
 from node.dicom import attributes, header_reading
 from node.domain import Film, FindingState
-from node.errors import Undecodable
+from node.errors import Undecodable, is_of_file
 from node.outputs import review
 from node.store.statistics import FilmRow, FindingRow, Rows
 from node.store.study_facts import StudyFacts
@@ -62,11 +61,17 @@ def _finding_rows(study_uid: str, film: Film) -> Iterator[FindingRow]:
 
 
 def _name(header: Dataset, keyword: str) -> str:
-    return visible(attributes.text(header, keyword)).strip()[:_LONGEST] or _UNKNOWN
+    text = "".join(filter(str.isprintable, attributes.text(header, keyword)))
+    return text.strip()[:_LONGEST] or _UNKNOWN
 
 
 def _header(path: Path) -> Dataset:
+    """Return the header of a film; an empty one if it cannot be read: no round fails for statistics."""
     try:
         return header_reading.read_header(path)
     except Undecodable:
         return Dataset()
+    except OSError as error:
+        if is_of_file(error):
+            return Dataset()
+        raise
