@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -10,10 +11,9 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from node.character_sets import visible
 from node.dicom import attributes, header_reading
 from node.domain import Film, FindingState
-from node.errors import Undecodable
+from node.errors import Undecodable, is_of_file
 from node.outputs import review
 from node.store.statistics import FilmRow, FindingRow, Rows
 from node.store.study_facts import StudyFacts
@@ -42,7 +42,7 @@ def _film_row(study_uid: str, film: Film, header: Dataset, *, received_at: datet
         received_at=received_at.timestamp(),
         day=received_at.astimezone(zone).date().isoformat(),
         scanner=_name(header, "ManufacturerModelName"),
-        station=_name(header, "StationName"),
+        station=_station(_name(header, "StationName")),
         outcome="read" if film.reason is None else str(film.reason),
         has_present=bool(film.in_state(FindingState.PRESENT)),
         has_open=bool(review.open_findings(film)),
@@ -62,11 +62,22 @@ def _finding_rows(study_uid: str, film: Film) -> Iterator[FindingRow]:
 
 
 def _name(header: Dataset, keyword: str) -> str:
-    return visible(attributes.text(header, keyword)).strip()[:_LONGEST] or _UNKNOWN
+    text = "".join(filter(str.isprintable, attributes.text(header, keyword)))
+    return text.strip()[:_LONGEST] or _UNKNOWN
+
+
+def _station(name: str) -> str:
+    """Return a label of a station: no text of a film that may name a place or a person leaves the study's folder."""
+    return _UNKNOWN if name == _UNKNOWN else f"station-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def _header(path: Path) -> Dataset:
+    """Return the header of a film; an empty one if it cannot be read: no round fails for statistics."""
     try:
         return header_reading.read_header(path)
     except Undecodable:
         return Dataset()
+    except OSError as error:
+        if is_of_file(error):
+            return Dataset()
+        raise

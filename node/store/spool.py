@@ -320,7 +320,8 @@ class Spool:
 
         All, if a released correction is new.
         """
-        return [received.instance_of(path) for path in _unread(self._folder(study_uid))]
+        folder = self._folder(study_uid)
+        return [received.instance_of(path) for path in _unread(folder, rounds.marks(folder / "rounds"))]
 
     def has_unread(self, study_uid: str) -> bool:
         """Whether a study holds a file that no finished round covers, or a correction that waits."""
@@ -435,11 +436,10 @@ def _has_unread(folder: Path, *, but: Collection[str] = ()) -> bool:
     but: names of files of objects that do not count
     """
     marks = rounds.marks(folder / "rounds")
-    return bool(_waiting(folder, marks)) or any(path.name not in but for path in _unread(folder))
+    return bool(_waiting(folder, marks)) or any(path.name not in but for path in _unread(folder, marks))
 
 
-def _unread(folder: Path) -> Iterator[Path]:
-    marks = rounds.marks(folder / "rounds")
+def _unread(folder: Path, marks: list[RoundMark]) -> Iterator[Path]:
     said = (_names(folder / "corrections") - _waiting(folder, marks)) | _names(folder / "patients")
     covered = rounds.covered(marks, said=said)
     return (path for path in received.newest(folder / "received") if path.name not in covered)

@@ -22,7 +22,7 @@ class FilmRow:
     """A film that has its answer.
 
     received_at: seconds since the epoch; day: the same as a date of the site, YYYY-MM-DD
-    scanner, station: Manufacturer's Model Name (0008,1090) and Station Name (0008,1010), or "unknown"
+    scanner: Manufacturer's Model Name (0008,1090); station: a label made of Station Name (0008,1010); or "unknown"
     outcome: `read`, or why it was not
     has_present, has_open: whether a finding is present, or waits for a reader
     """

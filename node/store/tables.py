@@ -93,7 +93,7 @@ COUNTED_FINDINGS = sa.Table(
     TABLES,
     sa.Column("study_uid", sa.String(64), primary_key=True),
     sa.Column("film", sa.String(64), primary_key=True),
-    sa.Column("prompt", sa.String(64), primary_key=True),
+    sa.Column("prompt", sa.Text, primary_key=True),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("reader", sa.String(16), nullable=False),
 )

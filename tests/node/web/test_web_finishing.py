@@ -54,11 +54,11 @@ def corrected(seen: Browsed, film: Dataset) -> Page:
     page = seen.open(f"/studies/{film.StudyInstanceUID}")
     page.locator('[data-correct="reject"]').last.click()
     page.locator("form.inline .save").click()
-    expect(page.locator("#version")).to_contain_text("1 correction waits; the report is sent in ")
+    expect(page.locator("#version")).to_contain_text("1 correction waits; the report is sent in ", timeout=SLOW)
     page.locator('[data-correct="reword"]').first.click()
     page.locator("form.inline textarea").fill("Discuss this with the ward.")
     page.locator("form.inline .save").click()
-    expect(page.locator("#version")).to_contain_text("2 corrections wait; the report is sent in ")
+    expect(page.locator("#version")).to_contain_text("2 corrections wait; the report is sent in ", timeout=SLOW)
     return page
 
 
@@ -81,7 +81,7 @@ def test_a_reader_finishes_without_a_mouse(node: Node, seen: Browsed, finish: Ca
     finish(page)
 
     expect(page.locator("#version")).to_contain_text("Written.", timeout=SLOW)
-    expect(page.locator("#frame")).to_be_focused()
+    expect(page.locator("#frame")).to_be_focused(timeout=SLOW)
     node.started.archive.wait_until(lambda: len(node.sent(film)) == 4)
     old, new = (each for each in node.sent(film) if each.Modality == "SR")
     assert predecessor(new) == old.SOPInstanceUID
@@ -104,10 +104,11 @@ def test_a_correction_taken_back_sends_no_report(node: Node, seen: Browsed) -> N
     page = seen.open(f"/studies/{film.StudyInstanceUID}")
     page.locator('[data-correct="reject"]').last.click()
     page.locator("form.inline .save").click()
-    page.get_by_role("button", name="Take back: Rejected").click()
+    page.get_by_role("button", name="Take back: Rejected").click(timeout=SLOW)
 
     status = page.locator("#version")
-    expect(status).to_contain_text("2 corrections wait, and all was taken back: no new report is sent.")
+    said = "2 corrections wait, and all was taken back: no new report is sent."
+    expect(status).to_contain_text(said, timeout=SLOW)
     expect(status.locator("[data-finish]")).to_have_count(0)
 
 
