@@ -51,6 +51,7 @@ KUBERNETES = "1.34"
 # What the chart sets by itself, so that Service, probes and volumes fit.
 OWN = {"listener.host", "listener.port", "http.host", "http.port", "orders.host", "orders.port"}
 OWN |= {"storage.directory", "storage.database_url", "model.directory"}
+OWN |= {"http.show_patient"}  # for one machine alone; a pod is reached from others
 
 # Where the models of an operator's objects are.
 OPERATORS = {

@@ -61,7 +61,7 @@ def browsed(browser: Browser, port: int, *, size: str = "wide") -> Iterator[Brow
     _listen(seen, context)
     try:
         yield seen
-        assert seen.faults == []
+        assert seen.faults == [], seen.faults
     finally:
         context.close()
 
