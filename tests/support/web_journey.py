@@ -41,8 +41,8 @@ _QUALITY: Final = 80
 _BOX: Final = ((0.2, 0.5), (0.45, 0.8))
 _OPACITY: Final = ((106, 262), (241, 425))
 """Corners of a box in pixels of the film."""
-_OBJECTS: Final = 4
-"""The film, the reports on it and on its cardiothoracic ratio, and its presentation state."""
+_OBJECTS: Final = 3
+"""The film, the report on it, and its presentation state."""
 
 _HIDDEN: Final = """() => {
   const frame = document.getElementById("frame").getBoundingClientRect();
@@ -95,6 +95,7 @@ def travel(room: Room, *, size: str) -> Journey:
     """Go the whole way in a window of one size. Raises AssertionError where the pages do not do what they should."""
     journey = Journey(film=films.as_another(dcmread(demo.FILMS[0]), f"journey {size}", study=f"journey {size}"))
     with browsed(room.browser, room.service.http_port, size=size) as seen:
+        seen.page.emulate_media(color_scheme="dark")  # as in a reading room
         _find(room, journey, seen)
         ask(seen.page)
         journey.keep(seen.page, "answers")
