@@ -10,6 +10,7 @@ A broken attribute counts as absent and raises no error. Only a routing rule tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -190,3 +191,9 @@ def _codes(dataset: Dataset, keyword: str) -> tuple[ConceptCode, ...]:
         ConceptCode(attributes.text(item, "CodeValue"), attributes.text(item, "CodingSchemeDesignator"))
         for item in attributes.items(dataset, keyword)
     )
+
+
+def place_in_study(header: Dataset) -> tuple[float, ...]:
+    """Return the numbers of a film's series and of the film in it (PS3.3 C.7.3.1, C.7.6.1); infinity if not known."""
+    numbers = (attributes.number(header, keyword) for keyword in ("SeriesNumber", "InstanceNumber"))
+    return tuple(math.inf if number is None else number for number in numbers)

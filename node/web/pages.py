@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
-from node.dicom import attributes, identity
-from node.dicom.film_header import parse_header
+from node.dicom import identity
+from node.dicom.film_header import parse_header, place_in_study
 from node.domain import About, Film, is_uid
 from node.errors import NodeError
 from node.jobs import answered_film, held_updates
@@ -51,7 +51,6 @@ _PATIENT: Final = {
     "StudyDate": "Study date",
 }
 _MOST_EARLIER: Final = 20
-_PLACE: Final = ("SeriesNumber", "InstanceNumber")
 _OPPOSITE: Final = {"R": "L", "L": "R", "A": "P", "P": "A", "H": "F", "F": "H"}
 
 router = APIRouter(include_in_schema=False)
@@ -197,8 +196,7 @@ def _in_series(films: Iterable[StudyFilm], seen: Sequence[ReceivedFilm]) -> list
 
     def place(own: ReceivedFilm) -> tuple[float, ...]:
         header = header_of(own.instance.path) if len(seen) > 1 else None
-        numbers = (attributes.number(header, keyword) for keyword in _PLACE) if header is not None else ()
-        return tuple(math.inf if number is None else number for number in numbers)
+        return (math.inf, math.inf) if header is None else place_in_study(header)
 
     return sorted(zip(films, seen, strict=True), key=lambda pair: place(pair[1]))
 

@@ -107,7 +107,7 @@ def sent(sending: Sending, film: Path) -> subprocess.CompletedProcess[str]:
 def test_a_film_is_sent_and_its_report_read_back(sent: subprocess.CompletedProcess[str]) -> None:
     assert (sent.returncode, sent.stderr) == (0, "")
     title, head, *lines = sent.stdout.splitlines()
-    assert title.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert title.startswith("AI findings S1 - RESEARCH, NOT FOR DIAGNOSIS")
     assert head.split() == ["finding", "state", "probability", "side", "box:", "left,", "top,", "right,", "bottom"]
     rows = [tuple(re.split(" {2,}", line.strip())) for line in lines]
     assert ("Pleural effusion", "Present", "83 %", "Right", "46, 116, 92, 139") in rows
