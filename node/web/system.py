@@ -154,11 +154,10 @@ def _destination(destination: DestinationSettings, overview: Overview) -> _Desti
         since=None if pause is None else datetime.fromtimestamp(pause.since, UTC),
         reason="" if pause is None else pause.reason,
         taken_at=None if taken is None else datetime.fromtimestamp(taken, UTC),
-        counts={state: overview.deliveries.get((name, state), 0) for state in (*DELIVERY_STATES, _ABANDONED)},
+        counts={
+            state: overview.deliveries.get((name, state), 0) for state in (*DELIVERY_STATES, DeliveryState.ABANDONED)
+        },
     )
-
-
-_ABANDONED: Final = DeliveryState.ABANDONED
 
 
 def _refused(settings: Settings) -> Iterator[_RefusedCaller]:
