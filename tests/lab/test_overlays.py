@@ -51,6 +51,11 @@ def test_gray_values_change_and_stay_in_range(rule: Augmentation) -> None:
     assert 1e-4 < np.abs(shown - FILM / 255).mean() < 0.3
 
 
+def test_inverting_exchanges_black_and_white() -> None:
+    inverted = expose(FILM, replace(PLAIN, invert=1.0), np.random.default_rng(0))
+    np.testing.assert_allclose(inverted, 1 - FILM / 255, atol=1e-6)
+
+
 def test_the_same_draw_gives_the_same_film() -> None:
     rule = replace(PLAIN, gamma=0.4, noise=0.02, jpeg=0.5, letters=1.0, leads=1.0, clips=1.0)
     first, second = (expose(overlay(FILM, rule, rng), rule, rng) for rng in map(np.random.default_rng, (7, 7)))

@@ -28,7 +28,9 @@ def expose(pixels: NDArray[np.uint8], rule: Augmentation, rng: np.random.Generat
 
 
 def _window(gray: FloatArray, rule: Augmentation, rng: np.random.Generator) -> FloatArray:
-    """Change the brightness, then the contrast about the film's mean, then the curve between black and white."""
+    """Exchange black and white, change the brightness, the contrast about the film's mean, and the curve between."""
+    if rule.invert and rng.random() < rule.invert:
+        gray = 1 - gray
     brightness, contrast = 1 + rng.uniform(-1, 1, size=2) * (rule.brightness, rule.contrast)
     gray = gray * np.float32(brightness)
     gray = (gray - gray.mean()) * np.float32(contrast) + gray.mean()

@@ -70,8 +70,9 @@ class Augmentation:
     its width
     scale, shift, rotate: applied afterwards, at most; shift as a share of the side, rotate in degrees
     brightness, contrast: factors within 1 +- this; gamma: the logarithm of the exponent at most
-    equalize, blur, coarse, jpeg: how often the contrast is equalized locally, the film blurred (sigma in pixels at
-    most), its resolution reduced, or the film stored as JPEG; noise: its deviation at most, of gray values 0..1
+    invert, equalize, blur, coarse, jpeg: how often black and white are exchanged, the contrast is equalized locally, the
+    film blurred (sigma in pixels at most), its resolution reduced, or the film stored as JPEG; noise: its deviation at
+    most, of gray values 0..1
     leads, clips, margin, letters: how often they are drawn onto the film, see `overlays`
     visibility: a box is removed if a smaller share of it than this stays visible
     exchange_sides: a mirrored film has its sides exchanged in words and regions; the published training leaves them
@@ -87,6 +88,7 @@ class Augmentation:
     brightness: float = 0.0
     contrast: float = 0.0
     gamma: float = 0.0
+    invert: float = 0.0
     equalize: float = 0.0
     blur: float = 0.0
     blur_sigma: float = 1.0
@@ -104,7 +106,7 @@ class Augmentation:
     def __post_init__(self) -> None:
         require(
             self,
-            share="flip shift brightness contrast equalize blur coarse noise jpeg leads clips margin letters "
+            share="flip shift brightness contrast invert equalize blur coarse noise jpeg leads clips margin letters "
             "visibility",
             not_negative="gamma",
             above_zero="blur_sigma",
