@@ -70,9 +70,9 @@ class Augmentation:
     its width
     scale, shift, rotate: applied afterwards, at most; shift as a share of the side, rotate in degrees
     brightness, contrast: factors within 1 +- this; gamma: the logarithm of the exponent at most
-    invert, equalize, blur, coarse, jpeg: how often black and white are exchanged, the contrast is equalized locally, the
-    film blurred (sigma in pixels at most), its resolution reduced, or the film stored as JPEG; noise: its deviation at
-    most, of gray values 0..1
+    invert, equalize, blur, coarse, jpeg: how often black and white are exchanged, the contrast is equalized locally,
+    the film blurred (sigma in pixels at most), its resolution reduced, or the film stored as JPEG; noise: its deviation
+    at most, of gray values 0..1
     leads, clips, margin, letters: how often they are drawn onto the film, see `overlays`
     visibility: a box is removed if a smaller share of it than this stays visible
     exchange_sides: a mirrored film has its sides exchanged in words and regions; the published training leaves them
