@@ -138,11 +138,11 @@ def render(content: Status, *, zone: ZoneInfo) -> str:
     lines = [f"ready: {'yes' if content['ready'] else 'no'}"]
     lines += [f"studies {state}: {count}" for state, count in content["studies"].items()]
     if content["not_delivered"]:
-        lines.append(f"studies of these that are finished, and nothing of them delivered: {content['not_delivered']}")
+        lines.append(f"studies of these that are finished, with nothing delivered: {content['not_delivered']}")
     for study_uid, waiting in content["corrections"].items():
         lines.append(
-            f"corrections of {study_uid}: {waiting['waiting']} wait, {waiting['changes']} of them change the report; "
-            f"they leave at {waiting['leave_at']}, or when their reader finishes"
+            f"corrections that wait, of {study_uid}: {waiting['waiting']}, of which {waiting['changes']} would change "
+            f"the report; they leave at {waiting['leave_at']}, or when their reader finishes"
         )
     for name, is_ready in content["processes"].items():
         answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else "not ready"
