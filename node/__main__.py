@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import sys
-import webbrowser
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -359,6 +358,8 @@ def _stay(address: str, *, is_opened: bool) -> None:
     """Name the page of a study, and keep the node that serves it until Ctrl-C."""
     print(f"look at the film and ask about it: {address}\nCtrl-C ends it", flush=True)
     if is_opened:
+        import webbrowser
+
         webbrowser.open(address)
     with suppress(KeyboardInterrupt):
         Event().wait()

@@ -58,13 +58,13 @@ class Obstacle(StrEnum):
 OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.NOT_READ: "one of the films was not read",
     Obstacle.OTHER_MODEL: "the films are not known to be read by one model",
-    Obstacle.OTHER_PROMPTS: "the films were read with different prompt sets",
+    Obstacle.OTHER_PROMPTS: "the films were read for different lists of findings",
     Obstacle.DOUBTFUL: "one of the films has a note that it may have been read wrongly",
     Obstacle.VIEW_UNKNOWN: "it is not known whether each film is AP or PA",
     Obstacle.OTHER_VIEW: "one film is AP and the other PA",
-    Obstacle.UNMEASURED: "the model states no error of change",
-    Obstacle.OTHER_POPULATION: "the model's error of change was not measured on such films",
-    Obstacle.NOT_ASKED: "only one of the films was asked for it",
+    Obstacle.UNMEASURED: "nobody measured how far its answers differ between films without a change",
+    Obstacle.OTHER_POPULATION: "nobody measured on such films how far its answers differ without a change",
+    Obstacle.NOT_ASKED: "only one of the films was read for it",
     Obstacle.UNCALIBRATED: "the threshold was not measured on such films",
     Obstacle.NEAR: "the probability changed by less than the model's error",
     Obstacle.NO_ZONE: "the boxes lie across the known zones or outside them",
@@ -232,7 +232,7 @@ def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     if obstacle is not None:
         missing = f" {be} not reported, and" if finding.state is FindingState.ABSENT else ""
         return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
-    review = f" Please review: {wording.MARKS[finding.state]}." if finding.state in wording.MARKS else ""
+    review = " To be reviewed." if finding.state in wording.MARKS else ""
     texts = {
         Change.NEW: f"{sided} {be} reported, and {was} not reported on the earlier film.",
         Change.GONE: f"{sided} {be} not reported any more, and may have been missed.",

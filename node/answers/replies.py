@@ -25,10 +25,10 @@ from node.read.findings import ZONES, zone_of
 
 _Boxes = tuple[FindingBox, ...]
 
-_WHOLE_FILM: Final = "This program does not judge a whole film; it reports the findings that it was asked for."
+_WHOLE_FILM: Final = "This program does not judge a whole film; it reports only the findings on its list."
 _JUDGES: Final = "This program does not judge whether anything is as it should be."
 _NETWORK: Final = "The report does not answer this, so the network is asked."
-_WIDER: Final = "The closest prompted finding is stated here, and the network is asked in your own words."
+_WIDER: Final = "The closest finding on the list is stated here, and the network is asked in your own words."
 _NOTHING: Final = (
     "Ask whether a finding is on the film, where it lies, what lies in a region or in a box that you draw, for a list "
     "of the findings, or for a summary."
@@ -183,7 +183,7 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
     found = [(finding, *_placed_in(finding, finding.boxes, query.regions)) for finding in _by_urgency(film)]
     yield from _inside(found, place=_regions(query.regions))
     if any(not _tells_side(box) for _, boxes, _ in found for box in boxes):
-        yield _Said(text="The film does not tell its sides; left and right are as on an upright film.")
+        yield _Said(text="The film does not tell which side is which; left and right are as on an upright film.")
     for sentence in film.sentences:
         if sentence.prompt in query.regions and _may_be_quoted(sentence, film):
             yield _Said(text=f"The report says: {sentence.text.strip()}")
@@ -232,7 +232,7 @@ def _asked_for(query: Query, film: Film) -> Iterator[tuple[str, Finding | None]]
 def _unasked(key: str) -> _Said:
     name = key.replace("_", " ").capitalize()
     return _Said(
-        text=f"{name} {'are' if is_plural(name) else 'is'} not among the findings that the film was asked for."
+        text=f"{name} {'are' if is_plural(name) else 'is'} not on the list of findings that this film was read for."
     )
 
 
@@ -317,7 +317,7 @@ def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
         if evidence is None or evidence.site is None:
             yield f"{name} lies {_ACROSS}."
             continue
-        zone = wording.uncapitalized(wording.sided(evidence.site.meaning, evidence.side))
+        zone = wording.place_name(evidence.site, evidence.side)
         yield f"{name} lies in the {zone} and covers {wording.percent(evidence.extent)} of it."
 
 

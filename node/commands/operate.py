@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypedDict
+from typing import Final, TypedDict
 from zoneinfo import ZoneInfo
 
 from node.config import Settings
@@ -18,6 +18,9 @@ from node.net import callers
 from node.orders.store import OrderStore
 from node.store import database, received
 from node.store.ledger import open_ledger
+
+_PATIENCE_SECONDS: Final = 0.5
+"""How long a process of this machine may take to answer: it takes a millisecond, and less than this under load."""
 
 
 class Status(TypedDict):
@@ -41,7 +44,7 @@ class Status(TypedDict):
 def status(settings: Settings) -> Status:
     """Return the state of a node (design §8)."""
     with open_ledger(settings.storage) as ledger:
-        running = processes.states(settings.storage, settings.http)
+        running = processes.states(settings.storage, settings.http, patience_seconds=_PATIENCE_SECONDS)
         studies, pauses, counts = ledger.study_counts(), ledger.pauses(), ledger.delivery_counts()
         parked, undelivered = [asdict(work) for work in ledger.parked()], ledger.undelivered_count()
         corrections = _corrections(settings)
@@ -138,14 +141,15 @@ def render(content: Status, *, zone: ZoneInfo) -> str:
     lines = [f"ready: {'yes' if content['ready'] else 'no'}"]
     lines += [f"studies {state}: {count}" for state, count in content["studies"].items()]
     if content["not_delivered"]:
-        lines.append(f"studies of these that are finished, and nothing of them delivered: {content['not_delivered']}")
+        lines.append(f"studies of these that are finished, with nothing delivered: {content['not_delivered']}")
     for study_uid, waiting in content["corrections"].items():
         lines.append(
-            f"corrections of {study_uid}: {waiting['waiting']} wait, {waiting['changes']} of them change the report; "
-            f"they leave at {waiting['leave_at']}, or when their reader finishes"
+            f"corrections that wait, of {study_uid}: {waiting['waiting']}, of which {waiting['changes']} would change "
+            f"the report; they leave at {waiting['leave_at']}, or when their reader finishes"
         )
+    not_ready = f"not ready, or no answer in {_PATIENCE_SECONDS} s"
     for name, is_ready in content["processes"].items():
-        answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else "not ready"
+        answer = "not asked, it runs on another machine" if is_ready is None else "ready" if is_ready else not_ready
         lines.append(f"process {name}: {answer}")
     for name, counts in content["deliveries"].items():
         told = ", ".join(f"{state} {counts[state]}" for state in DELIVERY_STATES)

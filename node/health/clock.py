@@ -16,14 +16,21 @@ _STEP: Final = timedelta(seconds=60)
 """A time service may set a clock back by this much without harm."""
 
 
-def check_clock(settings: Settings, *, now: datetime | None = None) -> Iterator[Check]:
-    """Compare the clock with times in its past: the newest received film and the program's own files; name the zone."""
+def check_clock(
+    settings: Settings, *, now: datetime | None = None, last_change: datetime | None = None
+) -> Iterator[Check]:
+    """Compare the clock with times in its past: the newest received film and the program's own files; name the zone.
+
+    last_change: when a study changed last, if the database has said so; no film is looked at then
+    """
     now = now or datetime.now(UTC)
     zone = settings.site.zone
     local = f"{now.astimezone(zone):%Y-%m-%d %H:%M:%S} {settings.site.timezone}"
     program = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
-    film = received.newest_arrival(settings.storage.directory / "studies")
-    for what, moment in (("the newest film was received", film), ("the program was installed", program)):
+    work = ("a study changed", last_change)
+    if last_change is None:
+        work = ("the newest film was received", received.newest_arrival(settings.storage.directory / "studies"))
+    for what, moment in (work, ("the program was installed", program)):
         if moment is not None and now < moment - _STEP:
             yield fault(
                 _NAME,

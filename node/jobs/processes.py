@@ -24,7 +24,7 @@ from typing import Final
 from node.config import StorageSettings
 from node.domain import JsonObject
 from node.errors import InputError
-from node.net import callers, tls
+from node.net import callers
 from node.settings.http import HttpSettings
 from node.store import files
 
@@ -210,18 +210,20 @@ def _started(pid: int) -> int | None:
     return int(fields[19])
 
 
-def states(storage: StorageSettings, http: HttpSettings) -> list[ProcessState]:
-    """Ask every process that has published its file; a process that does not answer is not ready."""
+def states(
+    storage: StorageSettings, http: HttpSettings, *, patience_seconds: float = _PATIENCE_SECONDS
+) -> list[ProcessState]:
+    """Ask every process that has published its file; a process that does not answer in time is not ready."""
     return [
-        _state(content, http)
+        _state(content, http, patience_seconds)
         for path in sorted(storage.directory.glob("running*.json"))
         if (content := files.read_json(path)) is not None
     ]
 
 
-def _state(content: JsonObject, http: HttpSettings) -> ProcessState:
+def _state(content: JsonObject, http: HttpSettings, patience_seconds: float) -> ProcessState:
     is_here = content.get("machine", socket.gethostname()) == socket.gethostname()
-    status = _ready_status(content, http) if is_here else None
+    status = _ready_status(content, http, patience_seconds) if is_here else None
     return ProcessState(
         executor=str(content.get("executor", "node")),
         ready=status == _READY if is_here else None,
@@ -230,15 +232,18 @@ def _state(content: JsonObject, http: HttpSettings) -> ProcessState:
     )
 
 
-def _ready_status(content: JsonObject, http: HttpSettings) -> int | None:
+def _ready_status(content: JsonObject, http: HttpSettings, patience_seconds: float) -> int | None:
     """Return the HTTP status of `/ready`; None when there is no answer."""
     host = f"[{http.host}]" if ":" in http.host else http.host
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]  # no proxy of the environment
+    if http.tls is not None:
+        from node.net import tls  # takes a tenth of a second, which `node status` saves
+
+        handlers.append(urllib.request.HTTPSHandler(context=tls.unverified_context()))  # it names the node, not `host`
     scheme = "http" if http.tls is None else "https"
-    direct = urllib.request.build_opener(  # no proxy of the environment; the certificate names the node, not `host`
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls.unverified_context())
-    )
+    direct = urllib.request.build_opener(*handlers)
     try:
-        with direct.open(f"{scheme}://{host}:{content['http_port']}/ready", timeout=_PATIENCE_SECONDS) as answer:
+        with direct.open(f"{scheme}://{host}:{content['http_port']}/ready", timeout=patience_seconds) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -77,14 +77,14 @@ def sentence(asked: AskedQuestion) -> str | None:
 def lines(asked: AskedQuestion, film: Film) -> list[str]:
     """Return question and answer, one text a line."""
     about = sentence(asked)
-    said = () if about is None else (f"The network says: {about}",)
+    said = () if about is None else (f"In words: {about}",)
     return [f"{question(asked)}.", f"Answer: {_state(asked)}", *said, *wording.cautions(film), _LIMITS]
 
 
 def _state(asked: AskedQuestion) -> str:
     answer = asked.answer
     if answer.state is None:
-        return _REGION if answer.boxes else "The network locates nothing that it was asked for."
+        return _REGION if answer.boxes else "The network points to no place for what it was asked."
     what = f"{_BOX_ALONE}: " if answer.question.prompt is None else ""
     if answer.left_out:
         return f"{what}{wording.NEVER}."

@@ -98,7 +98,7 @@ def objection(
     finding = next((found for found in now.findings if found.prompt == new.prompt), None)
     original = next((found for found in film.findings if found.prompt == new.prompt), None)
     if finding is None or original is None:
-        return "the film was not asked for this finding; choose one of its findings"
+        return "the film was not read for this finding; choose one of its findings"
     if new.kind is CorrectionKind.ACCEPT and not (finding.boxes or original.boxes):
         return "the network gives no box for this finding; add one"
     if new.kind is CorrectionKind.MOVE and all(found.tracking_uid != new.tracking_uid for found in finding.boxes):

@@ -42,7 +42,7 @@ def _film_row(study_uid: str, film: Film, header: Dataset, *, received_at: datet
         received_at=received_at.timestamp(),
         day=received_at.astimezone(zone).date().isoformat(),
         scanner=_name(header, "ManufacturerModelName"),
-        station=_station(_name(header, "StationName")),
+        station=station_label(_name(header, "StationName")),
         outcome="read" if film.reason is None else str(film.reason),
         has_present=bool(film.in_state(FindingState.PRESENT)),
         has_open=bool(review.open_findings(film)),
@@ -66,7 +66,7 @@ def _name(header: Dataset, keyword: str) -> str:
     return text.strip()[:_LONGEST] or _UNKNOWN
 
 
-def _station(name: str) -> str:
+def station_label(name: str) -> str:
     """Return a label of a station: no text of a film that may name a place or a person leaves the study's folder."""
     return _UNKNOWN if name == _UNKNOWN else f"station-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 

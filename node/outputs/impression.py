@@ -121,7 +121,7 @@ def _not_calibrated(film: Film) -> Iterator[str]:
     """Yield the line that names what is to be reviewed because no threshold was measured, and what measures one."""
     if findings := by_urgency(film.in_state(FindingState.UNCALIBRATED)):
         names = wording.joined([wording.uncapitalized(wording.name_of(finding)) for finding in findings])
-        yield f"Not calibrated here: {names}. The command models.calibrate measures thresholds."
+        yield f"Not calibrated on such films, so only for review: {names}."
 
 
 def _phrase(finding: Finding) -> str:

@@ -81,10 +81,10 @@ def lines(ratio: CardiothoracicRatio) -> Iterator[str]:
     """Yield what there is to say of a ratio, the number first."""
     yield f"{NAME}: {value(ratio)}, {comparison(ratio)}"
     heart, thorax = (_width(ratio, line) for line in (ratio.heart, ratio.thorax))
-    yield f"Width of the heart {heart}, inner width of the thorax {thorax}, of the network's own boxes of regions."
+    yield f"Width of the heart {heart}, inner width of the thorax {thorax}, between the edges of the network's boxes."
     if ratio.error is not None:
         yield _error(ratio.error)
-    yield "The number raises no finding and changes none."
+    yield "The ratio by itself raises no finding and changes none."
 
 
 def wide_heart(film: Film) -> str | None:
@@ -155,14 +155,14 @@ def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> str:
 def _error(error: MeasuredError) -> str:
     never = " It was never measured on films of people." if error.measured_on == _PHANTOMS else ""
     return (
-        f"On {_where(error)} the ratio was off by {error.mean_absolute:.3f} in the mean, 95 % limits of agreement "
+        f"On {_where(error)} the ratio was off by {error.mean_absolute:.3f} on average, 95 % limits of agreement "
         f"{error.lower:+.2f} to {error.upper:+.2f}.{never}"
     )
 
 
 def _error_in_short(error: MeasuredError) -> str:
     never = ", never measured on films of people" if error.measured_on == _PHANTOMS else ""
-    return f"off by {error.mean_absolute:.3f} in the mean on {_where(error)}{never}"
+    return f"off by {error.mean_absolute:.3f} on average on {_where(error)}{never}"
 
 
 def _where(error: MeasuredError) -> str:

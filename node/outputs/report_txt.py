@@ -51,7 +51,7 @@ def details(film: Film, measurements: Iterable[str]) -> Iterator[str]:
         yield "Sentences (unreviewed):"
     for number, sentence in enumerate(film.sentences, 1):
         boxes = "; ".join(_edges(scored.box) for scored in sentence.boxes) or "no box"
-        yield f"  [{number}] {short_text(wording.spoken(sentence), 2000)} @ {boxes}"
+        yield f"  [{number}] {short_text(wording.spoken(sentence), 2000)} ({boxes})"
 
 
 def _finding(finding: Finding) -> Iterator[str]:

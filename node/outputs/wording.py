@@ -14,6 +14,7 @@ from node.dicom import identity
 from node.domain import (
     Assessment,
     Box,
+    Code,
     Evidence,
     Film,
     Finding,
@@ -108,9 +109,9 @@ MARKS: Mapping[FindingState, str] = {
 
 CONTRADICTIONS: Mapping[str, str] = {
     "film_normal": "The network also calls the whole film normal.",
-    "box_denied": "Asked about its best box alone, the network does not find it there.",
-    "other_side": "Asked about the side of its box, the network finds it on the other side.",
-    "sentence_denies": "The sentence that the network wrote for it denies it.",
+    "box_denied": "Asked again about its marked area alone, the network does not find it there.",
+    "other_side": "Asked again about each side, the network finds it on the other side.",
+    "sentence_denies": "The network's own sentence says that it is not there.",
 }
 """What the network itself says against a finding that is reported, by its short name in `Finding.contradiction`."""
 
@@ -237,7 +238,12 @@ def zone_of(evidence: Evidence | None) -> str | None:
     """Return where a finding or box lies: "right lower zone of lung, 34 % of it"; None if no zone is known."""
     if evidence is None or evidence.site is None:
         return None
-    return f"{uncapitalized(sided(short_text(evidence.site.meaning), evidence.side))}, {percent(evidence.extent)} of it"
+    return f"{place_name(evidence.site, evidence.side)}, {percent(evidence.extent)} of it"
+
+
+def place_name(site: Code, side: Side | None) -> str:
+    """Return a part of the body inside a sentence: "left apex of lung", also where its code means "Apex of Lung"."""
+    return " ".join(map(uncapitalized, sided(short_text(site.meaning), side).split()))
 
 
 def uncapitalized(text: str) -> str:
@@ -312,8 +318,8 @@ def spoken(sentence: GroundedSentence) -> str:
 def said(sentence: GroundedSentence) -> str:
     """Return a sentence; it says so if a rule or a reader made it, or the network without a measured threshold."""
     made = {
-        "network_uncalibrated": " (by the network, not calibrated here)",
-        "rule": " (made by rule)",
+        "network_uncalibrated": " (written by the network, not calibrated on such films)",
+        "rule": " (standard wording, not written by the network)",
         "reader": f" ({READER[Assessment.REWORDED]})",
     }
     return f"{sentence.text.strip()}{made.get(sentence.by, '')}"

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql.dml import Insert as PostgresInsert
-from sqlalchemy.dialects.sqlite.dml import Insert as SqliteInsert
 
 from node import log
 from node.config import StorageSettings
 from node.errors import InputError, NodeError, Stopped
 from node.store import files
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects.postgresql.dml import Insert as PostgresInsert
+    from sqlalchemy.dialects.sqlite.dml import Insert as SqliteInsert
 
 Database: TypeAlias = sa.Engine
 
@@ -355,8 +356,13 @@ def _open_server(url: str) -> Database:
 
 
 def _insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> PostgresInsert | SqliteInsert:
-    insert = postgresql.insert if is_server(connection) else sqlite.insert
-    return insert(table).values(**row)
+    if is_server(connection):
+        from sqlalchemy.dialects import postgresql  # takes a tenth of a second, which a node with SQLite saves
+
+        return postgresql.insert(table).values(**row)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table).values(**row)
 
 
 def _open_schema(connection: sa.Connection) -> None:

@@ -77,6 +77,7 @@ class Overview:
     """What the tables hold of all studies and deliveries.
 
     studies: number by state; deliveries: number by destination and state; oldest: when the oldest open study changed
+    last_change: when any study changed last
     pauses, taken: of destinations, as in `pauses`
     """
 
@@ -85,6 +86,7 @@ class Overview:
     pauses: Mapping[str, Pause] = field(default_factory=dict)
     taken: Mapping[str, float] = field(default_factory=dict)
     oldest: datetime | None = None
+    last_change: datetime | None = None
 
     @property
     def parked(self) -> int:
@@ -106,12 +108,14 @@ def overview(storage: StorageSettings) -> Overview:
         deliveries = connection.execute(sa.select(*pair, sa.func.count()).group_by(*pair))
         is_open = STUDIES.c.state.in_(("receiving", "reading"))
         oldest = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(is_open)).scalar()
+        last_change = connection.execute(sa.select(sa.func.max(STUDIES.c.changed_at))).scalar()
         return Overview(
             studies={state: count for state, count in studies},
             deliveries={(name, state): count for name, state, count in deliveries},
             pauses=pauses(connection),
             taken=last_taken(connection),
             oldest=None if oldest is None else moment(oldest),
+            last_change=None if last_change is None else moment(last_change),
         )
 
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from node.config import StorageSettings
 from node.store.database import Database
 from node.store.lookup import reading
-from node.store.tables import COUNTED_FILMS, COUNTED_FINDINGS, DELIVERIES, STUDIES, TAKEN
+from node.store.tables import COUNTED_FILMS, COUNTED_FINDINGS, DELIVERIES, PATIENTS, STUDIES, TAKEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +166,13 @@ def counts(storage: StorageSettings, *, first: str, last: str) -> Counts:
             ),
             turnarounds=tuple(_turnarounds(connection, is_wanted)),
         )
+
+
+def station_names(storage: StorageSettings) -> list[str]:
+    """Look up the Station Names of the newest film of each study. Raises NodeError when the database cannot be read."""
+    query = sa.select(PATIENTS.c.station).where(PATIENTS.c.station != "").distinct()
+    with reading(storage) as connection:
+        return [] if connection is None else list(connection.execute(query).scalars())
 
 
 def _number(column: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:

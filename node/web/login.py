@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.templating import Jinja2Templates
 
-from node import log
+from node import command_for, log
 from node.web.access import LOGIN, LOGOUT, Access
 from node.web.origins import is_local_path
 from node.web.sign_in import Busy, SignIn
@@ -45,7 +45,7 @@ class _Login:
         target = _target(request.query_params.get("next", ""))
         if self._access.session_of(request) is not None:
             return RedirectResponse(target, status_code=303)
-        return _form(request, target=target)
+        return self._form(request, target=target)
 
     async def sign_in(self, request: Request) -> Response:
         """Begin a session."""
@@ -58,10 +58,10 @@ class _Login:
         except Busy as busy:
             log.get().warning("session.refused", user=known, host=host, reason="busy")
             message = f"Too many attempts. Try again in {busy.seconds} s."
-            return _form(request, target=target, message=message, status=429, retry_after=busy.seconds)
+            return self._form(request, target=target, message=message, status=429, retry_after=busy.seconds)
         if credential is None:
             log.get().warning("session.refused", user=known, host=host, reason="password")
-            return _form(request, target=target, message=_WRONG, status=401)
+            return self._form(request, target=target, message=_WRONG, status=401)
         log.get().info("session.begun", user=user, host=host)
         answer = RedirectResponse(target, status_code=303)
         self._access.set_cookie(answer, self._access.sessions.begin(user, credential=credential), request=request)
@@ -79,6 +79,14 @@ class _Login:
         )
         return answer
 
+    def _form(
+        self, request: Request, *, target: str, message: str = "", status: int = 200, retry_after: int | None = None
+    ) -> Response:
+        headers = None if retry_after is None else {"retry-after": str(retry_after)}
+        command = f"{command_for('node')} password FILE USER" if self._sign_in.has_no_user else ""
+        content = {"target": target, "message": message, "command": command}
+        return _PAGES.TemplateResponse(request, "login.html", content, status_code=status, headers=headers)
+
 
 async def _fields(request: Request) -> dict[str, str]:
     """Read a short form. Raises HTTPException for a long one, or for anything else."""
@@ -91,14 +99,6 @@ async def _fields(request: Request) -> dict[str, str]:
         return dict(parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
     except ValueError as error:
         raise HTTPException(400) from error
-
-
-def _form(
-    request: Request, *, target: str, message: str = "", status: int = 200, retry_after: int | None = None
-) -> Response:
-    headers = None if retry_after is None else {"retry-after": str(retry_after)}
-    content = {"target": target, "message": message}
-    return _PAGES.TemplateResponse(request, "login.html", content, status_code=status, headers=headers)
 
 
 def _target(path: str) -> str:

@@ -64,6 +64,11 @@ class PasswordFile:
         self._entries: Mapping[str, Entry] = {}
         self._read()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody can sign in: the file has no user, or cannot be read."""
+        return not self._known()
+
     def credential(self, user: str) -> str | None:
         """Return a text that changes when the user's password does; None for an unknown user."""
         found = self._known().get(user)

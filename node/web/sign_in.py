@@ -43,6 +43,11 @@ class SignIn:
         self._secret = secrets.token_bytes(32)
         self._remembered: OrderedDict[bytes, None] = OrderedDict()
 
+    @property
+    def has_no_user(self) -> bool:
+        """Whether nobody can sign in."""
+        return self._users.is_empty
+
     def credential(self, user: str) -> str | None:
         """Return a text that changes when the user's password does; None for an unknown user."""
         return self._users.credential(user)

@@ -7,7 +7,7 @@ import io
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime, timedelta
 from typing import Final, Literal
 
@@ -17,9 +17,11 @@ from starlette.responses import Response
 
 from node.domain import Assessment, FindingState
 from node.errors import NodeError
-from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counts
+from node.outputs.counted import station_label
+from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counts, station_names
 from node.web import pages
 from node.web.parts import Parts, WebParts
+from node.web.patients import sees_patients
 
 Group = Literal["day", "scanner", "station"]
 
@@ -80,7 +82,7 @@ def show_statistics(parts: Parts, request: Request) -> Response:
     """Show the statistics of some days; without any in the query of the last 30."""
     period = _period(request, today=_today(parts))
     try:
-        found = _counted(parts, period)
+        found = _counted(parts, request, period)
     except NodeError as error:
         return pages.refuse(parts, request, 503, str(error))
     about = {
@@ -101,7 +103,7 @@ def download_statistics(parts: Parts, request: Request) -> Response:
     if period.refused:
         return pages.refuse(parts, request, 422, period.refused, back="/statistics")
     try:
-        found = _counted(parts, period)
+        found = _counted(parts, request, period)
     except NodeError as error:
         return pages.refuse(parts, request, 503, str(error))
     name = f"statistics-{period.first}-{period.last}.csv"
@@ -190,8 +192,18 @@ def _outcomes(films: Iterable[FilmCount]) -> Counter[str]:
     return counter
 
 
-def _counted(parts: WebParts, period: Period) -> Counts:
-    return counts(parts.settings.storage, first=period.first.isoformat(), last=period.last.isoformat())
+def _counted(parts: WebParts, request: Request, period: Period) -> Counts:
+    """Count the films of a period; who may see patients sees the names of stations, which may name a person."""
+    storage = parts.settings.storage
+    found = counts(storage, first=period.first.isoformat(), last=period.last.isoformat())
+    if not sees_patients(request, parts.settings.http):
+        return found
+    names = {station_label(name): name for name in station_names(storage)}
+    return replace(
+        found,
+        films=tuple(replace(count, station=names.get(count.station, count.station)) for count in found.films),
+        turnarounds=tuple(replace(each, station=names.get(each.station, each.station)) for each in found.turnarounds),
+    )
 
 
 def _today(parts: WebParts) -> date:

@@ -96,7 +96,7 @@ def show_system(parts: Parts, request: Request) -> Response:
         "delivery_states": DELIVERY_STATES,
         "nothing_is_sent": config.NOTHING_IS_SENT,
         "refused": list(_refused(settings)),
-        "checks": _checks(settings),
+        "checks": _checks(settings, overview),
         "studies": {state: overview.studies.get(state, 0) for state in STUDY_STATES},
         "oldest": overview.oldest,
         "orders": OrderStore(settings.storage.directory).counts(),
@@ -173,12 +173,12 @@ def _refused(settings: Settings) -> Iterator[_RefusedCaller]:
         )
 
 
-def _checks(settings: Settings) -> tuple[Check, ...]:
+def _checks(settings: Settings, overview: lookup.Overview) -> tuple[Check, ...]:
     """Look at disk, certificates and clock as `doctor` does."""
     return (
         *run_check("storage", lambda: (check_room(settings.storage),)),
         *run_check("certificates", lambda: check_certificates(settings)),
-        *run_check("clock", lambda: check_clock(settings)),
+        *run_check("clock", lambda: check_clock(settings, last_change=overview.last_change)),
     )
 
 

@@ -37,21 +37,21 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
 _OTHER_KINDS: Final[Mapping[str, str]] = {MESSAGE_KIND: "HL7 message", rejection.KIND: "rejection note"}
 """The kinds of outputs that no writer of `outputs.kinds` writes."""
 WITHHELD: Final[Mapping[str, str]] = {
-    "not_measured": "is about a finding that the model leaves out, the whole film, or no finding that is reported",
+    "not_measured": "is about the whole film, a finding that this model does not assess, or one that is not reported",
     "not_named": "does not name its finding or region",
-    "denied": "denies a finding that is reported",
+    "denied": "says that a reported finding is absent",
     "asserted": "asserts what was not found",
     "contradicts": "contradicts what is reported of another finding",
     "wrong_side": "names another side than the boxes",
     "wrong_zone": "names a zone in which its finding has no box",
-    "side_unknown": "names a side, and the film does not tell its sides",
+    "side_unknown": "names a side, and the film does not tell which side is which",
     "earlier_film": "speaks of an earlier film, which the network never saw",
     "normal_with_finding": "calls a region normal in which a finding lies",
     "says_nothing": "names neither a finding nor the state of a region",
     "unreadable": "repeats itself, breaks off, or is no text",
-    "denial": "denies something or calls it normal, which the network may have missed",
-    "severity": "says how much, how large or how bad, which nothing measured",
-    "corrected": "says otherwise than a reader, who corrected a finding",
+    "denial": "calls something absent or normal, which the network may have missed",
+    "severity": "says how much, how large or how severe, which was not measured",
+    "corrected": "disagrees with a reader, who corrected a finding",
 }
 """What is wrong with a withheld sentence, by its reason."""
 
@@ -59,7 +59,9 @@ SEARCHED: Final = "Where the network looked for findings it does not report"
 NOT_FINDINGS: Final = "no findings: where the network looked for what it does not report"
 ABSENT: Final = "not reported, may have been missed"
 LEFT_OUT: Final = wording.LEFT_OUT
-NO_SENTENCE: Final = "No sentence of the network passed the checks. The state, the number and the boxes are its answer."
+NO_SENTENCE: Final = (
+    "The network's sentence failed the checks and is not shown; its answer is the state, the number and the boxes."
+)
 LOCATED: Final = "Location of a region; neither present nor absent."
 
 ANSWERS: Final[Mapping[str, str]] = {

@@ -206,6 +206,10 @@ def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
     sources = [REPOSITORY / "deploy" / "prometheus" / name for name in ("recording.yml", "alerts.yml")]
     groups = [group for path in sources for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
     assert the_only(objects, "PrometheusRule")["spec"]["groups"] == groups
+    site = {**example("gpu"), "monitoring": {**example("gpu")["monitoring"], "docs": "https://docs.example/node/"}}
+    ruled = json.dumps(the_only(rendered(site), "PrometheusRule")["spec"]["groups"])
+    assert json.loads(ruled.replace("https://docs.example/node", "{{ $externalLabels.docs }}")) == groups
+    assert "https://docs.example/node/operate/runbook/#cxrnodedown" in ruled
     dashboards = {
         path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "deploy/grafana").glob("*.json")
     }

@@ -36,6 +36,7 @@ COMPOSE = DEPLOY / "compose"
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
 
 IMAGES = ("BASE_IMAGE", "DEBIAN_IMAGE", "PROMETHEUS_TAG", "GRAFANA_TAG")
+VARIABLES = (*IMAGES, "NODE_TOML")
 
 Object = dict[str, typing.Any]
 
@@ -61,7 +62,7 @@ def services(project: Object) -> Object:
 def resolved(*options: str, **variables: str) -> Object:
     """The file with options of `docker-compose` and variables of the environment."""
     command = [tool("docker-compose"), *options, "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
-    plain = {name: value for name, value in os.environ.items() if name not in IMAGES}
+    plain = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     done = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return cast(Object, json.loads(done.stdout))
@@ -98,6 +99,14 @@ def test_every_image_is_an_argument_with_a_default(services: Object) -> None:
 
 def test_no_service_may_fill_the_memory_through_tmp(services: Object) -> None:
     assert [service["tmpfs"] for service in services.values()] == [["/tmp:size=1g"]] * len(services)
+
+
+@pytest.mark.parametrize("own", ["", "/srv/own.toml"])
+def test_the_node_takes_settings_of_ones_own_or_the_sample(own: str) -> None:
+    volumes = resolved(NODE_TOML=own)["services"]["node"]["volumes"]
+
+    [mounted] = [volume for volume in volumes if volume["target"] == "/etc/chex-node/node.toml"]
+    assert mounted["source"] == (own or str(COMPOSE / "node.toml"))
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ def listed() -> list[str]:
         ("node/outputs/", "Not a report of a normal film."),
         ("node/outputs/", "columns {} to {}, rows {} to {}"),
         ("node/web/templates/", "Look at a film"),
-        ("node/web/static/", "Nothing is asked: type a prompt, or draw a box."),
+        ("node/web/static/", "Nothing is asked: type a finding or a question, or draw a box."),
         ("node/commands/", "password of {}:"),
     ],
 )

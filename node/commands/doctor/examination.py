@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from node.checks import Check, run_check
+from node.commands.doctor.alerts import check_alerts
 from node.commands.doctor.audit import check_audit
 from node.commands.doctor.database import check_database
 from node.commands.doctor.model import check_model
@@ -26,6 +27,7 @@ _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {
     "certificates": check_certificates,
     "passwords": check_passwords,
     "audit": check_audit,
+    "alerts": check_alerts,
     "clock": check_clock,
 }
 

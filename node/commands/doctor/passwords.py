@@ -41,4 +41,6 @@ def check_passwords(settings: Settings) -> Iterator[Check]:
             f"{path} belongs to user {found.st_uid}, and this command ran as {os.geteuid()}; run it as the user of the "
             "node to see whether the node may read it, and replace old hashes in it",
         )
-    yield ok(_NAME, f"{path} has {count} user{'' if count == 1 else 's'}, {administrators} of them administrators")
+    yield ok(
+        _NAME, f"{path} has {count} user{'' if count == 1 else 's'}; with the role administrator: {administrators}"
+    )

@@ -4,7 +4,7 @@ import { get, post, remove } from "./api.js";
 import { svgRect } from "./boxes.js";
 import { Words } from "./words.js";
 
-const NO_BOX = "Type a prompt in English, draw a box, or both.";
+const NO_BOX = "Type a finding or a question in English, draw a box, or both.";
 
 // The class of an answer's lines: those of a finding in that state; a region is neither present nor absent.
 const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent" };
@@ -72,7 +72,7 @@ export class Asking {
     const { box } = this.drawn;
     this.alert.textContent = "";
     if (!prompt && !box) {
-      this.alert.textContent = "Nothing is asked: type a prompt, or draw a box.";
+      this.alert.textContent = "Nothing is asked: type a finding or a question, or draw a box.";
       this.prompt.focus();
       return;
     }
@@ -85,7 +85,7 @@ export class Asking {
       if ((this.prompt.value.trim() || null) === prompt) this.prompt.value = "";
       if (this.drawn.box === box) this.drawn.clear();
       if (questions.length) this.show(questions.at(-1)); // last, for what it says must stay
-      else this.tell("Answered by rule from the report.");
+      else this.tell("Answered from the report, in standard wording.");
     } catch (error) {
       this.alert.textContent = error.message;
     }

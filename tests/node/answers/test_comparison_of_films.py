@@ -269,5 +269,5 @@ def test_a_question_on_change_is_answered_by_its_findings() -> None:
     )
     assert answer_by(both, understand("is the edema worse?", PROMPTS)).text == f"Edema is not reported. {rest}"
     asked = answer_by(both, understand("is the fracture new?", PROMPTS)).text
-    assert asked == f"Fracture is not among the findings that the film was asked for. {rest}"
+    assert asked == f"Fracture is not on the list of findings that this film was read for. {rest}"
     assert answer_by(not_compared(Obstacle.UNMEASURED), Query(topic=Topic.COMPARE)).text.startswith("The films are not")

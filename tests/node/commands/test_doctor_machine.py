@@ -275,11 +275,13 @@ def test_a_clock_behind_the_newest_film_or_program_is_a_fault(settings: Settings
 
     good, stepped = only(check_clock(settings)), only(check_clock(settings, now=film - timedelta(seconds=30)))
     behind = only(check_clock(settings, now=film - HOUR))
+    changed = only(check_clock(settings, now=film - HOUR, last_change=film - timedelta(minutes=1)))
     shutil.rmtree(folder)
     long_ago = only(check_clock(settings, now=film - timedelta(days=36500)))
 
     assert (good.state, stepped.state) == (CheckState.OK, CheckState.OK)
     assert (behind.state, long_ago.state) == (CheckState.FAULT, CheckState.FAULT)
+    assert "a study changed at" in changed.message
     assert "newest film" in behind.message and "installed" in long_ago.message
     assert "timedatectl" in good.message
 

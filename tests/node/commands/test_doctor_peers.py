@@ -17,15 +17,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydicom.uid import ComprehensiveSRStorage
 
 from node.checks import Check, CheckState
+from node.commands.doctor.alerts import check_alerts
 from node.commands.doctor.audit import check_audit
 from node.config import OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
 from node.health.certificates import check_certificates
 from node.health.destinations import check_destinations
 from node.net.tls import is_issued_by
+from node.settings.alerts import AlertsSettings, MailSettings, WebhookSettings
 from node.settings.audit import AuditSettings
 from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
 from node.settings.tls import TlsSettings
 from tests.support import peers
+from tests.support.alarmed import mail_house, webhook
 from tests.support.certificates import Authority, Identity
 from tests.support.collectors import Rsyslog
 from tests.support.committing import Committing
@@ -307,3 +310,40 @@ def test_a_file_of_audit_messages_is_looked_at(tmp_path: Path) -> None:
     assert states == [[CheckState.OK], [CheckState.FAULT], [CheckState.FAULT]]
     assert not (tmp_path / "audit.log").exists()
     assert list(check_audit(settings)) == []
+
+
+def test_the_channels_of_alerts_are_tried_without_an_alert(tmp_path: Path, lasting: Authority) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+    (tmp_path / "password").write_text("opensesame\n", encoding="utf-8")
+    with mail_house(lasting.issue("mail")) as mails, webhook() as house:
+        mail = MailSettings(
+            host=peers.LOOPBACK,
+            port=mails.port,
+            sender="chex@node.example",
+            recipients=("pacs@example.org",),
+            user="chex",
+            password_file=tmp_path / "password",
+            ca=lasting.certificate,
+        )
+        hook = WebhookSettings(url=house.url)
+        alerts = [
+            AlertsSettings(webhook=hook, mail=mail),
+            AlertsSettings(webhook=replace(hook, url=f"http://{peers.LOOPBACK}:1/hook/SECRET")),
+            AlertsSettings(webhook=replace(hook, url=house.url.replace("http:", "https:"))),
+            AlertsSettings(webhook=replace(hook, token_file=tmp_path / "nowhere")),
+            AlertsSettings(mail=replace(mail, ca=None)),
+            AlertsSettings(mail=replace(mail, port=1)),
+        ]
+        shown = [check.message for each in alerts for check in check_alerts(replace(settings, alerts=each))]
+        assert (house.posts, mails.mails, mails.logins) == ([], [], [("chex", "opensesame")])
+
+    assert shown == [
+        "[alerts.webhook] can be reached; no alert was sent",
+        "[alerts.mail] can be reached; no alert was sent",
+        "the webhook cannot be reached (Connection refused); start it, or correct [alerts.webhook]",
+        "the webhook cannot be reached (wrong version number); start it, or correct [alerts.webhook]",
+        "the webhook cannot be reached (No such file or directory); start it, or correct [alerts.webhook]",
+        "the mail server takes nothing (certificate verify failed); start it, or correct [alerts.mail]",
+        "the mail server takes nothing (Connection refused); start it, or correct [alerts.mail]",
+    ]
+    assert list(check_alerts(settings)) == []

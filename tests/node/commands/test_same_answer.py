@@ -177,7 +177,7 @@ def assert_says(report: Dataset, answer: Content, question: Question) -> None:
     measured = [] if state is FindingState.ABSENT else groups(report)  # what is not reported is located nowhere
 
     assert [found for found in FindingState if wording.HEADINGS[found] in text] == [state]
-    assert f"The network says: {sentence}" in text if sentence else "The network says" not in text
+    assert f"In words: {sentence}" in text if sentence else "In words" not in text
     assert set(re.findall(r"AI probability (\d+) %", text)) == {str(percent)}
     assert [number_of(group) for group in measured] == [percent] * len(measured)
     assert [state_of(group) for group in measured] == [STATES[state].meaning] * len(measured)

@@ -275,7 +275,7 @@ def test_finish_sends_the_report_at_once(
 
     assert_one_version(archive)
     assert {study: found["waiting"] for study, found in seen["corrections"].items()} == {UID: 2}
-    assert f"corrections of {UID}: 2 wait, 2 of them change the report; they leave at " in render(
+    assert f"corrections that wait, of {UID}: 2, of which 2 would change the report; they leave at " in render(
         seen, zone=ZoneInfo("UTC")
     )
     assert after["corrections"] == {}

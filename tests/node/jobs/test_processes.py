@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from node.commands import operate
 from node.jobs import processes
-from node.store import files
+from node.store import database, files
+from node.store.ledger import Ledger
+from tests.support.peers import LOOPBACK
+from tests.support.service import settings_for
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
@@ -72,3 +77,18 @@ def test_a_lock_has_one_holder_even_if_its_file_is_removed(tmp_path: Path) -> No
 
     assert times > 10
     assert crowds == []
+
+
+def test_status_waits_at_most_a_second_for_a_process_that_hangs(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+    Ledger(database.open_ledger(settings.storage)).close()
+    with socket.create_server((LOOPBACK, 0)) as hung:
+        ports = {"http_port": hung.getsockname()[1]}
+        with processes.published(settings.storage, processes.Process(), ports=ports):
+            begun = time.monotonic()
+            content = operate.status(settings)
+            lasted = time.monotonic() - begun
+
+    assert content["processes"] == {"node": False}
+    assert "process node: not ready, or no answer in 0.5 s" in operate.render(content, zone=settings.site.zone)
+    assert lasted < 2.5

@@ -116,7 +116,7 @@ def test_every_other_output_stands_what_has_no_box() -> None:
 
     [boxes] = [item for item in state.GraphicAnnotationSequence if item.GraphicLayer == gsps.BOXES]
     assert len(boxes.GraphicObjectSequence) == 1
-    assert "No pneumothorax. @ no box" in text
+    assert "No pneumothorax. (no box)" in text
     assert [len(entry["boxes"]) for entry in found["findings"]] == [1, 0]
     assert [len(entry["boxes"]) for entry in found["sentences"]] == [1, 1, 0]
     assert film_from_json(film_to_json(denying())) == denying()

@@ -110,7 +110,7 @@ def test_the_report_says_what_it_is_for_and_how_far_it_is_off() -> None:
     text = " ".join(said(document).split())
     for expected in (
         "Cardiothoracic ratio: 0.48, below 0.50 (PA, adult)",
-        "On 380 phantoms the ratio was off by 0.018 in the mean",
+        "On 380 phantoms the ratio was off by 0.018 on average",
         "It was never measured on films of people.",
         "raises no finding",
         "without review by a person",
@@ -140,7 +140,7 @@ def test_no_text_of_the_group_lengthens_the_label() -> None:
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        (AP, ["0.48, not comparable: AP view, which magnifies the heart; off by 0.018 in the mean on 380 phantoms"]),
+        (AP, ["0.48, not comparable: AP view, which magnifies the heart; off by 0.018 on average on 380 phantoms"]),
         (samples.ratio(objection=Incomparable.CHILD), ["0.48, not comparable: patient under 18; off by 0.018"]),
         (UNMEASURED, []),
     ],

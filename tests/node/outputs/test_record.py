@@ -207,8 +207,10 @@ def test_the_text_says_first_what_was_found_and_last_by_whom() -> None:
 def test_a_sentence_that_a_rule_made_says_so() -> None:
     by_rule = replace(film(findings=(finding(),)), sentences=(replace(film().sentences[0], by="rule"),))
 
-    assert "Small right pleural effusion. (made by rule)" in report_txt.render(report(by_rule))
-    assert "made by rule" not in report_txt.render(report(film(findings=(finding(),))))
+    assert "Small right pleural effusion. (standard wording, not written by the network)" in report_txt.render(
+        report(by_rule)
+    )
+    assert "standard wording" not in report_txt.render(report(film(findings=(finding(),))))
 
 
 def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
@@ -272,4 +274,17 @@ def test_line_breaks_in_a_sentence_do_not_break_the_list() -> None:
 
     rendered = report_txt.render(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
 
-    assert "left lung: One. Two. @ no box" in rendered
+    assert "left lung: One. Two. (no box)" in rendered
+
+
+@pytest.mark.parametrize(
+    ("meaning", "side", "expected"),
+    [
+        ("Apex of Lung", Side.LEFT, "left apex of lung"),
+        ("Lower zone of lung", Side.RIGHT, "right lower zone of lung"),
+        ("Hilum of lung", Side.BILATERAL, "hilum of lung on both sides"),
+        ("Mediastinum", None, "mediastinum"),
+    ],
+)
+def test_a_place_reads_as_a_part_of_a_sentence(meaning: str, side: Side | None, expected: str) -> None:
+    assert wording.place_name(Code(value="1", scheme="SCT", meaning=meaning), side) == expected

@@ -106,7 +106,10 @@ def test_a_sentence_that_a_rule_made_says_so() -> None:
 
     [group] = groups(written(report(by_rule)))
 
-    assert contents(group, "121106")[0].TextValue == "Small right pleural effusion. (made by rule)"
+    assert (
+        contents(group, "121106")[0].TextValue
+        == "Small right pleural effusion. (standard wording, not written by the network)"
+    )
 
 
 def test_what_nobody_measured_is_to_be_reviewed_and_says_why() -> None:

@@ -60,8 +60,11 @@ def test_each_output_says_who_speaks_and_what_calibrates(uncalibrated: Path) -> 
     found = report(film)
 
     lines = impression.of_film(film)
-    assert "Not calibrated here: pneumonia and opacity. The command models.calibrate measures thresholds." in lines
-    assert "To be reviewed: There is pneumonia. (by the network, not calibrated here)" in report_txt.render(found)
+    assert "Not calibrated on such films, so only for review: pneumonia and opacity." in lines
+    assert (
+        "To be reviewed: There is pneumonia. (written by the network, not calibrated on such films)"
+        in report_txt.render(found)
+    )
     sentences = decode(list[dict[str, object]], report_json.film_for_programs(film)["sentences"])
     assert [sentence["by"] for sentence in sentences] == ["network_uncalibrated"] * 2
 

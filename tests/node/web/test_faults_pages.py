@@ -121,7 +121,7 @@ def test_status_tells_what_was_not_delivered(settings: Settings, spool: Spool) -
 
     assert (told["not_delivered"], told["studies"]) == (1, {"receiving": 0, "reading": 0, "finished": 2, "parked": 0})
     assert "studies finished: 2" in lines
-    assert "finished, and nothing of them delivered: 1" in lines
+    assert "finished, with nothing delivered: 1" in lines
 
 
 @pytest.mark.parametrize("typed", ["Meier", "1.2.3a", "1.2%", "1,2", "<b>", "1" * 65, "MRN 77", "胸部"])

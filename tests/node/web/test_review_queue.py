@@ -90,7 +90,7 @@ def queue_of(bench: Bench, *, limit: int = 50) -> ReviewQueue:
             FindingState.UNCALIBRATED,
             "other_side",
             [
-                "Asked about the side of its box, the network finds it on the other side.",
+                "Asked again about each side, the network finds it on the other side.",
                 "The threshold was not measured on such films.",
             ],
         ),

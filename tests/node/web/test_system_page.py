@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -186,6 +188,21 @@ def test_disk_certificates_clock_model_and_queues_stand_there(pages: Pages) -> N
     for part in ("storage: ", "clock: ", "0 receiving, 0 reading", "0 stat, 0 asap", "never reported", "Python 3."):
         assert part in text, part
     assert "No model is open in this process." in text
+
+
+def test_the_clock_is_checked_without_a_look_at_each_film(pages: Pages) -> None:
+    film = pages.settings.storage.directory / "studies" / "1.2" / "received" / "1.2.3~1~00.dcm"
+    film.parent.mkdir(parents=True)
+    film.touch()
+    ahead = time.time() + 86400
+    os.utime(film, (ahead, ahead))
+    fault = f"{datetime.fromtimestamp(ahead, UTC):%Y-%m-%d %H:%M:%S}; set the clock"
+    assert f"the newest film was received at {fault}" in pages.text()
+
+    with open_ledger(pages.settings.storage) as ledger:
+        ledger.set_study("1.2", "finished")
+
+    assert "set the clock" not in pages.text()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,19 @@ def test_a_correction_taken_back_sends_no_report(node: Node, seen: Browsed) -> N
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_what_waits_covers_nothing_of_the_impression(node: Node, browser: Browser, size: str) -> None:
+    film = node.read(f"seen-{size}")
+    with browsed(browser, node.service.http_port, size=size) as seen:
+        page = corrected(seen, film)
+        page.locator("#impression-title").evaluate("title => title.scrollIntoView()")
+
+        bar, impression = (page.locator(place).bounding_box() for place in ("#version", ".impression"))
+        assert bar is not None and impression is not None
+        assert impression["y"] + impression["height"] < bar["y"]
+        assert bar["y"] + bar["height"] <= page.viewport_size["height"]  # type: ignore[index]  # it has a size
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_axe_finds_nothing_while_corrections_wait(node: Node, browser: Browser, size: str) -> None:
     film = node.read(f"axe-{size}")
     with browsed(browser, node.service.http_port, size=size) as seen:

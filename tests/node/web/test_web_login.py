@@ -38,6 +38,19 @@ def test_the_login_page_is_plain_and_quotes_what_it_repeats(client: TestClient) 
     assert 'value="/x?&#34;&gt;&lt;b&gt;"' in page
 
 
+def test_the_login_page_says_how_the_first_user_is_made(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.touch(mode=0o600)
+    with opened(HttpSettings(password_file=users), tmp_path) as access, client_of(access) as client:
+        before = client.get("/login", headers=BROWSER).text
+        set_password(users, "ada", PASSWORD)
+        after = client.get("/login", headers=BROWSER).text
+
+    command = "<code>python -m node password FILE USER</code>"
+    assert (command in before, command in after) == (True, False)
+    assert str(tmp_path) not in before
+
+
 @pytest.mark.parametrize(
     ("target", "place"),
     [

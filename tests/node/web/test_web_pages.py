@@ -240,7 +240,7 @@ def test_axe_finds_nothing_serious(node: Node, browser: Browser, place: str, siz
 def test_a_refused_question_says_why(node: Node, seen: Browsed) -> None:
     page = seen.open(node.path)
     page.locator(".go").click()
-    expect(page.locator("#ask-alert")).to_contain_text("type a prompt, or draw a box")
+    expect(page.locator("#ask-alert")).to_contain_text("type a finding or a question, or draw a box")
 
     page.fill("#prompt", "Pleural effusion")
     page.evaluate(

@@ -121,7 +121,7 @@ def test_a_reply_is_what_the_rules_say_of_the_report(node: Node, text: str) -> N
         ("a hiatal hernia", UNASKED, "hiatal hernia"),
         ("hiatal hernia", None, "hiatal hernia"),
         ("is there a hiatal hernia?", UNASKED, "hiatal hernia"),
-        ("pacemaker?", "The closest prompted finding is stated here", "pacemaker"),
+        ("pacemaker?", "The closest finding on the list is stated here", "pacemaker"),
     ],
 )
 def test_the_network_is_asked_what_the_report_does_not_say(
@@ -186,7 +186,9 @@ def test_a_question_in_words_is_audited_without_its_words(node: Node) -> None:
 def test_a_model_that_cannot_compare_says_why(node: Node) -> None:
     reply = node.reply("what changed?")
 
-    expected = "This model cannot compare films: the model's error of change was not measured on such films."
+    expected = (
+        "This model cannot compare films: nobody measured on such films how far its answers differ without a change."
+    )
     assert (reply["text"], reply["earlier"], reply["changes"]) == (expected, [], [])
 
 

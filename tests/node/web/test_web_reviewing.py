@@ -213,7 +213,7 @@ def test_an_answer_without_a_sentence_says_so(node: Node, seen: Browsed) -> None
 
     answer = page.locator("#answers li", has_text="Pneumothorax")
     expect(answer).to_contain_text("Not reported, may have been missed")
-    expect(answer).to_contain_text("No sentence of the network passed the checks.")
+    expect(answer).to_contain_text("The network's sentence failed the checks and is not shown")
     assert answer.evaluate("answer => getComputedStyle(answer).columnCount") == "auto"
 
 

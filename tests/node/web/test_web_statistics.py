@@ -15,9 +15,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 from starlette.testclient import TestClient
 
+from node.jobs.known_patients import note_patients
 from node.service.reviews import ReviewFinder
 from node.store.correction import CorrectionKind
-from node.store.ledger import Ledger
+from node.store.ledger import Ledger, open_ledger
 from node.store.statistics import FilmCount, counts
 from tests.node.jobs.test_corrected_rounds import KEY, correct
 from tests.node.jobs.test_rounds import STUDY, Bench, film
@@ -90,6 +91,20 @@ def test_the_page_shows_the_counts_and_no_patient(bench: Bench, tmp_path: Path) 
     ):
         assert words in page.text
     assert all(secret not in page.text for secret in ("Secret", "SECRET", STUDY))
+
+
+def test_who_sees_patients_sees_the_names_of_stations(bench: Bench, tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    with open_ledger(settings.storage) as ledger:
+        note_patients(bench.spool, ledger, STUDY)
+
+    for pages, names in (
+        (client(settings, bench.spool, user="ada"), ("ROOM 7", ROOM)),
+        (shown(bench, tmp_path), (ROOM, "ROOM 7")),
+    ):
+        assert table(pages)["station", names[0]]["read"] == "1"
+        text = pages.get("/statistics").text
+        assert names[0] in text and names[1] not in text
 
 
 @pytest.mark.parametrize(

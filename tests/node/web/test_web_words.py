@@ -40,7 +40,7 @@ def test_a_typed_question_is_answered_above_the_field(node: Node, seen: Browsed)
 
     expect(page.locator("#reply .text")).to_have_text(str(expected["text"]))
     expect(page.locator("#reply")).to_have_attribute("aria-live", "polite")
-    expect(page.locator("#ask-state")).to_have_text("Answered by rule from the report.")
+    expect(page.locator("#ask-state")).to_have_text("Answered from the report, in standard wording.")
     expect(page.locator("#prompt")).to_be_focused()
     expect(page.locator("#prompt")).to_have_value("")
     assert page.locator("#answers li").count() == len(node.questions())
@@ -60,7 +60,7 @@ def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser:
         expect(page.locator("#ask-state")).to_contain_text("Answer: Q", timeout=SLOW)
         rows.append(settled(go)["y"])
         page.keyboard.press("Escape")
-        expect(page.locator("#ask-state")).to_contain_text("Type a prompt")
+        expect(page.locator("#ask-state")).to_contain_text("Type a finding")
         rows.append(settled(go)["y"])
 
         assert rows == pytest.approx(rows[:1] * 4, abs=1.0)
