@@ -230,6 +230,11 @@ class ModelIdentity:
     sentences: str = "checked"
 
     @property
+    def is_checked(self) -> bool:
+        """Whether sentences say what was decided."""
+        return self.sentences == "checked"
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Everything about the network that an answer depends on."""
         return tuple(str(getattr(self, item.name)) for item in fields(self))

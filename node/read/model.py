@@ -67,12 +67,14 @@ class SeenFilm:
     """A film that the network has encoded, for any number of questions.
 
     framing, sides_known, notes: as of its `Radiograph`; look: what the network found, for the reader that made it
+    view: as of a `Reading`
     """
 
     framing: Framing
     sides_known: bool
     look: object
     notes: tuple[Note, ...] = ()
+    view: ViewReading | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +353,8 @@ class _NetworkReader(Generic[Seen]):
         with for_person(), _raising_node_errors():
             look = self._network.look(image.gray)
             framing = image.framing.about(self._network.middle(look))
-        return SeenFilm(framing=framing, sides_known=image.sides_known, look=look, notes=image.notes)
+            view = self._network.view(look)
+        return SeenFilm(framing=framing, sides_known=image.sides_known, look=look, notes=image.notes, view=view)
 
     def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions; what a report calls by a name is answered as the report does (`prompt_names`).
