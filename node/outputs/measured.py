@@ -1,8 +1,9 @@
 """A cardiothoracic ratio in words and as JSON, the same in every output.
 
-It leaves the node only if the model's manifest states its error; `report.json` has it in any case. It raises no
-finding and changes no state. Of all ratios only one that is comparable and in the highest band stands in an impression,
-and only one that is comparable has a DICOM object of its own.
+A film of a person has one only if its error was measured on such films, or the setting `report.unmeasured_ratio` asks
+for it. Outputs state one with an error; `report.json` also one without. It raises no finding and changes no state. Of
+all ratios only one that is comparable and in the highest band stands in an impression, and only one that is comparable
+has a DICOM object of its own.
 """
 
 from __future__ import annotations
