@@ -58,8 +58,12 @@ By: TypeAlias = Literal["network", "network_uncalibrated", "rule", "reader"]
 """Who made a sentence: the network, with or without a measured threshold for what it asserts; a rule in place of a
 faulty one; or a person."""
 
-Contradiction: TypeAlias = Literal["film_normal", "box_denied", "other_side", "sentence_denies"]
-"""What speaks against a finding that is reported; `models.reading.contradictions` has the rules."""
+Doubt: TypeAlias = Literal["other_view", "mirrored", "rotated"]
+"""What speaks against every finding of a film, because its picture is not what it is read as."""
+
+Contradiction: TypeAlias = Literal["film_normal", "box_denied", "other_side", "sentence_denies"] | Doubt
+"""What speaks against a finding that is reported; `models.reading.contradictions` has the rules of the network, and
+whoever knows the film's header those of a `Doubt`."""
 
 Trusted: TypeAlias = Literal["real", "phantoms", "any"]
 """Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""

@@ -183,11 +183,13 @@ class ReportSettings:
     """Which sentences leave: those that say what was decided (`checked`), or all as generated (`raw`), for research.
 
     cardiothoracic_ratio: whether the ratio is sent, if the model states its error
+    unmeasured_ratio: whether there is one, too, if that error was measured on phantoms alone, or not at all
     searched: whether report.json says where the network looked for findings that it does not report
     """
 
     sentences: str = setting(one_of("checked", "raw"), default="checked")
     cardiothoracic_ratio: bool = True
+    unmeasured_ratio: bool = False
     searched: bool = False
 
 

@@ -219,6 +219,7 @@ class ModelIdentity:
 
     trusted: which thresholds may call a finding present: those measured on `real` films, on `phantoms`, or `any`
     sentences: `checked`: each says what was decided; or `raw`: as generated
+    unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
     """
 
     name: str
@@ -228,6 +229,12 @@ class ModelIdentity:
     manifest_sha256: str = ""
     trusted: str = "real"
     sentences: str = "checked"
+    unmeasured_ratio: bool = False
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether sentences say what was decided."""
+        return self.sentences == "checked"
 
     @property
     def parts(self) -> tuple[str, ...]:

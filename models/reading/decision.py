@@ -47,6 +47,11 @@ def is_near(decisions: Decisions, key: str, probability: float) -> bool:
     return not decisions.leaves_out(key) and probability > decisions.lower(key) - NEAR
 
 
+def is_ratio_measured(error: RatioError | None, trusted: Trusted) -> bool:
+    """Say whether the error of the ratio was measured on films of the kind that is read; any are films of people."""
+    return error is not None and _counts(error.measured_on, trusted)
+
+
 def is_ratio_trusted(error: RatioError | None, trusted: Trusted) -> bool:
     """Say whether the cardiothoracic ratio of a model with this error may be compared with limits."""
     return error is not None and (trusted == "any" or _counts(error.measured_on, trusted))

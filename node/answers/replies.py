@@ -286,7 +286,8 @@ def _statement(finding: Finding) -> str:
     reader, told = wording.reader_of(finding.reader), finding.output_probability
     whose = "probability" if reader is None else "AI probability"
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
-    doubt = "The network contradicts itself about it." if finding.contradiction is not None else None
+    is_contradicted = finding.contradiction is not None and finding.contradiction not in wording.OF_PICTURE
+    doubt = "The network contradicts itself about it." if is_contradicted else None
     return " ".join(filter(None, (said, reader, number, doubt)))
 
 

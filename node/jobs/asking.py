@@ -24,6 +24,7 @@ from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
 from node.outputs.rejected_films import require_valid
 from node.read import decoding, routing
+from node.read.doubted_film import ask_film, see_film
 from node.read.model import FilmAnswer, SeenFilm, check_questions
 from node.read.open_model import OpenModel
 from node.read.person import while_wanted
@@ -135,7 +136,7 @@ class QuestionAnswerer:
         seen = self._see(film, is_gone)
         check_questions(questions, seen.framing, model.prompts)
         try:
-            return model.reader.ask(seen, questions, model.prompts)
+            return ask_film(seen, questions, model.prompts, model.reader)
         except ValueError as error:
             raise InputError(str(error)) from error
 
@@ -148,13 +149,13 @@ class QuestionAnswerer:
             if is_gone():  # while other films were decoded
                 raise AskerGone("nobody waits for this answer any more")
             if film.path not in self._seen:
-                self._seen[film.path] = self._model.reader.see(self._decoded(film))
+                self._seen[film.path] = self._seen_anew(film)
                 if len(self._seen) > _MOST_SEEN:
                     self._seen.popitem(last=False)
             self._seen.move_to_end(film.path)
             return self._seen[film.path]
 
-    def _decoded(self, film: Instance) -> decoding.Radiograph:
+    def _seen_anew(self, film: Instance) -> SeenFilm:
         reader = self._model.reader
         if not received.is_intact(film.path):
             raise InputError("the stored file of this film is damaged or removed; send it again")
@@ -163,9 +164,10 @@ class QuestionAnswerer:
             decision = routing.choose(header, routing.rules_for(reader.ages))
             if decision.action is not routing.Action.READ:
                 raise InputError(f"this film is not one that is read ({decision.reason}); choose another film")
-            return decoding.decode(film.path, header, gray=reader.gray, square=reader.square)
+            image = decoding.decode(film.path, header, gray=reader.gray, square=reader.square)
         except Undecodable as error:
             raise InputError("this film cannot be decoded; its report says why") from error
+        return see_film(image, header, reader)
 
 
 def questions_of(spool: Spool, film: Instance) -> list[AskedQuestion]:

@@ -1,8 +1,9 @@
 """A cardiothoracic ratio in words and as JSON, the same in every output.
 
-It leaves the node only if the model's manifest states its error; `report.json` has it in any case. It raises no
-finding and changes no state. Of all ratios only one that is comparable and in the highest band stands in an impression,
-and only one that is comparable has a DICOM object of its own.
+A film of a person has one only if its error was measured on such films, or the setting `report.unmeasured_ratio` asks
+for it. Outputs state one with an error; `report.json` also one without. It raises no finding and changes no state. Of
+all ratios only one that is comparable and in the highest band stands in an impression, and only one that is comparable
+has a DICOM object of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from node.codec import decode
-from node.domain import Film, FindingState, Json, JsonObject, Note
+from node.domain import Film, FindingState, Json, JsonObject
 from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine
 
 NAME = "Cardiothoracic ratio"
@@ -19,8 +20,6 @@ _JSON_NAME = "cardiothoracic_ratio"
 _PHANTOMS = "phantoms"
 _HEART = "80891009"
 """The site of findings of the heart (SNOMED CT)."""
-_DOUBTFUL = (Note.VIEW_DISAGREES, Note.ROTATED)
-"""Notes of films on which a ratio is not what the header makes of it."""
 
 OBJECTIONS: Mapping[Incomparable, str] = {
     Incomparable.VIEW_UNKNOWN: "view not known",
@@ -90,16 +89,10 @@ def lines(ratio: CardiothoracicRatio) -> Iterator[str]:
 def wide_heart(film: Film) -> str | None:
     """Say that a heart is wide, with the error of its ratio, if the ratio is comparable and in the highest band.
 
-    None for any other ratio, on a film whose picture does not fit its header, and if a reader rejected a finding of the
-    heart.
+    None for any other ratio, and if a reader rejected a finding of the heart.
     """
     ratio = ratio_of(film)
-    if (
-        ratio is None
-        or ratio.error is None
-        or ratio.band != len(BANDS)
-        or any(note in _DOUBTFUL for note in film.notes)
-    ):
+    if ratio is None or ratio.error is None or ratio.band != len(BANDS):
         return None
     of_heart = (finding for finding in film.findings if finding.site is not None and finding.site.value == _HEART)
     if any(finding.reader is not None and finding.state is FindingState.ABSENT for finding in of_heart):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Final, get_args
 
+from models.contract import Doubt
 from node.dicom import identity
 from node.domain import (
     Assessment,
@@ -51,7 +53,10 @@ REASONS: Mapping[Reason, str] = {
 }
 BY_PICTURE: Mapping[Reason, str] = {
     Reason.NOT_CHEST: "its picture does not look like one of the chest, and no known words name its view and the chest",
-    Reason.LATERAL: "its picture looks like a lateral view, and nothing names its view; only frontal views are read",
+    Reason.LATERAL: (
+        "its picture looks like a lateral view, and no known words name its view and the chest; only frontal views are "
+        "read"
+    ),
 }
 """Reasons of films that the network looked at."""
 NOTES: Mapping[Note, str] = {
@@ -112,8 +117,14 @@ CONTRADICTIONS: Mapping[str, str] = {
     "box_denied": "Asked again about its marked area alone, the network does not find it there.",
     "other_side": "Asked again about each side, the network finds it on the other side.",
     "sentence_denies": "The network's own sentence says that it is not there.",
+    "other_view": "The picture does not look like the view that it was read as.",
+    "mirrored": "The picture looks mirrored.",
+    "rotated": "The picture looks rotated.",
 }
-"""What the network itself says against a finding that is reported, by its short name in `Finding.contradiction`."""
+"""What speaks against a finding that is reported, by its short name in `Finding.contradiction`: what the network itself
+says of the finding, or how the whole picture looks."""
+OF_PICTURE: Final[Collection[str]] = get_args(Doubt)
+"""Those that are about the picture, and so about each finding of the film."""
 
 READER: Mapping[Assessment, str] = {
     Assessment.ACCEPTED: "confirmed by a reader",

@@ -19,6 +19,7 @@ from node.measurement import CardiothoracicRatio
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic, decoding, findings, routing, views
 from node.read.decoding import Radiograph
+from node.read.doubted_film import doubt_reading
 from node.read.model import RadiographReader, Reading
 from node.read.routing import Decision
 
@@ -79,6 +80,7 @@ def answer_film(
     decision = views.confirm(decision, view.tag, reading.view, names_chest=routing.shows_chest(header))
     if decision.action is routing.Action.ANSWER:
         return _unread(dataset, decision, view, source=source)
+    reading = _believed(reading, decision, reader, prompts)
     film = film_of(
         reading,
         image,
@@ -100,7 +102,14 @@ def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptS
     decision = views.confirm(unknown, None, reading.view, names_chest=False)
     if decision.reason is not None:
         return Film(source=source, reason=decision.reason, notes=decision.notes, view=view)
+    reading = _believed(reading, decision, reader, prompts)
     return film_of(reading, image, prompts, source=source, model=reader.identity, notes=decision.notes, view=view)
+
+
+def _believed(reading: Reading, decision: Decision, reader: RadiographReader, prompts: PromptSet) -> Reading:
+    """Return what may be said of a film by the look of its picture."""
+    doubt = views.doubt_of(reading.view, decision.notes)
+    return doubt_reading(reading, doubt, prompts, is_checked=reader.identity.is_checked)
 
 
 def _unread(dataset: Dataset, decision: Decision, view: FilmView, *, source: str) -> Answered:

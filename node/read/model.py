@@ -67,12 +67,14 @@ class SeenFilm:
     """A film that the network has encoded, for any number of questions.
 
     framing, sides_known, notes: as of its `Radiograph`; look: what the network found, for the reader that made it
+    view: as of a `Reading`
     """
 
     framing: Framing
     sides_known: bool
     look: object
     notes: tuple[Note, ...] = ()
+    view: ViewReading | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,7 @@ def open_reader(
     precision: str = "float32",
     trusted: Trusted = "real",
     checked: bool = True,
+    unmeasured_ratio: bool = False,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
 ) -> RadiographReader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
@@ -179,6 +182,7 @@ def open_reader(
     precision: the setting `model.precision`
     trusted: which thresholds may call a finding present
     checked: whether only sentences that say what was decided leave
+    unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
     on_written: called with the number of generated tokens and the seconds they took
     Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
     prompts and thresholds do not match.
@@ -188,7 +192,7 @@ def open_reader(
     from models.reading.reader import open_reader as open_model
 
     if reader != CHEX:
-        opened = _named_reader(reader, directory, trusted=trusted, checked=checked)
+        opened = _named_reader(reader, directory, trusted=trusted, checked=checked, unmeasured_ratio=unmeasured_ratio)
     else:
         try:
             network = open_model(
@@ -205,7 +209,11 @@ def open_reader(
         except ModelError as error:
             raise InputError(str(error)) from error
         opened = _NetworkReader(
-            network, hashes=(network.weights_sha256, manifest_sha256), trusted=trusted, checked=checked
+            network,
+            hashes=(network.weights_sha256, manifest_sha256),
+            trusted=trusted,
+            checked=checked,
+            unmeasured_ratio=unmeasured_ratio,
         )
     opened.prepare(prompts)
     return opened
@@ -222,7 +230,9 @@ def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked
         raise InputError(str(error)) from error
 
 
-def _named_reader(name: str, directory: Path, *, trusted: Trusted, checked: bool) -> RadiographReader:
+def _named_reader(
+    name: str, directory: Path, *, trusted: Trusted, checked: bool, unmeasured_ratio: bool
+) -> RadiographReader:
     """Open another network; its name, version and every file of its directory are part of what it is."""
     from models.errors import ModelError
     from models.reading import named_reader
@@ -233,7 +243,13 @@ def _named_reader(name: str, directory: Path, *, trusted: Trusted, checked: bool
     except (ModelError, OSError) as error:
         raise InputError(f"{directory}: cannot be read ({error})") from error
     reader_sha256 = hashlib.sha256("\0".join((name, network.name, network.version)).encode()).hexdigest()
-    return _NetworkReader(network, hashes=(weights_sha256, reader_sha256), trusted=trusted, checked=checked)
+    return _NetworkReader(
+        network,
+        hashes=(weights_sha256, reader_sha256),
+        trusted=trusted,
+        checked=checked,
+        unmeasured_ratio=unmeasured_ratio,
+    )
 
 
 class _NetworkReader(Generic[Seen]):
@@ -246,6 +262,7 @@ class _NetworkReader(Generic[Seen]):
         hashes: tuple[str, str],
         trusted: Trusted,
         checked: bool,
+        unmeasured_ratio: bool,
     ) -> None:
         self._network = network
         self._trusted: Trusted = trusted
@@ -260,6 +277,7 @@ class _NetworkReader(Generic[Seen]):
             manifest_sha256=hashes[1],
             trusted=trusted,
             sentences="checked" if checked else "raw",
+            unmeasured_ratio=unmeasured_ratio,
         )
 
     @property
@@ -323,10 +341,11 @@ class _NetworkReader(Generic[Seen]):
 
     def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:
         from models.reading.cardiothoracic import measure_chest
-        from models.reading.decision import is_ratio_trusted
+        from models.reading.decision import is_ratio_measured, is_ratio_trusted
 
         chest, error = measure_chest(said.regions), self._network.ratio_error
-        if chest is None:
+        is_wanted = self.identity.unmeasured_ratio or is_ratio_measured(error, self._trusted)
+        if chest is None or not is_wanted:
             return None
         heart, thorax = (
             framing.line_to_image(left=extent.left, right=extent.right, height=extent.height)
@@ -351,7 +370,8 @@ class _NetworkReader(Generic[Seen]):
         with for_person(), _raising_node_errors():
             look = self._network.look(image.gray)
             framing = image.framing.about(self._network.middle(look))
-        return SeenFilm(framing=framing, sides_known=image.sides_known, look=look, notes=image.notes)
+            view = self._network.view(look)
+        return SeenFilm(framing=framing, sides_known=image.sides_known, look=look, notes=image.notes, view=view)
 
     def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions; what a report calls by a name is answered as the report does (`prompt_names`).

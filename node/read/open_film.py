@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from models.contract import Question
 from node.dicom import header_reading
-from node.dicom.film_header import parse_header
+from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Box
 from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
 from node.read import decoder_processes, decoding, pixel_format, routing
 from node.read.decoding import Radiograph
+from node.read.doubted_film import ask_film, see_film
 from node.read.framing import Framing
 from node.read.model import FilmAnswer, RadiographReader, check_questions
 
@@ -28,19 +29,24 @@ def is_picture(path: Path) -> bool:
     return path.suffix.lower() in _PICTURE_SUFFIXES
 
 
-def check(path: Path, ages: Container[int] | None = None) -> None:
-    """Check that questions about a file may be asked; ages: as in `routing.rules_for`. Raises InputError if not."""
+def check(path: Path, ages: Container[int] | None = None) -> FilmHeader | None:
+    """Check that questions about a file may be asked; ages: as in `routing.rules_for`. Raises InputError if not.
+
+    Returns its header, None of a PNG or JPEG.
+    """
     if not path.is_file():
         raise InputError(f"{path}: does not exist; name a DICOM, PNG or JPEG file")
     if is_picture(path):
         decoder_processes.of_this_process().decode_picture(path)
-        return
+        return None
     try:
-        decision = routing.choose(parse_header(header_reading.read_header(path)), routing.rules_for(ages))
+        header = parse_header(header_reading.read_header(path))
+        decision = routing.choose(header, routing.rules_for(ages))
     except Undecodable as error:
         raise InputError(f"{path}: {error}; name a DICOM, PNG or JPEG file") from error
     if decision.action is not routing.Action.READ:
         raise InputError(f"{path}: is not a film that is read ({decision.reason}); name another file")
+    return header
 
 
 class FilmInput(Protocol):
@@ -70,11 +76,11 @@ def ask(path: Path, questions: Sequence[Question], *, reader: RadiographReader, 
     Raises InputError when the file is not a film that is read, a box leaves the film or lies outside the square, or
     words are not asked.
     """
-    check(path, reader.ages)
+    header = check(path, reader.ages)
     image = load(path, reader)
     check_questions(questions, image.framing, prompts)
     try:
-        return reader.ask(reader.see(image), questions, prompts)
+        return ask_film(see_film(image, header, reader), questions, prompts, reader)
     except ValueError as error:
         raise InputError(str(error)) from error
 

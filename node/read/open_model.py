@@ -42,5 +42,6 @@ def open_configured(
         precision=settings.model.precision,
         trusted=settings.model.trusted,
         checked=settings.report.sentences == "checked",
+        unmeasured_ratio=settings.report.unmeasured_ratio,
         on_written=on_written,
     )

@@ -3,18 +3,19 @@
 Both agree on nearly all films. If they do not, the film is read as its header says, with a note. The picture stops a
 film only if the header is silent. Without a view in the header, a film is stopped unless a frontal chest is more
 probable than all else: the network often knows that a lateral is no frontal film, and not which of the two it is. With
-a view and without the chest, it is stopped if the network is certain that it is another part. Such films would get
-boxes that mean nothing. A film that looks mirrored is never flipped, because the heart may lie on the right, and a film
-that looks rotated is not turned.
+a view and without the chest, it is stopped if the network is certain that it is no frontal chest, whatever else it is.
+Such films would get boxes that mean nothing. A film that looks mirrored is never flipped, because the heart may lie on
+the right, and a film that looks rotated is not turned. A picture that disagrees with its header or looks mirrored or
+rotated is a doubt about every finding: then none is present (`doubted_film`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
-from models.contract import View, ViewReading
+from models.contract import Doubt, View, ViewReading
 from node.dicom.film_header import FilmHeader
 from node.domain import FilmView, Note, Reason
 from node.read import routing
@@ -23,8 +24,13 @@ from node.read.routing import Action, Decision
 
 FRONTAL: Final = "frontal"
 """The tag of a film whose header names a frontal view, but neither AP nor PA alone."""
-_PROJECTIONS: Final = ("AP", "PA")
+_PROJECTIONS: Final[tuple[View, ...]] = ("AP", "PA")
 _STOPPED: Final[dict[View, Reason]] = {"lateral": Reason.LATERAL, "not_chest": Reason.NOT_CHEST}
+_DOUBTS: Final[dict[Note, Doubt]] = {
+    Note.VIEW_DISAGREES: "other_view",
+    Note.MIRRORED: "mirrored",
+    Note.ROTATED: "rotated",
+}
 
 
 def tag_of(header: FilmHeader) -> str | None:
@@ -53,19 +59,32 @@ def confirm(decision: Decision, tag: str | None, picture: ViewReading | None, *,
     """
     if picture is None:
         return decision
-    if tag is None and not picture.is_frontal:
+    is_other = (tag is None and not picture.is_frontal) or (not names_chest and picture.is_certain(*_STOPPED))
+    if is_other:
         likelier = max(_STOPPED, key=lambda view: picture.probabilities[view])
         return Decision(action=Action.ANSWER, reason=_STOPPED[likelier], notes=decision.notes)
-    if not names_chest and picture.is_certain("not_chest"):
-        return Decision(action=Action.ANSWER, reason=Reason.NOT_CHEST, notes=decision.notes)
-    return replace(decision, notes=(*decision.notes, *_notes(tag, picture)))
+    return replace(decision, notes=(*decision.notes, *notes_of(tag, picture)))
 
 
-def _notes(tag: str | None, picture: ViewReading) -> Iterator[Note]:
+def doubt_of(picture: ViewReading | None, notes: Collection[Note]) -> Doubt | None:
+    """Return what speaks against every finding of a film; None if nothing does.
+
+    notes: of the film, with those of `notes_of`. A picture that is not frontal needs no header to be in doubt.
+    """
+    if picture is not None and not picture.is_frontal:
+        return "other_view"
+    return next((doubt for note, doubt in _DOUBTS.items() if note in notes), None)
+
+
+def notes_of(tag: str | None, picture: ViewReading) -> Iterator[Note]:
+    """Yield the notes about a picture that does not fit its header, or whose pixels do not lie as they should.
+
+    A header that names a frontal view is contradicted as soon as that is not the more probable, one that names AP or PA
+    also if the network is certain that it is not this one.
+    """
     if tag is not None:
-        named = (tag,) if tag in _PROJECTIONS else _PROJECTIONS
-        others = sum(share for view, share in picture.probabilities.items() if view not in named)
-        if others >= picture.certain:
+        named = [view for view in _PROJECTIONS if view == tag] or _PROJECTIONS
+        if not picture.is_frontal or 1 - picture.probability(*named) >= picture.certain:
             yield Note.VIEW_DISAGREES
     if picture.mirrored:
         yield Note.MIRRORED

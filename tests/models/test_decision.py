@@ -9,7 +9,7 @@ import pytest
 
 from models.contract import FindingState, Trusted
 from models.decisions import Band, Decisions, Measurement, PhantomThreshold, RatioError
-from models.reading.decision import decide, is_ratio_trusted
+from models.reading.decision import decide, is_ratio_measured, is_ratio_trusted
 
 DECISIONS = Decisions(
     temperature=1.0,
@@ -95,6 +95,8 @@ def test_a_ratio_is_trusted_where_its_error_was_measured(measured_on: str | None
     ways: tuple[Trusted, ...] = ("real", "phantoms", "any")
 
     assert {trusted for trusted in ways if is_ratio_trusted(error or None, trusted)} == trusting
+    measured = {trusted for trusted in ways if is_ratio_measured(error or None, trusted)}
+    assert measured == (trusting - {"any"} if measured_on == "phantoms" else trusting)
 
 
 @pytest.mark.parametrize("key", [None, "pneumonia"])

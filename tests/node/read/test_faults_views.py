@@ -133,7 +133,8 @@ def test_a_body_part_is_read_in_the_set_of_its_bytes(
         ("XQZ", {"not_chest": 0.97}, NOT_CHEST.reason),
         ("", {"not_chest": 0.97}, NOT_CHEST.reason),
         ("XQZ", {"not_chest": 0.5, "PA": 0.5}, None),
-        ("XQZ", {"lateral": 0.97}, None),
+        ("XQZ", {"lateral": 0.97}, LATERAL.reason),
+        ("XQZ", {"lateral": 0.5, "not_chest": 0.47}, LATERAL.reason),
         ("Brust", {"not_chest": 0.97}, None),
     ],
 )

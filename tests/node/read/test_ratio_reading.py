@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import Trusted
 from models.lab.phantoms import dicom, phantom
+from node import config
 from node.measurement import CardiothoracicRatio, Incomparable, View
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
@@ -24,9 +27,11 @@ from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import RadiographReader, Reading, open_reader
+from node.read.open_model import open_configured
 from node.store.spool import Spool
 from tests.support import films, samples
 from tests.support.fakes import ScriptedReader
+from tests.support.output_texts import texts_of
 
 PROMPTS = prompts.load("chexpert14")
 SEED = 2_000_003
@@ -42,7 +47,7 @@ class RatioReader(ScriptedReader):
 
 @pytest.fixture(scope="module")
 def reader(phantom_model: Path) -> RadiographReader:
-    return open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1)
+    return open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, unmeasured_ratio=True)
 
 
 def measured(film: Dataset, folder: Path, reader: RadiographReader) -> CardiothoracicRatio | None:
@@ -88,6 +93,56 @@ def test_a_band_needs_an_error_of_such_films(tmp_path: Path, reader: RadiographR
         assert ratio is not None
         assert ratio.objection == objection
         assert (ratio.band is None) == (objection is not None)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "is_asked_for", "has_ratio"),
+    [
+        ("real", False, False),
+        ("real", True, True),
+        ("any", False, False),
+        ("any", True, True),
+        ("phantoms", False, True),
+    ],
+)
+def test_films_of_people_have_no_ratio_of_phantoms(
+    trusted: Trusted, is_asked_for: bool, has_ratio: bool, tmp_path: Path, phantom_model: Path
+) -> None:
+    opened = open_reader(
+        phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted=trusted, unmeasured_ratio=is_asked_for
+    )
+
+    assert (measured(dicom.film(SEED).dataset, tmp_path, opened) is not None) is has_ratio
+
+
+def test_a_film_without_a_ratio_says_nothing_of_one(
+    tmp_path: Path, reader: RadiographReader, phantom_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_default = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1)
+    dicom.film(SEED).dataset.save_as(tmp_path / "film.dcm", enforce_file_format=True)
+
+    def told(opened: RadiographReader) -> set[str]:
+        film = answer_film(tmp_path / "film.dcm", opened, PROMPTS).film
+        assert film is not None
+        said = texts_of(replace(film, source=samples.film_uid(1)), monkeypatch)
+        return {name for name, text in said.items() if re.search("cardiothoracic|CTRATIO|error': 0", text, re.I)}
+
+    assert told(by_default) == set()
+    assert told(reader) == {"oru", "report.txt", "report.json", "study page"}
+
+
+def test_the_setting_reaches_the_reader(tmp_path: Path, phantom_model: Path) -> None:
+    settings = config.parse(
+        {
+            "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
+            "storage": {"directory": str(tmp_path)},
+            "report": {"unmeasured_ratio": True},
+        }
+    )
+
+    opened = open_configured(settings, PROMPTS, directory=phantom_model, threads=1)
+
+    assert opened.identity.unmeasured_ratio is True
 
 
 def test_a_film_stored_in_another_way_has_the_same_ratio(tmp_path: Path, reader: RadiographReader) -> None:

@@ -100,10 +100,29 @@ def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], t
         (None, picture(PA=1.0, mirrored=True), Decision(action=Action.READ, notes=(Note.MIRRORED,))),
         ("AP", picture(AP=1.0, rotated=True), Decision(action=Action.READ, notes=(Note.ROTATED,))),
         (None, None, READ),
+        ("PA", picture(lateral=0.6, PA=0.4), Decision(action=Action.READ, notes=(Note.VIEW_DISAGREES,))),
+        (
+            "frontal",
+            picture(lateral=0.3, not_chest=0.3, AP=0.4),
+            Decision(action=Action.READ, notes=(Note.VIEW_DISAGREES,)),
+        ),
     ],
 )
 def test_a_picture_confirms_doubts_or_stops(tag: str | None, seen: ViewReading | None, expected: Decision) -> None:
     assert views.confirm(READ, tag, seen, names_chest=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (picture(not_chest=0.95, PA=0.05), Decision(action=Action.ANSWER, reason=Reason.NOT_CHEST)),
+        (picture(lateral=0.4, not_chest=0.5, PA=0.1), Decision(action=Action.ANSWER, reason=Reason.NOT_CHEST)),
+        (picture(lateral=0.5, not_chest=0.4, PA=0.1), Decision(action=Action.ANSWER, reason=Reason.LATERAL)),
+        (picture(lateral=0.4, not_chest=0.4, PA=0.2), Decision(action=Action.READ, notes=(Note.VIEW_DISAGREES,))),
+    ],
+)
+def test_a_certain_picture_stops_a_film_of_no_named_part(seen: ViewReading, expected: Decision) -> None:
+    assert views.confirm(READ, "PA", seen, names_chest=False) == expected
 
 
 def test_notes_of_the_header_stay() -> None:
