@@ -219,7 +219,7 @@ def ask_in_ohif(room: Room) -> bytes:
         room.orthanc.wait_for_count(_OBJECTS + 3, study_uid=uid)
     with beside(room.browser, room.orthanc) as viewer, viewer.show(uid, count=1) as seen:
         for report in seen.reports():
-            if any(label.startswith("Lung opacity, review, AI probability") for label in report.labels):
+            if any(label.startswith("Lung opacity, review, AI: ") for label in report.labels):
                 return seen.screen()
     raise AssertionError("OHIF draws no box of the answer")
 

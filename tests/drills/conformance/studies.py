@@ -36,9 +36,9 @@ from tests.support.samples import BERLIN
 
 CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
 _BY_READER: Final = {
-    "accepted": "confirmed by reader",
-    "moved": "box drawn by reader",
-    "added": "added by reader",
+    "accepted": "confirmed",
+    "moved": "box drawn",
+    "added": "added",
 }
 MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
 

@@ -292,7 +292,8 @@ def _says(label: str, expected: ReportedBox) -> bool:
     is_review, says_percent = "review" in label, "%" in label
     return (
         expected.name.lower() in label.lower()
-        and expected.sure in label.replace("by a reader", "by reader")
+        and expected.sure in label
+        and ("reader" in label) != expected.sure.isdecimal()
         and is_review == (expected.state != "present")
         and says_percent == expected.sure.isdecimal()
     )
