@@ -153,14 +153,43 @@ def numbered(written: Written, known: Collection[OutputObject]) -> OutputObject:
 
     known: all that was written of the study before; an object that is among them keeps its number
     """
+    others = [output.number for output in _in_series(written, known)]
+    return _with_number(written, max([int(written.dataset.InstanceNumber), *(1 + number for number in others)]), known)
+
+
+def first_of_series(written: Written, known: Collection[OutputObject]) -> Written | None:
+    """Return a copy of a text that replaces another report, numbered below all others of its series; else None.
+
+    OHIF 3.13.2 takes the last report of a series to decide whether boxes are drawn or a text is shown; but the text it
+    then shows is that of the first, such as a finding that a reader has taken back.
+
+    known: as for `numbered`, which the text has been; a copy that is among them keeps its number
+    """
+    others = [output.number for output in _in_series(written, known)]
+    if written.template != TEXT or not others:
+        return None
+    dataset = copy.deepcopy(written.dataset)
+    dataset.SOPInstanceUID = derive_uid("first of its series", str(dataset.SOPInstanceUID))
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
+    made = replace(written, dataset=dataset)
+    _with_number(made, min(others) - 1, known)
+    return made
+
+
+def _in_series(written: Written, known: Collection[OutputObject]) -> Iterator[OutputObject]:
+    """Yield the other objects of its series."""
     dataset = written.dataset
-    own = int(dataset.InstanceNumber)
-    same = next((output for output in known if output.sop_instance_uid == dataset.SOPInstanceUID), None)
-    if same is not None:
-        dataset.InstanceNumber = same.number
-        return output_of(written)
-    in_series = [output for output in known if output.series_instance_uid == dataset.SeriesInstanceUID]
-    dataset.InstanceNumber = max([own, *(1 + output.number for output in in_series)])
+    for output in known:
+        is_other = output.sop_instance_uid != dataset.SOPInstanceUID
+        if is_other and output.series_instance_uid == dataset.SeriesInstanceUID:
+            yield output
+
+
+def _with_number(written: Written, number: int, known: Collection[OutputObject]) -> OutputObject:
+    """Number an object, unless it has a number already, and return its reference."""
+    uid = written.dataset.SOPInstanceUID
+    same = next((output.number for output in known if output.sop_instance_uid == uid), None)
+    written.dataset.InstanceNumber = number if same is None else same
     return output_of(written)
 
 

@@ -80,9 +80,14 @@ def _of_part(
     documents = []
     for written in writers.write_objects(part.report, part.sources, zone=zone, kinds=in_order(kinds)):
         output = writers.numbered(written, known)
+        first = writers.first_of_series(written, known)
         known.append(output)
         if instead_of is None or output in instead_of:
             documents.append(output)
             yield output, document.save_bytes(written.dataset)
+        if first is not None:
+            known.append(output := writers.output_of(first))
+            if instead_of is None or output in instead_of:
+                yield output, document.save_bytes(first.dataset)
     if MESSAGE_KIND in kinds:
         yield oru.write(part.report, part.headers, zone, order=order, documents=documents)

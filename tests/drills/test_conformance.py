@@ -49,27 +49,37 @@ def study(name: str, folder: Path) -> Study:
 
 
 def test_ohif_shows_the_report_of_every_film(viewer: Ohif, folder: Path) -> None:
-    seen = viewing.view_in_ohif(viewer, study("three-films", folder), kind="sr", folder=folder)
+    seen = viewing.view_in_ohif(viewer, study("three-films", folder), kinds=("sr",), folder=folder)
 
     assert seen.faults == []
     assert len(seen.deviations) == len(cases.BOTH)
 
 
 def test_ohif_names_who_said_what_of_a_corrected_film(viewer: Ohif, folder: Path) -> None:
-    seen = viewing.view_in_ohif(viewer, study("corrected", folder), kind="sr", folder=folder)
+    seen = viewing.view_in_ohif(viewer, study("corrected", folder), kinds=("sr",), folder=folder)
 
     assert seen.faults == []
     assert len(seen.deviations) == len(cases.BY_A_READER) + 1
 
 
-@pytest.mark.parametrize(("name", "kind"), [("seven", "sr"), ("taken-back", "sr3d"), ("missed", "sr3d")])
-def test_ohif_shows_the_newest_version_alone(viewer: Ohif, folder: Path, name: str, kind: str) -> None:
-    versions = studies.versions(name, folder, kind=kind)
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("seven-phantom", ("sr", "text")),
+        ("seven-oblong", ("sr", "text")),
+        ("taken-back", ("sr3d",)),
+        ("missed", ("sr3d",)),
+    ],
+)
+def test_ohif_shows_the_newest_version_and_answers(
+    viewer: Ohif, folder: Path, name: str, kinds: tuple[str, ...]
+) -> None:
+    versions = studies.versions(name, folder, kinds=kinds)
 
-    seen = viewing.view_versions_in_ohif(viewer, versions, kind=kind, folder=folder)
+    seen = viewing.view_versions_in_ohif(viewer, versions, kinds=kinds, folder=folder)
 
     assert seen.faults == []
-    assert len(seen.deviations) == len(cases.VERSIONS[name][-1])
+    assert len(seen.deviations) == len(cases.VERSIONS[name][1][-1]) + 1
 
 
 def test_dwv_draws_every_box_at_its_place(in_dwv: Seen) -> None:

@@ -199,14 +199,13 @@ def judge(room: Room) -> tuple[str, str]:
 def assert_replaced(room: Room, uid: str, *, times: int) -> Dataset:
     """Wait until Orthanc has a report of a study that replaces those before it, and return it."""
     peers.wait_until(
-        lambda: len(list(_replaced(room, uid))) == times,
+        lambda: len(set(_replaced(room, uid))) == times,
         what="Orthanc has a report that names the one before",
         limit_seconds=60.0,
     )
-    reports = {str(report.SOPInstanceUID): report for report in _reports(room, uid)}
-    (newest,) = reports.keys() - set(_replaced(room, uid))
-    assert len(reports) == times + 1, "each report replaces one"
-    return reports[newest]
+    reports = sorted(_reports(room, uid), key=lambda report: int(report.InstanceNumber))
+    assert len(set(map(said, reports))) == times + 1, "each report replaces one"
+    return reports[-1]
 
 
 def ask_in_ohif(room: Room) -> bytes:
@@ -220,7 +219,7 @@ def ask_in_ohif(room: Room) -> bytes:
         room.orthanc.wait_for_count(_OBJECTS + 3, study_uid=uid)
     with beside(room.browser, room.orthanc) as viewer, viewer.show(uid, count=1) as seen:
         for report in seen.reports():
-            if any(label.startswith("Lung opacity, review, AI probability") for label in report.labels):
+            if any(label.startswith("Lung opacity, review, AI: ") for label in report.labels):
                 return seen.screen()
     raise AssertionError("OHIF draws no box of the answer")
 

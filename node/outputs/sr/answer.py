@@ -111,9 +111,9 @@ def quantity_name(asked: AskedQuestion) -> Concept:
     The code ends with a hash of the name, so that one code never has two meanings.
     """
     state = asked.answer.state
-    letter, end = ("S", ", AI score") if state is None else ("P", ", AI probability")
+    letter, end = ("S", ", AI score") if state is None else ("P", ", AI")
     if state in wording.MARKS:
-        letter, end = "R", ", review, AI probability"
+        letter, end = "R", ", review, AI"
     meaning = short_text(answer_wording.name(asked), 64 - len(end)) + end
     return Concept(f"{letter}ASKEDFOR-{hashlib.sha256(meaning.encode()).hexdigest()[:6]}", PRIVATE_SCHEME, meaning)
 

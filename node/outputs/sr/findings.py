@@ -87,13 +87,13 @@ PERCENT = Concept("%", "UCUM", "percent")
 SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
 READER = Concept("reader", PRIVATE_SCHEME, "reader")
 """A unit that can be read: OHIF shows its code, and `{reader}` of UCUM would stand there with its braces."""
-_PROBABILITY = ", AI probability"
+_PROBABILITY, _IN_SHORT = ", AI probability", ", AI"
 _BY_READER: Mapping[Assessment, tuple[str, str]] = {
-    Assessment.ACCEPTED: ("C", ", confirmed by reader"),
-    Assessment.MOVED: ("M", ", box drawn by reader"),
-    Assessment.ADDED: ("A", ", added by reader"),
+    Assessment.ACCEPTED: ("C", ", confirmed"),
+    Assessment.MOVED: ("M", ", box drawn"),
+    Assessment.ADDED: ("A", ", added"),
 }
-"""First letter of the code and end of the name of a box's number that stands for a reader's word."""
+"""First letter of the code and end of the name of a box's number that stands for a reader's word, as its unit says."""
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
@@ -242,12 +242,13 @@ def _number(finding: Finding, box: FindingBox) -> Measurement:
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:
     """Return the concept name of the probability of a finding's box: a private code per finding, state and side.
 
-    OHIF 3.13.2 labels a box with the name and value of its number, and shows nothing else of the group: with the
-    common name Probability (122157, DCM) findings could not be told apart. OHIF cuts labels at the edge of the
-    viewport, so side and finding come first. The code is P for present or R for review, the finding's code, and R, L or
-    B for a side. If it is longer than 16 characters, it is a Long Code Value.
+    OHIF 3.13.2 labels a box with the name and value of its number, and shows nothing else of the group: with the common
+    name Probability (122157, DCM) findings could not be told apart. OHIF begins a label at the right edge of its box
+    and cuts it at the edge of the viewport, so the name is short, with side and finding first. The code is P for
+    present or R for review, the finding's code, and R, L or B for a side. If it is longer than 16 characters, it is a
+    Long Code Value.
     """
-    letter, end = ("R", ", review, AI probability") if finding.state in wording.MARKS else ("P", _PROBABILITY)
+    letter, end = ("R", f", review{_IN_SHORT}") if finding.state in wording.MARKS else ("P", _IN_SHORT)
     return _quantity(finding, letter, end, side=side)
 
 

@@ -1,6 +1,7 @@
 """The studies that are shown in viewers: every kind of film and answer that a viewer may treat in a way of its own.
 
-All films are made of RG1, whose Pixel Spacing of 0 is replaced, for OHIF 3.13.2 shows no picture with it.
+Films are made of RG1, whose Pixel Spacing of 0 is replaced, for OHIF 3.13.2 shows no picture with it. The versions of a
+report are shown on three: a phantom, the film of a person, and one whose rows and columns differ in spacing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.lab.phantoms import dicom as phantoms
 from node.domain import Box, FindingState, derive_uid
 from node.store.correction import CorrectionKind
 from tests.support import films
@@ -49,13 +52,15 @@ class Said:
 class Exposure:
     """One film of a study and the answer to it; prompts that it does not name are absent.
 
-    ratio: whether a cardiothoracic ratio was measured on it; said: what a reader then corrects
+    ratio: whether a cardiothoracic ratio was measured on it; said: what a reader then corrects; asked: answers to a
+    person's questions, whose prompts are free text
     """
 
     film: Dataset
     answers: tuple[Shown, ...] = ()
     ratio: bool = False
     said: tuple[Said, ...] = ()
+    asked: tuple[Shown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +173,22 @@ def wide() -> Dataset:
 
 
 def oblong_pixels() -> Dataset:
-    """Return a film whose pixels are half as high as they are wide, every row of it stored twice."""
-    film = chest({"PixelSpacing": [0.4, 0.8]})
-    return films.with_pixels(film, film.pixel_array[:, ::2], bits=15)
+    """Return a film whose pixels are wider than they are high, by little: OHIF's picture still has all boxes."""
+    film = chest({"PixelSpacing": [0.4, 0.44]})
+    columns = np.arange(0, int(film.Columns), 1.1).astype(int)
+    return films.with_pixels(film, film.pixel_array[:, columns], bits=15)
+
+
+def phantom() -> Dataset:
+    """Return a phantom of the size of the other films."""
+    stored = phantoms.Format(modality="CR", photometric="MONOCHROME2", bits=12, columns=900, rows=1000)
+    return films.changed(phantoms.film(7, stored).dataset, {"PixelSpacing": [0.4, 0.4]})
+
+
+def person() -> Dataset:
+    """Return the NIH film, a secondary capture of 8 bits, with the view that it does not name; skip without it."""
+    view = {"ViewPosition": "PA", "BodyPartExamined": "CHEST", "PatientOrientation": ["L", "F"]}
+    return films.changed(dcmread(films.shared("chest/nih_google_dx_sc.dcm")), {**view, "PixelSpacing": [0.4, 0.4]})
 
 
 def bright_abdomen() -> Dataset:
@@ -235,15 +253,20 @@ MAKERS: Final[Mapping[str, tuple[str, Callable[[], tuple[Exposure, ...]]]]] = {
     ),
 }
 
-VERSIONS: Final[Mapping[str, tuple[tuple[Shown, ...], ...]]] = {
-    "seven": tuple((replace(EFFUSION, probability=0.5 + number / 100),) for number in range(1, 8)),
-    "taken-back": ((EFFUSION,), BOTH, ()),
-    "missed": ((), (EFFUSION,)),
+_SEVEN: Final = tuple((replace(EFFUSION, probability=0.5 + number / 100),) for number in range(1, 8))
+VERSIONS: Final[Mapping[str, tuple[Callable[[], Dataset], tuple[tuple[Shown, ...], ...]]]] = {
+    "seven-phantom": (phantom, _SEVEN),
+    "seven-person": (person, _SEVEN),
+    "seven-oblong": (oblong_pixels, _SEVEN),
+    "taken-back": (chest, ((EFFUSION,), BOTH, ())),
+    "missed": (chest, ((), (EFFUSION,))),
 }
-"""The answers of versions of one film's report, oldest first, by the name of the study."""
-
-WRONG_IN_OHIF: Final = frozenset(("oblong-pixels",))
-"""OHIF 3.13.2 swaps the spacing of rows and columns when it draws a report's boxes (interoperability §2)."""
+"""A film and the answers of the versions of its report, oldest first, by the name of the study."""
+QUESTIONS: Final = (
+    Shown(prompt="Air at the apex", boxes=((0.24, 0.2, 0.2, 0.14),), probability=0.61),
+    Shown(prompt="Rib fracture", boxes=(), state=FindingState.ABSENT, probability=0.09),
+)
+"""What is asked about a film with versions: a question with a place, and one without."""
 
 
 def make(name: str) -> Case:
@@ -252,11 +275,17 @@ def make(name: str) -> Case:
     return with_identity(Case(name=name, about=about, exposures=exposures()))
 
 
+def draws_in_all_versions(name: str) -> bool:
+    """Whether every version has a box, so that a destination with `text` gets one beside each."""
+    return all(VERSIONS[name][1])
+
+
 def versions(name: str) -> list[Case]:
-    """Make the versions of a study by its name, oldest first."""
+    """Make the versions of a study by its name, oldest first; questions are asked about each."""
+    film, versions_of_answers = VERSIONS[name]
     return [
-        with_identity(Case(name=name, about="versions", exposures=(shown(chest, *answers),)))
-        for answers in VERSIONS[name]
+        with_identity(Case(name=name, about="versions", exposures=(replace(shown(film, *answers), asked=QUESTIONS),)))
+        for answers in versions_of_answers
     ]
 
 

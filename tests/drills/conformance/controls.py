@@ -29,7 +29,7 @@ def missed(viewer: Ohif, folder: Path, *, pictures: Path) -> list[str]:
     """Show the studies in OHIF. Returns the faults that were not seen."""
     wrong = []
     for study, faults in ((_off_and_missing(folder), OFF_AND_MISSING), (_ticked(folder), TICKED)):
-        seen = viewing.view_in_ohif(viewer, study, kind="sr", folder=pictures)
+        seen = viewing.view_in_ohif(viewer, study, kinds=("sr",), folder=pictures)
         wrong += [fault for fault in faults if not any(fault in complaint for complaint in seen.faults)]
     return wrong
 

@@ -25,6 +25,7 @@ _BLOCK: Final = Box(left=0.2, top=0.3, right=0.8, bottom=0.7)
 _NOTCH: Final = Box(left=0.25, top=0.35, right=0.45, bottom=0.45)
 _WHITE: Final = 4095
 _REACH: Final = 0.06
+_FEWEST_BRIGHT: Final = 2000
 _LEAST_COVERED: Final = 0.35  # OHIF's dashes cover half of a line, and labels a part of some
 
 
@@ -127,6 +128,12 @@ def colored(picture: Picture) -> Mask:
     """Find what is green or yellow, as OHIF and dwv draw boxes and labels: films and most of a viewer have no color."""
     red, green, blue = (picture[..., channel].astype(np.int16) for channel in range(3))
     return (green > 140) & (green - blue > 60) & (green - red > -60)
+
+
+def has_letters(picture: Picture) -> bool:
+    """Whether bright letters stand on a dark ground, as OHIF writes a report of text."""
+    bright = picture.min(axis=2) > 127
+    return _FEWEST_BRIGHT <= int(bright.sum()) < bright.size / 4
 
 
 def changed(picture: Picture, bare: Picture) -> Mask:

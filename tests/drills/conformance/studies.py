@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,21 +13,22 @@ from typing import Any, Final
 
 from pydicom.dataset import Dataset
 
-from models.contract import PromptKind, PromptReading
+from models.contract import PromptKind, PromptReading, Question
 from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
-from node.outputs import report_json, wording
+from node.outputs import answer_wording, answers, report_json, wording
+from node.outputs.asked import AskedQuestion
 from node.outputs.corrected_film import correct
 from node.outputs.kinds import OUTPUTS
 from node.outputs.source import Source, from_files
-from node.outputs.writers import make_report, numbered, write_objects
+from node.outputs.writers import first_of_series, make_report, numbered, output_of, write_objects
 from node.prompt_set import PromptSet
 from node.read import prompts as prompt_sets
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
-from node.read.model import Reading
+from node.read.model import FilmAnswer, Reading
 from node.store.correction import Correction, CorrectionKind
 from tests.drills.conformance import cases
-from tests.drills.conformance.cases import Case, Exposure, Said, Unit
+from tests.drills.conformance.cases import Case, Exposure, Said, Shown, Unit
 from tests.support import films, samples
 from tests.support.documents import reference
 from tests.support.fakes import ScriptedReader
@@ -34,9 +36,9 @@ from tests.support.samples import BERLIN
 
 CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
 _BY_READER: Final = {
-    "accepted": "confirmed by reader",
-    "moved": "box drawn by reader",
-    "added": "added by reader",
+    "accepted": "confirmed",
+    "moved": "box drawn",
+    "added": "added",
 }
 MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
 
@@ -65,12 +67,24 @@ class FilmResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A case with its outputs: the films as sent, the report, and the objects of each kind."""
+    """A case with its outputs: the films as sent, the report, the objects of each kind, and what was asked."""
 
     case: Case
     films: tuple[Dataset, ...]
     report: Report
     objects: Mapping[str, tuple[Dataset, ...]]
+    asked: tuple[AskedQuestion, ...]
+    sources: Mapping[str, Source]
+
+    def answers(self, kind: str) -> list[Dataset]:
+        """Write the answers to the questions, as objects of a kind and presentation states."""
+        return [
+            made.dataset
+            for asked in self.asked
+            for made in answers.write_objects(
+                asked, _alone(self.report, asked.film), self.sources[asked.film], zone=BERLIN, kinds=(kind, "gsps")
+            )
+        ]
 
     @property
     def results(self) -> list[FilmResult]:
@@ -119,16 +133,16 @@ class CaseReader(ScriptedReader):
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         sentences: list[GroundedSentence] = []
-        answers: list[PromptReading] = []
+        found: list[PromptReading] = []
         for prompt in prompts.prompts:
             if prompt.kind is not PromptKind.PATHOLOGY:
                 continue
             answer = self._answers.get(prompt.key)
             if answer is None:
-                answers.append(PromptReading(key=prompt.key, probability=0.07, state=FindingState.ABSENT))
+                found.append(PromptReading(key=prompt.key, probability=0.07, state=FindingState.ABSENT))
                 continue
             boxes = tuple(ScoredBox(box=image.framing.to_image(unit), score=0.8) for unit in answer.boxes)
-            answers.append(
+            found.append(
                 PromptReading(
                     key=prompt.key,
                     probability=answer.probability,
@@ -142,16 +156,16 @@ class CaseReader(ScriptedReader):
             )
         return Reading(
             sentences=tuple(sentences),
-            prompts=tuple(answers),
+            prompts=tuple(found),
             ratio=samples.ratio_on(image.framing) if self._has_ratio else None,
         )
 
 
-def versions(name: str, folder: Path, *, kind: str) -> list[Study]:
-    """Write the versions of a study one after the other, in one kind of output."""
+def versions(name: str, folder: Path, *, kinds: Sequence[str]) -> list[Study]:
+    """Write the versions of a study one after the other, in some kinds of output."""
     written: list[Study] = []
     for case in cases.versions(name):
-        written.append(write(case, folder, kinds=(kind,), earlier=written))
+        written.append(write(case, folder, kinds=kinds, earlier=written))
     return written
 
 
@@ -185,7 +199,47 @@ def write(
             kind: _objects(report, sources, kind=kind, before=[study.objects[kind] for study in earlier])
             for kind in kinds
         },
+        asked=tuple(
+            _asked(shown, film, report.study_uid)
+            for film, exposure in zip(read, case.exposures, strict=True)
+            for shown in exposure.asked
+        ),
+        sources=sources,
     )
+
+
+def _asked(shown: Shown, film: Film, study_uid: str) -> AskedQuestion:
+    """Return the question and answer that a case shows."""
+    boxes = tuple(ScoredBox(box=_placed(unit, wording.analyzed(film)), score=0.8) for unit in shown.boxes)
+    return AskedQuestion(
+        id=hashlib.sha256(f"{film.source} {shown.prompt}".encode()).hexdigest()[:32],
+        study_uid=study_uid,
+        film=film.source,
+        asked_at=CREATED_AT,
+        asked_by="Doe",
+        source="page",
+        model=f"{MODEL.name} {MODEL.version}",
+        weights_sha256=MODEL.weights_sha256,
+        answer=FilmAnswer(
+            question=Question(prompt=shown.prompt, box=None),
+            sentence="",
+            score=shown.probability,
+            state=shown.state,
+            boxes=boxes,
+        ),
+    )
+
+
+def boxes_of(asked: AskedQuestion) -> list[ReportedBox]:
+    """Return the boxes of an answer, as its outputs show them."""
+    return [
+        ReportedBox(name=name, state="present", sure=str(wording.whole_percent(asked.answer.score or 0.0)), box=box)
+        for (name, _), box in answer_wording.located(asked)
+    ]
+
+
+def _alone(report: Report, film: str) -> Report:
+    return replace(report, films=tuple(read for read in report.films if read.source == film))
 
 
 def _corrected(film: Film, said: Sequence[Said], prompts: PromptSet) -> Film:
@@ -231,6 +285,7 @@ def _objects(
     known = list(chain.from_iterable(earlier))
     written = []
     for made in write_objects(replace(report, earlier=earlier), sources, zone=BERLIN, kinds=[kind]):
-        known.append(numbered(made, known))
-        written.append(made.dataset)
+        output, first = numbered(made, known), first_of_series(made, known)
+        known += [output, *([] if first is None else [output_of(first)])]
+        written += [made.dataset, *([] if first is None else [first.dataset])]
     return tuple(written)

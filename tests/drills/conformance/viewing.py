@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from playwright.sync_api import Browser
 from pydicom.dataset import Dataset
 
+from node.dicom.spacing import has_oblong_pixels
 from node.domain import Box
-from tests.drills.conformance import cases, dicomscope, dwv, pictures
+from node.outputs import answer_wording, wording
+from tests.drills.conformance import cases, dicomscope, dwv, pictures, studies
 from tests.drills.conformance.ohif import Ohif, ShownReport, Viewer
 from tests.drills.conformance.pictures import Mask, Picture, Placing
 from tests.drills.conformance.studies import FilmResult, ReportedBox, Study
@@ -35,6 +37,7 @@ class Seen:
     deviations: list[float] = field(default_factory=list)
     contrasts: list[float] = field(default_factory=list)
     labels_cut: int = 0
+    swapped: int = 0
     reopened: int = 0
 
     def figures(self) -> dict[str, object]:
@@ -45,6 +48,7 @@ class Seen:
             "largest_deviation_percent": None if largest is None else round(100 * largest, 2),
             "least_contrast": round(min(self.contrasts), 2) if self.contrasts else None,
             "labels_cut": self.labels_cut,
+            "drawn_with_swapped_spacing": self.swapped,
             "reopened": self.reopened,
             "faults": self.faults,
         }
@@ -65,22 +69,17 @@ def compare(seen: Seen, mask: Mask, boxes: Iterable[ReportedBox], placing: Placi
     return covered
 
 
-def view_in_ohif(viewer: Ohif, study: Study, *, kind: str, folder: Path) -> Seen:
-    """Open every structured report of a kind and compare what is drawn with report.json; pictures go to `folder`.
+def view_in_ohif(viewer: Ohif, study: Study, *, kinds: Sequence[str], folder: Path) -> Seen:
+    """Open every structured report of some kinds and every answer, and compare what is drawn and said with report.json.
 
-    The presentation states and whatever else the node writes for an archive lie beside it, as in a real study.
+    The presentation states and whatever else the node writes for an archive lie beside it, as in a real study. Pictures
+    go to `folder`.
     """
-    seen, name = Seen(), f"{study.case.name}-{kind}"
-    reports = study.objects[kind]
-    viewer.store(
-        *study.films, *reports, *(dataset for other in ("gsps", "sc") for dataset in study.objects.get(other, ()))
-    )
-    films = study.results
-    placings = {
-        number: viewer.place(film)
-        for number, (film, result) in enumerate(zip(study.films, films, strict=True), 1)
-        if result.boxes
-    }
+    seen, name = Seen(), f"{study.case.name}-{'-'.join(kinds)}"
+    expected = _expected_in_ohif(study, kinds)
+    viewer.store(*study.films, *(dataset for kind in kinds for dataset in study.objects[kind]))
+    viewer.store(*expected.answers, *(dataset for kind in ("gsps", "sc") for dataset in study.objects.get(kind, ())))
+    placings = {number: viewer.place(study.films[number - 1]) for number, _ in expected.drawn}
     with viewer.show(study.uid, count=len(study.films)) as page:
         _keep(folder, f"{name}-film", page.screen())
         shown = []
@@ -88,22 +87,71 @@ def view_in_ohif(viewer: Ohif, study: Study, *, kind: str, folder: Path) -> Seen
             shown.append(report)
             _keep(folder, f"{name}-{number}", page.screen())
             seen.labels_cut += report.cut
-            if report.film in placings:
-                boxes = films[report.film - 1].boxes
-                where = f"OHIF {name}, film {report.film}"
-                compare(seen, pictures.colored(report.picture), boxes, placings[report.film], where=where)
-                seen.faults += _faults_of_labels(report.labels, boxes, where)
+            if report.film is None:
+                continue
+            where = f"OHIF {name}, film {report.film}"
+            boxes = next((boxes for film, boxes in expected.drawn if _is_of(report, film, boxes)), ())
+            film = study.films[report.film - 1]
+            drawn = [replace(expected, box=_as_ohif_draws(expected.box, film)) for expected in boxes]
+            seen.swapped += len(drawn) if has_oblong_pixels(film) else 0
+            if boxes:
+                compare(seen, pictures.colored(report.picture), drawn, placings[report.film], where=where)
+            seen.faults += _faults_of_labels(report.labels, boxes, where)
         seen.reopened += page.reopened
-        seen.faults += _faults_of_reach(name, films, reports, shown)
+        seen.faults += _faults_of_reach(name, expected, shown)
         seen.faults += _faults_of_page(name, page)
     return seen
 
 
-def view_versions_in_ohif(viewer: Ohif, versions: Sequence[Study], *, kind: str, folder: Path) -> Seen:
-    """Store all versions of a study, the newest last, and compare what is drawn with the newest alone."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    """What OHIF should show of a study.
+
+    count: of reports and answers, each a series
+    drawn: the film's number and the boxes of each report and answer that draws any
+    texts: what is said where no box is drawn; answers: their objects
+    """
+
+    count: int
+    drawn: Sequence[tuple[int, Sequence[ReportedBox]]]
+    texts: Sequence[str]
+    answers: Sequence[Dataset]
+
+
+def _expected_in_ohif(study: Study, kinds: Sequence[str]) -> _Expected:
+    films, draws = study.results, any(kind in ("sr", "sr3d") for kind in kinds)
+    drawn = [(number, film.boxes) for number, film in enumerate(films, 1) if film.boxes and draws]
+    texts = [line for film in films if "text" in kinds or not film.boxes for line in film.impression]
+    if "text" in kinds:
+        texts += [line for film in study.report.read_films for line in wording.cautions(film)]
+    answers = study.answers(kinds[0]) if draws else []
+    for asked in study.asked if draws else ():
+        number = [str(film.SOPInstanceUID) for film in study.films].index(asked.film) + 1
+        boxes = studies.boxes_of(asked)
+        drawn += [(number, boxes)] if boxes else []
+        texts += [] if boxes else [answer_wording.question(asked)]
+    reports = [*answers, *(dataset for kind in kinds for dataset in study.objects[kind])]
+    count = len({dataset.SeriesInstanceUID for dataset in reports if dataset.Modality == "SR"})
+    return _Expected(count=count, drawn=drawn, texts=texts, answers=answers)
+
+
+def _is_of(report: ShownReport, film: int, boxes: Sequence[ReportedBox]) -> bool:
+    """Whether a shown report is the one that draws these boxes: two on one film differ in what their labels name."""
+    return report.film == film and any(box.name.lower() in label.lower() for label in report.labels for box in boxes)
+
+
+def _as_ohif_draws(box: Box, film: Dataset) -> Box:
+    """Return where OHIF 3.13.2 draws a box: it takes the spacing of rows for that of columns, and the reverse."""
+    down, across = (float(value) for value in film.PixelSpacing)
+    wider = down / across
+    return Box(left=box.left * wider, top=box.top / wider, right=box.right * wider, bottom=box.bottom / wider)
+
+
+def view_versions_in_ohif(viewer: Ohif, versions: Sequence[Study], *, kinds: Sequence[str], folder: Path) -> Seen:
+    """Store all versions of a study, the newest last, and compare what is shown with the newest alone."""
     *before, newest = versions
-    viewer.store(*(dataset for study in before for dataset in study.objects[kind]))
-    return view_in_ohif(viewer, newest, kind=kind, folder=folder)
+    viewer.store(*(dataset for study in before for kind in kinds for dataset in study.objects[kind]))
+    return view_in_ohif(viewer, newest, kinds=kinds, folder=folder)
 
 
 def view_in_dwv(browser: Browser, study: Study, folder: Path, *, kind: str) -> Seen:
@@ -125,12 +173,12 @@ def view_in_dwv(browser: Browser, study: Study, folder: Path, *, kind: str) -> S
     return seen
 
 
-def view_in_dicomscope(studies: Sequence[Study], folder: Path, *, scratch: Path) -> dict[str, Seen]:
+def view_in_dicomscope(shown: Sequence[Study], folder: Path, *, scratch: Path) -> dict[str, Seen]:
     """Show every presentation state of the studies on its film. Returns what was seen of each study, by its name.
 
     A label is readable if its contrast with the film is `LEAST_CONTRAST`; a box to be reviewed has broken lines.
     """
-    states = list(_states(studies))
+    states = list(_states(shown))
     pairs = [
         pair
         for drawn in states
@@ -141,7 +189,7 @@ def view_in_dicomscope(studies: Sequence[Study], folder: Path, *, scratch: Path)
         )
     ]
     pngs = dicomscope.show(scratch, pairs)
-    seen = {study.case.name: Seen() for study in studies}
+    seen = {study.case.name: Seen() for study in shown}
     for place, drawn in enumerate(states):
         _keep(folder / "dicomscope", f"{drawn.study}-{drawn.number}", pngs[3 * place + 2])
         _judge_state(seen[drawn.study], drawn, [pictures.read(png) for png in pngs[3 * place : 3 * place + 3]])
@@ -159,8 +207,8 @@ class _DrawnState:
     state: Dataset
 
 
-def _states(studies: Sequence[Study]) -> Iterator[_DrawnState]:
-    for study in studies:
+def _states(shown: Sequence[Study]) -> Iterator[_DrawnState]:
+    for study in shown:
         states = {_film_of(state): state for state in study.objects["gsps"]}
         for number, (film, result) in enumerate(zip(study.films, study.results, strict=True), 1):
             if state := states.get(str(film.SOPInstanceUID)):
@@ -244,29 +292,30 @@ def _says(label: str, expected: ReportedBox) -> bool:
     is_review, says_percent = "review" in label, "%" in label
     return (
         expected.name.lower() in label.lower()
-        and expected.sure in label.replace("by a reader", "by reader")
+        and expected.sure in label
+        and ("reader" in label) != expected.sure.isdecimal()
         and is_review == (expected.state != "present")
         and says_percent == expected.sure.isdecimal()
     )
 
 
-def _faults_of_reach(
-    name: str, films: Sequence[FilmResult], reports: Sequence[Dataset], shown: Sequence[ShownReport]
-) -> list[str]:
-    """Every film with a finding has one report with its boxes; every other report is a text that says something."""
+def _faults_of_reach(name: str, expected: _Expected, shown: Sequence[ShownReport]) -> list[str]:
+    """Each report and answer is shown, with its boxes or as a text; the texts say all that they should."""
     wrong = []
-    if len(shown) != len(reports):
-        wrong.append(f"OHIF {name}: lists {len(shown)} of {len(reports)} reports")
-    drawn = sorted(report.film for report in shown if report.film is not None)
-    expected = [number for number, film in enumerate(films, 1) if film.boxes and not name.endswith("-text")]
-    if drawn != expected:
-        wrong.append(f"OHIF {name}: draws boxes on the films {drawn}, findings are on {expected}")
-    texts = [report.text for report in shown if report.film is None]
-    wrong += [f"OHIF {name}: a report shows no impression" for text in texts if "Impression" not in text]
-    for film in films:
-        said = " ".join(film.impression[0].split()[:4])
-        if not film.is_read and not any(said in " ".join(text.split()) for text in texts):
-            wrong.append(f"OHIF {name}: no report says why a film was not read")
+    if len(shown) != expected.count:
+        wrong.append(f"OHIF {name}: lists {len(shown)} of {expected.count} reports")
+    drawn, due = sorted(report.film for report in shown if report.film), sorted(film for film, _ in expected.drawn)
+    if drawn != due:
+        wrong.append(f"OHIF {name}: draws boxes on the films {drawn}, findings are on {due}")
+    texts = [report for report in shown if report.film is None]
+    wrong += [f"OHIF {name}: a report shows no impression" for report in texts if "Impression" not in report.text]
+    wrong += [f"OHIF {name}: a report has no letters" for report in texts if not pictures.has_letters(report.picture)]
+    said = [" ".join(report.text.split()) for report in texts]
+    wrong += [
+        f"OHIF {name}: no text says {line!r}"
+        for line in expected.texts
+        if not any(" ".join(line.split()) in text for text in said)
+    ]
     return wrong
 
 

@@ -216,7 +216,8 @@ def test_only_the_late_film_is_read_even_after_a_restart(tmp_path: Path) -> None
 
     assert (first.reader.count, second.reader.count) == (2, 1)
     kinds = [sorted(delivery.kind for delivery in several) for several in deliveries]
-    assert kinds == [["gsps", "sr"], ["gsps", "sr", "sr"], ["gsps", "sr", "sr"]]  # the second SR is on the study
+    # The second SR is on the study; of a text that replaces another there are two.
+    assert kinds == [["gsps", "sr"], ["gsps", "sr", "sr"], ["gsps", "sr", "sr", "sr"]]
     reports = [first.objects(several, "sr")[-1] for several in deliveries]
     assert "PredecessorDocumentsSequence" not in reports[1]
     assert predecessor(reports[2]) == reports[1].SOPInstanceUID

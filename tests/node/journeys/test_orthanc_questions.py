@@ -81,7 +81,7 @@ def test_a_rectangle_drawn_in_ohif_is_answered(orthanc: Orthanc, browser: Browse
     assert answer.Modality == "SR"
     with beside(browser, orthanc) as viewer, viewer.show(uid, count=1) as seen:
         labels = [label for report in seen.reports() for label in report.labels]
-    assert any(label.startswith("edema, AI probability") for label in labels), "OHIF draws the answer's box"
+    assert any(label.startswith("edema, AI: ") for label in labels), "OHIF draws the answer's box"
 
 
 def predecessor_of(found: Dataset) -> str:

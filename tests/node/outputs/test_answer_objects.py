@@ -178,12 +178,12 @@ def test_highdicom_reads_the_boxes_of_an_answer(tmp_path: Path, name: str, kind:
 @pytest.mark.parametrize(
     ("question", "meaning", "letter"),
     [
-        (asked(prompt="Pleural effusion"), "Pleural effusion, AI probability", "P"),
-        (asked(prompt="edema", state=FindingState.INDETERMINATE), "edema, review, AI probability", "R"),
+        (asked(prompt="Pleural effusion"), "Pleural effusion, AI", "P"),
+        (asked(prompt="edema", state=FindingState.INDETERMINATE), "edema, review, AI", "R"),
         (asked(prompt="left lung", state=None), "left lung, AI score", "S"),
-        (asked(prompt=None, box=BOX), "Anything abnormal in the box, AI probability", "P"),
-        (asked(prompt="x" * 300), "x" * 48 + ", AI probability", "P"),
-        (asked(prompt="x" * 300, state=FindingState.UNCALIBRATED), "x" * 40 + ", review, AI probability", "R"),
+        (asked(prompt=None, box=BOX), "Anything abnormal in the box, AI", "P"),
+        (asked(prompt="x" * 300), "x" * 48 + ", AI", "P"),
+        (asked(prompt="x" * 300, state=FindingState.UNCALIBRATED), "x" * 48 + ", review, AI", "R"),
     ],
 )
 def test_the_number_of_an_answer_names_what_was_asked(question: AskedQuestion, meaning: str, letter: str) -> None:

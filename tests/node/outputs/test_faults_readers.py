@@ -1,7 +1,7 @@
 """What a reader said carries no probability of the network: names by who said it, in every output.
 
 OHIF 3.13.2 labels a box with name and value of the number in its group, so a finding that a reader had added read
-"Pneumothorax, AI probability: 11.00 %".
+"Pneumothorax, AI: 11.00 %".
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FILM = samples.film(
         replace(absent(), probability=0.38),
     )
 )
-AI, CONFIRMED, MOVED, ADDED = "AI probability", "confirmed by reader", "box drawn by reader", "added by reader"
+AI, CONFIRMED, MOVED, ADDED = "AI", "confirmed", "box drawn", "added"
 
 Said = tuple[CorrectionKind, str]
 
@@ -159,7 +159,7 @@ def test_labels_of_boxes_say_who_drew_them(name: str) -> None:
     labels = [wording.label(judged(case, film), box) for box in judged(case, film).boxes]
 
     assert [ending(label) for label in labels] == [
-        who.replace("by reader", "by a reader") if percent is None else f"{percent} %" for who, percent in case.boxes
+        f"{who} by a reader" if percent is None else f"{percent} %" for who, percent in case.boxes
     ]
     state = samples.datasets(gsps.write, report(film), received(cr()), BERLIN)[0]
     texts = [

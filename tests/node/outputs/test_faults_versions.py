@@ -127,6 +127,29 @@ def test_a_report_of_text_counts_after_one_with_boxes(kind: str, is_found: tuple
     assert len({(str(dataset.SeriesInstanceUID), int(dataset.SeriesNumber)) for dataset in reports}) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_found"),
+    [("text", (True, True, False)), ("sr", (True, False, True, False)), ("sr3d", (False, True, False))],
+)
+def test_ohif_shows_the_newest_words_of_a_series(tmp_path: Path, kind: str, is_found: tuple[bool, ...]) -> None:
+    """It asks the last report of a series whether boxes are drawn, and otherwise shows the text of the first."""
+    bench = Bench(tmp_path, outputs=(kind,))
+    bench.receive(FILM)
+    series = list(bench.objects(bench.round(), kind))
+    for number, found in enumerate(is_found, 1):
+        correct(bench, number, CorrectionKind.ACCEPT if found else CorrectionKind.REJECT)
+        made = bench.objects(bench.round(), kind)
+        series = sorted([*series, *made], key=lambda dataset: int(dataset.InstanceNumber))
+
+        first, last = series[0], series[-1]
+        assert last.SOPInstanceUID == made[0].SOPInstanceUID, "the newest report is the last"
+        if last.ContentTemplateSequence[0].TemplateIdentifier == "2000":
+            assert said(first) == said(last)
+            assert len(made) == 2
+        else:
+            assert len(made) == 1
+
+
 def test_what_says_the_same_stays_one_object_with_its_number() -> None:
     first, other = (surer(1),), (surer(2),)
 

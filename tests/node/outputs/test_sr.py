@@ -120,7 +120,7 @@ def test_what_nobody_measured_is_to_be_reviewed_and_says_why() -> None:
     assert (value.CodeValue, value.CodingSchemeDesignator) == ("NOTCALIBRATED", "99CHEX")
     assert value.CodeMeaning == "Review, not calibrated"
     [number] = [item for item in group.ContentSequence if item.ValueType == "NUM"]
-    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith(", review, AI probability")
+    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith(", review, AI")
 
 
 def test_a_sentence_without_finding_is_inferred_from_its_boxes() -> None:

@@ -27,10 +27,10 @@ def test_a_numbers_name_tells_the_finding_and_if_to_review_it() -> None:
     names = [number.ConceptNameCodeSequence[0] for group in groups(written(SEVERAL)) for number in numbers(group)]
 
     assert [(name.CodeValue, name.CodingSchemeDesignator, name.CodeMeaning) for name in names] == [
-        ("P60046008-R", "99CHEX", "Right pleural effusion, AI probability"),
-        ("R19242006", "99CHEX", "Pulmonary edema, review, AI probability"),
-        ("R19242006", "99CHEX", "Pulmonary edema, review, AI probability"),
-        ("PSUPPORT_DEVICES", "99CHEX", "Support devices, AI probability"),
+        ("P60046008-R", "99CHEX", "Right pleural effusion, AI"),
+        ("R19242006", "99CHEX", "Pulmonary edema, review, AI"),
+        ("R19242006", "99CHEX", "Pulmonary edema, review, AI"),
+        ("PSUPPORT_DEVICES", "99CHEX", "Support devices, AI"),
     ]
 
 
@@ -52,7 +52,7 @@ def test_the_longest_code_of_a_prompt_set_can_be_reported() -> None:
 
     [number] = numbers(groups(dataset)[0])
     assert number.ConceptNameCodeSequence[0].LongCodeValue == "R" + "W" * 16 + "-R"
-    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith("M, review, AI probability")
+    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith("M, review, AI")
     assert validators.dciodvfy(dataset) == []
     assert validators.dsrdump(dataset) == []
 

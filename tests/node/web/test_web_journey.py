@@ -4,22 +4,27 @@ demonstration, which opens its page, to the first answers."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from node.settings.destinations import DicomDestination
+from tests.drills.conformance.ohif import beside
 from tests.paths import REPOSITORY
-from tests.support import peers
+from tests.support import films, peers
 from tests.support.browsed import SIZES, browsed
-from tests.support.peers import LOOPBACK
-from tests.support.service import INTERRUPTIBLE
+from tests.support.orthanc import Orthanc, beside_node
+from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.service import INTERRUPTIBLE, Service
 from tests.support.web_journey import Room, ask, judge, reading_room, travel
 
 
@@ -42,6 +47,61 @@ def test_reports_on_accepted_and_rejected_findings_reach_orthanc(room: Room) -> 
 
     assert "Right opacity, lower zone, confirmed by a reader" in accepted
     assert "Right opacity" not in rejected
+
+
+MOST_ACTIONS = 12
+SLOW = 30_000  # milliseconds
+
+
+def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: Browser) -> None:
+    """With the node's pages alone, from a patient's name to what did not arrive, and on to OHIF."""
+    film = films.as_another(films.thumbnail({"PatientName": "Zimmer^Anna"}), "newcomer", study="newcomer")
+    films.changed(film, {"PixelSpacing": [0.4, 0.4], "SeriesDescription": "Film 1"})
+    actions: list[str] = []
+    with hospital(tmp_path) as (orthanc, service), browsed(browser, service.http_port) as seen:
+        orthanc.upload(film)
+        orthanc.wait_for_count(3, study_uid=film.StudyInstanceUID)
+        page = seen.page
+
+        def do(what: str, act: Callable[[], object]) -> None:
+            actions.append(what)
+            act()
+
+        do("open the pages", lambda: seen.open("/"))
+        do("type the patient's name", lambda: page.get_by_role("searchbox").fill("zimmer"))
+        do("search", lambda: page.keyboard.press("Enter"))
+        expect(page.locator("td.who")).to_have_count(1)
+        expect(page.locator("td.deliveries")).to_contain_text("registry", timeout=SLOW)
+        expect(page.locator(".troubles")).to_contain_text("registry", timeout=SLOW)
+        do("open the study", page.locator("td.who a").click)
+        page.wait_for_selector("#stage.ready")
+        why = page.locator("#results .delivery", has_text="registry").first
+        expect(why).to_contain_text(re.compile("registry: .*(title|rejected)"), timeout=SLOW)
+        do("accept a finding", page.locator('[data-correct="accept"]').first.click)
+        do("send the report", page.locator("[data-finish]").click)
+        expect(page.locator("#version")).to_contain_text(re.compile(r"archive: \d+ sent\."), timeout=SLOW)
+        with beside(browser, orthanc) as viewer, viewer.show(str(film.StudyInstanceUID), count=1) as shown:
+            labels = [label for report in shown.reports() for label in report.labels]
+
+    assert [label for label in labels if label.endswith(", confirmed: 1.00 reader")]
+    assert len(actions) <= MOST_ACTIONS, actions
+
+
+@contextmanager
+def hospital(folder: Path) -> Iterator[tuple[Orthanc, Service]]:
+    """Run a node beside an Orthanc and a registry that does not know it; all on this machine see patients."""
+    with ReceivingArchive() as registry, beside_node(folder) as (orthanc, settings):
+        registry.reject()
+        (archive,) = settings.destinations
+        refusing = DicomDestination(name="registry", ae_title="REGISTRY", host=LOOPBACK, port=registry.port)
+        settings = replace(
+            settings,
+            destinations=(archive, refusing),
+            http=replace(settings.http, show_patient=True),
+            corrections=replace(settings.corrections, quiet_seconds=600.0),
+        )
+        with Service(settings) as service:
+            yield orthanc, service
 
 
 def test_the_demonstration_opens_a_page_where_one_can_ask(
