@@ -134,7 +134,7 @@ def test_an_answer_says_question_state_and_limits(name: str) -> None:
         ("absent", "Not reported (below threshold; may have been missed), AI probability 83 %."),
         ("absent in the box", "Not reported (below threshold; may have been missed), AI probability 83 %."),
         ("region", "a place is neither present nor not reported"),
-        ("region nowhere", "The network locates nothing that it was asked for."),
+        ("region nowhere", "The network points to no place for what it was asked."),
     ],
 )
 def test_an_answer_has_the_words_of_its_state(name: str, expected: str) -> None:
