@@ -154,7 +154,7 @@ def test_false_findings_go_where_they_find_most() -> None:
     assert sum(found for found, _ in shares.values()) > sum(found for found, _ in alone.values())
 
 
-def test_opacity_counts_as_much_as_all_others() -> None:
+def test_opacity_comes_before_all_others() -> None:
     findings = {"edema": drawn(1.0, seed=1), "fracture": drawn(1.0, seed=2), "atelectasis": drawn(1.0, seed=3)}
     plain = called(findings, shared(findings, most=0.1))["edema"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from playwright.sync_api import Browser, BrowserContext, FloatRect, Locator, Page, Route
 
@@ -13,6 +14,11 @@ from tests.support.peers import LOOPBACK
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'"
 SIZES: Mapping[str, tuple[int, int]] = {"wide": (1280, 800), "narrow": (390, 844)}
+"""Of the windows in which one works, and pictures are taken."""
+WINDOWS: Mapping[str, tuple[int, int]] = {"phone": (390, 844), "laptop": (1366, 768), "wide": (1920, 1080)}
+THEMES: Sequence[Literal["dark", "light"]] = ("dark", "light")
+"""In all of them each page is looked through for violations."""
+_IS_DARK = "matchMedia('(prefers-color-scheme: dark)').matches"
 
 
 @dataclass
@@ -40,16 +46,31 @@ class Browsed:
         self.faults[:] = [fault for fault in self.faults if str(status) not in fault]
 
     def violations(self) -> list[str]:
-        """Return the serious and the critical faults that axe-core finds on the page as it is."""
-        script = (packages.fetched(packages.AXE) / "axe.min.js").read_text(encoding="utf-8")
-        self.page.evaluate(f"() => {{ {script} }}")
-        found = self.page.evaluate("() => axe.run()")["violations"]
-        return [
-            f"{fault['id']}: {node['html'][:120]}"
-            for fault in found
-            if fault["impact"] in ("serious", "critical")
-            for node in fault["nodes"]
-        ]
+        """Return what axe-core finds on the page as it is, and where it scrolls sideways, in every window and theme.
+
+        At its end the window has its size and its theme again.
+        """
+        page, was_dark = self.page, self.page.evaluate(_IS_DARK)
+        size = page.viewport_size
+        assert size is not None
+        page.evaluate(f"() => {{ {(packages.fetched(packages.AXE) / 'axe.min.js').read_text(encoding='utf-8')} }}")
+        found: list[str] = []
+        for window, (width, height) in WINDOWS.items():
+            page.set_viewport_size({"width": width, "height": height})
+            for theme in THEMES:
+                page.emulate_media(color_scheme=theme)
+                found += [f"{window}, {theme}: {fault}" for fault in _faults_of(page)]
+        page.set_viewport_size(size)
+        page.emulate_media(color_scheme="dark" if was_dark else "light")
+        return found
+
+
+def _faults_of(page: Page) -> list[str]:
+    """Return what axe-core finds on a page in its window, and whether it scrolls sideways."""
+    found = page.evaluate("() => axe.run()")["violations"]
+    faults = [f"{fault['id']}: {node['html'][:120]}" for fault in found for node in fault["nodes"]]
+    is_wider = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    return [*faults, *(["scrolls sideways"] if is_wider else [])]
 
 
 @contextmanager

@@ -34,10 +34,11 @@ from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import SIZES, browsed, tab_to
+from tests.support.browsed import browsed, tab_to
 from tests.support.certificates import Authority
 from tests.support.service import run_command, settings_for
 from tests.support.spoken import PROMPTS
+from tests.support.web_access import PASSWORD
 
 PATIENT = {"PatientName": "Zyx^Secret^^Dr", "PatientID": "SECRET-7", "AccessionNumber": "SECRET-9"}
 
@@ -261,9 +262,8 @@ def node(start_node: StartNode) -> ArchivedNode:
     return started
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_an_administrator_asks_a_destination_by_keys(node: ArchivedNode, browser: Browser, size: str) -> None:
-    with browsed(browser, node.service.http_port, size=size) as seen:
+def test_an_administrator_asks_a_destination_by_keys(node: ArchivedNode, browser: Browser) -> None:
+    with browsed(browser, node.service.http_port) as seen:
         page = seen.open("/system")
         asking = page.get_by_role("button", name="Ask archive")
         tab_to(asking)
@@ -274,6 +274,21 @@ def test_an_administrator_asks_a_destination_by_keys(node: ArchivedNode, browser
         assert seen.violations() == []
 
     assert node.archive.echoes > 0
+
+
+def test_axe_finds_nothing_where_one_signs_in_and_gets_lost(start_node: StartNode, browser: Browser) -> None:
+    service = start_node(users=("ada",)).service
+    with browsed(browser, service.http_port) as seen:
+        page = seen.open("/users")
+        assert seen.violations() == []
+        page.locator('[name="user"]').fill("ada")
+        page.locator('[name="password"]').fill(PASSWORD)
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_contain_text("ada")
+        assert seen.violations() == []
+        seen.open("/studies/1.2.3")
+        assert seen.violations() == []
+        seen.forgive(404)
 
 
 def test_while_the_archive_is_down_every_page_says_so(node: ArchivedNode, browser: Browser) -> None:

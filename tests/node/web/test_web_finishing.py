@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import SIZES, Browsed, browsed, tab_to
+from tests.support.browsed import SIZES, Browsed, browsed
 from tests.support.service import Service
 
 SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
@@ -125,11 +125,9 @@ def test_what_waits_covers_nothing_of_the_impression(node: Node, browser: Browse
         assert bar["y"] + bar["height"] <= page.viewport_size["height"]  # type: ignore[index]  # it has a size
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_axe_finds_nothing_while_corrections_wait(node: Node, browser: Browser, size: str) -> None:
-    film = node.read(f"axe-{size}")
-    with browsed(browser, node.service.http_port, size=size) as seen:
-        page = corrected(seen, film)
+def test_axe_finds_nothing_while_corrections_wait(node: Node, browser: Browser) -> None:
+    film = node.read("axe")
+    with browsed(browser, node.service.http_port) as seen:
+        corrected(seen, film)
 
         assert seen.violations() == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 
 from tests.support import films
 from tests.support.archived import StartNode
-from tests.support.browsed import SIZES, Browsed, browsed
+from tests.support.browsed import Browsed, browsed
 from tests.support.service import Service
 
 Content = dict[str, object]
@@ -102,9 +102,8 @@ def test_one_goes_from_film_to_film_by_a_key(node: Node, seen: Browsed) -> None:
         page.wait_for_selector("#stage.ready")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Browser, size: str) -> None:
-    with browsed(browser, node.service.http_port, size=size) as seen:
+def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Browser) -> None:
+    with browsed(browser, node.service.http_port) as seen:
         seen.open("/review")
 
         assert seen.violations() == []

@@ -18,7 +18,7 @@ from node.config import ModelSettings
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import SIZES, Browsed, browsed, drag, settled
+from tests.support.browsed import Browsed, browsed, drag, settled
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service
 
@@ -406,9 +406,8 @@ def test_a_correction_that_is_refused_says_why(node: Node, seen: Browsed) -> Non
     seen.forgive(409)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_axe_finds_nothing_serious_while_one_corrects(node: Node, browser: Browser, size: str) -> None:
-    with browsed(browser, node.service.http_port, size=size) as seen:
+def test_axe_finds_nothing_serious_while_one_corrects(node: Node, browser: Browser) -> None:
+    with browsed(browser, node.service.http_port) as seen:
         page = seen.open(path_of(node.asked))
         for form in ("reword", "reject"):
             page.locator(f'[data-correct="{form}"]').first.click()
@@ -418,4 +417,3 @@ def test_axe_finds_nothing_serious_while_one_corrects(node: Node, browser: Brows
         expect(page.locator("#editing")).to_be_visible()
 
         assert seen.violations() == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, FilePayload, Page, expect
 from node.store.spool import Spool
 from tests.support import films
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import SIZES, Browsed, browsed
+from tests.support.browsed import Browsed, browsed
 
 
 @pytest.fixture(scope="module")
@@ -143,12 +143,10 @@ def test_a_film_that_is_removed_says_so(node: ArchivedNode, seen: Browsed) -> No
     seen.forgive(404)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_axe_finds_nothing_serious_on_both_pages(node: ArchivedNode, browser: Browser, size: str) -> None:
-    with browsed(browser, node.service.http_port, size=size) as seen:
-        page = seen.open("/upload")
+def test_axe_finds_nothing_serious_on_both_pages(node: ArchivedNode, browser: Browser) -> None:
+    with browsed(browser, node.service.http_port) as seen:
+        seen.open("/upload")
         choosing = seen.violations()
         look(seen, png())
 
         assert choosing == seen.violations() == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
