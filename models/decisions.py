@@ -25,6 +25,7 @@ class Band:
     lower: the probability from which it is not absent
     below, missed: the films below the band, and how many of them show the finding
     within, shown: the films in the band, and how many of them show it
+    normal: the share of the films without any finding that lie in it; None if it was not counted
     """
 
     lower: float
@@ -32,9 +33,12 @@ class Band:
     missed: int
     within: int
     shown: int
+    normal: float | None = None
 
     def __post_init__(self) -> None:
         require_unit(self, "lower")
+        if self.normal is not None:
+            require_unit(self, "normal")
         if not 0 <= self.missed <= self.below or not 0 <= self.shown <= self.within:
             raise ValueError("missed and shown are counts of the films below and within; correct them")
 

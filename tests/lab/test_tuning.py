@@ -86,7 +86,10 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
             positives=int(edema.there.sum()),
             negatives=int((~edema.there).sum()),
             band=measured_band(
-                edema.at(chosen.temperature).differences, edema.there, threshold=chosen.thresholds["edema"]
+                edema.at(chosen.temperature).differences,
+                edema.there,
+                threshold=chosen.thresholds["edema"],
+                normal=edema.at(chosen.temperature).normal,
             ),
         )
     }

@@ -155,7 +155,7 @@ def _measurement(some: Labelled, *, threshold: float, population: str) -> Measur
         measured_on=population,
         positives=positives,
         negatives=len(some.there) - positives,
-        band=measured_band(some.differences, some.there, threshold=threshold),
+        band=measured_band(some.differences, some.there, threshold=threshold, normal=some.normal),
     )
 
 

@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import SIZES, Browsed, browsed
+from tests.support.browsed import SIZES, Browsed, browsed, tab_to
 from tests.support.service import Service
 
 SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
