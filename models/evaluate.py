@@ -76,6 +76,7 @@ def main(arguments: list[str]) -> int:
         held_out=options.held_out,
         resamples=options.resamples,
         training_films=options.training_films,
+        folds=options.folds,
         false_findings=options.false_findings,
         labeler=options.labeler,
         labels=options.labels,
@@ -132,6 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--held-out", metavar="SHARE_OR_FILE", help="only the patients that a run held out, as its run file says"
+    )
+    parser.add_argument(
+        "--folds",
+        action="store_true",
+        help="choose the thresholds for each fifth of the patients on films of the others, as films must be reported "
+        "on that chose the thresholds of the model",
     )
     parser.add_argument(
         "--pictures", type=_count, default=12, metavar="N", help="films on each sheet; default: %(default)s"

@@ -297,6 +297,7 @@ class Manifest:
     vocabulary: the words, in lower case, that the prompt encoder learned; empty if it knows any word, as the published
     one, which began with CLIP's
     history: thresholds that were chosen again for this model directory, the oldest first
+    chosen_on: what the films of people are recognized by that decisions were chosen on; no patient can be told from it
     files: sha256 of every other file, by its path inside the directory with forward slashes
     """
 
@@ -318,6 +319,7 @@ class Manifest:
     origins: Mapping[str, str] = field(default_factory=dict)
     vocabulary: tuple[str, ...] = ()
     history: tuple[ThresholdChange, ...] = ()
+    chosen_on: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -378,7 +380,7 @@ def _is_printed(text: str) -> bool:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of a model directory atomically."""
     table = asdict(manifest)
-    for key in ("origins", "vocabulary", "history"):
+    for key in ("origins", "vocabulary", "history", "chosen_on"):
         if not table[key]:
             del table[key]
     for part in ("prompt_encoder", "generator"):

@@ -19,6 +19,7 @@ from models.checkpoint.files import CARD, verify
 from models.contract import ChangeError
 from models.decisions import RatioError
 from models.errors import ModelError
+from models.evaluate import main as evaluate
 from models.lab.evaluation.calibrating import LEAST_MEASURED, is_chosen, with_ages, with_ratio
 from models.lab.evaluation.cases import Truth
 from models.lab.phantoms import phantom
@@ -89,7 +90,9 @@ def test_a_published_checkpoint_is_calibrated_without_extras(model: Path, site: 
     assert after.ages == Ages(least=18)
     assert after.change is not None and (after.change.measured_on, after.change.films) == ("hospital", LEAST_PAIRS)
     assert after.cardiothoracic is None
-    assert replace(after, decisions=before.decisions, ages=None, change=None, history=(), files=before.files) == before
+    assert len(after.chosen_on) == chosen
+    told = replace(after, ages=None, change=None, history=(), chosen_on=(), files=before.files)
+    assert replace(told, decisions=before.decisions) == before
     row = next(row for row in rows_of(after) if row.finding == "edema")
     assert row.by == f"anna, {after.history[0].at[:10]}: calibrated on {chosen} films of hospital"
     card = (model / CARD).read_text(encoding="utf-8")
@@ -116,6 +119,24 @@ def test_corrections_of_a_node_calibrate_its_model(model: Path, site: Path, caps
     assert made["chosen_on"] == {"films": FILMS, "patients": FILMS} and made["reported_on"]["films"] == 0
     assert made["aim"] == "each at a sensitivity of 0.9"
     assert read_manifest(model).decisions.measurements["edema"].positives == FILMS // 2
+
+
+def test_films_that_chose_are_not_reported_on(model: Path, site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = site / "chose.jsonl"
+    lines = [
+        {"file": f"{number}.png", "patient": f"p{number}", "labels": {"edema": number < 22, "no_finding": number >= 22}}
+        for number in range(FILMS)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert main([*QUICK, "--model", str(model), str(path), "--share", "1"]) == 0
+    asked = ["--model", str(model), "--data", f"boxes:{path}", "--resamples", "0", "--training-films", "1"]
+
+    assert evaluate([*asked, "--task", "report"]) == 2
+    assert f"{FILMS} of {FILMS} films chose the thresholds" in capsys.readouterr().err
+    assert evaluate([*asked, "--task", "films", "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out)["folds"]
+    assert evaluate([*asked, "--task", "report", "--folds", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["folds"]
 
 
 def test_phantoms_choose_boxes_and_words_too(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ ONE = film(
 
 
 def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, object]:
-    return measure(readings, [truth or Truth()] * len(readings), DECISIONS, Bootstrap(resamples=0))
+    return measure(readings, [truth or Truth()] * len(readings), [DECISIONS] * len(readings), Bootstrap(resamples=0))
 
 
 def test_sentences_are_counted_by_what_became_of_them() -> None:

@@ -22,6 +22,7 @@ from models.errors import ModelError
 from models.lab.evaluation import ratio
 from models.lab.evaluation.bootstrap import Figures, Indices
 from models.lab.evaluation.cases import CaseSource, Truth
+from models.lab.evaluation.chosen import digest
 from models.lab.evaluation.curves import area_under_curve
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, sigmoid
 from models.lab.evaluation.films import drawn_by_patient, interval
@@ -110,15 +111,19 @@ class Calibrated:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Films:
+    """digests: what the films are recognized by, [film], as `chosen.digest`."""
+
     truths: Sequence[Truth]
     weighed: Sequence[Weighed]
     patients: NDArray[np.str_]
+    digests: NDArray[np.str_]
 
     def of(self, some: Indices) -> _Films:
         return _Films(
             truths=[self.truths[index] for index in some],
             weighed=[self.weighed[index] for index in some],
             patients=self.patients[some],
+            digests=self.digests[some],
         )
 
     @property
@@ -160,6 +165,7 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
     if is_drawn:
         after = _drawn_rules(model, films, after, chosen, np.flatnonzero(chooses), report)
     else:
+        after = replace(after, chosen_on=tuple(sorted({*after.chosen_on, *chosen.digests.tolist()})))
         after, off["age rule"] = with_ages(after, [truth.age for truth in everything.truths])
     chests = [film.chest for film in everything.weighed]
     after, off["cardiothoracic ratio"] = with_ratio(after, everything.truths, chests, population=request.population)
@@ -194,15 +200,16 @@ def _keys(films: _Films) -> list[str]:
 
 
 def _weigh(model: EvaluatedModel, films: CaseSource, *, is_drawn: bool, report: ProgressReport) -> _Films:
-    truths, weighed, patients = [], [], []
+    truths, weighed, patients, digests = [], [], [], []
     for index in range(len(films)):
         case = films.load(index)
         truths.append(case.truth)
         has_ratio = ratio.true_ratio(case.truth) is not None
         weighed.append(model.weigh(case, located=is_drawn, chest=has_ratio))
         patients.append(case.truth.patient or case.name)
+        digests.append(digest(case.gray))
         report("reading films", index + 1, len(films))
-    return _Films(truths=truths, weighed=weighed, patients=np.array(patients))
+    return _Films(truths=truths, weighed=weighed, patients=np.array(patients), digests=np.array(digests))
 
 
 def _require_any(chosen: _Films, least: int) -> None:

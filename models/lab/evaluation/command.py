@@ -15,6 +15,7 @@ from models.lab.evaluation import references, run
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import CaseSource, Phantoms
+from models.lab.evaluation.chosen import for_each_film, require_others
 from models.lab.evaluation.document import markdown, rounded
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.lab.evaluation.pictures import write_sheets
@@ -26,6 +27,7 @@ from models.lab.evaluation.published.marks import LabeledTexts, Marker, by_label
 from models.lab.evaluation.request import (
     CHEXBERT,
     CHOOSING,
+    DECIDED_TASKS,
     PUBLISHED_RESAMPLES,
     PUBLISHED_TASKS,
     RESAMPLES,
@@ -61,7 +63,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         request.out.mkdir(parents=True, exist_ok=True)
     model = _open(request)
     resamples = RESAMPLES if request.resamples is None else request.resamples
-    observed = run.observe(model, films, tasks, report) if tasks else run.Observed(truths=(), said=())
+    observed = run.observe(_deciding(model, films, tasks, request, report), films, tasks, report)
     figures = _figures(observed, tasks, model, Bootstrap(resamples=resamples), request) if tasks else {}
     if isinstance(films, FileFilms) and published:
         session = _session(request, model, films, choose_on, mark, how, report)
@@ -81,6 +83,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         },
         "prompts": {"name": questions.name, "sha256": questions.sha256},
         "split": data.split if isinstance(data, PhantomSet) else None,
+        "folds": request.folds,
         "held_out": request.held_out and Path(request.held_out).name,
         "ablations": [*request.ablations, *([] if request.analysis is None else [request.analysis.stem])],
         "resamples": resamples,
@@ -99,6 +102,20 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         (request.out / "evaluation.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         (request.out / "evaluation.md").write_text(markdown(document), encoding="utf-8")
     return document
+
+
+def _deciding(
+    model: EvaluatedModel, films: CaseSource, tasks: Sequence[Task], request: Request, report: ProgressReport
+) -> list[EvaluatedModel]:
+    """Return the model that reads each film. Raises ModelError if the film chose the decisions that it is read by."""
+    if request.folds:
+        if not isinstance(films, FileFilms):
+            raise ModelError("--folds is for films of people, boxes:FILE.jsonl; leave it out")
+        population = Path(request.data.removeprefix(_BOXES)).stem
+        return for_each_film(model, films, population=population, most_false=request.false_findings, report=report)
+    if DECIDED_TASKS & set(tasks) and isinstance(films, FileFilms):
+        require_others(model.manifest, films, report)
+    return [model] * (len(films) if tasks else 0)
 
 
 def _analyzed(request: Request) -> tuple[Request, Analysis]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from models import boxes as unit_boxes
 from models.checkpoint.weights import load_network
 from models.contract import FilmReading, Side, Trusted
+from models.decisions import Decisions
 from models.engines import Engine, FloatArray
 from models.engines.fallback import open_first
 from models.errors import ModelError
@@ -56,12 +57,14 @@ class Observation:
     located: findings before they are scored; found: as published (spec §9.2); regions: the best box [4] of each
     chest: the widths of heart and thorax, as the node measures them
     region_scores: [region that the film shows, finding], for the true boxes of regions
+    decisions: by which the film was read
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
     by_default: as the node makes it if it is not told to accept any
     differences: as in `Weighed`; hints: [hint, 4], the best box of each question
     views: what the view head says of the film, as it is and otherwise
     """
 
+    decisions: Decisions
     located: Detection | None = None
     found: Detections | None = None
     regions: dict[str, FloatArray]
@@ -123,6 +126,10 @@ class EvaluatedModel:
         own = self._own(manifest)
         return ChexReader(own, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
 
+    def deciding_by(self, manifest: Manifest) -> EvaluatedModel:
+        """Return the same model, with the same engine, by the decisions of another manifest."""
+        return EvaluatedModel(self._directory, manifest, self._engine, self.questions, self._trusted)
+
     @property
     def published(self) -> PublishedModel:
         """The network for the tasks of the paper, on films as this engine encodes them."""
@@ -150,6 +157,7 @@ class EvaluatedModel:
         reading = read(self.reader, needed="report" in tasks)
         located = self._locate(picture) if "detection" in tasks else None
         return Observation(
+            decisions=self.manifest.decisions,
             located=located,
             found=None if located is None else self.detections(located, self.manifest.detection),
             regions=dict(zip(names, boxes, strict=False)),

@@ -35,6 +35,9 @@ TEXT_TASKS: Final[tuple[PublishedTask, ...]] = (
 )
 """Those that compare texts."""
 
+DECIDED_TASKS: Final[frozenset[Task]] = frozenset(("detection", "report", "sentences"))
+"""Those whose figures depend on the decisions of the manifest."""
+
 Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
@@ -62,6 +65,7 @@ class Request:
     labeler: what texts are labeled by, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
     labels: a file of labels of texts, instead of a labeler
     metric_files: the folder with what some figures of texts need
+    folds: whether the decisions for each fifth of the patients are chosen on the films of the others
     false_findings: the most that may be called present on the mean film without a finding, by cross-fitted thresholds
     """
 
@@ -82,4 +86,5 @@ class Request:
     labels: Path | None = None
     metric_files: Path | None = None
     training_films: int = TRAINING_FILMS
+    folds: bool = False
     false_findings: float = MOST_FALSE

@@ -9,7 +9,6 @@ import numpy as np
 
 from language.labels import Labeler
 from models.contract import FilmReading
-from models.decisions import Decisions
 from models.lab.evaluation import (
     anatomy,
     detection,
@@ -42,10 +41,12 @@ class Observed:
     said: Sequence[Observation]
 
 
-def observe(model: EvaluatedModel, films: CaseSource, tasks: Collection[Task], report: ProgressReport) -> Observed:
-    """Run the model on every film. Raises ModelError if a film cannot be read."""
+def observe(
+    models: Sequence[EvaluatedModel], films: CaseSource, tasks: Collection[Task], report: ProgressReport
+) -> Observed:
+    """Run a model on every film; models: one for each film. Raises ModelError if a film cannot be read."""
     truths, said = [], []
-    for index in range(len(films)):
+    for index, model in enumerate(models):
         case = films.load(index)
         truths.append(case.truth)
         said.append(model.observe(case, tasks))
@@ -67,13 +68,12 @@ def figures(
 
     most_false: as in `films.cross_fitted`
     """
-    decisions = model.manifest.decisions
     makers: dict[Task, Callable[[], dict[str, object]]] = {
         "detection": lambda: _detection(observed, model, habits, bootstrap),
         "anatomy": lambda: _anatomy(observed, habits, bootstrap),
         "region_classification": lambda: _regions(observed, habits, bootstrap),
-        "report": lambda: _report(observed, decisions, labeler, bootstrap),
-        "sentences": lambda: _sentences(observed, decisions, bootstrap),
+        "report": lambda: _report(observed, labeler, bootstrap),
+        "sentences": lambda: _sentences(observed, bootstrap),
         "films": lambda: films.measure(
             films.films_of(observed.truths, [observation.differences for observation in observed.said]),
             resamples=bootstrap.resamples,
@@ -124,7 +124,8 @@ def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
     }
 
 
-def _sentences(observed: Observed, decisions: Decisions, bootstrap: Bootstrap) -> dict[str, object]:
+def _sentences(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
+    decisions = [observation.decisions for observation in observed.said]
     by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
     return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
         "by_default": sentences.measure(by_default, observed.truths, decisions, Bootstrap(resamples=0))
@@ -135,7 +136,7 @@ def _checked(observed: Observed) -> list[FilmReading]:
     return [observation.checked for observation in observed.said if observation.checked is not None]
 
 
-def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
+def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[str, object]:
     truths = reports.with_labels_of_reports(observed.truths, labeler)
     by_images = sum(bool(truth.labels) for truth in observed.truths)
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
@@ -148,7 +149,7 @@ def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstra
     ]
     said, there = (np.array(column) for column in zip(*probabilities, strict=True))
     return reports.measure(truths, texts, labeler, bootstrap) | {
-        **_variants(observed, truths, decisions, labeler),
+        **_variants(observed, truths, labeler),
         "labeled_by_images": by_images,
         "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
         "calibration_error": calibration_error(said, there.astype(np.bool_)),
@@ -158,14 +159,14 @@ def _report(observed: Observed, decisions: Decisions, labeler: Labeler, bootstra
     }
 
 
-def _variants(observed: Observed, truths: Sequence[Truth], decisions: Decisions, labeler: Labeler) -> dict[str, object]:
+def _variants(observed: Observed, truths: Sequence[Truth], labeler: Labeler) -> dict[str, object]:
     """Compute clinical efficacy of decisions, with and without contradictions, and of the sentences that leave."""
-    prompts = [observation.reading.prompts for observation in observed.said if observation.reading is not None]
+    read = [(each.reading.prompts, each.decisions) for each in observed.said if each.reading is not None]
 
     def labels(said: Sequence[Mapping[str, bool]]) -> reports.Labels:
         return reports.labels_of(truths, said, labeler.classes)
 
-    decided = labels([{each.key: each.state == "present" for each in of_film if each.state} for of_film in prompts])
+    decided = labels([{each.key: each.state == "present" for each in of_film if each.state} for of_film, _ in read])
     by_threshold = labels(
         [
             {
@@ -173,7 +174,7 @@ def _variants(observed: Observed, truths: Sequence[Truth], decisions: Decisions,
                 for each in of_film
                 if each.probability is not None
             }
-            for of_film in prompts
+            for of_film, decisions in read
         ]
     )
     variants: dict[str, object] = {

@@ -38,9 +38,9 @@ _SHARES: Final = {
 
 
 def measure(
-    readings: Sequence[FilmReading], truths: Sequence[Truth], decisions: Decisions, bootstrap: Bootstrap
+    readings: Sequence[FilmReading], truths: Sequence[Truth], decisions: Sequence[Decisions], bootstrap: Bootstrap
 ) -> dict[str, object]:
-    """Compute the figures of checked readings; decisions: of the model."""
+    """Compute the figures of checked readings; decisions: by which each film was read."""
     table = np.array([[counts_of(reading)[name] for name in _COUNTS] for reading in readings], dtype=np.int64)
 
     def figures(films: Indices) -> Figures:
@@ -52,9 +52,9 @@ def measure(
     reasons = Counter(withheld.reason for reading in readings for withheld in reading.withheld)
     against = [
         (prompt.contradiction, truth.labels.get(prompt.key))
-        for reading, truth in zip(readings, truths, strict=True)
+        for reading, truth, own in zip(readings, truths, decisions, strict=True)
         for prompt in reading.prompts
-        if _is_doubted(prompt, decisions)
+        if _is_doubted(prompt, own)
     ]
     return {
         **figures(np.arange(len(readings))),

@@ -1,0 +1,69 @@
+"""Which films chose a model's decisions. Figures on them would say how well the choice fits them, and no more.
+
+`models.calibrate` writes their digests into the manifest. `models.evaluate` refuses to report on them, or chooses anew
+for each fold of patients on the films of all others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from models.engines import FloatArray
+from models.errors import ModelError
+from models.lab.evaluation.cases import CaseSource
+from models.lab.evaluation.evaluated_model import EvaluatedModel
+from models.lab.evaluation.films import FOLDS, folds_of
+from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
+from models.lab.evaluation.tuning import tune
+from models.manifest import Manifest
+from models.progress import ProgressReport
+
+_LEAST: Final = LEAST_POSITIVES * (FOLDS - 1) // FOLDS
+"""How many films of the other folds must show a finding, and how many not, before a threshold is chosen for it."""
+
+
+def digest(gray: FloatArray) -> str:
+    """Return what a film is recognized by: a hash of its gray values [row, column], 0..1, in 256 steps."""
+    return hashlib.sha256(np.round(gray * 255).astype(np.uint8).tobytes()).hexdigest()[:16]
+
+
+def require_others(manifest: Manifest, films: CaseSource, report: ProgressReport) -> None:
+    """Raise ModelError if a film of these chose the manifest's decisions."""
+    chose, count = frozenset(manifest.chosen_on), 0
+    for index in range(len(films) if chose else 0):
+        count += digest(films.load(index).gray) in chose
+        report("looking for films that chose", index + 1, len(films))
+    if count:
+        raise ModelError(
+            f"{count} of {len(films)} films chose the thresholds of this model: figures on them would be no results; "
+            "give --folds, which chooses for each fifth of the patients on films of the others, or give other films"
+        )
+
+
+def for_each_film(
+    model: EvaluatedModel, films: CaseSource, *, population: str, most_false: float, report: ProgressReport
+) -> list[EvaluatedModel]:
+    """Return for each film the model with the decisions that the films of other patients choose, in five folds.
+
+    population, most_false: as `tuning.tune` takes them. Raises ModelError if too few films show any finding.
+    """
+    truths, weighed = [], []
+    for index in range(len(films)):
+        case = films.load(index)
+        truths.append(case.truth)
+        weighed.append(model.weigh(case))
+        report("weighing films", index + 1, len(films))
+    folds = folds_of(np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)]))
+
+    def chosen_without(fold: int) -> EvaluatedModel:
+        others: Sequence[int] = np.flatnonzero(folds != fold).tolist()
+        aim = Aim(false_findings=most_false, least=_LEAST)
+        own = [truths[index] for index in others], [weighed[index] for index in others]
+        return model.deciding_by(tune(model.manifest, *own, population=population, aim=aim))
+
+    by_fold = {fold: chosen_without(fold) for fold in np.unique(folds).tolist()}
+    return [by_fold[fold] for fold in folds.tolist()]
