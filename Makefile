@@ -179,7 +179,7 @@ pictures: setup viewers model
 	$(VENV)/bin/python -m tests.support.web_journey --out docs/pictures
 
 # Fetches 400 packages of npm, which nothing else needs.
-dashboards: setup system-packages
+dashboards: setup system-packages model
 	$(VENV)/bin/python -m tests.deploy.dashboards_drawn --out docs/pictures
 
 bench: setup system-packages model

@@ -26,11 +26,10 @@ from typing import Final, cast
 from PIL import Image
 from playwright.sync_api import Browser, Route
 
-from node.config import OrdersSettings
+from node.config import ModelSettings, OrdersSettings
 from tests.deploy.expressions import Json, Query, dashboards
 from tests.drills.conformance.browser import chromium, settled
 from tests.drills.soak.callers import CALLER, Callers
-from tests.node.test_metrics_live import fill_windows
 from tests.paths import REPOSITORY
 from tests.support import peers
 from tests.support.prometheus import Prometheus, run_prometheus
@@ -88,12 +87,17 @@ def bundle() -> Path:
 
 @contextmanager
 def watched(folder: Path, *, seconds: float) -> Iterator[tuple[Prometheus, float]]:
-    """Put a node under load for a while, its archive down for a part of it; Prometheus, and when the load began."""
-    fill_windows(folder / "node")
+    """Put a node with the shipped model under load for a while, its archive down for a part of it.
+
+    Yields Prometheus, and when the load began.
+    """
+    model = ModelSettings(directory=REPOSITORY / "models" / "weights" / "phantom")
     with peers.ReceivingArchive() as archive:
-        settings = settings_for(folder / "node", archive_port=archive.port, callers=(CALLER,), min_free_mib=10)
+        settings = settings_for(
+            folder / "node", archive_port=archive.port, callers=(CALLER,), min_free_mib=10, model=model
+        )
         settings = replace(settings, orders=OrdersSettings(port=0, hosts=(peers.LOOPBACK,)))
-        with Service(settings) as node, run_prometheus(folder, node=[node.http_port]) as prometheus:
+        with Service(settings, scripted=False) as node, run_prometheus(folder, node=[node.http_port]) as prometheus:
             began = time.time()
             with Callers(port=node.dicom_port, count=_CALLERS, seed=1):
                 _sleep_until(began + _AWAY[0] * seconds)

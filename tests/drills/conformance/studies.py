@@ -230,12 +230,12 @@ def _asked(shown: Shown, film: Film, study_uid: str) -> AskedQuestion:
     )
 
 
-def boxes_of(asked: AskedQuestion) -> list[ReportedBox]:
+def boxes_of(asked: AskedQuestion) -> tuple[ReportedBox, ...]:
     """Return the boxes of an answer, as its outputs show them."""
-    return [
+    return tuple(
         ReportedBox(name=name, state="present", sure=str(wording.whole_percent(asked.answer.score or 0.0)), box=box)
         for (name, _), box in answer_wording.located(asked)
-    ]
+    )
 
 
 def _alone(report: Report, film: str) -> Report:
