@@ -61,9 +61,14 @@ faulty one; or a person."""
 Doubt: TypeAlias = Literal["other_view", "mirrored", "rotated"]
 """What speaks against every finding of a film, because its picture is not what it is read as."""
 
-Contradiction: TypeAlias = Literal["film_normal", "box_denied", "other_side", "sentence_denies"] | Doubt
+Contradiction: TypeAlias = Literal[
+    "film_normal", "box_denied", "other_side", "sentence_denies", "companion_silent", Doubt
+]
 """What speaks against a finding that is reported; `models.reading.contradictions` has the rules of the network, and
 whoever knows the film's header those of a `Doubt`."""
+
+Laterality: TypeAlias = Literal["boxes", "unknown", "both"]
+"""How the side of a finding follows: from its boxes; not at all; or it is on both sides, whatever its boxes."""
 
 Trusted: TypeAlias = Literal["real", "phantoms", "any"]
 """Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
@@ -172,6 +177,7 @@ class PromptReading:
     contradiction: what speaks against a finding that is reported; None if nothing does
     left_out: whether the model leaves this finding out on such films, whatever its probability
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below
+    laterality: how its side follows, if its prompt names none
     """
 
     key: str
@@ -184,6 +190,7 @@ class PromptReading:
     contradiction: Contradiction | None = None
     left_out: bool = False
     near: bool = False
+    laterality: Laterality = "boxes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +238,7 @@ class Answer:
     score: of the prompt; for a box alone, how different its content is from the negative prompts
     state: None for a region, which is neither present nor absent, and for words that the model never learned
     boxes: where the network locates the prompt; the box that was asked about, if there was one
-    contradiction, left_out: as in a `PromptReading`
+    contradiction, left_out, laterality: as in a `PromptReading`
     never_learned: words of the prompt that the model never learned; then there is no score, no sentence and no box
     """
 
@@ -243,6 +250,7 @@ class Answer:
     contradiction: Contradiction | None = None
     left_out: bool = False
     never_learned: tuple[str, ...] = ()
+    laterality: Laterality = "boxes"
 
     @property
     def positive(self) -> bool:
@@ -448,4 +456,5 @@ def _answer(question: Question, reading: PromptReading | None, said: FilmReading
         by="network" if sentence is None else sentence.by,
         contradiction=reading.contradiction,
         left_out=reading.left_out,
+        laterality=reading.laterality,
     )

@@ -83,6 +83,27 @@ class PhantomThreshold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRule:
+    """From which score a box of a finding is drawn, or from which certainty one side of it is told, on films of people.
+
+    measured_on: the population of the films; least: the score of the box, or the certainty of the side, 0..1
+    told, right: on films of patients on whose films it was not chosen: how often it was told, and how often right
+    """
+
+    measured_on: str
+    least: float
+    told: int
+    right: int
+
+    def __post_init__(self) -> None:
+        if not self.measured_on.strip() or self.measured_on == PHANTOMS:
+            raise ValueError("measured_on must name a population of films of people")
+        require_unit(self, "least")
+        if not 0 <= self.right <= self.told:
+            raise ValueError("right is a count of what was told; correct both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatioError:
     """How far the cardiothoracic ratio was off on films whose true ratio is known.
 
@@ -144,6 +165,8 @@ class Decisions:
     region_threshold: positiveness above which a region's sentence is kept (spec §9.1.4)
     merge_overlap: overlap (IoU) above which two reported boxes of one prompt are merged; 1 merges none, as published
     most_boxes: the most boxes that are reported for one prompt, the best ones; None for all, as published
+    boxes, sides: of findings on films of people, by prompt key (`models.reading.places`); if both are empty, a finding
+    has its best box whatever its score, and the side of its boxes, as published
     """
 
     temperature: float
@@ -156,6 +179,8 @@ class Decisions:
     region_threshold: float
     merge_overlap: float = 1.0
     most_boxes: int | None = None
+    boxes: Mapping[str, PlaceRule] = field(default_factory=dict)
+    sides: Mapping[str, PlaceRule] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature")
@@ -169,7 +194,7 @@ class Decisions:
             if key not in self.thresholds:
                 raise ValueError(f"measurements.{key} belongs to no threshold; add thresholds.{key} or remove it")
         for key in self.phantoms:
-            if key not in self.measurements or not (self._is_of_real_films(key) or self.leaves_out(key)):
+            if key not in self.measurements or not (self.is_of_people(key) or self.leaves_out(key)):
                 raise ValueError(
                     f"phantoms.{key} needs measurements.{key}, on real films or with thresholds.{key} = {LEFT_OUT}; "
                     "add it or remove this"
@@ -188,7 +213,7 @@ class Decisions:
                     raise ValueError(f"{table}.{key}.band.lower ({band.lower}) must not be above the threshold")
 
     def on_phantoms(self) -> Decisions:
-        """Return the decisions for phantoms: the thresholds on phantoms instead of those on real films."""
+        """Return the decisions for phantoms: their thresholds instead of those on real films, and no rule of places."""
         return replace(
             self,
             thresholds=dict(self.thresholds) | {key: own.threshold for key, own in self.phantoms.items()},
@@ -198,6 +223,8 @@ class Decisions:
                 for key, own in self.phantoms.items()
             },
             phantoms={},
+            boxes={},
+            sides={},
         )
 
     def measured(self, key: str, threshold: float, measurement: Measurement) -> Decisions:
@@ -207,10 +234,10 @@ class Decisions:
         """
         phantoms = dict(self.phantoms)
         if measurement.measured_on == PHANTOMS:
-            if self._is_of_real_films(key):
+            if self.is_of_people(key):
                 return replace(self, phantoms=phantoms | {key: _on_phantoms(threshold, measurement)})
             phantoms.pop(key, None)
-        elif key in self.measurements and key not in phantoms and not self._is_of_real_films(key):
+        elif key in self.measurements and key not in phantoms and not self.is_of_people(key):
             phantoms[key] = _on_phantoms(self._measured_threshold(key), self.measurements[key])
         return replace(
             self,
@@ -221,7 +248,7 @@ class Decisions:
 
     def leaving_out(self, key: str) -> Decisions:
         """Return the decisions without a finding on real films, unless its threshold was measured on them."""
-        if self._is_of_real_films(key):
+        if self.is_of_people(key):
             return self
         measurement = self.measurements[key]
         return replace(
@@ -238,7 +265,7 @@ class Decisions:
         not any more is to be reviewed. A finding that was never measured stays so.
         Raises ValueError if it was measured on phantoms alone and is left out on real films.
         """
-        if key in self.phantoms and not self._is_of_real_films(key):
+        if key in self.phantoms and not self.is_of_people(key):
             raise ValueError(f"{key} is left out, and was measured on phantoms alone; calibrate it on films of people")
         measurements = dict(self.measurements)
         if measurement := measurements.get(key):
@@ -250,13 +277,18 @@ class Decisions:
         measured = self.measurements[key].threshold
         return self.thresholds[key] if measured is None else measured
 
-    def _is_of_real_films(self, key: str) -> bool:
+    def is_of_people(self, key: str) -> bool:
+        """Say whether the threshold of a finding was measured on films of people."""
         measurement = self.measurements.get(key)
         return measurement is not None and measurement.measured_on != PHANTOMS
 
     def threshold(self, key: str) -> float:
         """Return the probability from which the finding of a prompt is present."""
         return self.thresholds.get(key, self.default_threshold)
+
+    def box_score(self, key: str) -> float:
+        """Return the score from which a box of a finding is drawn on films of people that have rules of places."""
+        return self.boxes[key].least if key in self.boxes else self.box_threshold
 
     @property
     def left_out(self) -> tuple[str, ...]:

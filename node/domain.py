@@ -174,6 +174,7 @@ class Finding:
     reader: what a person said about it; None if nobody did. The probability stays the network's
     left_out: whether the model leaves it out on such films, whatever its probability
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
+    place: what the network is certain enough of: `told`, where it lies; `no_side`; or `no_place`, so that it has no box
     """
 
     prompt: str
@@ -189,6 +190,7 @@ class Finding:
     reader: ReaderMark | None = None
     left_out: bool = False
     near: bool | None = False
+    place: str = "told"
 
     @property
     def output_probability(self) -> float | None:

@@ -26,7 +26,17 @@ from language.normal import names_in
 from language.sentences import by_rule, of_words, stated
 from language.statements import sides_in
 from models import boxes as unit_boxes
-from models.contract import By, FindingState, PromptKind, ReaderPrompt, Side, SideOf, WithheldSentence, ZoneOf
+from models.contract import (
+    By,
+    FindingState,
+    Laterality,
+    PromptKind,
+    ReaderPrompt,
+    Side,
+    SideOf,
+    WithheldSentence,
+    ZoneOf,
+)
 from models.decisions import Decisions
 from models.engines import FloatArray
 
@@ -55,6 +65,7 @@ class Decided:
     boxes: [n, 4] of each prompt, those that are shown
     regions: the best box [4] of each region, by its key
     side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
+    lateralities: of findings whose side does not follow from boxes alone
     """
 
     prompts: Sequence[ReaderPrompt]
@@ -65,6 +76,7 @@ class Decided:
     left_out: frozenset[int] = frozenset()
     regions: Mapping[str, FloatArray] = field(default_factory=dict)
     zone_of: ZoneOf | None = None
+    lateralities: Mapping[int, Laterality] = field(default_factory=dict)
 
     def is_reported(self, index: int) -> bool:
         """Whether a prompt is a pathology that outputs report."""
@@ -121,8 +133,10 @@ class Decided:
         )
 
     def side(self, index: int) -> Side | None:
-        """Return the side of a finding's boxes; None if the film does not say, or a box crosses the middle."""
-        if self.side_of is None or not len(self.boxes[index]):
+        """Return the side of a finding; None if it may not be told, or a box crosses the middle."""
+        if self.lateralities.get(index) == "both":
+            return Side.BILATERAL
+        if self._is_unsided(index) or self.side_of is None or not len(self.boxes[index]):
             return None
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
         if None in sides:
@@ -134,7 +148,7 @@ class Decided:
         named = sides_in(text.lower())
         if not named or self.prompts[index].kind is not PromptKind.PATHOLOGY or self.side(index) is not None:
             return None
-        if self.side_of is None:
+        if self.side_of is None or self._is_unsided(index):
             return SIDE_UNKNOWN
         centers = {self.side_of(float(x), 0.0) for x, _, _, _ in self.boxes[index]}
         return None if named <= centers else Fault.WRONG_SIDE.value
@@ -195,10 +209,16 @@ class Decided:
     def _reached(self, index: int) -> frozenset[Side]:
         """Return the sides that the boxes of a finding reach; both if the film does not say which is which."""
         both = frozenset((Side.LEFT, Side.RIGHT))
-        if self.side_of is None:
+        if self._is_unsided(index):
+            return frozenset()
+        if self.side_of is None or self.lateralities.get(index) == "both":
             return both
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
         return both if None in sides else frozenset(side for side in sides if side is not None)
+
+    def _is_unsided(self, index: int) -> bool:
+        """Say whether no side of a finding may be told."""
+        return self.lateralities.get(index) == "unknown"
 
     def _claim(self, index: int) -> Claim:
         prompt = self.prompts[index]
@@ -231,7 +251,7 @@ class Decided:
         return () if self.prompts[index].kind is PromptKind.REGION else self.prompts[index].phrases
 
     def _zone(self, index: int) -> str | None:
-        if self.zone_of is None:
+        if self.zone_of is None or self._is_unsided(index) or not len(self.boxes[index]):
             return None
         regions = {key: unit_boxes.to_box(box) for key, box in self.regions.items()}
         return self.zone_of(self.prompts[index].key, [unit_boxes.to_box(box) for box in self.boxes[index]], regions)

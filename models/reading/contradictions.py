@@ -23,6 +23,23 @@ from models.reading.decision import decide
 from models.reading.phrasebook import Phrasebook, contrast
 
 _SIDES: Final = (Side.LEFT, Side.RIGHT)
+COMPANIONS: Final[Mapping[str, str]] = dict.fromkeys(("edema", "consolidation", "pneumonia"), "lung_opacity")
+"""What a finding is never without, by keys: each of these is an opacity of the lung (Irvin et al., AAAI 2019)."""
+
+
+def without_companion(film: DecidedFilm, decisions: Decisions) -> frozenset[int]:
+    """Return the reported findings whose companion is absent, by a threshold that was measured on films of people.
+
+    On phantoms each finding is drawn for itself.
+    """
+    silent = {
+        key
+        for index, state in film.states.items()
+        if state is FindingState.ABSENT
+        and index not in film.left_out
+        and decisions.is_of_people(key := film.prompts[index].key)
+    }
+    return frozenset(index for index in film.reported if COMPANIONS.get(film.prompts[index].key) in silent)
 
 
 def film_called_normal(film: DecidedFilm) -> frozenset[int]:
@@ -91,6 +108,7 @@ class ContradictionCheck:
         contradicted: dict[int, Contradiction] = {
             **dict.fromkeys(self._on_other_side(look, film), "other_side"),
             **dict.fromkeys(denied_in_its_box(film, self._in_best_boxes(look, film), self._decisions), "box_denied"),
+            **dict.fromkeys(without_companion(film, self._decisions), "companion_silent"),
             **dict.fromkeys(film_called_normal(film), "film_normal"),
         }
         return film.doubting(contradicted)

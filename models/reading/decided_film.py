@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from models.contract import Contradiction, FindingState, PromptKind, ReaderPrompt, SideOf, ZoneOf
+from models.contract import Contradiction, FindingState, Laterality, PromptKind, ReaderPrompt, SideOf, ZoneOf
 from models.engines import FloatArray, Patches, Regions
 from models.reading.checking import Decided, is_reported
 from models.reading.phrasebook import PromptVectors
@@ -24,7 +24,7 @@ class DecidedFilm:
 
     visible: the boxes and scores of each prompt that are shown
     side_of: None if the film does not say which side is which; zone_of, measured, left_out: as in `checking.Decided`
-    contradictions: of findings that are reported
+    contradictions: of findings that are reported; lateralities: of those whose side does not follow from boxes alone
     """
 
     prompts: tuple[ReaderPrompt, ...]
@@ -38,6 +38,7 @@ class DecidedFilm:
     side_of: SideOf | None
     zone_of: ZoneOf | None = None
     contradictions: Mapping[int, Contradiction] = field(default_factory=dict)
+    lateralities: Mapping[int, Laterality] = field(default_factory=dict)
 
     @property
     def features(self) -> FloatArray:
@@ -74,4 +75,5 @@ class DecidedFilm:
             },
             side_of=self.side_of,
             zone_of=self.zone_of,
+            lateralities=self.lateralities,
         )

@@ -41,8 +41,8 @@ from models.reading.checking import Settled, answer_in_words, left_out_in
 from models.reading.contradictions import ContradictionCheck
 from models.reading.decided_film import DecidedFilm, Look
 from models.reading.decision import decide, is_near, is_trusted
-from models.reading.fusion import fuse
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
+from models.reading.places import place_findings, shown_boxes
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer, words_of
@@ -292,6 +292,7 @@ class ChexReader(Reader[Look]):
             left_out=index in film.states and self.manifest.decisions.leaves_out(prompt.key),
             near=index in film.states
             and is_near(self.manifest.decisions, prompt.key, float(film.probabilities[index])),
+            laterality=film.lateralities.get(index, "boxes"),
         )
 
     def _sentence(self, film: DecidedFilm, text: str, index: int, *, by: By) -> Sentence:
@@ -301,20 +302,6 @@ class ChexReader(Reader[Look]):
 
     def _state(self, key: str | None, probability: float) -> FindingState:
         return decide(self.manifest.decisions, key, probability, trusted=self.trusted)
-
-    def _visible(self, boxes: FloatArray, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the boxes above the box threshold, merged as the manifest says, otherwise the best one.
-
-        boxes: [box, 4], scores: [box], of one prompt
-        """
-        decisions = self.manifest.decisions
-        is_above = scores > decisions.box_threshold
-        chosen = np.flatnonzero(is_above) if is_above.any() else np.argmax(scores, keepdims=True)
-        boxes, scores = boxes[chosen], scores[chosen]
-        if decisions.merge_overlap < 1:
-            boxes, scores = fuse(boxes, scores, overlap=decisions.merge_overlap)
-        best = np.sort(np.argsort(-scores, kind="stable")[: decisions.most_boxes])
-        return boxes[best], scores[best]
 
     def _answer_of_set(
         self,
@@ -338,6 +325,7 @@ class ChexReader(Reader[Look]):
                 by=said.by(place),
                 contradiction=film.contradictions.get(place),
                 left_out=self.manifest.decisions.leaves_out(prompts[place].key),
+                laterality=film.lateralities.get(place, "boxes"),
             )
             for place in places
         ]
@@ -351,12 +339,12 @@ class ChexReader(Reader[Look]):
         zone_of: ZoneOf | None = None,
     ) -> DecidedFilm:
         """Locate all prompts of a set, decide about each that can be judged, and look for contradictions."""
+        decisions = self.manifest.decisions
         vectors = self._phrasebook.vectors(prompts)
         regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
         probabilities = self._probabilities(vectors, regions.features[0])
         states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
-        visible = [self._visible(*found) for found in zip(regions.boxes[0], regions.scores[0], strict=True)]
-        decisions = self.manifest.decisions
+        visible = [shown_boxes(*found, decisions) for found in zip(regions.boxes[0], regions.scores[0], strict=True)]
         film = DecidedFilm(
             prompts=prompts,
             vectors=vectors,
@@ -369,7 +357,7 @@ class ChexReader(Reader[Look]):
             side_of=side_of,
             zone_of=zone_of,
         )
-        return self._contradictions.check(look, film)
+        return place_findings(self._contradictions.check(look, film), decisions)
 
     def _say(self, film: DecidedFilm, told: Sequence[int]) -> tuple[DecidedFilm, Settled]:
         """Generate the sentences of some prompts, and check them if they are to be checked; see `Speech.sentences`."""
@@ -383,7 +371,10 @@ class ChexReader(Reader[Look]):
         regions = self._engine.find(look.patches.copies(len(questions)), positive[:, np.newaxis])
         features = regions.features[:, 0]
         scores = self._judge(features, positive, negative)
-        boxes = [self._visible(*found) for found in zip(regions.boxes[:, 0], regions.scores[:, 0], strict=True)]
+        boxes = [
+            shown_boxes(*found, self.manifest.decisions)
+            for found in zip(regions.boxes[:, 0], regions.scores[:, 0], strict=True)
+        ]
         return [
             self._answer(question, text, score, found, is_region=prompt_of(question, reference) is not None)
             for question, text, score, found in zip(

@@ -99,6 +99,7 @@ def to_json(asked: AskedQuestion) -> JsonObject:
         "by": answer.by,
         "contradiction": answer.contradiction,
         "left_out": answer.left_out,
+        "placed": answer.laterality,  # `laterality` is a side in all other documents
         "never_learned": list(answer.never_learned),
         "notes": list(answer.notes),
         "origin": None if asked.origin is None else encode(asked.origin),
@@ -106,9 +107,9 @@ def to_json(asked: AskedQuestion) -> JsonObject:
 
 
 def from_json(document: Mapping[str, Json]) -> AskedQuestion:
-    """Return the question that `to_json` wrote. Raises ValueError for any other document."""
+    """Return the question that `to_json` wrote, now or before `placed` was kept. Raises ValueError for any other."""
     content = spelled_out(document)
     prompt = content.get("prompt")
     question = {"prompt": visible(prompt) if isinstance(prompt, str) else prompt, "box": content.get("box")}
-    answer = decode(FilmAnswer, {**content, "question": question})
+    answer = decode(FilmAnswer, {**content, "question": question, "laterality": content.get("placed", "boxes")})
     return decode(AskedQuestion, {**content, "answer": answer})

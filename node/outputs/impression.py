@@ -127,7 +127,8 @@ def _not_calibrated(film: Film) -> Iterator[str]:
 def _phrase(finding: Finding) -> str:
     """Return a finding in words: "Right pleural effusion, lower zone, 91 %", or "..., confirmed by a reader"."""
     name = wording.sided(wording.name_of(finding), finding.side)
-    return ", ".join(filter(None, (name, zone_of(finding), wording.certainty(finding))))
+    place = zone_of(finding) or wording.place_in_doubt(finding)
+    return ", ".join(filter(None, (name, place, wording.certainty(finding))))
 
 
 def _rest(film: Film) -> str:

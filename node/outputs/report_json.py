@@ -79,7 +79,7 @@ def film_to_json(film: Film) -> JsonObject:
 
 
 def film_from_json(document: Mapping[str, Json]) -> Film:
-    """Return the film that `film_to_json` wrote, now or before `searched` and `middle` were kept.
+    """Return the film that `film_to_json` wrote, now or before `searched`, `middle` and `place` were kept.
 
     Raises ValueError for any other document.
     """
@@ -87,7 +87,7 @@ def film_from_json(document: Mapping[str, Json]) -> Film:
     view, found = content.get("view"), decode(list[dict[str, object]], content.get("findings"))
     made = {
         "view": None if view is None else decode(FilmView, view),
-        "findings": [decode(Finding, {"reader": None, **finding}) for finding in found],  # written if there is one
+        "findings": [decode(Finding, {"reader": None, "place": "told", **finding}) for finding in found],
         "ratio": measured.from_json(document.get("measurements")),
     }
     return decode(Film, {"searched": [], "middle": None, **content, **made})
@@ -178,6 +178,7 @@ def _whole_finding_to_json(finding: Finding) -> JsonObject:
         "probability": finding.probability,
         "left_out": finding.left_out,
         "near": finding.near,
+        "place": finding.place,
         "site": None if finding.site is None else _code_to_json(finding.site),
         "contradiction": finding.contradiction,
         "boxes": [

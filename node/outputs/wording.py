@@ -117,6 +117,7 @@ CONTRADICTIONS: Mapping[str, str] = {
     "box_denied": "Asked again about its marked area alone, the network does not find it there.",
     "other_side": "Asked again about each side, the network finds it on the other side.",
     "sentence_denies": "The network's own sentence says that it is not there.",
+    "companion_silent": "The network does not report an opacity of the lung, which it never is without.",
     "other_view": "The picture does not look like the view that it was read as.",
     "mirrored": "The picture looks mirrored.",
     "rotated": "The picture looks rotated.",
@@ -125,6 +126,9 @@ CONTRADICTIONS: Mapping[str, str] = {
 says of the finding, or how the whole picture looks."""
 OF_PICTURE: Final[Collection[str]] = get_args(Doubt)
 """Those that are about the picture, and so about each finding of the film."""
+
+PLACES_IN_DOUBT: Mapping[str, str] = {"no_side": "side not certain", "no_place": "place not certain"}
+"""What stands beside the name of a finding, by its `place`."""
 
 READER: Mapping[Assessment, str] = {
     Assessment.ACCEPTED: "confirmed by a reader",
@@ -334,6 +338,11 @@ def said(sentence: GroundedSentence) -> str:
         "reader": f" ({READER[Assessment.REWORDED]})",
     }
     return f"{sentence.text.strip()}{made.get(sentence.by, '')}"
+
+
+def place_in_doubt(finding: Finding) -> str | None:
+    """Say that the network is not certain where a reported finding lies; None if it is, or a reader judged it."""
+    return None if finding.reader is not None else PLACES_IN_DOUBT.get(finding.place)
 
 
 def reason_of(contradiction: str | None, *, left_out: bool = False) -> str | None:

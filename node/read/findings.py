@@ -5,7 +5,8 @@ is kept apart (`searched`).
 
 Pure functions. A finding is made from a pathology prompt's key, never from generated text or from a region prompt. If
 the prompt states a side, every box has that side. Otherwise the side follows from the position of the box, for a paired
-site on a film that states its sides.
+site on a film that states its sides, if the network's answer lets it (`Laterality`). What has no certain side is in no
+zone either, for a zone has one.
 """
 
 from __future__ import annotations
@@ -69,17 +70,14 @@ def find(
     sides_known: whether the film states its sides (`decoding.sides_known`)
     Raises ValueError for an answer to any other prompt.
     """
-    found = (
-        _finding(answer, prompts[answer.key], source, framing if sides_known else None, model)
-        for answer in reading.pathologies
-    )
     regions = reading.regions
-    return tuple(
-        finding
-        if finding.state is FindingState.ABSENT
-        else _located(finding, regions, prompts, sides_known=sides_known)
-        for finding in found
-    )
+    found = []
+    for answer in reading.pathologies:
+        finding = _finding(answer, prompts[answer.key], source, framing if sides_known else None, model)
+        if finding.state is not FindingState.ABSENT and answer.laterality == "boxes":
+            finding = _located(finding, regions, prompts, sides_known=sides_known)
+        found.append(finding)
+    return tuple(found)
 
 
 def zone_of(finding: Finding) -> str | None:
@@ -130,12 +128,14 @@ def _finding(
         or answer.state is None
     ):
         raise ValueError(f"prompt {prompt.key} asks for no pathology with a code")
+    is_told = prompt.paired and framing is not None
+    by_box = framing if is_told and answer.laterality == "boxes" else None
     boxes = tuple(
         FindingBox(
             box=scored.box,
             score=scored.score,
             tracking_uid=_tracking_uid(source, prompt.key, scored.box, model),
-            side=prompt.side or (side_of(scored.box, framing) if prompt.paired and framing is not None else None),
+            side=prompt.side or (None if by_box is None else side_of(scored.box, by_box)),
         )
         for scored in (() if answer.state is FindingState.ABSENT else answer.boxes)
     )
@@ -143,7 +143,8 @@ def _finding(
         prompt=prompt.key,
         code=prompt.finding,
         site=prompt.site,
-        side=prompt.side or together([box.side for box in boxes]),
+        side=prompt.side
+        or (Side.BILATERAL if is_told and answer.laterality == "both" else together([box.side for box in boxes])),
         probability=answer.probability,
         state=answer.state,
         boxes=boxes,
@@ -151,7 +152,17 @@ def _finding(
         contradiction=answer.contradiction,
         left_out=answer.left_out,
         near=answer.near,
+        place=_place(answer, is_told=is_told and prompt.side is None),
     )
+
+
+def _place(answer: PromptReading, *, is_told: bool) -> str:
+    """Return the `place` of a finding; is_told: whether a side would be told if it were certain."""
+    if answer.laterality == "boxes" or answer.state is FindingState.ABSENT:
+        return "told"
+    if not answer.boxes:
+        return "no_place"
+    return "no_side" if is_told and answer.laterality == "unknown" else "told"
 
 
 def _located(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet, *, sides_known: bool) -> Finding:

@@ -421,10 +421,11 @@ def _name_of(question: Question, prompts: PromptSet) -> NamedPrompt | None:
 
 def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswer | None:
     """Return the answer about a finding for one side, with its boxes there; None if the finding lies elsewhere."""
-    if side is None or answer.state in (None, FindingState.ABSENT):
+    if side is None or answer.state in (None, FindingState.ABSENT) or answer.laterality == "both":
         return answer
     wanted = {Side.RIGHT, Side.LEFT} if side is Side.BILATERAL else {side}
-    boxes = tuple(box for box in answer.boxes if side_of(box.box, film.framing) in wanted) if film.sides_known else ()
+    is_told = film.sides_known and answer.laterality == "boxes"
+    boxes = tuple(box for box in answer.boxes if side_of(box.box, film.framing) in wanted) if is_told else ()
     return replace(answer, boxes=boxes) if {side_of(box.box, film.framing) for box in boxes} == wanted else None
 
 
@@ -454,6 +455,7 @@ def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:
         contradiction=answer.contradiction,
         left_out=answer.left_out,
         never_learned=answer.never_learned,
+        laterality=answer.laterality,
         notes=film.notes,
     )
 

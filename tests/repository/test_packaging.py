@@ -23,8 +23,8 @@ from tests.repository.test_architecture import committed_files, name_of
 
 ENTRY = "deploy/wheel/chex_node"
 SUBCOMMANDS = (
-    "agreement card checkpoint cost demonstration evaluate export golden join parity phantoms random-weights "
-    "source-probe train"
+    "agreement card checkpoint cost demonstration evaluate export golden join parity phantoms placing "
+    "random-weights source-probe train"
 ).split()  # of chex-models
 
 

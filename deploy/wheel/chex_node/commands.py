@@ -29,6 +29,7 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "paper": ("models.lab.evaluation.paper", "write the tables of the paper, published and measured"),
     "agreement": ("models.lab.evaluation.agreement", "compare int8 with float32"),
     "source-probe": ("models.lab.evaluation.source_probe", "tell the sources of normal films apart"),
+    "placing": ("models.lab.evaluation.placing", "choose which boxes and sides are told on films of people"),
     "cost": ("models.lab.evaluation.cost", "measure size and processor time of a model"),
     "phantoms": ("models.phantoms", "make chest films with exact truth"),
     "golden": ("models.golden", "compare the network with recorded arrays of the published one"),

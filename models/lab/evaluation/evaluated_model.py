@@ -213,6 +213,12 @@ class EvaluatedModel:
         own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
         return features, {prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)}
 
+    def found(self, look: Look) -> dict[str, tuple[FloatArray, FloatArray]]:
+        """Return all boxes [box, 4] of each judged prompt with their scores [box], none merged or left out."""
+        vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
+        regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
+        return {prompts[i].key: (regions.boxes[0, i], regions.scores[0, i]) for i in vectors.judged}
+
     def probabilities(self, look: Look) -> dict[str, float]:
         """Return the probability of each judged prompt."""
         temperature = self.manifest.decisions.temperature

@@ -1,0 +1,96 @@
+"""Where a finding on a film of a person may be said to lie: which of its boxes are drawn, and whether a side is told.
+
+A box is drawn from the score that was chosen for its finding, else above the common `box_threshold`; no other box
+stands in for it. A side is told from a certainty that was chosen for the finding: the share that the best box of the
+side has of the best boxes of both. Numpy only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from models.contract import Laterality, PromptKind, Side, SideOf
+from models.decisions import Decisions
+from models.engines import FloatArray
+from models.reading.decided_film import DecidedFilm
+from models.reading.fusion import fuse
+
+BOTH_SIDES: Final = frozenset(("edema",))
+"""Findings that are on both sides unless the network is certain of one."""
+
+
+def place_findings(film: DecidedFilm, decisions: Decisions) -> DecidedFilm:
+    """Return a film whose reported findings keep the boxes and sides that may be told.
+
+    A manifest that says nothing about places leaves the film as it is.
+    """
+    if not (decisions.boxes or decisions.sides):
+        return film
+    visible, lateralities = list(film.visible), dict[int, Laterality]()
+    for index in film.reported:
+        if film.prompts[index].kind is not PromptKind.PATHOLOGY:
+            continue
+        key, (boxes, scores) = film.prompts[index].key, film.visible[index]
+        is_drawn = scores >= decisions.box_score(key)
+        visible[index] = boxes[is_drawn], scores[is_drawn]
+        found = film.regions.boxes[0, index], film.regions.scores[0, index]
+        lateralities[index] = laterality(key, boxes[is_drawn], found, decisions, film.side_of)
+    return replace(film, visible=visible, lateralities=lateralities)
+
+
+def shown_boxes(boxes: FloatArray, scores: FloatArray, decisions: Decisions) -> tuple[FloatArray, FloatArray]:
+    """Return the boxes above the box threshold, merged as the manifest says, otherwise the best one.
+
+    boxes: [box, 4], scores: [box], of one prompt
+    """
+    is_above = scores > decisions.box_threshold
+    chosen = np.flatnonzero(is_above) if is_above.any() else np.argmax(scores, keepdims=True)
+    boxes, scores = boxes[chosen], scores[chosen]
+    if decisions.merge_overlap < 1:
+        boxes, scores = fuse(boxes, scores, overlap=decisions.merge_overlap)
+    best = np.sort(np.argsort(-scores, kind="stable")[: decisions.most_boxes])
+    return boxes[best], scores[best]
+
+
+def laterality(
+    key: str,
+    drawn: FloatArray,
+    found: tuple[FloatArray, FloatArray],
+    decisions: Decisions,
+    side_of: SideOf | None,
+) -> Laterality:
+    """Say how the side of a finding follows.
+
+    drawn: [box, 4], the boxes that are drawn; found: all boxes of its prompt [box, 4] with their scores [box]
+    side_of: None if the film does not say which side is which
+    Boxes on both sides were each drawn for their own score, if one was chosen; one side needs its certainty.
+    """
+    unsure: Laterality = "both" if key in BOTH_SIDES else "unknown"
+    if side_of is None or not len(drawn):
+        return unsure
+    sides = {side_of(float(x), float(width)) for x, _, width, _ in drawn}
+    if sides == {Side.LEFT, Side.RIGHT}:
+        return "boxes" if key in decisions.boxes else unsure
+    [side, *others] = sides
+    rule = decisions.sides.get(key)
+    if others or side is None or rule is None:
+        return unsure
+    return "boxes" if side_certainty(*found, side_of=side_of)[side] >= rule.least else unsure
+
+
+def side_certainty(boxes: FloatArray, scores: FloatArray, *, side_of: SideOf) -> Mapping[Side, float]:
+    """Return of each side the share, 0..1, that the score of its best box has of those of both sides.
+
+    boxes: [box, 4], scores: [box], of one prompt. A box across the middle is on both; without any score both have half.
+    """
+    best = {Side.RIGHT: 0.0, Side.LEFT: 0.0}
+    for (x, _, width, _), score in zip(boxes, scores, strict=True):
+        side = side_of(float(x), float(width))
+        for its_side in best if side is None else (side,):
+            best[its_side] = max(best[its_side], float(score))
+    whole = sum(best.values())
+    return {side: score / whole if whole else 0.5 for side, score in best.items()}
