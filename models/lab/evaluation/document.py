@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from models.decisions import PHANTOMS
+from models.lab.evaluation.films import CURVE
 from models.lab.evaluation.published import efficacy
 
 DIGITS: Final = 6
@@ -89,6 +90,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "auroc_of_reading_for_mined_normal": "AUROC of a radiologist's reading for the mined label no finding",
     "false_findings": "findings called present on a normal film",
     "opacity_sensitivity": "opacities of a radiologist called present",
+    **{name: str(share) for name, share in CURVE.items()},
     "precision": "mAP, IoU 0.1 to 0.7",
     "two_constant_boxes": "mAP of two constant boxes, cross-fitted too",
     "gain": "mAP above that of two constant boxes",
@@ -121,7 +123,11 @@ _NAMES: Final[Mapping[str, str]] = {
 }
 _VARIANTS: Final = ("trained_classes", "as_read", "decisions", "without_contradictions", "checked", "by_default")
 """The same figures, of something else than the task's own: the rows of the first table say of what."""
-_GROUPED: Final[Mapping[str, str]] = {"by_group": "by group", "by_source": "by source"}
+_GROUPED: Final[Mapping[str, str]] = {
+    "curves": "sensitivity, where so many films without any finding are called by mistake",
+    "by_group": "by group",
+    "by_source": "by source",
+}
 """Tables of tables: a row for each group, a column for each figure."""
 _FIRST: Final[Sequence[tuple[str, str]]] = (
     ("films", "macro_auroc"),

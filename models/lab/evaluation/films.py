@@ -27,6 +27,8 @@ Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 FOLDS: Final = 5
+CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
+"""The points of a curve: the share of the films without any finding that is called by mistake, by name."""
 _HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
 _INTERVAL: Final = (2.5, 97.5)
 
@@ -98,6 +100,16 @@ def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = 
     known = films.known[:, chosen]
     made["reliability"] = reliability(called.probabilities[:, chosen][known], films.there[:, chosen][known])
 
+    made["curves"] = {
+        key: curve(films, key, everything)
+        | {
+            "intervals": interval(
+                [curve(films, key, again) for again in drawn_by_patient(films.patients, resamples=resamples, seed=seed)]
+            )
+        }
+        for key in sorted(called.chosen - {NO_FINDING})
+    }
+
     def intervals(some: Indices) -> dict[str, list[float]]:
         drawn = drawn_by_patient(films.patients[some], resamples=resamples, seed=seed)
         return interval([figures(films, called, some[again]) for again in drawn])
@@ -109,6 +121,22 @@ def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = 
         if len(some := np.flatnonzero([group in own for own in films.groups]))
     }
     return made
+
+
+def curve(films: Films, key: str, some: Indices) -> dict[str, float | None]:
+    """Return the sensitivity for a finding at each share of the films without any finding that is called by mistake.
+
+    None where no film shows the finding, or none is without any.
+    """
+    place = films.place(key)
+    scores, normal = films.differences[some, place], films.normal[some]
+    there = films.there[some, place] & films.known[some, place]
+    falling = np.sort(scores[normal])[::-1]
+    is_known = bool(there.any() and len(falling))
+    return {
+        name: float((scores[there] > falling[int(share * len(falling))]).mean()) if is_known else None
+        for name, share in CURVE.items()
+    }
 
 
 def figures(films: Films, called: Called, some: Indices) -> dict[str, float | None]:
