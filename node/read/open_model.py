@@ -19,6 +19,11 @@ class OpenModel:
     prompts: PromptSet
 
 
+def user_store() -> Path:
+    """Return the user's folder for what openings keep, for a command that has no `storage.directory`."""
+    return Path.home() / ".cache" / "chex-node" / "opened"
+
+
 def open_configured(
     settings: Settings,
     prompts: PromptSet,
@@ -43,4 +48,5 @@ def open_configured(
         trusted=settings.model.trusted,
         checked=settings.report.sentences == "checked",
         on_written=on_written,
+        store=settings.storage.directory / "opened",
     )
