@@ -99,6 +99,10 @@ class GpuLost(NodeError):
     """The GPU computes nothing any more in this process: it must end, and no film is at fault."""
 
 
+class ModelRefused(GpuLost):
+    """The files that are open are not those of the model's manifest: the process must end, and no film is at fault."""
+
+
 class ReaderFailed(NodeError):
     """A network other than ChEX failed on a film, or gave what breaks the contract: that film alone is parked."""
 

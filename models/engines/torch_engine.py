@@ -19,6 +19,7 @@ from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
+from models.engines.opening_store import Entry
 from models.engines.proof import Precision
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
@@ -37,15 +38,17 @@ _SMALL = 50_000_000
 """Networks with fewer parameters than this are faster with one thread."""
 
 
-def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "float32") -> TorchEngine:
+def open_torch(
+    directory: Path, *, threads: int = 0, sentences: Precision = "float32", entry: Entry | None = None
+) -> TorchEngine:
     """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes.
 
-    sentences: the precision of the sentence generator, see `open_cpu_writer`
+    sentences: the precision of the sentence generator, see `open_cpu_writer`, as entry
     """
     network = load_network(directory)
     use_threads(threads, network)
     most = most_at_once(network)
-    writer = open_cpu_writer(network, precision=sentences)
+    writer = open_cpu_writer(network, precision=sentences, entry=entry)
     name, calls = cpu_name("torch", sentences), writer.scheduler
     return TorchEngine(name, network, device=Cpu(), write=writer.write, calls=calls, most=most)
 
@@ -91,12 +94,13 @@ class CpuWriter:
         return ids
 
 
-def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWriter:
+def open_cpu_writer(network: Chex, *, precision: Precision = "float32", entry: Entry | None = None) -> CpuWriter:
     """Take the sentence generator out of a network, and return what generates sentences with it.
 
     The weights have a form of their own there, so the network and the pages of its file would only keep them in memory
     twice.
     precision: int8, or else float32
+    entry: what an earlier opening kept, or what keeps this one's packed weights for the next
     Raises ModelError if this processor cannot compute in int8.
     """
     generator = network.generator
@@ -104,8 +108,13 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWr
     if precision == "int8" and (fault := int8_fault()):
         raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
     choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
+    kept = None
+    if entry is not None:
+        choice, kept = choice or entry.choice, entry.weights()
     most = generator.sizes.max_length
-    writer = PackedWriter(generator, max_length=most, choice=choice, release=release_pages)
+    writer = PackedWriter(generator, max_length=most, choice=choice, release=release_pages, kept=kept)
+    if entry is not None and entry.is_new:
+        entry.keep(writer.products, writer.choice)
     return_freed_memory()
     return CpuWriter(writer)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.network.products import Choice, Product, Products, faster_form
+from models.network.products import Choice, Kept, Product, Products, faster_form
 from models.network.sentence_generator import GeneratorLayer, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 
@@ -43,11 +43,13 @@ class PackedWriter:
         max_length: int,
         choice: Choice | None = None,
         release: Callable[[Tensor], None] = lambda _weight: None,
+        kept: Kept | None = None,
     ) -> None:
         """Copy the weights.
 
         choice: the faster form on this machine if None
         release: is called with a weight of which nothing, or only few rows, will be used for a while
+        kept: as in `Products`, of a writer of the same generator and choice
         Raises ValueError where the network has no such positions.
         """
         if not 1 <= max_length <= generator.sizes.positions:
@@ -61,7 +63,7 @@ class PackedWriter:
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
-        self._products = products = Products(self.choice.form, release=release)
+        self.products = products = Products(self.choice.form, release=release, kept=kept)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
         self._looked_up = 0
@@ -132,7 +134,7 @@ class PackedWriter:
         self._looked_up += len(tokens)
         if self._looked_up > _MOST_LOOKED_UP:
             self._looked_up = 0
-            self._products.release(self._tokens.weight)
+            self.products.release(self._tokens.weight)
         embedded: Tensor = self._tokens(tokens)
         return embedded
 
@@ -204,13 +206,17 @@ class _Prefix:
         weights = contract.weight.view(sizes.prefix_length, sizes.layers, 2 * sizes.width, -1)
         biases = contract.bias.view(sizes.prefix_length, sizes.layers, 2 * sizes.width)
         self._layers = list[Product]()
-        room = torch.empty_like(weights[:, 0])
-        for layer in range(sizes.layers):
+        room = torch.empty(())
+
+        def join(parts: Tensor) -> Tensor:
             # In the file, the weights of a layer are in separate places, one for each position. They are put together,
             # because one product is faster than five. New memory for each layer would take longer than the copy.
-            room = torch.empty_like(room) if products.keep_weights else room
-            whole = room.copy_(weights[:, layer]).flatten(0, 1)
-            self._layers.append(products.product(whole, biases[:, layer].flatten(), source=weights[:, layer]))
+            nonlocal room
+            room = torch.empty_like(parts) if products.keep_weights or not room.dim() else room
+            return room.copy_(parts).flatten(0, 1)
+
+        for layer in range(sizes.layers):
+            self._layers.append(products.product(weights[:, layer], biases[:, layer].flatten(), join=join))
 
     def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
         """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""

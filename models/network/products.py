@@ -9,7 +9,7 @@ shape of weights, which numbers of rows give the same bits, and other numbers ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from statistics import median
@@ -22,6 +22,8 @@ from torch.nn import functional
 Form = Literal["prepacked", "eager", "int8"]
 Product = Callable[[Tensor], Tensor]
 """Multiplies rows [S, inputs] by the weights of a linear layer: [S, outputs]."""
+Prepared = tuple[Tensor, ...]
+"""A weight in the form that is multiplied; empty for "eager", which multiplies the weight itself."""
 Activation = Literal["none", "gelu", "gelu_tanh"]
 
 _ROUNDS: Final = 7
@@ -57,6 +59,9 @@ class Padding:
         return max(self.least, -(-rows // self.multiple) * self.multiple)
 
 
+Kept = tuple[Sequence[Prepared], Mapping[tuple[int, int], Padding]]
+"""The prepared weights of all products in their order, and the paddings by the shape of the weights."""
+
 _PROBED_ROWS: Final = (*range(1, 10), 12, 13, 15, 16, 17, 20, 24, 29, 32, 33, 64, 128)
 _PADDINGS: Final = (
     *(Padding(least=least) for least in (1, 2, 4, 8)),
@@ -70,11 +75,22 @@ class Products:
     paddings: by the shape of the weights [outputs, inputs]
     """
 
-    def __init__(self, form: Form, *, release: Callable[[Tensor], None] = lambda _weight: None) -> None:
-        """Take release: is called with each weight that its product does not use any more."""
+    def __init__(
+        self,
+        form: Form,
+        *,
+        release: Callable[[Tensor], None] = lambda _weight: None,
+        kept: Kept | None = None,
+    ) -> None:
+        """Take release: is called with each weight that its product does not use any more.
+
+        kept: of the same products, made before
+        """
         self._form = form
         self._release = release
-        self.paddings: dict[tuple[int, int], Padding] = {}
+        self._kept = None if kept is None else iter(kept[0])
+        self.paddings: dict[tuple[int, int], Padding] = {} if kept is None else dict(kept[1])
+        self.prepared: list[Prepared] = []
 
     @property
     def keep_weights(self) -> bool:
@@ -91,17 +107,30 @@ class Products:
         return self.product(linear.weight, linear.bias, activation=activation)
 
     def product(
-        self, weight: Tensor, bias: Tensor | None, *, activation: Activation = "none", source: Tensor | None = None
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        activation: Activation = "none",
+        join: Callable[[Tensor], Tensor] | None = None,
     ) -> Product:
-        """Return the product with a weight, see `product`; source: the weight that it is a copy of, if it is one."""
-        multiply = product(weight, bias, form=self._form, activation=activation)
-        outputs, inputs = weight.shape
+        """Return the product with a weight, see `product`.
+
+        weight: [outputs, inputs], or parts [..., inputs] that `join` puts together
+        """
+        inputs = weight.shape[-1]
+        outputs = weight.numel() // inputs
+        if self._kept is None or self._form == "eager":
+            whole = weight if join is None else join(weight)
+            prepared = prepare(whole, form=self._form)
+            if join is not None or not self.keep_weights:
+                self._release(weight)
+        else:
+            whole, prepared = weight, next(self._kept)
+        self.prepared.append(prepared)
+        multiply = multiplier(prepared, whole, bias, form=self._form, activation=activation)
         if (outputs, inputs) not in self.paddings:
             self.paddings[outputs, inputs] = padding_of(multiply, inputs)
-        if source is not None:
-            self._release(source)
-        else:
-            self.release(weight)
         return steady(multiply, self.paddings[outputs, inputs])
 
 
@@ -170,13 +199,28 @@ def int8_fault() -> str:
 
 def product(weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none") -> Product:
     """Return the product with a weight [outputs, inputs], then the bias and the activation."""
+    return multiplier(prepare(weight, form=form), weight, bias, form=form, activation=activation)
+
+
+def prepare(weight: Tensor, *, form: Form) -> Prepared:
+    """Return a weight [outputs, inputs] as `multiplier` needs it."""
+    if form == "eager":
+        return ()
     if form == "int8":
-        return _int8_product(weight, bias, _activation(activation))
+        return _int8_weight(weight)
+    return (torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None),)
+
+
+def multiplier(
+    prepared: Prepared, weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none"
+) -> Product:
+    """Return the product with a prepared weight; the weight itself is used by form "eager" alone."""
     if form == "eager":
         after = _activation(activation)
         return lambda rows: after(functional.linear(rows, weight, bias))
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
-    multiply, (attribute, algorithm) = torch.ops.mkldnn._linear_pointwise, _POINTWISE[activation]
+    if form == "int8":
+        return _int8_product(*prepared, bias=bias, after=_activation(activation))
+    multiply, (attribute, algorithm), [packed] = torch.ops.mkldnn._linear_pointwise, _POINTWISE[activation], prepared
 
     def multiplied(rows: Tensor) -> Tensor:
         outputs: Tensor = multiply(rows, packed, bias, attribute, [], algorithm)
@@ -185,12 +229,8 @@ def product(weight: Tensor, bias: Tensor | None, *, form: Form, activation: Acti
     return multiplied
 
 
-def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Product:
-    """Return a product of 8-bit integers.
-
-    Each output has a scale of its own, and each row has its own at every call. A scale for all rows together would be
-    faster to find, but then a sentence would depend on its neighbors.
-    """
+def _int8_weight(weight: Tensor) -> Prepared:
+    """Return a weight as packed 8-bit integers, the scale of each output, and what takes back the shift of the rows."""
     scales = torch.empty((len(weight), 1))
     totals = torch.empty(len(weight))
     whole_weight = torch.empty(weight.shape, dtype=torch.int8)
@@ -203,16 +243,24 @@ def _int8_product(weight: Tensor, bias: Tensor | None, after: Product) -> Produc
         totals[part] = whole.sum(dim=1)  # below 2**24, so exact in float32; a sum of 8-bit integers takes longer
     # Without the shape of the rows, the packed weights are those of the matrix turned.
     packed = torch.ops.onednn.qlinear_prepack(whole_weight, [1, weight.shape[1]])
-    multiply, flat = torch.ops.onednn.qlinear_pointwise, scales.flatten()
-    zeros = _zeros(len(weight))
+    flat = scales.flatten()
     # As a zero point oneDNN would subtract the shift at every call; as a bias it takes less time.
-    unshift = -_MIDDLE * flat * totals
+    return packed, flat, -_MIDDLE * flat * totals
+
+
+def _int8_product(packed: Tensor, scales: Tensor, unshift: Tensor, *, bias: Tensor | None, after: Product) -> Product:
+    """Return a product of 8-bit integers.
+
+    Each output has a scale of its own, and each row has its own at every call. A scale for all rows together would be
+    faster to find, but then a sentence would depend on its neighbors.
+    """
+    multiply, zeros = torch.ops.onednn.qlinear_pointwise, _zeros(len(scales))
 
     def multiplied(rows: Tensor) -> Tensor:
         row_scales = _scale_of(rows.abs().amax(dim=1, keepdim=True))
         # Not `addcdiv`, which takes twice as long as these two where an operand has one number for a row.
         whole = rows.div(row_scales).add_(_MIDDLE + 0.5).to(torch.uint8)  # which truncates, so a half is added first
-        sums = multiply(whole, 1.0, 0, packed, flat, zeros, unshift, 1.0, 0, torch.float32, "none", [], "")
+        sums = multiply(whole, 1.0, 0, packed, scales, zeros, unshift, 1.0, 0, torch.float32, "none", [], "")
         outputs = sums.mul_(row_scales)
         return after(outputs if bias is None else outputs.add_(bias))
 

@@ -35,7 +35,7 @@ from models.contract import (
 )
 from node.config import CHEX
 from node.domain import ModelIdentity, Note
-from node.errors import GpuLost, InputError, ReaderFailed
+from node.errors import GpuLost, InputError, ModelRefused, ReaderFailed
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptSet
 from node.read import findings
@@ -108,6 +108,13 @@ class RadiographReader(Protocol):
     def ages(self) -> Container[int] | None:
         """The ages, in completed years, that the model is for; None for any."""
 
+    def confirm(self) -> None:
+        """Wait until the hashes of the model's files are compared; `read` and `ask` return nothing before.
+
+        Raises ModelRefused if they are not those of the manifest, and GpuLost if what an earlier opening kept is
+        damaged.
+        """
+
     def prepare(self, prompts: PromptSet) -> None:
         """Check prompts, and encode their phrases, so that no film waits for them; between films that are being read.
 
@@ -174,6 +181,7 @@ def open_reader(
     checked: bool = True,
     unmeasured_ratio: bool = False,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
+    store: Path | None = None,
 ) -> RadiographReader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
 
@@ -184,6 +192,8 @@ def open_reader(
     checked: whether only sentences that say what was decided leave
     unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
     on_written: called with the number of generated tokens and the seconds they took
+    store: folder for what an engine on the CPU would compute at every opening; with it the hashes of the model's files
+    may be compared after this returns, see `RadiographReader.confirm`
     Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
     prompts and thresholds do not match.
     """
@@ -204,6 +214,7 @@ def open_reader(
                 trusted=trusted,
                 checked=checked,
                 on_written=on_written,
+                store=store,
             )
             manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         except ModelError as error:
@@ -214,6 +225,7 @@ def open_reader(
             trusted=trusted,
             checked=checked,
             unmeasured_ratio=unmeasured_ratio,
+            confirm=network.confirm,
         )
     opened.prepare(prompts)
     return opened
@@ -263,8 +275,10 @@ class _NetworkReader(Generic[Seen]):
         trusted: Trusted,
         checked: bool,
         unmeasured_ratio: bool,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         self._network = network
+        self._confirm = confirm
         self._trusted: Trusted = trusted
         self.gray = str(network.gray)
         self.ages = network.ages
@@ -283,6 +297,10 @@ class _NetworkReader(Generic[Seen]):
     @property
     def parity(self) -> Mapping[str, StageDifference]:
         return self._network.parity
+
+    def confirm(self) -> None:
+        with _raising_node_errors():
+            self._confirm()
 
     def prepare(self, prompts: PromptSet) -> None:
         from models.errors import ModelError
@@ -431,13 +449,15 @@ def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswe
 
 @contextmanager
 def _raising_node_errors() -> Iterator[None]:
-    """Raise the loss of the GPU, and a fault of another network, as the node's own error."""
+    """Raise the loss of the GPU, other files than the manifest's, and a fault of another network as the node's own."""
     from models import errors
 
     try:
         yield
     except errors.DeviceLost as error:
         raise GpuLost(str(error)) from error
+    except errors.NotConfirmed as error:
+        raise ModelRefused(str(error)) from error
     except errors.ReaderFault as error:
         raise ReaderFailed(str(error)) from error
 

@@ -1,9 +1,10 @@
 """Runnable: opens a model and encodes its prompts, as a node does, and reads two films; prints time and memory as JSON.
 
-    python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N]
+    python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N] [--store DIR]
 
-`own_gib` is the memory that only this process has at the end; `peak_gib` is the most that it ever had, with the pages
-of mapped weights, which the system takes back when it needs memory.
+The first film waits until the hashes of the files are compared. `own_gib` is the memory that only this process has at
+the end; `peak_gib` is the most that it ever had, with the pages of mapped weights, which the system takes back when it
+needs memory.
 """
 
 from __future__ import annotations
@@ -29,11 +30,18 @@ def main() -> None:
     parser.add_argument("--engine", choices=("onnx", "torch"), default="onnx")
     parser.add_argument("--precision", choices=("float32", "int8"), default="float32")
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--store", type=Path, help="where openings keep what they compute")
     options = parser.parse_args()
     prompts = read_questions(PROMPTS).prompts
     gray = np.random.default_rng(3).random((512, 512), dtype=np.float32)
     times = [clocks()]
-    reader = open_reader(options.model, engine=options.engine, threads=options.threads, precision=options.precision)
+    reader = open_reader(
+        options.model,
+        engine=options.engine,
+        threads=options.threads,
+        precision=options.precision,
+        store=options.store,
+    )
     reader.prepare(prompts)
     times.append(clocks())
     for _ in range(2):

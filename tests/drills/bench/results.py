@@ -54,6 +54,8 @@ def _least(part: str, name: str, bound: float, *, films: int = 0, int8: bool = F
 LIMITS: Final = (
     Limit(part="opening", name="opening_float32_seconds", bound=10.0),
     Limit(part="opening", name="opening_int8_seconds", bound=10.0, int8=True),
+    Limit(part="opening", name="opening_float32_kept_ratio", bound=0.3),
+    Limit(part="opening", name="opening_int8_kept_ratio", bound=0.3, int8=True),
     Limit(part="opening", name="peak_gib_float32", bound=5.0),
     Limit(part="opening", name="peak_gib_int8", bound=2.2, int8=True),
     _least("generator", "generator_float32_same_tokens", 1.0),
