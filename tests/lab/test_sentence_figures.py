@@ -113,3 +113,17 @@ def test_a_sentence_that_was_not_generated_is_no_own_one() -> None:
     figures = measured(film(prompt("edema", FindingState.PRESENT, generated="")))
 
     assert (figures["own_present_share"], figures["withheld_share"]) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("truth", "false", "found"),
+    [
+        (Truth(labels={"no_finding": True}), 2.0, None),
+        (Truth(labels={"lung_opacity": True}, read_as="Lung Opacity"), None, 0.0),
+        (Truth(labels={"edema": True}), None, None),
+    ],
+)
+def test_what_is_present_is_false_on_a_normal_film(truth: Truth, false: float | None, found: float | None) -> None:
+    figures = measured(ONE, truth=truth)
+
+    assert (figures["false_findings"], figures["opacity_sensitivity"]) == (false, found)

@@ -1,7 +1,8 @@
 """What the rules do to sentences: how many are withheld and replaced, and how often the network's own one would do.
 
 A finding's own sentence is the one that was generated for it at first; it passes if it was not withheld. Sentences are
-compared with decisions, so labels are needed only to say which contradicted findings were right.
+compared with decisions, so labels are needed only to say which contradicted findings were right, and what is called
+present on films that are normal or show an opacity, after all that speaks against a finding.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from language.labels import NO_FINDING
 from models.contract import FilmReading, PromptReading
 from models.decisions import Decisions
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.thresholds import OPACITY
 
 _COUNTS: Final = (
     "generated",
@@ -26,6 +29,10 @@ _COUNTS: Final = (
     "reported",
     "own_reported",
     "by_network",
+    "normal",
+    "present_on_normal",
+    "opacities",
+    "opacities_present",
 )
 _SHARES: Final = {
     "withheld_share": ("withheld", "generated"),
@@ -33,6 +40,8 @@ _SHARES: Final = {
     "own_present_share": ("own_present", "present"),
     "own_reported_share": ("own_reported", "reported"),
     "by_network_share": ("by_network", "reported"),
+    "false_findings": ("present_on_normal", "normal"),
+    "opacity_sensitivity": ("opacities_present", "opacities"),
 }
 """Figures by the counts that they are the quotients of."""
 
@@ -41,7 +50,8 @@ def measure(
     readings: Sequence[FilmReading], truths: Sequence[Truth], decisions: Sequence[Decisions], bootstrap: Bootstrap
 ) -> dict[str, object]:
     """Compute the figures of checked readings; decisions: by which each film was read."""
-    table = np.array([[counts_of(reading)[name] for name in _COUNTS] for reading in readings], dtype=np.int64)
+    counted = [counts_of(*film) for film in zip(readings, truths, strict=True)]
+    table = np.array([[film[name] for name in _COUNTS] for film in counted], dtype=np.int64)
 
     def figures(films: Indices) -> Figures:
         totals = dict(zip(_COUNTS, table[films].sum(axis=0).tolist(), strict=True))
@@ -68,21 +78,27 @@ def measure(
     }
 
 
-def counts_of(reading: FilmReading) -> dict[str, int]:
+def counts_of(reading: FilmReading, truth: Truth) -> dict[str, int]:
     """Count the sentences of one film, and its findings, by what became of their sentences."""
     withheld = {sentence.prompt for sentence in reading.withheld}
     reported = [prompt for prompt in reading.prompts if prompt.kind == "pathology" and prompt.state != "absent"]
     own = [prompt for prompt in reported if prompt.generated and prompt.key not in withheld]
+    present = _present(reported)
+    is_normal, is_read = truth.labels.get(NO_FINDING, False), truth.read_as == "Lung Opacity"
     makers = [reading.sentences[prompt.sentence].by for prompt in reported if prompt.sentence is not None]
     return {
         "generated": sum(bool(prompt.generated) for prompt in reading.prompts),
         "withheld": len(reading.withheld),
         "by_rule": makers.count("rule"),
-        "present": len(_present(reported)),
+        "present": len(present),
         "own_present": len(_present(own)),
         "reported": len(reported),
         "own_reported": len(own),
         "by_network": sum(maker.startswith("network") for maker in makers),
+        "normal": int(is_normal),
+        "present_on_normal": len(present) if is_normal else 0,
+        "opacities": int(is_read),
+        "opacities_present": int(is_read and OPACITY in [prompt.key for prompt in present]),
     }
 
 
