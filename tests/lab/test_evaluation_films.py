@@ -13,7 +13,7 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, measure
+from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, kept_limit, measure
 from models.manifest import read_manifest
 from models.reading.tokenizers import VOCABULARIES
 
@@ -209,3 +209,12 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     path.write_text(json.dumps(line | {"rsna": "Fine"}))
     with pytest.raises(ModelError, match="rsna must be one of"):
         read_films(path, read_manifest(MODEL))
+
+
+def test_a_limit_is_the_highest_that_other_patients_films_keep() -> None:
+    films = made_up(240, patients=120, strength=0.8, seed=4)
+
+    limit = kept_limit(films, most_false=0.1)
+
+    assert limit in (pytest.approx(0.1 * share) for share in (1.0, 0.9, 0.8, 0.7))
+    assert (kept_limit(films, most_false=0.0), kept_limit(films, most_false=1.0)) == (0.0, 1.0)

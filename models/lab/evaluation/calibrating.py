@@ -25,7 +25,7 @@ from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.chosen import digest
 from models.lab.evaluation.curves import area_under_curve
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, sigmoid
-from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.films import drawn_by_patient, films_of, interval, kept_limit
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.evaluation.request import MOST_FALSE
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
@@ -237,6 +237,9 @@ def _aim(request: Request, chosen: _Films, *, least: int) -> tuple[Aim, str]:
     if most is None:
         return Aim(least=least), f"the best F1 of all findings together ({normal} films are labelled no_finding)"
     words = f"at most {most:g} findings called present on the mean film without a finding ({normal} films)"
+    if request.population != PHANTOMS:
+        most = kept_limit(films_of(chosen.truths, [film.differences for film in chosen.weighed]), most_false=most)
+        words += f", by a limit of {most:g} that keeps it on films of other patients"
     return Aim(false_findings=most, least=least), words
 
 

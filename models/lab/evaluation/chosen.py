@@ -16,7 +16,7 @@ from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource
 from models.lab.evaluation.evaluated_model import EvaluatedModel
-from models.lab.evaluation.films import FOLDS, folds_of
+from models.lab.evaluation.films import FOLDS, films_of, folds_of, kept_limit
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
 from models.lab.evaluation.tuning import tune
 from models.manifest import Manifest
@@ -61,8 +61,9 @@ def for_each_film(
 
     def chosen_without(fold: int) -> EvaluatedModel:
         others: Sequence[int] = np.flatnonzero(folds != fold).tolist()
-        aim = Aim(false_findings=most_false, least=_LEAST)
         own = [truths[index] for index in others], [weighed[index] for index in others]
+        limit = kept_limit(films_of(own[0], [film.differences for film in own[1]]), most_false=most_false)
+        aim = Aim(false_findings=limit, least=_LEAST)
         return model.deciding_by(tune(model.manifest, *own, population=population, aim=aim))
 
     by_fold = {fold: chosen_without(fold) for fold in np.unique(folds).tolist()}

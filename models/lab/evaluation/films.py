@@ -1,12 +1,14 @@
 """How well a model tells films apart, and what it calls present on films whose thresholds were chosen on others.
 
-Thresholds are cross-fitted: chosen on four fifths of the patients, used on the fifth. A patient's films stay together,
-and intervals come from drawing patients anew. A radiologist's reading goes before labels mined from reports.
+Thresholds are cross-fitted: chosen on four fifths of the patients, used on the fifth. So is the limit that they are
+chosen with, because thresholds that call so many normal films of their own call more of others: it is the highest with
+which the four fifths, cross-fitted among themselves, keep what is allowed. A patient's films stay together, and
+intervals come from drawing patients anew. A radiologist's reading goes before labels mined from reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +29,8 @@ Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 FOLDS: Final = 5
+_LIMITS: Final = (1.0, 0.9, 0.8, 0.7)
+"""The limits that are tried, as shares of the false findings that are allowed."""
 CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
 """The points of a curve: the share of the films without any finding that is called by mistake, by name."""
 _HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
@@ -55,6 +59,20 @@ class Films:
     def place(self, key: str) -> int:
         """Return the number of a finding."""
         return self.keys.index(key)
+
+    def of(self, some: Indices) -> Films:
+        """Return some of the films."""
+        return Films(
+            keys=self.keys,
+            differences=self.differences[some],
+            there=self.there[some],
+            known=self.known[some],
+            patients=self.patients[some],
+            read_as=self.read_as[some],
+            groups=tuple(self.groups[index] for index in some),
+            mined_known=self.mined_known[some],
+            mined_normal=self.mined_normal[some],
+        )
 
     @property
     def normal(self) -> Marks:
@@ -187,21 +205,42 @@ def auroc(films: Films, key: str, some: Indices) -> float | None:
 
 
 def cross_fitted(films: Films, *, most_false: float = MOST_FALSE) -> Called:
-    """Choose temperature and thresholds without the films of each fold, and use them there.
+    """Choose limit, temperature and thresholds without the films of each fold, and use them there.
 
-    most_false: findings that may be called present on the mean film without a finding, where thresholds are chosen
+    most_false: findings that may be called present on the mean film without a finding
     A finding with too few positives gets no threshold and is never called present.
     """
+    return _cross_fitted(films, lambda others: kept_limit(films.of(others), most_false=most_false))
+
+
+def kept_limit(films: Films, *, most_false: float) -> float:
+    """Return the highest limit with which thresholds of other patients keep what is allowed; the lowest if none does.
+
+    most_false: as in `cross_fitted`
+    """
+    tried = [most_false * share for share in _LIMITS]
+    return next((limit for limit in tried if _false_findings(films, limit) <= most_false), tried[-1])
+
+
+def _false_findings(films: Films, limit: float) -> float:
+    """Return how many findings thresholds of other patients, chosen with a limit, call on the mean normal film."""
+    normal, findings = films.normal, [place for place, key in enumerate(films.keys) if key != NO_FINDING]
+    present = _cross_fitted(films, lambda _: limit).present[normal][:, findings]
+    return float(present.sum() / max(len(present), 1))
+
+
+def _cross_fitted(films: Films, limit: Callable[[Indices], float]) -> Called:
     folds = folds_of(films.patients)
     chosen = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
     present = np.zeros(films.there.shape, dtype=np.bool_)
     probabilities = np.zeros(films.there.shape)
-    for fold in range(FOLDS):
+    for fold in np.unique(folds):
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         labelled = {key: _labelled(films, key, others) for key in chosen}
         temperature, thresholds = 1.0, dict[str, float]()
         if any(some.there.any() for some in labelled.values()):
-            temperature, thresholds = calibrate(labelled, start=temperature, aim=Aim(false_findings=most_false))
+            aim = Aim(false_findings=limit(others))
+            temperature, thresholds = calibrate(labelled, start=temperature, aim=aim)
         probabilities[own] = sigmoid(films.differences[own] / temperature)
         for key, threshold in thresholds.items():
             place = films.place(key)
