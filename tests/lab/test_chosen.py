@@ -14,6 +14,7 @@ from models.lab.evaluation.chosen import digest, for_each_film, require_others
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed
 from models.lab.evaluation.films import folds_of
 from models.manifest import Manifest, read_manifest
+from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
 
 MANIFEST = replace(read_manifest(VOCABULARIES.parent), chosen_on=())
@@ -53,10 +54,6 @@ class Weighing:
 
     def deciding_by(self, manifest: Manifest) -> Weighing:
         return Weighing(manifest)
-
-
-def quiet(_what: str, _done: int = 0, _all: int = 0) -> None:
-    pass
 
 
 def source(there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> CaseSource:

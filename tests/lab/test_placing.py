@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.lab.evaluation.evaluated_model import side_of
-from models.lab.evaluation.folds import folds
+from models.lab.evaluation.films import folds_of
 from models.lab.evaluation.placing import LEAST_TOLD, PlacedFilm, Told, choose, cross, rules_of, with_rules
 from models.reading.places import side_certainty
 
@@ -49,7 +50,7 @@ def test_the_lowest_number_that_reaches_its_goal_is_chosen() -> None:
 
 def test_a_rule_is_reported_on_patients_that_chose_nothing() -> None:
     made = [told(0.9, is_right=True, patient=patient) for patient in PATIENTS]
-    of_fold = folds(PATIENTS)[0]
+    of_fold = set(compress(PATIENTS, folds_of(np.array(PATIENTS)) == 0))
     misled = [replace(item, is_right=item.patient not in of_fold) for item in made]
 
     rule = cross(misled, 0.7, measured_on="hospital")

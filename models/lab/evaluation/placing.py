@@ -15,13 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.boxes import iou, to_corners
 from models.command import command_parser, exit_status, run
@@ -29,7 +31,7 @@ from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.engines import ENGINES, FloatArray
 from models.errors import ModelError
-from models.lab.evaluation.folds import folds
+from models.lab.evaluation.films import FOLDS, folds_of
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.progress import ProgressReport
 from models.reading.places import shown_boxes, side_certainty
@@ -101,16 +103,16 @@ def cross(told: Sequence[Told], goal: float, *, measured_on: str) -> PlaceRule |
     least = choose(told, goal)
     if least is None:
         return None
-    counts = [_on_others(told, fold, goal) for fold in folds([item.patient for item in told])]
-    all_told = [item for fold in counts for item in fold]
+    folds = folds_of(np.array([item.patient for item in told]))
+    all_told = [item for fold in range(FOLDS) for item in _on_others(told, folds == fold, goal)]
     return PlaceRule(
         measured_on=measured_on, least=least, told=len(all_told), right=sum(item.is_right for item in all_told)
     )
 
 
-def _on_others(told: Sequence[Told], fold: Collection[str], goal: float) -> list[Told]:
-    least = choose([item for item in told if item.patient not in fold], goal)
-    return [item for item in told if item.patient in fold and least is not None and item.number >= least]
+def _on_others(told: Sequence[Told], is_own: NDArray[np.bool_], goal: float) -> list[Told]:
+    least = choose(list(compress(told, ~is_own)), goal)
+    return [item for item in compress(told, is_own) if least is not None and item.number >= least]
 
 
 def rules_of(films: Sequence[PlacedFilm], *, measured_on: str) -> tuple[PlaceRule | None, PlaceRule | None]:

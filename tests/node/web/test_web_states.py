@@ -27,6 +27,7 @@ from node.web import application, shown, words
 from node.web.look_files import Looks
 from node.web.parts import WebParts
 from node.web.users import Role, User
+from tests.paths import REPOSITORY
 from tests.support import films, samples
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
@@ -251,6 +252,8 @@ def test_findings_with_their_sides_are_suggested_and_understood(settings: Settin
 
 def test_the_pages_have_words_for_everything() -> None:
     assert words.WITHHELD.keys() == {*metrics.WITHHELD, CORRECTED}
+    table = (REPOSITORY / "docs" / "integrate" / "dicom.md").read_text(encoding="utf-8")
+    assert not [reason for reason, said in words.WITHHELD.items() if f"| `{reason}` | {said}" not in table]
     assert not [kind for kind in (*OUTPUTS.own, "oru", rejection.KIND) if words.output_kind(kind) == kind]
     assert words.ANSWERS.keys() == {*FindingState, ""}
     assert "normal" not in " ".join(words.ANSWERS.values()).lower()
