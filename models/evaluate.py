@@ -121,24 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and films with boxes here")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
-        "--false-findings",
-        type=share,
-        metavar="NUMBER",
-        default=MOST_FALSE,
-        help="the most findings that may be called present on the mean film without a finding, by thresholds that the "
-        "task films chooses on other patients; default: %(default)s",
-    )
-    parser.add_argument(
         "--ablate", choices=ABLATIONS, action="append", default=[], help="leave out a part of the report generation"
-    )
-    parser.add_argument(
-        "--held-out", metavar="SHARE_OR_FILE", help="only the patients that a run held out, as its run file says"
-    )
-    parser.add_argument(
-        "--folds",
-        action="store_true",
-        help="choose the thresholds for each fifth of the patients on films of the others, as films must be reported "
-        "on that chose the thresholds of the model",
     )
     parser.add_argument(
         "--pictures", type=_count, default=12, metavar="N", help="films on each sheet; default: %(default)s"
@@ -156,8 +139,30 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="phantoms that the references are computed from; default: %(default)s",
     )
+    _add_choices(parser)
     _add_texts(parser)
     return parser
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say whose films are measured, and which films choose the thresholds."""
+    parser.add_argument(
+        "--held-out", metavar="SHARE_OR_FILE", help="only the patients that a run held out, as its run file says"
+    )
+    parser.add_argument(
+        "--folds",
+        action="store_true",
+        help="choose the thresholds for each fifth of the patients on films of the others, as films must be reported "
+        "on that chose the thresholds of the model",
+    )
+    parser.add_argument(
+        "--false-findings",
+        type=share,
+        metavar="NUMBER",
+        default=MOST_FALSE,
+        help="the most findings that may be called present on the mean film without a finding, by thresholds that the "
+        "task films chooses on other patients; default: %(default)s",
+    )
 
 
 def _add_texts(parser: argparse.ArgumentParser) -> None:
