@@ -155,7 +155,12 @@ def test_the_demonstration_run_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("earlier", "later"), [("phantom.toml", "phantom_gpu.toml"), ("phantom_gpu.toml", "phantom_further.toml")]
+    ("earlier", "later"),
+    [
+        ("phantom.toml", "phantom_gpu.toml"),
+        ("phantom_gpu.toml", "phantom_further.toml"),
+        ("phantom_further.toml", "phantom_people.toml"),
+    ],
 )
 def test_a_run_on_a_gpu_goes_on_from_the_run_before(earlier: str, later: str) -> None:
     demonstration = read_run(RUNS / "phantom.toml")
@@ -170,10 +175,10 @@ def test_a_run_on_a_gpu_goes_on_from_the_run_before(earlier: str, later: str) ->
 
 
 def test_the_view_head_belongs_to_the_last_run() -> None:
-    last = read_run(RUNS / "phantom_further.toml")
+    last = read_run(RUNS / "phantom_people.toml")
 
     assert read_view_run(RUNS / "views.toml").model == f"{last.output}/{MODEL}"
-    assert last.start_share == 0.3 and "image_encoder" in last.stages[0].train
+    assert last.start_share == 0.4 and "image_encoder" in last.stages[0].train
 
 
 def test_loaders_are_for_one_process() -> None:

@@ -185,6 +185,8 @@ class Run:
             for name in ("exchange_sides", "forget_cropped"):
                 if stage["augmentation"][name]:
                     del stage["augmentation"][name]
+            if not stage["augmentation"]["invert"]:
+                del stage["augmentation"]["invert"]
         table["stages"] = [
             {key: value for key, value in stage.items() if value is not None} for stage in table["stages"]
         ]
