@@ -202,7 +202,7 @@ def test_a_comparison_is_shown_as_tables(stored: Stored) -> None:
         r"lung_opacity +1 +1 +1 -> 0 +(0\.\d\d) -> \1 +1 -> 0 +- +1 -> 0 of 1 +0\.\d{3} -> 0\.\d{3}", done.stdout
     )
     assert "expected calibration error: 0." in done.stdout
-    assert "0.6 to 0.7: 1 of 1 -> 1 of 1" in done.stdout
+    assert "0.7 to 0.8: 1 of 1 -> 1 of 1" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def test_a_film_is_asked_about_and_its_report_corrected(room: Room, size: str) -
 def test_reports_on_accepted_and_rejected_findings_reach_orthanc(room: Room) -> None:
     accepted, rejected = judge(room)
 
-    assert "Right opacity, lower zone, confirmed by a reader" in accepted
-    assert "Right opacity" not in rejected
+    assert "Opacity, confirmed by a reader" in accepted
+    assert "Opacity: rejected by a reader" in rejected and "Opacity, confirmed" not in rejected
 
 
 MOST_ACTIONS = 12
