@@ -13,7 +13,7 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, kept_limit, measure
+from models.lab.evaluation.films import CURVE, Films, cross_fitted, curve, films_of, kept_limit, measure
 from models.manifest import read_manifest
 from models.reading.tokenizers import VOCABULARIES
 
@@ -129,9 +129,9 @@ def test_intervals_come_from_patients_not_films() -> None:
 
 def test_a_curve_says_what_false_findings_buy() -> None:
     films = made_up(400, patients=200, strength=1.0)
-    points = list(curve(films, "lung_opacity", np.arange(400)).values())
+    points = [point for point in curve(films, "lung_opacity", np.arange(400)).values() if point is not None]
 
-    assert points == sorted(points) and points[0] < points[-1]
+    assert len(points) == len(CURVE) and points == sorted(points) and points[0] < points[-1]
     there, normal = films.there[:, films.place("lung_opacity")], films.normal
     scores = films.differences[:, films.place("lung_opacity")]
     threshold = scores[there][scores[there] > np.quantile(scores[normal], 0.9)].min()
@@ -216,5 +216,5 @@ def test_a_limit_is_the_highest_that_other_patients_films_keep() -> None:
 
     limit = kept_limit(films, most_false=0.1)
 
-    assert limit in (pytest.approx(0.1 * share) for share in (1.0, 0.9, 0.8, 0.7))
+    assert round(limit, 6) in (0.1, 0.09, 0.08, 0.07)
     assert (kept_limit(films, most_false=0.0), kept_limit(films, most_false=1.0)) == (0.0, 1.0)
