@@ -92,7 +92,7 @@ class Decided:
         if contradictions(text, {self.prompts[place].key: state for place, state in self.states.items()}):
             return CONTRADICTS
         if fault := self._fault_of_boxes(index, text):
-            return fault.value
+            return fault
         if fault_of_place := self._fault_of_side(index, text) or self._fault_of_zone(index, text.lower()):
             return fault_of_place
         if found := never_said(text, names=self._names(index)):
@@ -188,22 +188,26 @@ class Decided:
             for zone in self.boxes[region]
         )
 
-    def _fault_of_boxes(self, index: int, text: str) -> Fault | None:
+    def _fault_of_boxes(self, index: int, text: str) -> str | None:
         """Compare what a sentence says beside its claim with the boxes of the findings that it names."""
         places = {
             prompt.phrases[0]: place for place, prompt in enumerate(self.prompts) if prompt.kind is PromptKind.REGION
         }
         if any(self._holds_finding(places[name]) for name in called_normal(text, places)):
-            return Fault.NORMAL_WITH_FINDING
+            return Fault.NORMAL_WITH_FINDING.value
         keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
         for statement in assertions(text):
             place = keys.get(statement.key)
             if place is None:
                 continue
             if self.prompts[index].kind is PromptKind.REGION and not self._lies_in(place, index):
-                return Fault.ASSERTED
-            if place != index and not statement.sides <= self._reached(place):
-                return Fault.WRONG_SIDE
+                return Fault.ASSERTED.value
+            if place == index:
+                continue
+            if not statement.sides <= self._reached(place):
+                return Fault.WRONG_SIDE.value
+            if fault := self._fault_of_zone(place, text.lower()):
+                return fault
         return None
 
     def _reached(self, index: int) -> frozenset[Side]:

@@ -13,7 +13,8 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.films import CURVE, Films, cross_fitted, curve, films_of, kept_limit, measure
+from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, kept_limit, measure
+from models.lab.evaluation.request import CURVE
 from models.manifest import read_manifest
 from models.reading.tokenizers import VOCABULARIES
 

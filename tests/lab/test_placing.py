@@ -12,7 +12,7 @@ import pytest
 from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.lab.evaluation.evaluated_model import side_of
-from models.lab.evaluation.films import folds_of
+from models.lab.evaluation.folds import folds_of
 from models.lab.evaluation.placing import LEAST_TOLD, PlacedFilm, Told, choose, cross, rules_of, with_rules
 from models.reading.places import side_certainty
 

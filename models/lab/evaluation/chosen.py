@@ -16,7 +16,8 @@ from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource
 from models.lab.evaluation.evaluated_model import EvaluatedModel
-from models.lab.evaluation.films import FOLDS, films_of, folds_of, kept_limit
+from models.lab.evaluation.films import films_of, kept_limit
+from models.lab.evaluation.folds import FOLDS, folds_of
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
 from models.lab.evaluation.tuning import tune
 from models.manifest import Manifest

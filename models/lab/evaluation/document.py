@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from models.decisions import PHANTOMS
-from models.lab.evaluation.films import CURVE
 from models.lab.evaluation.published import efficacy
+from models.lab.evaluation.request import CURVE
 
 DIGITS: Final = 6
 TITLES: Final[Mapping[str, str]] = {

@@ -21,18 +21,15 @@ from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.curves import area_under_curve
 from models.lab.evaluation.evaluated_model import sigmoid
-from models.lab.evaluation.request import MOST_FALSE
+from models.lab.evaluation.folds import folds_of
+from models.lab.evaluation.request import CURVE, MOST_FALSE
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate
-from models.lab.training.split import part_of
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
-FOLDS: Final = 5
 _LIMITS: Final = (1.0, 0.9, 0.8, 0.7)
 """The limits that are tried, as shares of the false findings that are allowed."""
-CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
-"""The points of a curve: the share of the films without any finding that is called by mistake, by name."""
 _HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
 _INTERVAL: Final = (2.5, 97.5)
 
@@ -255,11 +252,6 @@ def _labelled(films: Films, key: str, some: Indices) -> Labelled:
     return Labelled(
         differences=differences[known], there=films.there[some, place][known], normal=differences[films.normal[some]]
     )
-
-
-def folds_of(patients: NDArray[np.str_]) -> Indices:
-    """Return the fold of each film, by a hash of its patient."""
-    return np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in patients], dtype=np.intp)
 
 
 def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int) -> Iterator[Indices]:

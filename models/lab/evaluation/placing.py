@@ -31,7 +31,7 @@ from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.engines import ENGINES, FloatArray
 from models.errors import ModelError
-from models.lab.evaluation.films import FOLDS, folds_of
+from models.lab.evaluation.folds import FOLDS, folds_of
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.progress import ProgressReport
 from models.reading.places import shown_boxes, side_certainty

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -43,6 +43,8 @@ ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
 MOST_FALSE: Final = 0.1
 """How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
+CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
+"""The points of a curve: the share of the films without any finding that is called by mistake, by name."""
 RULES: Final = "rules"
 CHEXBERT: Final = "chexbert:"
 """The labelers of texts; the weights of CheXbert follow its name."""

@@ -214,7 +214,8 @@ def incomplete(film: Film, measured: frozenset[str]) -> Iterator[str]:
             yield f"{finding.prompt} is {finding.state} and contradicted ({finding.contradiction})"
         if finding.state is FindingState.ABSENT and finding.boxes:
             yield f"{finding.prompt} is absent and has a box"
-        if finding.state is not FindingState.ABSENT and (not finding.boxes or finding.sentence is None):
+        is_placed = finding.boxes or finding.place == "no_place"
+        if finding.state is not FindingState.ABSENT and (not is_placed or finding.sentence is None):
             yield f"{finding.prompt} is {finding.state} without box or sentence"
 
 

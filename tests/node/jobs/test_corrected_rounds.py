@@ -148,10 +148,11 @@ def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -
         reports += bench.objects(bench.round(), kind)
 
     said = [(f"2026112308000{number}-0400", ["anna^"]) for number in range(1, len(reported) + 1)]
-    assert [sorted(observations(report)) for report in reports] == [said, said]
+    assert len(reports) == 4, "each twice: `writers.first_of_series`"
+    assert [sorted(observations(report)) for report in reports] == [said] * 4
     assert all("Atelectasis: rejected by a reader." in texts(report) for report in reports)
-    assert [validators.dciodvfy(report) for report in reports] == [[], []]
-    assert validators.pixelmed(reports) == [[], []]
+    assert [validators.dciodvfy(report) for report in reports] == [[]] * 4
+    assert validators.pixelmed(reports) == [[]] * 4
 
 
 def test_a_reworded_sentence_says_who_wrote_it_and_when(tmp_path: Path) -> None:
@@ -170,7 +171,8 @@ def test_a_reworded_sentence_says_who_wrote_it_and_when(tmp_path: Path) -> None:
     assert observations(reports[2]) == [("20261123080001-0400", ["anna^"]), sentence]
     assert "A small band. (written by a reader)" in texts(reports[0])
     assert "Atelectasis: A small band. (written by a reader)" in texts(reports[2])
-    assert [validators.dciodvfy(report) + validators.dsrdump(report) for report in reports] == [[]] * 3
+    assert len(reports) == 4, "the text twice: `writers.first_of_series`"
+    assert [validators.dciodvfy(report) + validators.dsrdump(report) for report in reports] == [[]] * 4
     assert validators.pixelmed([reports[0], reports[2]]) == [[], []]
 
 
