@@ -200,7 +200,9 @@ def test_films_are_compared_with_the_last_one_before(signed_in: Node) -> None:
     assert reply["compared_with"] == earlier[0]["film"]
     assert str(reply["text"]).startswith("Compared with the film of 2026-11-03 09:30. ")
     assert str(reply["text"]).endswith("What is not reported on either film may have been missed.")
-    assert {change["change"] for change in cast(list[Content], reply["changes"])} == {"unchanged"}
+    # The network told no side, so no zone: how much of one the finding covers is not known.
+    assert {change["change"] for change in cast(list[Content], reply["changes"])} == {"not_comparable"}
+    assert "cannot be compared with the earlier film" in str(reply["text"])
 
 
 def test_the_film_of_a_day_or_a_named_one_is_compared(signed_in: Node) -> None:

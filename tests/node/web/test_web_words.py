@@ -68,8 +68,9 @@ def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser:
 
 def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed) -> None:
     path = f"/api/v1/films/{node.film.SOPInstanceUID}/corrections"
+    beside = {"kind": "add", "prompt": "atelectasis", "box": [130, 320, 210, 380]}
     elsewhere = {"kind": "add", "prompt": "pleural_effusion", "box": [400, 300, 480, 420]}
-    assert node.ask("POST", path, elsewhere)[0] == 202
+    assert [node.ask("POST", path, added)[0] for added in (beside, elsewhere)] == [202, 202]
     page = opened(seen, node)
     expected = set(cast(list[str], node.reply("right base?")["boxes"]))
     ask(page, "right base?")
