@@ -101,6 +101,8 @@ def test_a_sentence_names_no_zone_without_a_box(key: str, text: str, fault: str 
     )
 
     assert film.fault(0, text) == fault
+    if key == EFFUSION.key:  # the same said of the region that holds the effusion
+        assert film.fault(3, text) == fault
 
 
 def test_each_box_of_a_zone_holds_a_finding_that_is_said_there() -> None:
