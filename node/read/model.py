@@ -185,9 +185,8 @@ def open_reader(
 ) -> RadiographReader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
 
-    engine, reader: the settings `model.engine` and `model.reader`
+    engine, reader, precision: the settings `model.engine`, `model.reader` and `model.precision`
     engines: folder for the TensorRT engines built for a GPU
-    precision: the setting `model.precision`
     trusted: which thresholds may call a finding present
     checked: whether only sentences that say what was decided leave
     unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
