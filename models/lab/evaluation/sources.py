@@ -25,7 +25,8 @@ from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.cases import EvaluationCase
 from models.lab.evaluation.curves import area_under_curve
 from models.lab.evaluation.evaluated_model import EvaluatedModel
-from models.lab.evaluation.films import FOLDS, drawn_by_patient, interval
+from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.folds import FOLDS
 from models.lab.training.split import part_of
 from models.progress import ProgressReport
 from models.reading.decision import decide
