@@ -202,7 +202,7 @@ def test_a_node_refuses_a_change_until_it_is_accepted(tmp_path: Path, model: Pat
 
     (event,) = logged
     (change,) = read_manifest(model).history
-    assert event["thresholds"] == f"edema 0.524671 to 0.6, {change.at}, anna: {'x' * 200}"
+    assert event["thresholds"] == f"edema {change.before:g} to 0.6, {change.at}, anna: {'x' * 200}"
     reporter = Reporter(ae_title="CHEX", machine="reader", executor="node", process_id=1)
     message = write(event, at=datetime.now(UTC), reporter=reporter)
     (detail,) = re.findall(r'type="Alert Description" value="([^"]+)"', message or "")

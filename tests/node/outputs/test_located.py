@@ -13,6 +13,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from models.contract import PromptKind, Question
+from models.lab.phantoms import phantom
 from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
 from node.outputs.answer_json import answer_to_json
@@ -27,6 +28,8 @@ from tests.support import samples, validators
 from tests.support.samples import BERLIN, absent, cr, film, finding, received, report, sources
 
 PROMPTS = prompts.load("chexpert14")
+PHANTOM = 1_000_004
+"""One with findings."""
 DENIAL = GroundedSentence(text="No pneumothorax.", prompt="pneumothorax", score=0.2, boxes=())
 
 
@@ -46,12 +49,12 @@ def denying() -> Film:
 @pytest.fixture(scope="module")
 def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("film") / "film.png"
-    Image.fromarray(np.random.default_rng(3).integers(0, 255, (300, 260), dtype=np.uint8)).save(path)
+    Image.fromarray(phantom(PHANTOM, side=224).pixels).resize((260, 300)).save(path)
     return path
 
 
 def test_an_answer_locates_only_what_is_not_absent(phantom_model: Path, picture: Path) -> None:
-    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="any")
+    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
     questions = [Question(prompt=prompt.phrases[0]) for prompt in PROMPTS.prompts]
     questions.append(Question(prompt="Small pneumothorax in the left lung"))
 
@@ -65,7 +68,7 @@ def test_an_answer_locates_only_what_is_not_absent(phantom_model: Path, picture:
 
 
 def test_the_network_says_where_what_it_reports_lies(phantom_model: Path, picture: Path) -> None:
-    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="any")
+    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
     framing = Framing(columns=260, rows=300, square=Box(left=0, top=20, right=260, bottom=280))
     pixels = np.asarray(Image.open(picture))
     image = Radiograph(gray=pixels.astype(np.float32) / np.float32(255), framing=framing)
