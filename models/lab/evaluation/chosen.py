@@ -7,7 +7,6 @@ for each fold of patients on the films of all others.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -50,7 +49,8 @@ def for_each_film(
 ) -> list[EvaluatedModel]:
     """Return for each film the model with the decisions that the films of other patients choose, in five folds.
 
-    population, most_false: as `tuning.tune` takes them. Raises ModelError if too few films show any finding.
+    population: of the films; most_false: as in `films.cross_fitted`
+    Raises ModelError if too few films show any finding.
     """
     truths, weighed = [], []
     for index in range(len(films)):
@@ -58,13 +58,13 @@ def for_each_film(
         truths.append(case.truth)
         weighed.append(model.weigh(case))
         report("weighing films", index + 1, len(films))
-    folds = folds_of(np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)]))
+    known = films_of(truths, [film.differences for film in weighed])
+    folds = folds_of(known.patients)
 
     def chosen_without(fold: int) -> EvaluatedModel:
-        others: Sequence[int] = np.flatnonzero(folds != fold).tolist()
+        others = np.flatnonzero(folds != fold)
         own = [truths[index] for index in others], [weighed[index] for index in others]
-        limit = kept_limit(films_of(own[0], [film.differences for film in own[1]]), most_false=most_false)
-        aim = Aim(false_findings=limit, least=_LEAST)
+        aim = Aim(false_findings=kept_limit(known.of(others), most_false=most_false), least=_LEAST)
         return model.deciding_by(tune(model.manifest, *own, population=population, aim=aim))
 
     by_fold = {fold: chosen_without(fold) for fold in np.unique(folds).tolist()}

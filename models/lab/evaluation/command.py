@@ -108,12 +108,12 @@ def _deciding(
     model: EvaluatedModel, films: CaseSource, tasks: Sequence[Task], request: Request, report: ProgressReport
 ) -> list[EvaluatedModel]:
     """Return the model that reads each film. Raises ModelError if the film chose the decisions that it is read by."""
-    if request.folds:
-        if not isinstance(films, FileFilms):
-            raise ModelError("--folds is for films of people, boxes:FILE.jsonl; leave it out")
-        population = Path(request.data.removeprefix(_BOXES)).stem
-        return for_each_film(model, films, population=population, most_false=request.false_findings, report=report)
+    if request.folds and not isinstance(films, FileFilms):
+        raise ModelError("--folds is for films of people, boxes:FILE.jsonl; leave it out")
     if DECIDED_TASKS & set(tasks) and isinstance(films, FileFilms):
+        if request.folds:
+            population = Path(request.data.removeprefix(_BOXES)).stem
+            return for_each_film(model, films, population=population, most_false=request.false_findings, report=report)
         require_others(model.manifest, films, report)
     return [model] * (len(films) if tasks else 0)
 

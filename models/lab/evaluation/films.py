@@ -114,7 +114,6 @@ def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = 
     chosen = [films.place(key) for key in sorted(called.chosen)]
     known = films.known[:, chosen]
     made["reliability"] = reliability(called.probabilities[:, chosen][known], films.there[:, chosen][known])
-
     made["curves"] = {
         key: curve(films, key, everything)
         | {
