@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from models.manifest import Manifest, read_manifest
 if TYPE_CHECKING:
     from models.engines.devices import Gpu
     from models.engines.opening_store import Entry
+
+_Given = ParamSpec("_Given")
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
@@ -236,6 +239,22 @@ def _require_known(engine: str, threads: int) -> None:
     check_wheels()
 
 
+def _in_a_thread(function: Callable[_Given, Engine]) -> Callable[_Given, Engine]:
+    """Return a function that calls another one in a thread that ends.
+
+    A thread that computed with PyTorch keeps its helpers as long as it lives. With more of them than cores, OpenMP lets
+    each sleep between two products, and products of a few rows take up to half as long again.
+    """
+
+    @wraps(function)
+    def call(*given: _Given.args, **named: _Given.kwargs) -> Engine:
+        with ThreadPoolExecutor(max_workers=1) as opening:
+            return opening.submit(function, *given, **named).result()
+
+    return call
+
+
+@_in_a_thread
 def _open(
     directory: Path,
     *,
@@ -246,34 +265,7 @@ def _open(
     gpu: Gpu | None,
     entry: Entry | None,
 ) -> Engine:
-    """Open a directory whose files are those of the manifest, in a thread that ends.
-
-    A thread that computed with PyTorch keeps its helpers as long as it lives. With more of them than cores, OpenMP lets
-    each sleep between two products, and products of a few rows take up to half as long again.
-    """
-    with ThreadPoolExecutor(max_workers=1) as opening:
-        return opening.submit(
-            _open_here,
-            directory,
-            engine=engine,
-            threads=threads,
-            engines=engines,
-            precision=precision,
-            gpu=gpu,
-            entry=entry,
-        ).result()
-
-
-def _open_here(
-    directory: Path,
-    *,
-    engine: str,
-    threads: int,
-    engines: Path | None,
-    precision: Precision,
-    gpu: Gpu | None,
-    entry: Entry | None,
-) -> Engine:
+    """Open a directory whose files are those of the manifest."""
     if precision == "int8" and engine not in ENGINES:
         raise ModelError(f"precision int8 is for a CPU; choose engine {' or '.join(ENGINES)}")
     if engine == "onnx":
