@@ -181,12 +181,15 @@ export class Correcting {
     if (now.textContent === said.textContent) return;
     const isHeld = document.activeElement?.matches("[data-finish]");
     said.replaceChildren(...document.adoptNode(now).childNodes);
+    this.tick();
     if (isHeld) said.querySelector("[data-finish]")?.focus();
   }
 
   // Notes until when corrections wait, by the clock of this page: that of the node may differ.
+  // The node tells whole seconds, and they are some time on the way: what differs by less is the same time.
   count(status) {
-    this.leaves = performance.now() + 1000 * Number(status.querySelector("[data-leaves]")?.dataset.leaves);
+    const leaves = performance.now() + 1000 * Number(status.querySelector("[data-leaves]")?.dataset.leaves);
+    if (!(Math.abs(leaves - this.leaves) < 2000)) this.leaves = leaves;
   }
 
   tick() {
