@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that only the tests use: a real archive, viewers and independent DICOM checkers,
-# Prometheus, PostgreSQL, rsyslog.
+# Prometheus, Alertmanager, PostgreSQL, rsyslog.
 #
 # Does nothing where they are there. Never asks a question: without root or sudo it says what is missing and goes on,
 # for the tests that need it then skip and say so. With CI=true the tests may not skip, so it fails.
@@ -26,6 +26,7 @@ fc-list 2>/dev/null | grep -qi 'cjk' || missing="$missing fontconfig fonts-noto-
 want gcc gcc libc6-dev
 want openssl openssl
 want promtool prometheus
+want amtool prometheus-alertmanager
 want strace strace
 want systemd-analyze systemd
 want /usr/sbin/rsyslogd rsyslog
@@ -47,8 +48,8 @@ else
     give_up "needs root or sudo without a password"
 fi
 
-# Debian starts the services of orthanc, postgresql, prometheus and rsyslog when they are installed, the first and third on
-# every network interface. A test machine wants the programs only: policy-rc.d forbids the start, update-rc.d the start at the next boot. A policy that is there already stays.
+# Debian starts the services of orthanc, postgresql, prometheus, alertmanager and rsyslog when they are installed, most of
+# them on every network interface. A test machine wants the programs only: policy-rc.d forbids the start, update-rc.d the start at the next boot. A policy that is there already stays.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap '$as_root rm -f "$policy"' EXIT
@@ -59,7 +60,7 @@ $as_root apt-get update -qq || give_up "apt-get update failed"
 # shellcheck disable=SC2086  # both are lists of words
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
     give_up "apt-get install failed"
-for service in orthanc postgresql prometheus rsyslog; do
+for service in orthanc postgresql prometheus prometheus-alertmanager rsyslog; do
     case " $missing " in
     *" $service "*) $as_root update-rc.d "$service" disable || true ;;
     esac

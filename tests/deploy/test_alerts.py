@@ -27,6 +27,11 @@ def promtool(*arguments: str, folder: Path = DEPLOY / "prometheus") -> subproces
     return subprocess.run([peers.require("promtool"), *arguments], cwd=folder, capture_output=True, text=True)
 
 
+def amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [peers.require("amtool"), *arguments]
+    return subprocess.run(command, cwd=DEPLOY / "prometheus", capture_output=True, text=True)
+
+
 def minutes(duration: str) -> int:
     """A duration such as 2h15m, in minutes."""
     hours, rest = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?", duration).groups()  # type: ignore[union-attr]  # all are so
@@ -143,6 +148,20 @@ def test_the_sample_for_alertmanager_routes_alerts_that_exist() -> None:
     assert [inner["matchers"] for inner in route["routes"]] == [['severity = "critical"']]
     assert len(named) == 6 and set(named) <= set(ALERTS)
     assert all(set(rule["equal"]) <= {"service", "name", "instance"} for rule in sample["inhibit_rules"])
+
+
+def test_alertmanager_accepts_the_sample() -> None:
+    done = amtool("check-config", "alertmanager.yml")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 receivers" in done.stdout
+
+
+@pytest.mark.parametrize(("severity", "receiver"), [("critical", "night"), ("warning", "day")])
+def test_alertmanager_calls_at_night_only_if_critical(severity: str, receiver: str) -> None:
+    done = amtool("config", "routes", "test", "--config.file=alertmanager.yml", f"severity={severity}")
+
+    assert done.stdout.split() == [receiver], done.stderr
 
 
 @pytest.mark.parametrize("place", ["prometheus", "compose"])
