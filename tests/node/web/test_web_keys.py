@@ -198,3 +198,53 @@ def test_a_parked_study_is_queued_again_on_its_page(node: Node, seen: Browsed) -
     expect(page.locator(".finding").first).to_be_visible(timeout=SLOW)
     expect(page.locator("#parked")).to_have_count(0)
     seen.forgive(409)  # the picture of a damaged film
+
+
+def test_a_study_is_read_again_and_deleted_with_reasons(node: Node, seen: Browsed) -> None:
+    film = films.as_another(films.thumbnail(), "managed", study="managed")
+    node.service.read(film)
+    page = seen.open(f"/studies/{film.StudyInstanceUID}")
+
+    chosen(page, "Read again")
+    page.wait_for_url(f"{seen.origin}/studies/*")
+    expect(page.locator('#results [aria-label*="round 3"]').first).to_be_visible(
+        timeout=SLOW
+    )  # 2 is that of the reason
+    chosen(page, "Delete")
+    page.wait_for_url(f"{seen.origin}/")
+
+    expect(page.locator("h1")).to_have_text("Worklist")
+    assert page.locator(f'tr[data-uid="{film.StudyInstanceUID}"]').count() == 0
+    assert not [*node.directory.glob(f"studies/{film.StudyInstanceUID}/received/*.dcm")]
+
+
+def chosen(page: Page, form: str) -> None:
+    """Go to a form of a study, choose its first reason, and send it."""
+    tab_to(page.get_by_role("link", name="Read again or delete"))
+    page.keyboard.press("Enter")
+    fields = page.get_by_role("form", name=form, exact=True)
+    tab_to(fields.get_by_label("Reason"))
+    page.keyboard.press("ArrowDown")
+    if form == "Delete":
+        tab_to(fields.get_by_role("checkbox"))
+        page.keyboard.press("Space")
+    tab_to(fields.get_by_role("button"))
+    page.keyboard.press("Enter")
+
+
+def test_days_are_counted_and_written_as_a_table(node: Node, seen: Browsed) -> None:
+    page = seen.open("/")
+
+    tab_to(page.get_by_role("link", name="Statistics"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/statistics")
+    tab_to(page.get_by_label("From"))
+    page.keyboard.type("01012026")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/statistics?from=2026-01-01&to=*")
+    assert page.get_by_role("heading", name="By scanner").count() == 1
+    tab_to(page.get_by_role("link", name="Download as CSV"))
+    with page.expect_download() as saved:
+        page.keyboard.press("Enter")
+
+    assert saved.value.path().read_text(encoding="utf-8").startswith("by,name,films,")
