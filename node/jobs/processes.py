@@ -13,10 +13,12 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Final
@@ -213,15 +215,14 @@ def _started(pid: int) -> int | None:
 def states(
     storage: StorageSettings, http: HttpSettings, *, patience_seconds: float = _PATIENCE_SECONDS
 ) -> list[ProcessState]:
-    """Ask every process that has published its file; a process that does not answer in time is not ready."""
-    return [
-        _state(content, http, patience_seconds)
-        for path in sorted(storage.directory.glob("running*.json"))
-        if (content := files.read_json(path)) is not None
-    ]
+    """Ask all processes that have published a file at once; one that does not answer in time is not ready."""
+    contents = map(files.read_json, sorted(storage.directory.glob("running*.json")))
+    published = [content for content in contents if content is not None]
+    with ThreadPoolExecutor(max_workers=max(1, len(published))) as pool:
+        return list(pool.map(partial(_state, http=http, patience_seconds=patience_seconds), published))
 
 
-def _state(content: JsonObject, http: HttpSettings, patience_seconds: float) -> ProcessState:
+def _state(content: JsonObject, *, http: HttpSettings, patience_seconds: float) -> ProcessState:
     is_here = content.get("machine", socket.gethostname()) == socket.gethostname()
     status = _ready_status(content, http, patience_seconds) if is_here else None
     return ProcessState(
