@@ -17,6 +17,7 @@
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
 #   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; an hour
+#   make bench-quick  the same for one film at a time; five minutes
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; some minutes
 #   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
@@ -66,7 +67,7 @@ PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test test-node test-lab check quick durations coverage lint types collect run-tests float16 train full-size paper-small
-.PHONY: chaos soak day flood bench sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
+.PHONY: chaos soak day flood bench bench-quick sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
 
@@ -182,9 +183,9 @@ pictures: setup viewers model
 dashboards: setup system-packages model
 	$(VENV)/bin/python -m tests.deploy.dashboards_drawn --out docs/pictures
 
-bench: setup system-packages model
+bench bench-quick: setup system-packages model
 	$(PIP) --editable '.[bench]'
-	$(VENV)/bin/python -m tests.drills.bench $(if $(ONLY),--only $(ONLY))
+	$(VENV)/bin/python -m tests.drills.bench $(if $(filter bench-quick,$@),--quick) $(if $(ONLY),--only $(ONLY))
 
 pythons: setup
 	$(VENV)/bin/python -m tests.repository.pythons

@@ -1,6 +1,7 @@
 """Runnable: opens a model and encodes its prompts, as a node does, and reads two films; prints time and memory as JSON.
 
     python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N] [--store DIR]
+                                      [--plain]
 
 The first film waits until the hashes of the files are compared. `own_gib` is the memory that only this process has at
 the end; `peak_gib` is the most that it ever had, with the pages of mapped weights, which the system takes back when it
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from models.lab.evaluation.prompt_set import read_questions
-from models.reading.reader import open_reader
+from models.reading.reader import ChexReader, open_reader
 from tests.paths import REPOSITORY
 
 PROMPTS = REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml"
@@ -31,17 +32,12 @@ def main() -> None:
     parser.add_argument("--precision", choices=("float32", "int8"), default="float32")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--store", type=Path, help="where openings keep what they compute")
+    parser.add_argument("--plain", action="store_true", help="open it the plain way, as eager PyTorch")
     options = parser.parse_args()
     prompts = read_questions(PROMPTS).prompts
     gray = np.random.default_rng(3).random((512, 512), dtype=np.float32)
     times = [clocks()]
-    reader = open_reader(
-        options.model,
-        engine=options.engine,
-        threads=options.threads,
-        precision=options.precision,
-        store=options.store,
-    )
+    reader = plain_reader(options.model, options.threads) if options.plain else program_reader(options)
     reader.prepare(prompts)
     times.append(clocks())
     for _ in range(2):
@@ -56,6 +52,23 @@ def main() -> None:
         "compiler_imported": float("torch._dynamo" in sys.modules),
     }
     print(json.dumps(figures))
+
+
+def program_reader(options: argparse.Namespace) -> ChexReader:
+    return open_reader(
+        options.model,
+        engine=options.engine,
+        threads=options.threads,
+        precision=options.precision,
+        store=options.store,
+    )
+
+
+def plain_reader(directory: Path, threads: int) -> ChexReader:
+    from tests.drills.bench.plain import open_plain, reader_of  # its memory is no part of the other openings
+
+    engine, _ = open_plain(directory, way="eager", threads=threads)
+    return reader_of(directory, engine)
 
 
 def clocks() -> tuple[float, float]:

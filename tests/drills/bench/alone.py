@@ -18,17 +18,18 @@ _LIMIT_SECONDS = 600
 def measure(published: Path, shipped: Path, *, engine: str, threads: int) -> Found:
     """Open the shipped model and that of the published size; the files are in memory, for they were just read.
 
-    Each is opened anew, then so that it is kept, then with what was kept.
+    Each is opened anew, then so that it is kept, then with what was kept; the published size the plain way too.
     """
     options = ("--engine", engine, "--threads", str(threads))
-    figures, held = dict[str, object](), dict[str, float]()
+    plain = opened(published, (*options, "--plain"))
+    figures, held = dict[str, object]({"published size, plain way": plain}), dict[str, float]()
     sizes = [(shipped, "shipped", "float32"), *((published, "published size", each) for each in precisions())]
     for model, size, precision in sizes:
         anew, kept = _openings(model, (*options, "--precision", precision))
         figures |= {f"{size}, {precision}": anew, f"{size}, {precision}, kept": kept}
         if model is published:
             held |= {
-                f"opening_{precision}_seconds": anew["open_seconds"],
+                f"opening_{precision}_plain_ratio": anew["open_seconds"] / plain["open_seconds"],
                 f"opening_{precision}_kept_ratio": kept["open_seconds"] / anew["open_seconds"],
                 f"peak_gib_{precision}": max(anew["peak_gib"], kept["peak_gib"]),
             }

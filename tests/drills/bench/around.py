@@ -17,20 +17,19 @@ from node.outputs.source import Source
 from node.read import decoding, prompts
 from node.read.film import answer_film
 from tests.drills import ask_bench, node_bench, receive_bench
+from tests.drills.bench.machine import pydicom_seconds
 from tests.drills.bench.results import Found
 from tests.drills.bench.turns import spread
 from tests.support import films
 from tests.support.fakes import ScriptedReader
 
 WRITES: Final = 21
-WAITING: Final = 10_000
-"""Studies that wait behind the films of part `node`."""
 _ASKED_FILMS: Final = 60
 
 
-def receive(folder: Path) -> Found:
+def receive(folder: Path, *, rounds: int) -> Found:
     """Receive films and small objects, beside dcmtk."""
-    figures = receive_bench.measure(folder, count=8, rounds=3)
+    figures = receive_bench.measure(folder, count=8, rounds=rounds)
     ratios = {name: _number(cast("Mapping[str, object]", figures[name])["ratio"]) for name in ("films", "small")}
     return Found(figures=figures, held={f"receive_{name}_ratio": ratio for name, ratio in ratios.items()})
 
@@ -78,27 +77,28 @@ def _with_boxes(film: Film, count: int) -> Film:
     return replace(film, findings=tuple(kept))
 
 
-def node(folder: Path, *, sent: int, say: ProgressReport) -> Found:
+def node(folder: Path, *, sent: int, waiting: int, say: ProgressReport) -> Found:
     """Send films to a node whose network takes no time, while no other study waits and while many do."""
     figures = node_bench.measure(folder, sent, rounds=3, scripted=True, say=say)
-    behind = node_bench.measure_waiting(folder / "waiting", sent, waiting=WAITING, rounds=3, say=say)
+    behind = node_bench.measure_waiting(folder / "waiting", sent, waiting=waiting, rounds=3, say=say)
+    reference = pydicom_seconds()
     return Found(
-        figures=figures | {"with_studies_waiting": behind},
+        figures=figures | {"pydicom_core_seconds": round(reference, 4), "with_studies_waiting": behind},
         held={
-            "node_core_seconds_a_film": _number(figures["core_seconds_a_film"]),
-            "node_films_a_second": _number(figures["answered_per_second"]),
-            "node_turnaround_without_quiet_seconds_p95": _number(figures["turnaround_without_quiet_seconds_p95"]),
+            "node_cost_pydicom_ratio": _number(figures["core_seconds_a_film"]) / reference,
+            "node_share_of_cores": _number(figures["share_of_cores"]),
+            "node_turnaround_cost_ratio": _number(figures["turnaround_cost_ratio"]),
             "node_cost_with_studies_waiting_ratio": _number(behind["ratio"]),
         },
     )
 
 
 def asking(folder: Path) -> Found:
-    """Ask a node about a film while it reads others with the shipped model."""
+    """Ask a node about a film while it reads others with the shipped model, and while it reads none."""
     figures = ask_bench.measure(folder, _ASKED_FILMS, rounds=10)
     asked = len(cast("list[float]", figures["seconds_of_each_answer"]))
     held = {
-        "asking_longest_seconds": _number(figures["longest"]),
+        "asking_longest_ratio": _number(figures["ratio"]),
         "asking_films_read_a_question": _number(figures["films_read_meanwhile"]) / asked,
     }
     return Found(figures=figures, held=held)
@@ -107,7 +107,14 @@ def asking(folder: Path) -> Found:
 def shipped(folder: Path, *, sent: int, say: ProgressReport) -> Found:
     """Send films to a node with the shipped model."""
     figures = node_bench.measure(folder, sent, scripted=False, say=say)
-    return Found(figures=figures, held={"shipped_films_a_second": _number(figures["answered_per_second"])})
+    reference = pydicom_seconds()
+    return Found(
+        figures=figures | {"pydicom_core_seconds": round(reference, 4)},
+        held={
+            "shipped_cost_pydicom_ratio": _number(figures["core_seconds_a_film"]) / reference,
+            "shipped_share_of_cores": _number(figures["share_of_cores"]),
+        },
+    )
 
 
 def _number(figure: object) -> float:

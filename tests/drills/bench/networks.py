@@ -26,9 +26,8 @@ from models.network.products import int8_fault
 from models.progress import ProgressReport
 from models.reading.decided_film import Look
 from models.reading.reader import ChexReader
-from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 from tests.drills.bench.machine import Machine
-from tests.drills.bench.plain import PlainWay, open_plain
+from tests.drills.bench.plain import PlainWay, open_plain, reader_of
 from tests.drills.bench.turns import PLAIN, apart
 from tests.drills.bench.watched import Watched
 from tests.paths import REPOSITORY
@@ -98,15 +97,7 @@ class Networks:
         return self._network(Watched(opened.engine), nullcontext)
 
     def _network(self, engine: Watched, film: Callable[[], AbstractContextManager[None]]) -> Network:
-        vocabularies = self.directory / "vocab"
-        reader = ChexReader(
-            read_manifest(self.directory),
-            engine,
-            PromptTokenizer(vocabularies),
-            SentenceTokenizer(vocabularies),
-            trusted="any",
-        )
-        return Network(reader=reader, engine=engine, film=film)
+        return Network(reader=reader_of(self.directory, engine), engine=engine, film=film)
 
 
 @cache

@@ -17,11 +17,14 @@ import numpy as np
 from torch import Tensor
 
 from models.checkpoint.weights import load_network
-from models.engines import FloatArray, IntArray
+from models.engines import Engine, FloatArray, IntArray
 from models.engines.devices import Cpu
 from models.engines.torch_engine import TorchEngine, use_threads, write_sentences
 from models.engines.turns import Turns
+from models.manifest import read_manifest
 from models.network.post_decoder import PostDecoder
+from models.reading.reader import ChexReader
+from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 
 PlainWay = Literal["transformers", "eager"]
 MOST_FILMS: Final = 4
@@ -109,6 +112,13 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEn
 
     batches = Batches(write)
     return TorchEngine("plain", network, device=Cpu(), write=batches.write, calls=turns), batches
+
+
+def reader_of(directory: Path, engine: Engine) -> ChexReader:
+    """Return what reads films and answers questions with an engine that is open."""
+    vocabularies = directory / "vocab"
+    prompts, sentences = PromptTokenizer(vocabularies), SentenceTokenizer(vocabularies)
+    return ChexReader(read_manifest(directory), engine, prompts, sentences, trusted="any")
 
 
 def _of_aggregated(post_decoder: PostDecoder, aggregated: Tensor, boxes: Tensor, memory: Tensor) -> Tensor:

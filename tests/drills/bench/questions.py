@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 from threading import Event
 from typing import Final
@@ -14,10 +15,11 @@ import numpy as np
 
 from models.contract import Box, Question
 from models.engines.turns import for_person
-from models.reading.decided_film import Look
+from tests.drills.bench.machine import FLOAT32
 from tests.drills.bench.networks import Network, Networks, drawn_film, precisions, scheduler_of
 from tests.drills.bench.results import Found
-from tests.drills.bench.turns import PLAIN, spread, timed
+from tests.drills.bench.turns import PLAIN, apart, spread, timed
+from tests.drills.bench.watched import Call, operations_of
 
 FILMS: Final = 4
 """Films that are read at the same time, one after another in each of so many threads."""
@@ -35,29 +37,44 @@ QUESTIONS: Final = (
 
 def measure(networks: Networks, *, rounds: int) -> Found:
     """Ask every question in every round, alone and while films are read; the plain way answers alone."""
-    figures, held = dict[str, object](), dict[str, float]()
+    plain = _answers(networks, networks.network(PLAIN), rounds=rounds)
+    limit = _limit_seconds(networks)
+    figures = dict[str, object]({PLAIN: {"alone": spread(plain, "seconds")}, "products": {"limit_seconds": limit}})
+    held = dict[str, float]()
     for precision in precisions():
         networks.say(f"questions: {precision}")
         network = networks.network(precision)
-        look = network.look(drawn_film(0))
-        alone = _answers(networks, network, look, rounds=rounds)
+        alone = _answers(networks, network, rounds=rounds)
         with _read_without_end(networks, network):
             waits = list(_waits(network, count=WAITS * rounds))
-            company = _answers(networks, network, look, rounds=rounds)
-        for name, seconds in (("seconds_alone", alone), ("seconds_beside_films", company), ("wait_seconds", waits)):
-            held[f"question_{precision}_{name}"] = max(seconds)
+            company = _answers(networks, network, rounds=rounds)
+        held |= {
+            f"question_{precision}_plain_ratio_alone": max(alone) / max(plain),
+            f"question_{precision}_plain_ratio_beside_films": max(company) / max(plain),
+            f"question_{precision}_wait_ratio": max(waits) / max(alone),
+        }
+        if precision == "float32":
+            held["question_float32_product_limits"] = max(alone) / limit
         figures[precision] = {
             "alone": spread(alone, "seconds"),
             "beside_films": spread(company, "seconds"),
             "wait": spread(waits, "seconds"),
         }
-    plain = networks.network(PLAIN)
-    figures[PLAIN] = {"alone": spread(_answers(networks, plain, plain.look(drawn_film(0)), rounds=rounds), "seconds")}
     return Found(figures=figures, held=held)
 
 
-def _answers(networks: Networks, network: Network, look: Look, *, rounds: int) -> list[float]:
+def _limit_seconds(networks: Networks) -> float:
+    """Measure the seconds that the products of a sentence of all tokens take alone, at the machine's rate of a row."""
+    ((_, rates),) = apart(partial(networks.machine.rates, rows=(1,))).items()
+    length = networks.sizes.generator.max_length
+    sentence = Call(stage="write", seconds=0.0, shapes=((1, networks.sizes.dim),), tokens=length)
+    rate = max(rates[way] for way in FLOAT32)
+    return round(operations_of([sentence], networks.sizes) / (1e9 * rate), 4)
+
+
+def _answers(networks: Networks, network: Network, *, rounds: int) -> list[float]:
     """Ask each question by itself: the seconds of each answer, those of a first round left out."""
+    look = network.look(drawn_film(0))
 
     def ask(question: Question) -> float:
         with for_person():

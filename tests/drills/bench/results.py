@@ -52,8 +52,8 @@ def _least(part: str, name: str, bound: float, *, films: int = 0, int8: bool = F
 
 
 LIMITS: Final = (
-    Limit(part="opening", name="opening_float32_seconds", bound=10.0),
-    Limit(part="opening", name="opening_int8_seconds", bound=10.0, int8=True),
+    Limit(part="opening", name="opening_float32_plain_ratio", bound=4.0),
+    Limit(part="opening", name="opening_int8_plain_ratio", bound=4.0, int8=True),
     Limit(part="opening", name="opening_float32_kept_ratio", bound=0.3),
     Limit(part="opening", name="opening_int8_kept_ratio", bound=0.3, int8=True),
     Limit(part="opening", name="peak_gib_float32", bound=5.0),
@@ -66,26 +66,29 @@ LIMITS: Final = (
     *(
         Limit(
             part="question",
-            name=f"question_{precision}_seconds_{company}",
+            name=f"question_{precision}_plain_ratio_{company}",
             bound=bound,
             int8=precision == "int8",
         )
-        for precision, bound in (("float32", 2.0), ("int8", 0.8))
+        for precision, bound in (("float32", 1.0), ("int8", 0.4))
         for company in ("alone", "beside_films")
     ),
+    Limit(part="question", name="question_float32_product_limits", bound=2.0),
     *(
-        Limit(part="question", name=f"question_{precision}_wait_seconds", bound=0.3, int8=precision == "int8")
+        Limit(part="question", name=f"question_{precision}_wait_ratio", bound=0.2, int8=precision == "int8")
         for precision in ("float32", "int8")
     ),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
     _least("receive", "receive_films_ratio", receive_bench.LEAST_FILM_RATIO),
     _least("receive", "receive_small_ratio", receive_bench.LEAST_SMALL_RATIO),
-    _least("node", "node_films_a_second", 6.0),
-    Limit(part="node", name="node_turnaround_without_quiet_seconds_p95", bound=node_bench.MOST_TURNAROUND_SECONDS),
+    Limit(part="node", name="node_cost_pydicom_ratio", bound=4.0),
+    _least("node", "node_share_of_cores", 0.7),
+    Limit(part="node", name="node_turnaround_cost_ratio", bound=node_bench.MOST_TURNAROUND),
     Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=node_bench.MOST_DEARER),
-    Limit(part="asking", name="asking_longest_seconds", bound=ask_bench.MOST_SECONDS),
+    Limit(part="asking", name="asking_longest_ratio", bound=ask_bench.MOST_RATIO),
     _least("asking", "asking_films_read_a_question", 0.5),
-    _least("shipped", "shipped_films_a_second", 4.0),
+    Limit(part="shipped", name="shipped_cost_pydicom_ratio", bound=6.0),
+    _least("shipped", "shipped_share_of_cores", 0.7),
 )
 
 
