@@ -169,7 +169,7 @@ def read_back(study: Study, kind: str, done: Validation) -> list[str]:
         ratios += [float(group.get_measurements()[0].value) for group in content.get_image_measurement_groups()]
     if kind == "text" and not groups:
         return []
-    numbers = [ratio.hundredths for film in study.report.read_films if (ratio := measured.ratio_of(film))]
+    numbers = [ratio.hundredths for film in study.report.read_films if (ratio := measured.comparable_ratio_of(film))]
     if sorted(ratios) != (stated := sorted(map(float, numbers))):
         wrong.append(f"{study.case.name} {kind} highdicom: reads the ratios {ratios}, not {stated}")
     for film in study.report.read_films:
