@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -16,15 +16,16 @@ from node.domain import MESSAGE_KIND, About, Film, OutputObject, Reason
 from node.errors import GiveUp
 from node.hl7.order import Order
 from node.orders.store import OrderStore
-from node.outputs import impression
+from node.outputs import batches, impression
 from node.prompt_set import PromptSet
 from node.read.film import Timed, untimed
 from node.read.model import RadiographReader
 from node.rounds import films, planned
 from node.rounds.films import FilmReader
-from node.rounds.objects import WrittenObject, objects_of
+from node.rounds.objects import Write, WrittenObject, objects_of
 from node.rounds.planned import Round
 from node.rounds.study_report import AnsweredPart, Answers, answers_of
+from node.rounds.thumbnails import Thumbnails
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
@@ -62,6 +63,7 @@ class Pipeline:
 
     kinds: the kinds of outputs to write
     has_ratio: whether outputs have the cardiothoracic ratio of a film
+    write_batch: writes objects, here or in another process
     on_read: called with every film that the network has read, and its header
     """
 
@@ -72,6 +74,8 @@ class Pipeline:
     zone: ZoneInfo
     kinds: tuple[str, ...]
     has_ratio: bool = True
+    write_batch: Write = batches.write
+    thumbnails: Thumbnails = field(default_factory=Thumbnails)
     timed: Timed = untimed
     on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
 
@@ -79,7 +83,12 @@ class Pipeline:
     def films(self) -> FilmReader:
         """What reads films, and stores the answers."""
         return FilmReader(
-            spool=self.spool, reader=self.reader, prompts=self.prompts, timed=self.timed, on_read=self.on_read
+            spool=self.spool,
+            reader=self.reader,
+            prompts=self.prompts,
+            timed=self.timed,
+            on_read=self.on_read,
+            thumbnails=self.thumbnails,
         )
 
     def plan(self, study_uid: str) -> Round | None:
@@ -127,7 +136,7 @@ class Pipeline:
             outputs=tuple(outputs),
             films=report.films,
             parked=made.answers.parked,
-            parts=tuple(tuple(part.sources) for part in parts) if len(parts) > 1 else (),
+            parts=tuple(tuple(part.headers) for part in parts) if len(parts) > 1 else (),
             unmatched=sum(
                 order is None and self.orders.is_known(study_uid=plan.study_uid, accession=part.accession)
                 for part, order in zip(parts, made.orders, strict=True)
@@ -195,6 +204,7 @@ class Pipeline:
             renamed=films.renamed(facts, character_set=self.spool.character_set),
             content_of=self.spool.output,
             zone=self.zone,
+            write=self.write_batch,
         )
         return _Made(answers=answers, orders=orders, objects=objects)
 

@@ -21,11 +21,13 @@ from typing import Final, TypedDict, cast
 
 from highdicom import ContributingEquipment
 from pydicom import dcmwrite
+from pydicom.charset import default_encoding
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.filereader import read_dataset
 from pydicom.sr.codedict import codes
 from pydicom.tag import Tag
 from pydicom.uid import UID, ExplicitVRLittleEndian
+from pydicom.valuerep import VR
 
 from node.dicom import attributes, identity
 from node.dicom.time_zone import OFFSET, offset_of, stated_offset
@@ -170,6 +172,7 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
     """
     model, zone = report.model, zone_of(dataset, zone)
     said = Dataset({tag: dataset.get_item(tag) for tag in set(dataset.keys()) - _OF_THE_ROUND})
+    _settle_items(said)
     content = BytesIO()
     dcmwrite(content, said, implicit_vr=False, little_endian=True)
     content.seek(0)
@@ -199,6 +202,18 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
     meta.ImplementationClassUID = UID(derive_uid("implementation", identity.PROGRAM))
     meta.ImplementationVersionName = short_text(f"CHEX_NODE {identity.VERSION}", 16)
     dataset.file_meta = meta
+
+
+def _settle_items(dataset: Dataset) -> None:
+    """Say of every item of an object that its elements need no correction before they are encoded.
+
+    They are made for this encoding, and `dcmwrite` corrects the whole object once. It would correct each item once more
+    for every sequence around it, which takes a quarter of its time (pydicom 3.0.2).
+    """
+    for element in dataset:
+        for item in element.value if element.VR == VR.SQ else ():
+            item.set_original_encoding(False, True, default_encoding)
+            _settle_items(item)
 
 
 def save_bytes(dataset: Dataset) -> bytes:

@@ -29,7 +29,8 @@ from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, w
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
 from node.outputs.kinds import Written
 from node.outputs.label_placement import Ground, place
-from node.outputs.source import Picture, Source
+from node.outputs.source import Source
+from node.read.thumbnail import Thumbnail
 
 SERIES_NUMBER = 9002
 KIND: Final = "gsps"
@@ -97,8 +98,9 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iter
 
 def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state: State) -> Dataset:
     """Write one presentation state for a film that was read."""
-    source, stretch = received.header, received.stretch()
-    shown, drawn = _shown(report, film, source), _drawn(film, state, received.picture())
+    source, thumbnail = received.header, received.thumbnail()
+    stretch = None if thumbnail is None else thumbnail.stretch
+    shown, drawn = _shown(report, film, source), _drawn(film, state, thumbnail)
     kept = Dataset()
     overlays = (OVERLAYS,) if highdicom_gaps.keep_film(source, kept, layer=OVERLAYS) else ()
     layers = {name: _layer(name, order=order) for order, name in enumerate((*overlays, *drawn), 1)}
@@ -181,19 +183,17 @@ def _layer(name: str, *, order: int) -> GraphicLayer:
     return highdicom_gaps.recommend_gray(GraphicLayer(name, order, description), gray)
 
 
-def _drawn(film: Film, state: State, picture: Picture | None) -> dict[str, DrawnLayer]:
+def _drawn(film: Film, state: State, thumbnail: Thumbnail | None) -> dict[str, DrawnLayer]:
     """Draw square and research label, and boxes with their labels if there are any; by layer, from back to front."""
     columns, rows = wording.size(film)
     line = max(rows / 40, 1.0)
-    graphics, ground = (
-        GraphicObjects(line=line, columns=columns, rows=rows),
-        None if picture is None else Ground(picture),
-    )
+    graphics = GraphicObjects(line=line, columns=columns, rows=rows)
+    ground = None if thumbnail is None else Ground(thumbnail)
     heading = _heading(film, state.heading, line, ground)
     layers = {SQUARE: DrawnLayer(graphics=[graphics.rectangle(wording.analyzed(film))])}
     _draw_boxes(state.boxes, graphics, layers)
     labeled = [drawn for drawn in state.boxes if drawn.label]
-    places = _places(film, labeled, line, picture, heading=[where for _, where in heading]) if labeled else []
+    places = _places(film, labeled, line, thumbnail, heading=[where for _, where in heading]) if labeled else []
     texts = [(LABEL, value, where) for value, where in heading]
     texts += [(drawn.layer, drawn.label, where) for drawn, where in zip(labeled, places, strict=True)]
     for layer, value, where in texts:
@@ -236,7 +236,7 @@ def _draw_boxes(boxes: Sequence[DrawnBox], graphics: GraphicObjects, layers: dic
 
 
 def _places(
-    film: Film, labeled: Sequence[DrawnBox], line: float, picture: Picture | None, *, heading: Sequence[Box]
+    film: Film, labeled: Sequence[DrawnBox], line: float, thumbnail: Thumbnail | None, *, heading: Sequence[Box]
 ) -> list[Box]:
     """Return the places of the labels, in the part of the film above or below the research label.
 
@@ -247,13 +247,12 @@ def _places(
     first, last = heading[0].top, heading[-1].bottom
     low, high = (0, math.floor(first)) if first > rows - last else (math.ceil(last), rows)
     low = min(low, rows - math.ceil(line))
-    part = None if picture is None else picture[low:high, margin : columns - margin]
     places = place(
         [_moved(drawn.box, -margin, -low) for drawn in labeled],
         [(_LETTER * line * len(drawn.label), line) for drawn in labeled],
         columns=columns - 2 * margin,
         rows=max(high - low, line),
-        ground=Ground(part) if part is not None and part.size else None,
+        ground=None if thumbnail is None else Ground(thumbnail, left=margin, top=low),
     )
     return [_moved(where, margin, low) for where in places]
 

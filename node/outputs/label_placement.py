@@ -16,15 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from node.domain import Box
+from node.read.thumbnail import Thumbnail
 
 _MOST_EXACT = 12
 """Labels up to which every division among lines is considered; the steps are 2 to the power of the labels."""
 
 _AT_ONCE = 512
 """Places that are compared at once: a crowded picture has many, and the first ones are mostly enough."""
-
-_FINEST = 256
-"""Samples of brightness along the shorter side of a picture."""
 
 _POWER = 4
 """Power of the gray values: letters on a bright spot are lost, and a dark spot beside it does not make up for that."""
@@ -41,12 +39,12 @@ _Edges = tuple[float, float, float, float]
 
 
 class Ground:
-    """The brightness of a picture, to compare places for labels."""
+    """The brightness of a film, to compare places for labels."""
 
-    def __init__(self, picture: npt.NDArray[np.uint8]) -> None:
-        """picture: [row, column] as displayed, 0..255; its pixels are those of the boxes."""
-        self._step = max(1, min(picture.shape) // _FINEST)
-        powers = picture[:: self._step, :: self._step].astype(np.int64) ** _POWER
+    def __init__(self, thumbnail: Thumbnail, *, left: float = 0, top: float = 0) -> None:
+        """left, top: where places are counted from, in pixels of the film."""
+        self._step, self._origin = thumbnail.step, (left, top, left, top)
+        powers = thumbnail.gray.astype(np.int64) ** _POWER
         self._sums = np.pad(powers.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))
 
     def brightness(self, places: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -55,7 +53,7 @@ class Ground:
         places: [place, edge] left, top, right, bottom
         """
         rows, columns = (size - 1 for size in self._sums.shape)
-        scaled = places / self._step
+        scaled = (places + self._origin) / self._step
         low = np.minimum(np.floor(scaled[:, :2]).astype(int), (columns - 1, rows - 1))
         high = np.clip(np.ceil(scaled[:, 2:]).astype(int), low + 1, (columns, rows))
         (left, top), (right, bottom), sums = low.T, high.T, self._sums

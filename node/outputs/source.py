@@ -13,7 +13,8 @@ from pydicom.dataset import Dataset
 
 from node.errors import Undecodable, is_of_file
 from node.read import decoding
-from node.read.grayscale import Stretch
+from node.read.decoding import StoredPicture
+from node.read.thumbnail import Thumbnail
 
 Picture = npt.NDArray[np.uint8]
 """[row, column] of the stored film, as displayed, 0..255."""
@@ -23,7 +24,7 @@ def _no_picture() -> Picture | None:
     return None
 
 
-def _no_stretch() -> Stretch | None:
+def _no_thumbnail() -> Thumbnail | None:
     return None
 
 
@@ -33,40 +34,48 @@ class Source:
 
     header: the object without its pixels
     picture: decodes the film; returns None if that is not possible (any more)
-    stretch: how the picture is shown if its header does not say it, or nobody could read it so
+    thumbnail: the one that its reading made, or else decodes the film as `picture` does
     """
 
     header: Dataset
     picture: Callable[[], Picture | None] = _no_picture
-    stretch: Callable[[], Stretch | None] = _no_stretch
+    thumbnail: Callable[[], Thumbnail | None] = _no_thumbnail
 
 
-def from_files(headers: Mapping[str, Dataset], files: Mapping[str, Path]) -> dict[str, Source]:
-    """Return the films of a study with pictures that are decoded when a writer asks; both by SOP Instance UID.
+def from_files(
+    headers: Mapping[str, Dataset], files: Mapping[str, Path], thumbnails: Mapping[str, Thumbnail] | None = None
+) -> dict[str, Source]:
+    """Return the films of a study with pictures that are decoded when a writer asks; all by SOP Instance UID.
 
-    Only the picture that was asked for last stays in memory, because a film may have 67 million pixels. A film that
-    cannot be decoded again must not cost the study its report, so it has no picture. Errors of the disk are raised.
+    thumbnails: of films that were read just now
+    Only the film that was asked for last stays in memory, because it may have 67 million pixels. A film that cannot be
+    decoded again must not cost the study its report, so it has no picture. Errors of the disk are raised.
     """
+    kept = thumbnails or {}
 
     @lru_cache(maxsize=1)
-    def decoded(uid: str) -> tuple[Picture | None, Stretch | None]:
+    def decoded(uid: str) -> StoredPicture | None:
         try:
-            stored = decoding.stored_picture(files[uid])
-            return stored.shown(), stored.stretch
+            return decoding.stored_picture(files[uid])
         except Undecodable:
-            return None, None
+            return None
         except OSError as error:
             if is_of_file(error):
-                return None, None
+                return None
             raise
 
+    @lru_cache(maxsize=1)
     def picture(uid: str) -> Picture | None:
-        return decoded(uid)[0]
+        stored = decoded(uid)
+        return None if stored is None else stored.shown()
 
-    def stretch(uid: str) -> Stretch | None:
-        return decoded(uid)[1]
+    def thumbnail(uid: str) -> Thumbnail | None:
+        if uid in kept:
+            return kept[uid]
+        stored = decoded(uid)
+        return None if stored is None else stored.thumbnail()
 
     return {
-        uid: Source(header=header, picture=partial(picture, uid), stretch=partial(stretch, uid))
+        uid: Source(header=header, picture=partial(picture, uid), thumbnail=partial(thumbnail, uid))
         for uid, header in headers.items()
     }

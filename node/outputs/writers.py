@@ -65,18 +65,27 @@ def write_objects(
 
     What needs pictures is written last and film by film, so that each film is decoded at most once.
     """
-    if not report.films:
-        return
     own = {film.source: sources[film.source] for film in report.films}  # what others say is not about this patient
-    named = {uid: replace(source, header=_with_series(source.header)) for uid, source in own.items()}
-    drawn = [kind for kind in kinds if OUTPUTS.entry(kind).needs_picture]
-    texts = [written for kind in kinds if kind not in drawn for written in writer_of(kind)(report, named, zone)]
-    each_once = {str(written.dataset.SOPInstanceUID): written for written in texts}
-    yield from each_once.values()
+    for said, wanted in divided(report, kinds):
+        yield from write_kinds(said, own, zone=zone, kinds=wanted)
+
+
+def divided(report: Report, kinds: Collection[str]) -> Iterator[tuple[Report, tuple[str, ...]]]:
+    """Divide what is written for a report: first the kinds that need no picture, then film by film those that do."""
+    drawn = tuple(kind for kind in kinds if OUTPUTS.entry(kind).needs_picture)
+    if report.films and (texts := tuple(kind for kind in kinds if kind not in drawn)):
+        yield report, texts
     for film in report.films if drawn else ():
-        alone = replace(report, films=(film,))
-        for kind in drawn:
-            yield from writer_of(kind)(alone, named, zone)
+        yield replace(report, films=(film,)), drawn
+
+
+def write_kinds(
+    report: Report, sources: Mapping[str, Source], *, zone: ZoneInfo, kinds: Collection[str]
+) -> Collection[Written]:
+    """Write some kinds of objects for a report as `divided` makes it; sources: of all films of the whole report."""
+    named = {uid: replace(source, header=_with_series(source.header)) for uid, source in sources.items()}
+    written = (made for kind in kinds for made in writer_of(kind)(report, named, zone))
+    return {str(made.dataset.SOPInstanceUID): made for made in written}.values()
 
 
 def writer_of(kind: str) -> Writer:

@@ -35,6 +35,7 @@ from node.read import decoder_processes, grayscale, overlay_drawing, pixel_forma
 from node.read.codecs import Cells
 from node.read.framing import Framing, Turn
 from node.read.pixels import StoredPixels
+from node.read.thumbnail import Thumbnail, step_of
 
 GrayPicture = npt.NDArray[np.float32]
 BytePicture = npt.NDArray[np.uint8]
@@ -63,12 +64,14 @@ class Radiograph:
     framing: where the analyzed square lies, and how boxes are mapped to the stored film
     sides_known: whether the film says which side is which
     notes: what a reader of the result should know about the pixels
+    thumbnail: with which a presentation state is written; None for a picture without a header
     """
 
     gray: GrayPicture
     framing: Framing
     sides_known: bool = False
     notes: tuple[Note, ...] = ()
+    thumbnail: Thumbnail | None = None
 
 
 def load(path: Path, *, gray: str, square: Square) -> Radiograph:
@@ -89,7 +92,8 @@ def decode(path: Path, film_header: FilmHeader, *, gray: str, square: Square) ->
         raise ConfigError([f"gray = {gray!r} is not one of {', '.join(grayscale.TABLES)}"])
     dataset = _read_before_pixels(path)
     with _decoders():
-        stored = _stored_picture(dataset, film_header, _decoded(path, film_header))
+        values = _decoded(path, film_header)
+        stored = _stored_picture(dataset, film_header, values)
         seen = grayscale.TABLES[gray](stored.header, stored.levels)
         is_stretched = gray == grayscale.EQUALIZED and grayscale.has_outliers(stored.header, stored.levels)
     rows, columns = stored.indices.shape
@@ -102,6 +106,7 @@ def decode(path: Path, film_header: FilmHeader, *, gray: str, square: Square) ->
             columns=columns, rows=rows, square=Box(left=left, top=top, right=right, bottom=bottom), turn=turn
         ),
         sides_known=sides_known(film_header),
+        thumbnail=_thumbnail(dataset, stored, values.cells),
         notes=tuple(
             dict.fromkeys(
                 (
@@ -178,6 +183,14 @@ class StoredPicture:
             picture[self.marks] = 255
         return picture
 
+    def thumbnail(self) -> Thumbnail:
+        """Return what is enough of the film as displayed to place labels on it."""
+        step = step_of(self.indices.shape)
+        shutter = self.shutter and replace(self.shutter, hidden=self.shutter.hidden[::step, ::step])
+        marks = None if self.marks is None else self.marks[::step, ::step]
+        small = replace(self, indices=self.indices[::step, ::step], shutter=shutter, marks=marks)
+        return Thumbnail(gray=small.shown(), step=step, stretch=self.stretch)
+
     def film(self, window: grayscale.Window | None = None, *, is_inverted: bool = False) -> BytePicture:
         """Return the film alone, as displayed or in a window, 0..255, [row, column]."""
         if window is None and not is_inverted:
@@ -192,10 +205,23 @@ def stored_picture(path: Path) -> StoredPicture:
     film_header, dataset = parse_header(read_header(path)), _read_before_pixels(path)
     with _decoders():
         values = _decoded(path, film_header)
-        picture = _stored_picture(dataset, film_header, values)
-        shutter = display_shutter.find(dataset)
-        marks = _marks(dataset, values.cells, hiding=None if shutter is None else shutter.bitmap)
+        return _with_graphics(dataset, _stored_picture(dataset, film_header, values), values.cells)
+
+
+def _with_graphics(dataset: Dataset, picture: StoredPicture, cells: Cells) -> StoredPicture:
+    """Add the shutter and the overlay planes of a film."""
+    shutter = display_shutter.find(dataset)
+    marks = _marks(dataset, cells, hiding=None if shutter is None else shutter.bitmap)
     return replace(picture, shutter=shutter, marks=marks)
+
+
+def _thumbnail(dataset: Dataset, picture: StoredPicture, cells: Cells) -> Thumbnail | None:
+    """Return the thumbnail of a film that is read; None if its graphics cannot be drawn, which its reading ignores."""
+    try:
+        with _decoders():
+            return _with_graphics(dataset, picture, cells).thumbnail()
+    except Undecodable:
+        return None
 
 
 def _marks(dataset: Dataset, cells: Cells, *, hiding: OverlayPlane | None) -> Mask | None:

@@ -22,6 +22,7 @@ from node.read.decoding import Radiograph
 from node.read.doubted_film import doubt_reading
 from node.read.model import RadiographReader, Reading
 from node.read.routing import Decision
+from node.read.thumbnail import Thumbnail
 
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -31,11 +32,13 @@ class Answered:
     """The result for one object: a film with its answer, or film=None when the object is left alone.
 
     dataset: the object without its pixels; the writers of outputs copy from it
+    thumbnail: of a film that was read
     """
 
     dataset: Dataset
     film: Film | None
     reason: Reason | None
+    thumbnail: Thumbnail | None = None
 
 
 def untimed(_step: str) -> AbstractContextManager[None]:
@@ -91,7 +94,7 @@ def answer_film(
         ratio=cardiothoracic.describe(reading.ratio, header, calibrated_spacing(dataset)),
         view=view,
     )
-    return Answered(dataset=dataset, film=film, reason=None)
+    return Answered(dataset=dataset, film=film, reason=None, thumbnail=image.thumbnail)
 
 
 def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptSet, *, source: str) -> Film:

@@ -24,7 +24,9 @@ from node.outputs.patient import noted
 from node.prompt_set import PromptSet
 from node.read.film import Timed, answer_film
 from node.read.model import RadiographReader
+from node.read.thumbnail import Thumbnail
 from node.rounds.planned import Round
+from node.rounds.thumbnails import Thumbnails
 from node.store import received
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.received import sop_instance_uid_of
@@ -41,10 +43,12 @@ class RoundFilms:
 
     answers: to its films; none to an object that is left alone, or that a note rejects
     headers: as received, of these films, and of undamaged objects that a note rejects
+    thumbnails: of films that were read just now
     """
 
     answers: Mapping[str, Film]
     headers: Mapping[str, Dataset]
+    thumbnails: Mapping[str, Thumbnail]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +60,19 @@ class FilmReader:
     prompts: PromptSet
     timed: Timed
     on_read: Callable[[Film, Dataset], None]
+    thumbnails: Thumbnails
 
     def of_round(self, plan: Round, facts: StudyFacts) -> RoundFilms:
         """Read what a round covers; facts: with the readings of its files, of which those that lack are made now."""
         rejected = rejected_by(facts.notes.values())
         kept = [file for file in plan.files if sop_instance_uid_of(file) not in rejected]
         answers = {file: film for file in kept if (film := self.answer(facts, file)[0]) is not None}
-        return RoundFilms(answers=answers, headers=dict(self._headers(plan, facts, answers, kept)))
+        taken = {file: self.thumbnails.take(facts.folder / file) for file in answers}
+        return RoundFilms(
+            answers=answers,
+            headers=dict(self._headers(plan, facts, answers, kept)),
+            thumbnails={file: thumbnail for file, thumbnail in taken.items() if thumbnail is not None},
+        )
 
     def _headers(
         self, plan: Round, facts: StudyFacts, answers: Mapping[str, Film], kept: list[str]
@@ -109,6 +119,8 @@ class FilmReader:
             return None, answered.reason
         if answered.film.is_read:
             self.on_read(answered.film, answered.dataset)
+        if answered.thumbnail is not None:
+            self.thumbnails.keep(path, answered.thumbnail)
         return noted(answered.film, answered.dataset), answered.reason
 
     def key(self, file: str) -> str:

@@ -5,7 +5,7 @@ Pure, but for the pictures of films and the content of earlier outputs, which ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
@@ -14,7 +14,8 @@ from pydicom.dataset import Dataset
 
 from node.domain import MESSAGE_KIND, NO_PART, OutputObject
 from node.hl7.order import Order
-from node.outputs import document, oru, patient_update, rejection, writers
+from node.outputs import batches, document, oru, patient_update, rejection, writers
+from node.outputs.batches import Batch
 from node.outputs.kinds import in_order
 from node.outputs.rejection import ContentOf
 from node.outputs.withdrawal import withdraw
@@ -22,6 +23,7 @@ from node.rounds.study_report import AnsweredPart, Answers, priority_of
 from node.store.study_facts import StudyFacts
 
 WrittenObject: TypeAlias = tuple[OutputObject, bytes]
+Write: TypeAlias = Callable[[Batch], Iterable[batches.WrittenObject]]
 
 
 def objects_of(
@@ -34,6 +36,7 @@ def objects_of(
     renamed: Mapping[str, Dataset],
     content_of: ContentOf,
     zone: ZoneInfo,
+    write: Write,
 ) -> Iterator[WrittenObject]:
     """Yield every output of a round with its content.
 
@@ -41,12 +44,13 @@ def objects_of(
     instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
     orders: the order that the message on each part answers
     renamed: as `films.renamed` returns them
+    write: writes a batch, here or in another process
     """
     documents: list[OutputObject] = []
     messages: list[bytes] = []
     known = [*(instead_of or ()), *(output for mark in facts.rounds for output in mark.outputs)]
     for number, (part, order) in enumerate(zip(answers.parts, orders, strict=True)):
-        written = _of_part(part, kinds=kinds, instead_of=instead_of, known=known, order=order, zone=zone)
+        written = _of_part(part, kinds=kinds, instead_of=instead_of, known=known, order=order, zone=zone, write=write)
         for output, content in written:
             documents.append(output)
             if output.kind == MESSAGE_KIND:
@@ -56,7 +60,7 @@ def objects_of(
     if MESSAGE_KIND in kinds:
         for output, content in withdraw(facts, report, instead=messages, content_of=content_of, zone=zone):
             yield replace(output, part=NO_PART, priority=priority_of(report)), content
-    parts = [part.sources.keys() for part in answers.parts]
+    parts = [part.headers.keys() for part in answers.parts]
     for note in (
         *rejection.own_notes(facts, report, headers=answers.headers, content_of=content_of, zone=zone),
         *patient_update.notes(
@@ -75,19 +79,29 @@ def _of_part(
     known: list[OutputObject],
     order: Order | None,
     zone: ZoneInfo,
+    write: Write,
 ) -> Iterator[WrittenObject]:
     """Yield the objects on a part of a study, and its message last; instead_of: as in `objects_of`."""
     documents = []
-    for written in writers.write_objects(part.report, part.sources, zone=zone, kinds=in_order(kinds)):
-        output = writers.numbered(written, known)
-        first = writers.first_of_series(written, known)
-        known.append(output)
-        if instead_of is None or output in instead_of:
-            documents.append(output)
-            yield output, document.save_bytes(written.dataset)
-        if first is not None:
-            known.append(output := writers.output_of(first))
-            if instead_of is None or output in instead_of:
-                yield output, document.save_bytes(first.dataset)
+    own = [film.source for film in part.report.films]
+    for report, wanted in writers.divided(part.report, in_order(kinds)):
+        drawn = [film.source for film in report.films]
+        batch = Batch(
+            report=report,
+            kinds=wanted,
+            headers={uid: part.headers[uid] for uid in own},
+            files=part.files,
+            thumbnails={uid: part.thumbnails[uid] for uid in drawn if uid in part.thumbnails},
+            zone=zone,
+            known=tuple(known),
+            wanted=None if instead_of is None else frozenset(instead_of),
+        )
+        for written in write(batch):
+            known.append(written.output)
+            if not written.content:
+                continue
+            if not written.is_copy:
+                documents.append(written.output)
+            yield written.output, written.content
     if MESSAGE_KIND in kinds:
         yield oru.write(part.report, part.headers, zone, order=order, documents=documents)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from pydicom.dataset import Dataset
@@ -18,6 +19,7 @@ from node.outputs.parts import Division, divide, patients_of, related
 from node.outputs.patient import best_described, noted, said_of_request
 from node.outputs.source import Source, from_files
 from node.prompt_set import PromptSet
+from node.read.thumbnail import Thumbnail
 from node.rounds.films import RoundFilms
 from node.rounds.planned import Round
 from node.store.received import sop_instance_uid_of
@@ -30,20 +32,22 @@ _PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED, Reason.READER_FAILED)
 class AnsweredPart:
     """The answers to the films of one patient and one accession number.
 
-    sources: every film of the report, by SOP Instance UID
+    headers, files, thumbnails: of every film of the report, by SOP Instance UID; thumbnails as in `RoundFilms`
     patients: who the patient is, by all numbers that the films and the updates which they follow name
     is_only_number: whether no other part is of this patient
     """
 
     report: Report
-    sources: Mapping[str, Source]
+    headers: Mapping[str, Dataset]
+    files: Mapping[str, Path]
+    thumbnails: Mapping[str, Thumbnail]
     patients: frozenset[Patient]
     is_only_number: bool
 
     @property
-    def headers(self) -> dict[str, Dataset]:
-        """The header of each film."""
-        return {uid: source.header for uid, source in self.sources.items()}
+    def sources(self) -> dict[str, Source]:
+        """Every film as writers get it."""
+        return from_files(self.headers, self.files, self.thumbnails)
 
     @property
     def accession(self) -> str:
@@ -130,7 +134,9 @@ def _parts(
         earlier = writers.written_on(facts.rounds, related=related(whole, part.films), known=headers)
         yield AnsweredPart(
             report=writers.report_on(part, report, earlier=earlier),
-            sources=from_files(own, paths),
+            headers=own,
+            files={uid: paths[uid] for uid in own},
+            thumbnails={uid: films.thumbnails[files[uid]] for uid in own if files[uid] in films.thumbnails},
             patients=patients_of(chain(own.values(), *before)),
             is_only_number=numbers[part.patient] == 1,
         )

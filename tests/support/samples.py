@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -31,7 +31,9 @@ from node.domain import (
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
 from node.outputs.source import Picture, Source
 from node.outputs.writers import Writer
+from node.read import thumbnail
 from node.read.framing import Framing
+from node.read.thumbnail import Thumbnail
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STUDY = "1.2.826.0.1.3680043.8.498.1"
@@ -240,7 +242,16 @@ def datasets(write: Writer, of: Report, headers: Mapping[str, Dataset | Source],
 
 def received(*datasets: Dataset, picture: Picture | None = None) -> dict[str, Source]:
     """Index films as the writers of what is drawn expect them; picture: of all of them, None if none can be decoded."""
-    return {uid: Source(header=header, picture=lambda: picture) for uid, header in sources(*datasets).items()}
+    return {uid: source(header, lambda: picture) for uid, header in sources(*datasets).items()}
+
+
+def source(header: Dataset, picture: Callable[[], Picture | None]) -> Source:
+    """Return a film as writers get it, with the thumbnail of its picture."""
+
+    def small() -> Thumbnail | None:
+        return None if (shown := picture()) is None else thumbnail.of_picture(shown)
+
+    return Source(header=header, picture=picture, thumbnail=small)
 
 
 def regions(boxes: Mapping[str, Box]) -> tuple[PromptReading, ...]:

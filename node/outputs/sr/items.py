@@ -67,8 +67,12 @@ def container(
 
 def with_content(item: ItemT, content: Iterable[ContentItem]) -> ItemT:
     """Add content to an item, and return it."""
-    if added := list(content):
-        item.ContentSequence = ContentSequence([*item.get("ContentSequence", ()), *added])
+    added = list(content)
+    if "ContentSequence" not in item and added:
+        item.ContentSequence = ContentSequence(added)
+        return item
+    for each in added:  # a new sequence would look at each item that is there again
+        item.ContentSequence.append(each)
     return item
 
 

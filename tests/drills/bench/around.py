@@ -13,14 +13,13 @@ from zoneinfo import ZoneInfo
 from models.progress import ProgressReport
 from node.domain import Film, Finding
 from node.outputs import document, writers
-from node.outputs.source import Source
 from node.read import decoding, prompts
 from node.read.film import answer_film
 from tests.drills import ask_bench, node_bench, receive_bench
 from tests.drills.bench.machine import pydicom_seconds
 from tests.drills.bench.results import Found
 from tests.drills.bench.turns import spread
-from tests.support import films
+from tests.support import films, samples
 from tests.support.fakes import ScriptedReader
 
 WRITES: Final = 21
@@ -46,7 +45,7 @@ def writing(folder: Path) -> Found:
     if film is None:
         raise RuntimeError("the film was not read")
     picture = decoding.picture_of(path)
-    sources = {film.source: Source(header=header, picture=lambda: picture)}
+    sources = {film.source: samples.source(header, lambda: picture)}
     figures = dict[str, object]()
     for count in (2, 10):
         report = writers.make_report(

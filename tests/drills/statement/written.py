@@ -40,7 +40,6 @@ from node.measurement import MeasuredLine
 from node.outputs import writers
 from node.outputs.document import save_bytes
 from node.outputs.kinds import OUTPUTS
-from node.outputs.source import Source
 from node.prompt_set import Prompt
 from node.read import prompts
 from tests.support import samples
@@ -62,7 +61,7 @@ class Study:
 
     def objects(self) -> list[tuple[str, Dataset]]:
         """Write every object, and read it back from its bytes: its kind and itself."""
-        sources = {uid: Source(header=header, picture=lambda: _GRAY) for uid, header in self.sources.items()}
+        sources = {uid: samples.source(header, lambda: _GRAY) for uid, header in self.sources.items()}
         known = list(chain.from_iterable(self.report.earlier))
         written: list[tuple[str, Dataset]] = []
         for made in writers.write_objects(self.report, sources, zone=samples.BERLIN, kinds=tuple(OUTPUTS.own)):

@@ -28,7 +28,6 @@ from node.orders.patients import read_updates
 from node.outputs import oru, report_txt, wording
 from node.outputs.document import save_bytes
 from node.outputs.patient import read_text
-from node.outputs.source import Source
 from node.outputs.writers import write_objects
 from node.read import prompts
 from node.read.film import Answered, answer_film
@@ -61,7 +60,7 @@ def outputs(answer: Answered) -> Iterator[Dataset]:
     """Every object about a film, read back from its bytes."""
     film, header = film_of(answer), answer.dataset
     picture = np.zeros((film.rows or 64, film.columns or 64), np.uint8)
-    source = {film.source: Source(header=header, picture=lambda: picture)}
+    source = {film.source: samples.source(header, lambda: picture)}
     for made in write_objects(samples.report(film), source, zone=samples.BERLIN, kinds=("sr", "text", "gsps", "sc")):
         yield dcmread(BytesIO(save_bytes(made.dataset)))
 

@@ -17,6 +17,8 @@ from node.errors import GpuLost
 from node.jobs.round_steps import Steps, WrittenRound
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.outputs import batches
+from node.outputs.batches import Batch, WrittenObject
 from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
@@ -125,6 +127,25 @@ def test_a_round_covers_no_object_that_was_not_taken(bench: Bench) -> None:
     assert planned is not None
     assert planned.files == (bench.first.path.name,)
     assert set(planned.files) <= set(seen)
+
+
+def test_what_reading_keeps_in_memory_changes_no_output(bench: Bench) -> None:
+    asked = list[Batch]()
+
+    def noted(steps: Steps) -> Steps:
+        def write(batch: Batch) -> tuple[WrittenObject, ...]:
+            asked.append(batch)
+            return batches.write(batch)
+
+        return replace(steps, pipeline=replace(steps.pipeline, write_batch=write))
+
+    plan, written = bench.written(noted(bench.steps()))
+    again = noted(bench.steps()).write(plan)  # as after a restart; an output with another content would be refused
+
+    assert again is not None
+    assert again.outputs == written.outputs
+    assert [batch.kinds for batch in asked] == [("sr",), ("gsps",)] * 2
+    assert [len(batch.thumbnails) for batch in asked] == [1, 1, 0, 0]
 
 
 def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:

@@ -157,3 +157,12 @@ def test_a_series_description_names_a_part_of_the_study() -> None:
 
     assert described == "AI study report, part 0a1b2c3d - RESEARCH, NOT FOR DIAGNOSIS"
     assert identity.part_in(described) == identity.part_in("AI RESEARCH: ChEX Node, part 0a1b2c3d") == "0a1b2c3d"
+
+
+def test_an_object_that_is_read_and_saved_again_has_its_bytes() -> None:
+    [dataset] = samples.datasets(sr.write, ONE, sources(cr(1)), BERLIN)
+    saved = save_bytes(dataset)
+    read = dcmread(BytesIO(saved))
+    assert any(element.VR == "SQ" for element in read.iterall())  # has every element read, and encoded again
+
+    assert save_bytes(read) == saved

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from node.domain import Box
 from node.outputs.label_placement import Ground, place
+from node.read.thumbnail import of_picture
 
 Size = tuple[float, float]
 
@@ -54,7 +55,11 @@ def test_no_label_covers_another_one_if_there_is_room_for_all(
 ) -> None:
     boxes, sizes, columns, rows = picture
     shape = (math.ceil(rows), math.ceil(columns))
-    ground = None if seed is None else Ground(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
+    ground = (
+        None
+        if seed is None
+        else Ground(of_picture(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)))
+    )
 
     places = place(boxes, sizes, columns=columns, rows=rows, ground=ground)
 
@@ -125,7 +130,7 @@ def test_brightness_is_that_of_the_picture_below_a_place(shape: tuple[int, int])
         [(0, 0, columns, rows), (0, 0, columns, rows / 2), (2, rows / 2 + 3, 9, rows), (columns - 0.5, 0, columns, 0.5)]
     )
 
-    assert Ground(picture).brightness(places) == pytest.approx([0.5, 1, 0, 1], abs=0.02)
+    assert Ground(of_picture(picture)).brightness(places) == pytest.approx([0.5, 1, 0, 1], abs=0.02)
 
 
 def test_a_label_stands_on_the_dark_side_of_its_box() -> None:
@@ -134,7 +139,7 @@ def test_a_label_stands_on_the_dark_side_of_its_box() -> None:
         picture = np.full((1000, 1000), 250, np.uint8)
         picture[dark] = 30
 
-        [label] = place([box], [(150, 20)], columns=1000, rows=1000, ground=Ground(picture))
+        [label] = place([box], [(150, 20)], columns=1000, rows=1000, ground=Ground(of_picture(picture)))
 
         assert label.top == pytest.approx(expected, abs=20)
         assert box.left <= label.left and label.right <= box.right
@@ -145,6 +150,6 @@ def test_a_label_does_not_go_far_for_a_little_darkness() -> None:
     picture = np.full((1000, 1000), 120, np.uint8)
     picture[:100] = 100
 
-    [label] = place([box], [(150, 20)], columns=1000, rows=1000, ground=Ground(picture))
+    [label] = place([box], [(150, 20)], columns=1000, rows=1000, ground=Ground(of_picture(picture)))
 
     assert label.bottom == 400 or label.top == 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from pydicom.dataset import Dataset
 from node.domain import About, Film
 from node.outputs import writers
 from node.outputs.kinds import OUTPUTS, Written
-from node.outputs.source import Picture, Source, from_files
+from node.outputs.source import Picture, from_files
 from node.read import decoding
 from tests.support import films, samples
 from tests.support.documents import reference
@@ -27,8 +28,7 @@ def written(
 ) -> list[Written]:
     """Write objects of films; picture: what is asked for the picture of each."""
     received = {
-        uid: Source(header=header, picture=lambda uid=uid: picture(uid))  # type: ignore[misc]
-        for uid, header in sources(cr(1), cr(2), cr(3)).items()
+        uid: samples.source(header, partial(picture, uid)) for uid, header in sources(cr(1), cr(2), cr(3)).items()
     }
     return list(writers.write_objects(report(*of), received, zone=BERLIN, kinds=kinds))
 
@@ -136,7 +136,7 @@ def test_writing_changes_no_received_header() -> None:
     del header.SeriesInstanceUID
     before = header.to_json()
 
-    received = {str(header.SOPInstanceUID): Source(header=header, picture=lambda: GRAY)}
+    received = {str(header.SOPInstanceUID): samples.source(header, lambda: GRAY)}
 
     assert list(writers.write_objects(report(film()), received, zone=BERLIN, kinds=tuple(OUTPUTS.own)))
     assert header.to_json() == before

@@ -1,0 +1,38 @@
+"""A small picture of a film, enough to place labels on it; a reading makes it, so that no writer decodes again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from node.read.grayscale import Stretch
+
+_FINEST: Final = 256
+"""At least so many pixels lie along the shorter side, if the film has as many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Thumbnail:
+    """Every `step`-th pixel of a film, of its rows and its columns.
+
+    gray: [row, column] in stored orientation, as displayed, 0..255
+    stretch: how the film is shown if its header does not say it, or nobody could read it so
+    """
+
+    gray: npt.NDArray[np.uint8]
+    step: int
+    stretch: Stretch | None = None
+
+
+def step_of(shape: tuple[int, ...]) -> int:
+    """Return which pixels of a film with so many rows and columns its thumbnail has."""
+    return max(1, min(shape) // _FINEST)
+
+
+def of_picture(picture: npt.NDArray[np.uint8]) -> Thumbnail:
+    """Make the thumbnail of a film as displayed, 0..255, [row, column]."""
+    step = step_of(picture.shape)
+    return Thumbnail(gray=np.ascontiguousarray(picture[::step, ::step]), step=step)
