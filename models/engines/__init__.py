@@ -137,8 +137,8 @@ def open_engine(
 
     threads: 0 means all cores, but one for a network below 50 million parameters, which is faster with one
     engines: the folder of TensorRT's built engines; TensorRT requires it
-    precision: that of the sentence generator: float32, on a GPU also float16, on a CPU also int8; an engine on the
-    CPU takes float16 as float32
+    precision: that of the sentence generator: float32, on a GPU also float16, on a CPU also int8 and int4; an
+    engine on the CPU takes float16 as float32
     gpu: the first GPU of the machine if None
     entry: a new one of the store, which an engine on the CPU fills
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
@@ -266,8 +266,8 @@ def _open(
     entry: Entry | None,
 ) -> Engine:
     """Open a directory whose files are those of the manifest."""
-    if precision == "int8" and engine not in ENGINES:
-        raise ModelError(f"precision int8 is for a CPU; choose engine {' or '.join(ENGINES)}")
+    if precision in ("int8", "int4") and engine not in ENGINES:
+        raise ModelError(f"precision {precision} is for a CPU; choose engine {' or '.join(ENGINES)}")
     if engine == "onnx":
         from models.engines.onnx_engine import open_onnx
 

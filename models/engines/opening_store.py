@@ -32,7 +32,7 @@ from models.manifest import MANIFEST
 from models.network.products import Choice, Form, Kept, Padding, Products
 from node import __version__
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _CONTENT: Final = "entry.json"
 _WEIGHTS: Final = "weights"
 _MOST_ENTRIES: Final = 2
@@ -56,7 +56,7 @@ class KeptTensor(TypedDict):
 
 
 class Packed(TypedDict):
-    """The packed weights in the order of their products; paddings: [outputs, inputs, least, multiple]."""
+    """The packed weights in the order of their products; paddings: [outputs, inputs, bits, least, multiple]."""
 
     form: Form
     reason: str
@@ -103,8 +103,8 @@ class Entry:
         size = path.stat().st_size
         file = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8) if size else torch.empty(0)
         paddings = {
-            (outputs, inputs): Padding(least=least, multiple=multiple)
-            for outputs, inputs, least, multiple in packed["paddings"]
+            (outputs, inputs, bits): Padding(least=least, multiple=multiple)
+            for outputs, inputs, bits, least, multiple in packed["paddings"]
         }
         return [tuple(_mapped(file, kept) for kept in weight) for weight in packed["weights"]], paddings
 

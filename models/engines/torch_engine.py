@@ -28,7 +28,7 @@ from models.engines.turns import Calls, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
 from models.network.packed_decoding import PackedWriter
-from models.network.products import Choice, int8_fault
+from models.network.products import Choice, Form, int4_fault, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -74,7 +74,7 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
 
 def cpu_name(engine: str, sentences: Precision) -> str:
     """Return the name of an engine on the CPU, which says the precision of its sentences unless that is float32."""
-    return f"{engine}-int8" if sentences == "int8" else engine
+    return f"{engine}-{sentences}" if sentences in ("int8", "int4") else engine
 
 
 class CpuWriter:
@@ -99,15 +99,16 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32", entry: E
 
     The weights have a form of their own there, so the network and the pages of its file would only keep them in memory
     twice.
-    precision: int8, or else float32
+    precision: int8, int4, or else float32
     entry: what an earlier opening kept, or what keeps this one's packed weights for the next
-    Raises ModelError if this processor cannot compute in int8.
+    Raises ModelError if this machine cannot compute in it.
     """
     generator = network.generator
     del network.generator
-    if precision == "int8" and (fault := int8_fault()):
-        raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
-    choice = Choice(form="int8", reason="int8 was asked for") if precision == "int8" else None
+    faults: Mapping[Form, Callable[[], str]] = {"int8": int8_fault, "int4": int4_fault}
+    choice = next((Choice(form=form, reason=f"{form} was asked for") for form in faults if form == precision), None)
+    if choice and (fault := faults[choice.form]()):
+        raise ModelError(f"model.precision {precision} does not work on this machine: {fault}; set it to float32")
     kept = None
     if entry is not None:
         choice, kept = choice or entry.choice, entry.weights()
@@ -115,6 +116,7 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32", entry: E
     writer = PackedWriter(generator, max_length=most, choice=choice, release=release_pages, kept=kept)
     if entry is not None and entry.is_new:
         entry.keep(writer.products, writer.choice)
+    writer.products.prepared.clear()  # sessions of ONNX Runtime have copies of their own
     return_freed_memory()
     return CpuWriter(writer)
 

@@ -30,7 +30,8 @@ _MOST_LOOKED_UP: Final = 32
 class PackedWriter:
     """Generates sentences on the CPU, with a copy of the weights in the chosen form.
 
-    Everything but form "int8" is float32. There, linear layers multiply 8-bit integers; all else is float32.
+    Every form but "int8" and "int4" is float32. There, linear layers multiply 8-bit integers, in "int4" by weights of 4
+    bits in each layer's MLP and of 8 bits elsewhere; all else is float32.
 
     choice: which form the weights have
     """
@@ -232,8 +233,8 @@ class _Layer:
         self._norm_attention, self._norm_mlp = layer.norm_attention, layer.norm_mlp
         self._packed = products.linear(layer.packed)
         self._out = products.linear(layer.out)
-        self._expand = products.linear(layer.expand, activation="gelu_tanh")
-        self._contract = products.linear(layer.contract)
+        self._expand = products.linear(layer.expand, activation="gelu_tanh", bits=4)
+        self._contract = products.linear(layer.contract, bits=4)
 
     def forward(self, hidden: Tensor, spans: Sequence[Span], *, index: int, prefix_length: int) -> Tensor:
         """Map hidden states [row, width], and write the keys and values of this layer into the caches."""

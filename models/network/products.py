@@ -13,13 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from statistics import median
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Form = Literal["prepacked", "eager", "int8"]
+if TYPE_CHECKING:
+    from models.network.grouped_weights import Bits
+
+Form = Literal["prepacked", "eager", "int8", "int4"]
+"""In form "int4" some weights have 4 bits and others 8, as `bits` says, which no other form looks at."""
 Product = Callable[[Tensor], Tensor]
 """Multiplies rows [S, inputs] by the weights of a linear layer: [S, outputs]."""
 Prepared = tuple[Tensor, ...]
@@ -59,7 +63,9 @@ class Padding:
         return max(self.least, -(-rows // self.multiple) * self.multiple)
 
 
-Kept = tuple[Sequence[Prepared], Mapping[tuple[int, int], Padding]]
+Shape = tuple[int, int, int]
+"""Outputs and inputs of a weight, and its bits in form "int4"."""
+Kept = tuple[Sequence[Prepared], Mapping[Shape, Padding]]
 """The prepared weights of all products in their order, and the paddings by the shape of the weights."""
 
 _PROBED_ROWS: Final = (*range(1, 10), 12, 13, 15, 16, 17, 20, 24, 29, 32, 33, 64, 128)
@@ -72,7 +78,7 @@ _PADDINGS: Final = (
 class Products:
     """Makes the products of one network, whose bits do not depend on the number of rows.
 
-    paddings: by the shape of the weights [outputs, inputs]
+    paddings: by the shape of the weights
     """
 
     def __init__(
@@ -89,7 +95,7 @@ class Products:
         self._form = form
         self._release = release
         self._kept = None if kept is None else iter(kept[0])
-        self.paddings: dict[tuple[int, int], Padding] = {} if kept is None else dict(kept[1])
+        self.paddings: dict[Shape, Padding] = {} if kept is None else dict(kept[1])
         self.prepared: list[Prepared] = []
 
     @property
@@ -102,9 +108,9 @@ class Products:
         if not self.keep_weights:
             self._release(weight)
 
-    def linear(self, linear: nn.Linear, *, activation: Activation = "none") -> Product:
+    def linear(self, linear: nn.Linear, *, activation: Activation = "none", bits: Bits = 8) -> Product:
         """Return the product with a layer."""
-        return self.product(linear.weight, linear.bias, activation=activation)
+        return self.product(linear.weight, linear.bias, activation=activation, bits=bits)
 
     def product(
         self,
@@ -112,6 +118,7 @@ class Products:
         bias: Tensor | None,
         *,
         activation: Activation = "none",
+        bits: Bits = 8,
         join: Callable[[Tensor], Tensor] | None = None,
     ) -> Product:
         """Return the product with a weight, see `product`.
@@ -122,16 +129,17 @@ class Products:
         outputs = weight.numel() // inputs
         if self._kept is None or self._form == "eager":
             whole = weight if join is None else join(weight)
-            prepared = prepare(whole, form=self._form)
+            prepared = prepare(whole, form=self._form, bits=bits)
             if join is not None or not self.keep_weights:
                 self._release(weight)
         else:
             whole, prepared = weight, next(self._kept)
         self.prepared.append(prepared)
         multiply = multiplier(prepared, whole, bias, form=self._form, activation=activation)
-        if (outputs, inputs) not in self.paddings:
-            self.paddings[outputs, inputs] = padding_of(multiply, inputs)
-        return steady(multiply, self.paddings[outputs, inputs])
+        shape = outputs, inputs, bits
+        if shape not in self.paddings:
+            self.paddings[shape] = padding_of(multiply, inputs)
+        return steady(multiply, self.paddings[shape])
 
 
 def padding_of(multiply: Product, inputs: int) -> Padding:
@@ -184,42 +192,63 @@ def faster_form(linear: nn.Linear) -> Choice:
 
 
 def int8_fault() -> str:
-    """Say why this machine cannot compute in int8; empty if it can.
+    """Say why this machine cannot compute in int8; empty if it can."""
+    return _fault("int8")
+
+
+def int4_fault() -> str:
+    """Say why this machine cannot compute in int4; empty if it can."""
+    return _fault("int4", bits=4) or _fault("int4", bits=8)
+
+
+def _fault(form: Form, *, bits: Bits = 8) -> str:
+    """Say why this machine cannot compute in a form; empty if it can.
 
     The instructions of older processors overflow where neighboring products are large, which no error tells.
     """
     weight, rows = torch.ones(16, 256), torch.ones(2, 256)
     try:
-        outputs = product(weight, None, form="int8")(rows)
-    except (AttributeError, RuntimeError) as error:
+        outputs = product(weight, None, form=form, bits=bits)(rows)
+    except (AttributeError, ImportError, RuntimeError) as error:
         return str(error).partition("\n")[0]
     exact = torch.allclose(outputs, functional.linear(rows, weight), rtol=1e-4)
     return "" if exact else "the processor's 8-bit products overflow"
 
 
-def product(weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none") -> Product:
+def product(
+    weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none", bits: Bits = 8
+) -> Product:
     """Return the product with a weight [outputs, inputs], then the bias and the activation."""
-    return multiplier(prepare(weight, form=form), weight, bias, form=form, activation=activation)
+    return multiplier(prepare(weight, form=form, bits=bits), weight, bias, form=form, activation=activation)
 
 
-def prepare(weight: Tensor, *, form: Form) -> Prepared:
+def prepare(weight: Tensor, *, form: Form, bits: Bits = 8) -> Prepared:
     """Return a weight [outputs, inputs] as `multiplier` needs it."""
     if form == "eager":
         return ()
     if form == "int8":
         return _int8_weight(weight)
+    if form == "int4":
+        from models.network.grouped_weights import grouped  # ONNX Runtime may be missing
+
+        return grouped(weight, bits=bits)
     return (torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None),)
 
 
 def multiplier(
     prepared: Prepared, weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none"
 ) -> Product:
-    """Return the product with a prepared weight; the weight itself is used by form "eager" alone."""
+    """Return the product with a prepared weight; form "eager" alone uses the numbers of the weight itself."""
+    after = _activation(activation)
     if form == "eager":
-        after = _activation(activation)
         return lambda rows: after(functional.linear(rows, weight, bias))
     if form == "int8":
-        return _int8_product(*prepared, bias=bias, after=_activation(activation))
+        return _int8_product(*prepared, bias=bias, after=after)
+    if form == "int4":
+        from models.network.grouped_weights import grouped_product
+
+        without_bias = grouped_product(*prepared, inputs=weight.shape[-1])
+        return lambda rows: after(_with(bias, without_bias(rows)))
     multiply, (attribute, algorithm), [packed] = torch.ops.mkldnn._linear_pointwise, _POINTWISE[activation], prepared
 
     def multiplied(rows: Tensor) -> Tensor:
@@ -261,10 +290,14 @@ def _int8_product(packed: Tensor, scales: Tensor, unshift: Tensor, *, bias: Tens
         # Not `addcdiv`, which takes twice as long as these two where an operand has one number for a row.
         whole = rows.div(row_scales).add_(_MIDDLE + 0.5).to(torch.uint8)  # which truncates, so a half is added first
         sums = multiply(whole, 1.0, 0, packed, scales, zeros, unshift, 1.0, 0, torch.float32, "none", [], "")
-        outputs = sums.mul_(row_scales)
-        return after(outputs if bias is None else outputs.add_(bias))
+        return after(_with(bias, sums.mul_(row_scales)))
 
     return multiplied
+
+
+def _with(bias: Tensor | None, outputs: Tensor) -> Tensor:
+    """Add a bias in place."""
+    return outputs if bias is None else outputs.add_(bias)
 
 
 @cache

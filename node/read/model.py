@@ -45,6 +45,7 @@ from node.read.person import for_person
 from node.read.prompt_names import NamedPrompt, named, refusal
 
 if TYPE_CHECKING:
+    from models.engines.proof import Precision
     from models.reading.named_reader import NamedReader
 
 
@@ -209,7 +210,7 @@ def open_reader(
                 engine=engine,
                 threads=threads,
                 engines=engines,
-                precision="float16" if precision == "float16" else "int8" if precision == "int8" else "float32",
+                precision=cast("Precision", precision),
                 trusted=trusted,
                 checked=checked,
                 on_written=on_written,

@@ -1,7 +1,7 @@
 """Runnable: opens a model and encodes its prompts, as a node does, and reads two films; prints time and memory as JSON.
 
-    python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N] [--store DIR]
-                                      [--plain]
+    python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8|int4] [--threads N]
+        [--store DIR] [--plain]
 
 The first film waits until the hashes of the files are compared. `own_gib` is the memory that only this process has at
 the end; `peak_gib` is the most that it ever had, with the pages of mapped weights, which the system takes back when it
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--engine", choices=("onnx", "torch"), default="onnx")
-    parser.add_argument("--precision", choices=("float32", "int8"), default="float32")
+    parser.add_argument("--precision", choices=("float32", "int8", "int4"), default="float32")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--store", type=Path, help="where openings keep what they compute")
     parser.add_argument("--plain", action="store_true", help="open it the plain way, as eager PyTorch")

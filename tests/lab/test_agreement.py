@@ -14,14 +14,29 @@ import pytest
 from models.checkpoint.files import CARD, verify
 from models.contract import FilmReading, FindingState, PromptKind, PromptReading
 from models.decisions import Decisions
-from models.lab.evaluation.agreement import TABLE, Agreement, ChangedState, agreement_of, main, write_agreement
+from models.lab.evaluation.agreement import (
+    TABLES,
+    Agreement,
+    ChangedState,
+    FewBits,
+    agreement_of,
+    main,
+    write_agreement,
+)
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.manifest import MANIFEST, read_manifest
 from models.network.products import int8_fault
 from tests.support.directories import linked_copy
 
 SAME = Agreement(
-    data="phantoms:1000000:2", films=2, states=100, same_states=100, sentences=100, same_sentences=95, same_reports=1
+    precision="int8",
+    data="phantoms:1000000:2",
+    films=2,
+    states=100,
+    same_states=100,
+    sentences=100,
+    same_sentences=95,
+    same_reports=1,
 )
 REAL = replace(SAME, data="boxes:films.jsonl", same_states=99)
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
@@ -33,7 +48,7 @@ def change(distance: float) -> ChangedState:
         prompt="heart",
         probability=0.6,
         float32=FindingState.PRESENT,
-        int8=FindingState.ABSENT,
+        few_bits=FindingState.ABSENT,
         distance=distance,
     )
 
@@ -78,7 +93,7 @@ def test_states_and_sentences_are_counted_apart() -> None:
     region, reworded = reading(None, "Clear lungs."), reading(None, "Lungs are clear.")
     readings = [(plain, plain), (plain, other), (region, reworded), (reading(None, ""), region)]
 
-    agreement = agreement_of(readings, DECISIONS, data="phantoms:1:4")
+    agreement = agreement_of(readings, DECISIONS, precision="int4", data="phantoms:1:4")
 
     assert (agreement.states, agreement.same_states) == (2, 1)
     assert (agreement.sentences, agreement.same_sentences) == (4, 2)
@@ -91,16 +106,17 @@ def test_states_and_sentences_are_counted_apart() -> None:
 def test_a_changed_state_has_its_distance_from_a_limit(first: float, second: float, distance: float) -> None:
     readings = [(reading(FindingState.PRESENT, "", first), reading(FindingState.INDETERMINATE, "", second))]
 
-    (changed,) = agreement_of(readings, DECISIONS, data="phantoms:1:1").changed
+    (changed,) = agreement_of(readings, DECISIONS, precision="int4", data="phantoms:1:1").changed
 
     assert (changed.film, changed.prompt, changed.probability) == (0, "heart", first)
     assert changed.distance == pytest.approx(distance)
 
 
+@pytest.mark.parametrize("precision", TABLES)
 def test_the_command_compares_phantoms_and_films_of_a_file(
-    phantom_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    phantom_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], precision: FewBits
 ) -> None:
-    if fault := int8_fault():
+    if precision == "int8" and (fault := int8_fault()):
         pytest.skip(fault)
     model, films = _copy(phantom_model, tmp_path), tmp_path / "films.jsonl"
     cv2.imwrite(str(tmp_path / "film.png"), np.random.default_rng(1).integers(0, 255, (64, 64), dtype=np.uint8))
@@ -109,9 +125,9 @@ def test_the_command_compares_phantoms_and_films_of_a_file(
     held_out.write_text("B\n")
     data = ["--data", "phantoms:1000000:1", "--data", f"boxes:{films}", "--held-out", str(held_out)]
 
-    main(["--model", str(model), *data, "--write"])
+    main(["--model", str(model), "--precision", precision, *data, "--write"])
 
-    drawn, real = json.loads((model / TABLE).read_text())["data"]
+    drawn, real = json.loads((model / TABLES[precision]).read_text())["data"]
     assert (drawn["data"], drawn["films"], drawn["held_out"]) == ("phantoms:1000000:1", 1, "")
     assert (real["data"], real["films"], real["held_out"]) == ("boxes:films.jsonl", 1, "held.txt")
     assert drawn["states"] == drawn["same_states"] > 0
@@ -128,12 +144,15 @@ def test_the_card_has_one_table_before_what_was_measured(phantom_model: Path, tm
     model = _copy(phantom_model, tmp_path)
     questions = read_questions(DEFAULT)
 
-    for agreement in (SAME, replace(REAL, changed=(change(0.004),))):
+    for agreement in (SAME, replace(SAME, precision="int4"), replace(REAL, changed=(change(0.004),))):
         write_agreement(model, [agreement], engine="onnx", questions=questions)
 
     card = (model / CARD).read_text()
     before, _, measured = card.partition("\n## Measured\n")
-    assert before.count("## int8 beside float32") == 1
+    assert before.count("## int8 beside float32") == before.count("## int4 beside float32") == 1
+    [written] = json.loads((model / "agreement.json").read_text())["data"]
+    assert written["changed"][0]["int8"] == "absent"
+    assert "precision" not in written
     assert "| `boxes:films.jsonl` | states of findings | 99 (99.0%) | 100 |" in before
     assert "at most 0.004 from" in before
     assert measured == (phantom_model / CARD).read_text().partition("\n## Measured\n")[2]

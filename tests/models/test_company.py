@@ -13,7 +13,9 @@ from torch import Tensor
 from models import random_weights
 from models.checkpoint.weights import load_generator
 from models.engines import Engine, IntArray, open_engine
+from models.engines.proof import Precision
 from models.engines.turns import for_person
+from models.network.grouped_weights import Bits
 from models.network.packed_decoding import PackedWriter, Writing
 from models.network.products import Choice, Form, Padding, Products, int8_fault, padding_of, product, steady
 from models.network.sentence_generator import SentenceGenerator
@@ -22,7 +24,8 @@ from tests.models.test_sentence_generator import (
     generator as generator,  # its fixture: sentences that end at their own times
 )
 
-FORMS: tuple[Form, ...] = ("prepacked", "eager", "int8")
+FORMS: tuple[Form, ...] = ("prepacked", "eager", "int8", "int4")
+FORMS_AND_BITS: tuple[tuple[Form, Bits], ...] = (*((form, 8) for form in FORMS), ("int4", 4))
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 29, 31, 32, 33, 58, 63, 64, 65, 100, 116, 128)
 SHAPES = ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))
 """Outputs and inputs of layers, small and as published; the last makes oneDNN multiply one row in another way."""
@@ -65,11 +68,11 @@ def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[li
     return [[[int(token) for token in ids] for ids in writing.ids] for writing in writings]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "bits"), FORMS_AND_BITS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, shape: tuple[int, int]) -> None:
+def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, bits: Bits, shape: tuple[int, int]) -> None:
     weight, rows = 0.02 * drawn(*shape), drawn(ROWS[-1], shape[1], seed=5)
-    multiply = Products(form_or_skip(form)).product(weight, None)
+    multiply = Products(form_or_skip(form)).product(weight, None, bits=bits)
     expected = torch.cat([multiply(row.unsqueeze(0)) for row in rows])
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(2))
 
@@ -134,10 +137,10 @@ def test_a_models_ids_are_the_same_alone_and_in_company(model: Path, form: Form)
     assert together(writer, parts, late=2) == [alone(writer, part) for part in parts]
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, precision: str) -> None:
+@pytest.mark.parametrize("precision", ["float32", "int8", "int4"])
+def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, precision: Precision) -> None:
     form_or_skip("int8" if precision == "int8" else "eager")
-    engine = open_engine(phantom_model, engine="torch", precision="int8" if precision == "int8" else "float32")
+    engine = open_engine(phantom_model, engine="torch", precision=precision)
     dim = load_generator(phantom_model).sizes.dim
     asked = [drawn(count, dim, seed=place).numpy() for place, count in enumerate((29, 1, 29, 2, 29, 1, 7, 29))]
     expected = [engine.write(features) for features in asked]

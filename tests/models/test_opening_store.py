@@ -26,7 +26,12 @@ from node.read import open_model, prompts
 from node.read.model import open_reader as open_for_node
 from tests.support import films
 
-FORMS: tuple[tuple[Precision, Form], ...] = (("float32", "prepacked"), ("float32", "eager"), ("int8", "int8"))
+FORMS: tuple[tuple[Precision, Form], ...] = (
+    ("float32", "prepacked"),
+    ("float32", "eager"),
+    ("int8", "int8"),
+    ("int4", "int4"),
+)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from models.engines import ENGINES
 from models.engines.fallback import open_first
 from models.errors import ModelError
 from models.network import products
+from models.network.grouped_weights import Bits, grouped
 from models.network.packed_decoding import PackedWriter
 from models.network.products import Choice, Form, faster_form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
@@ -28,7 +30,7 @@ from tests.models.test_sentence_generator import (
 )
 
 FORMS: tuple[Form, ...] = ("prepacked", "eager")
-ALL_FORMS: tuple[Form, ...] = (*FORMS, "int8")
+ALL_FORMS: tuple[Form, ...] = (*FORMS, "int8", "int4")
 
 
 def test_each_weight_of_the_prefixes_is_given_back_once(generator: SentenceGenerator) -> None:
@@ -242,63 +244,84 @@ def test_the_packed_writer_refuses_a_length_without_positions(generator: Sentenc
         writer_of(generator, max_length=max_length)
 
 
-def test_int8_products_are_close_and_the_same_for_a_row_alone() -> None:
-    if fault := int8_fault():
+def few_bits_or_skip(form: Form) -> Form:
+    """Return a form; int8 needs a processor that computes in it, int4 does not."""
+    if form == "int8" and (fault := int8_fault()):
         pytest.skip(fault)
+    return form
+
+
+@pytest.mark.parametrize(("form", "bits", "most"), [("int8", 8, 0.02), ("int4", 8, 0.02), ("int4", 4, 0.1)])
+def test_products_of_few_bits_are_close_for_each_row(form: Form, bits: Bits, most: float) -> None:
     linear = nn.Linear(256, 64).requires_grad_(False)
     rows = drawn(29, 256) * torch.logspace(-3, 3, 29).unsqueeze(1)
-    multiply = product(linear.weight, linear.bias, form="int8")
+    multiply = product(linear.weight, linear.bias, form=few_bits_or_skip(form), bits=bits)
 
     outputs = multiply(rows)
 
     error = (outputs - linear(rows)).abs().amax(dim=1)
-    assert (error < 0.02 * rows.abs().amax(dim=1)).all(), "each row must have a scale of its own"
+    assert (error < most * rows.abs().amax(dim=1)).all(), "each row must have a scale of its own"
     assert error.max() > 0
-    for row, expected in zip(rows, outputs, strict=True):
-        assert torch.equal(multiply(row.unsqueeze(0))[0], expected)
 
 
-def test_int8_rounds_rows_to_the_nearest() -> None:
-    if fault := int8_fault():
-        pytest.skip(fault)
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_few_bits_round_rows_to_the_nearest(form: Form) -> None:
     # The largest value gives a scale of 1.
     row = torch.tensor([[127.0, 0.6, -0.6, 0.4, -0.4, 1.4, -126.6, 0.0]])
 
-    rounded = product(torch.eye(8), None, form="int8")(row)
+    rounded = product(torch.eye(8), None, form=few_bits_or_skip(form))(row)
 
     torch.testing.assert_close(rounded, torch.tensor([[127.0, 1, -1, 0, 0, 1, -127, 0]]), rtol=1e-5, atol=1e-5)
 
 
-def test_int8_takes_rows_and_weights_of_zeros() -> None:
-    if fault := int8_fault():
-        pytest.skip(fault)
+@pytest.mark.parametrize(("form", "bits"), [("int8", 8), ("int4", 8), ("int4", 4)])
+def test_few_bits_take_rows_and_weights_of_zeros(form: Form, bits: Bits) -> None:
+    multiply = product(torch.zeros(16, 16), None, form=few_bits_or_skip(form), bits=bits)
 
-    assert not product(torch.zeros(16, 16), None, form="int8")(torch.zeros(2, 16)).any()
+    assert not multiply(torch.zeros(2, 16)).any()
+
+
+@pytest.mark.parametrize("inputs", [8, 40, 96])
+def test_a_group_spans_its_least_and_its_greatest_weight(inputs: int) -> None:
+    weight = drawn(300, inputs)
+
+    packed, scales, zeros = grouped(weight, bits=4)
+
+    halves = torch.stack((packed & 15, packed >> 4), dim=-1).flatten(2)
+    zero = torch.stack((zeros & 15, zeros >> 4), dim=-1).flatten(1)[:, : scales.shape[1], None]
+    rounded = ((halves.float() - zero) * scales.unsqueeze(2)).flatten(1)
+    step = scales.repeat_interleave(32, dim=1)[:, :inputs]
+    assert ((rounded[:, :inputs] - weight).abs() <= 1.01 * step).all()
+    assert not rounded[:, inputs:].any()
+    assert {int(halves.min()), int(halves.max())} == {0, 15}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_says_that_its_sentences_are_int8(phantom_model: Path, engine: str) -> None:
-    if fault := int8_fault():
-        pytest.skip(fault)
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_an_engine_says_of_how_few_bits_sentences_are(
+    phantom_model: Path, engine: str, form: Literal["int8", "int4"]
+) -> None:
+    few_bits_or_skip(form)
     features = drawn(5, 256)[:, : load_network(phantom_model).sizes.dim].numpy()
 
-    small = open_first(phantom_model, engine=engine, precision="int8").engine
+    small = open_first(phantom_model, engine=engine, precision=form).engine
 
-    assert small.name == f"{engine}-int8"
+    assert small.name == f"{engine}-{form}"
     assert small.write(features).shape[0] == 5
     assert open_first(phantom_model, engine=engine).engine.name == engine
 
 
-def test_a_gpu_engine_refuses_int8(phantom_model: Path) -> None:
-    with pytest.raises(ModelError, match="int8 is for a CPU"):
-        open_first(phantom_model, engine="torch-cuda", precision="int8")
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_a_gpu_engine_refuses_few_bits(phantom_model: Path, form: Literal["int8", "int4"]) -> None:
+    with pytest.raises(ModelError, match=f"{form} is for a CPU"):
+        open_first(phantom_model, engine="torch-cuda", precision=form)
 
 
-def test_the_node_says_in_its_identity_that_sentences_are_int8(phantom_model: Path) -> None:
-    if fault := int8_fault():
-        pytest.skip(fault)
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_the_nodes_identity_says_of_how_few_bits_it_is(phantom_model: Path, form: Form) -> None:
+    few_bits_or_skip(form)
     prompt_set = prompts.load("chexpert14")
 
-    reader = open_reader(phantom_model, prompts=prompt_set, engine="onnx", precision="int8")
+    reader = open_reader(phantom_model, prompts=prompt_set, engine="onnx", precision=form)
 
-    assert reader.identity.engine == "onnx-int8"
+    assert reader.identity.engine == f"onnx-{form}"

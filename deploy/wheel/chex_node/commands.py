@@ -27,7 +27,7 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "thresholds": ("models.thresholds", "show the thresholds of a model, and change one"),
     "card": ("models.lab.evaluation.card", "fill a model card with measured figures"),
     "paper": ("models.lab.evaluation.paper", "write the tables of the paper, published and measured"),
-    "agreement": ("models.lab.evaluation.agreement", "compare int8 with float32"),
+    "agreement": ("models.lab.evaluation.agreement", "compare int8 or int4 with float32"),
     "source-probe": ("models.lab.evaluation.source_probe", "tell the sources of normal films apart"),
     "placing": ("models.lab.evaluation.placing", "choose which boxes and sides are told on films of people"),
     "cost": ("models.lab.evaluation.cost", "measure size and processor time of a model"),

@@ -1,0 +1,112 @@
+"""Weights of 4 or 8 bits with a scale for each 32 inputs, multiplied by ONNX Runtime's `MatMulNBits`.
+
+It multiplies whole numbers: the rows are rounded to 8 bits, with a scale for as many inputs, at every call. Other than
+oneDNN's products of 8 bits these do not overflow on a processor with AVX2 alone.
+
+Each product has a session of its own, for ONNX Runtime computes all of a graph at every call. A call takes as long as
+one of an operation of PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import onnxruntime
+import torch
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from torch import Tensor
+from torch.nn import functional
+
+Bits = Literal[4, 8]
+
+_GROUP: Final = 32
+_PART: Final = 256
+"""Outputs whose weights are rounded at once: the largest matrix has 2 GB."""
+_WHOLE_ROWS: Final = 4
+"""The "accuracy level" at which rows are rounded to 8 bits."""
+_MOST_THREADS: Final = 4
+"""Of a product: each session has threads of its own, and a hundred sessions would have thousands on a large machine."""
+
+
+def grouped(weight: Tensor, *, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
+    """Round a weight [outputs, inputs], each group of inputs between its least and its greatest number.
+
+    Returns the whole numbers [outputs, group, byte], the scales [outputs, group], and the whole numbers that stand for
+    zero [outputs, byte]. A byte holds two numbers of 4 bits.
+    """
+    outputs, inputs = weight.shape
+    groups, most = -(-inputs // _GROUP), 2**bits - 1
+    packed = torch.empty((outputs, groups, _GROUP * bits // 8), dtype=torch.uint8)
+    scales = torch.empty((outputs, groups))
+    zeros = torch.empty((outputs, -(-groups * bits // 8)), dtype=torch.uint8)
+    for first in range(0, outputs, _PART):
+        part = slice(first, first + _PART)
+        numbers = functional.pad(weight[part], (0, groups * _GROUP - inputs)).unflatten(1, (groups, _GROUP))
+        least, greatest = numbers.amin(dim=2).clamp_max_(0), numbers.amax(dim=2).clamp_min_(0)
+        scale = (greatest - least).div_(most).clamp_min_(torch.finfo(torch.float32).tiny)
+        zero = (-least / scale).round_()
+        whole = (numbers / scale.unsqueeze(2)).add_(zero.unsqueeze(2)).round_().clamp_(0, most)
+        packed[part], scales[part], zeros[part] = _bytes(whole, bits), scale, _bytes(zero, bits)
+    return packed, scales, zeros
+
+
+def grouped_product(packed: Tensor, scales: Tensor, zeros: Tensor, *, inputs: int) -> Callable[[Tensor], Tensor]:
+    """Return the product with a weight that was rounded by `grouped`, whose tensors it copies.
+
+    Raises RuntimeError where ONNX Runtime cannot multiply so.
+    """
+    session = _session(_model(packed, scales, zeros, inputs=inputs))
+
+    def multiply(rows: Tensor) -> Tensor:
+        outputs: Tensor = torch.from_numpy(session.run(None, {"rows": rows.numpy()})[0])
+        return outputs
+
+    return multiply
+
+
+def _bytes(whole: Tensor, bits: Bits) -> Tensor:
+    """Put numbers [..., number] into bytes; two of 4 bits in each, the first in the lower half."""
+    if bits == 8:
+        return whole.to(torch.uint8)
+    pairs = functional.pad(whole, (0, whole.shape[-1] % 2)).to(torch.uint8)
+    return pairs[..., ::2] | pairs[..., 1::2] << 4
+
+
+def _model(packed: Tensor, scales: Tensor, zeros: Tensor, *, inputs: int) -> ModelProto:
+    """Return a graph of the one product."""
+    tensors = {"packed": packed, "scales": scales, "zeros": zeros}
+    outputs = len(packed)
+    node: NodeProto = helper.make_node(
+        "MatMulNBits",
+        ["rows", *tensors],
+        ["outputs"],
+        domain="com.microsoft",
+        K=inputs,
+        N=outputs,
+        bits=8 * packed.shape[2] // _GROUP,
+        block_size=_GROUP,
+        accuracy_level=_WHOLE_ROWS,
+    )
+    graph = helper.make_graph(
+        [node],
+        "product",
+        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["row", inputs])],
+        [helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["row", outputs])],
+        [numpy_helper.from_array(tensor.numpy(), name) for name, tensor in tensors.items()],
+    )
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _session(model: ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = min(torch.get_num_threads(), _MOST_THREADS)
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena = False
+    # Its threads sleep between two products: PyTorch needs the cores.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the library's errors have no public base
+        raise RuntimeError(f"ONNX Runtime does not multiply weights of few bits ({type(error).__name__})") from error
