@@ -78,8 +78,7 @@ LIMITS: Final = (
         for precision in ("float32", "int8")
     ),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
-    _least("receive", "receive_films_ratio", receive_bench.LEAST_FILM_RATIO),
-    _least("receive", "receive_small_ratio", receive_bench.LEAST_SMALL_RATIO),
+    *(_least("receive", f"receive_{name}_ratio", bound) for name, bound in receive_bench.LIMITS.items()),
     _least("node", "node_films_a_second", 6.0),
     Limit(part="node", name="node_turnaround_without_quiet_seconds_p95", bound=node_bench.MOST_TURNAROUND_SECONDS),
     Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=node_bench.MOST_DEARER),
