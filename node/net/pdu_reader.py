@@ -17,12 +17,13 @@ from typing import Final
 
 _LONGEST_PDU: Final = 1024 * 1024
 _HEAD: Final = 6  # type and length of a PDU
+_TYPES: Final = range(1, 8)  # PS3.8 9.3.1
 
 _QUICK_ACKNOWLEDGMENT: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 
 class PduReader:
-    """Reads the bytes of one association in large pieces and limited time, and refuses PDUs that are too long.
+    """Reads the PDUs of one association in large pieces and limited time, and refuses PDUs that are too long.
 
     request_end: the time (of `time.monotonic`) by which data must have arrived before the association is admitted
     idle_seconds: the limit for each PDU afterwards, in both directions
@@ -41,7 +42,8 @@ class PduReader:
         self._connection, self._idle_seconds, self._on_aborted = connection, idle_seconds, on_aborted
         self._leave_pending, self._request_end = leave_pending, request_end
         self._is_admitted, self._is_acknowledged = False, False
-        self._ahead = bytearray()
+        self._buffer = memoryview(bytearray(_HEAD + _LONGEST_PDU))
+        self._start = self._stop = 0  # of the bytes in the buffer that were received and not returned
         connection.settimeout(idle_seconds)
 
     def admit(self) -> None:
@@ -51,45 +53,55 @@ class PduReader:
 
     def is_ready(self, *, wait_milliseconds: int) -> bool:
         """Wait until there is something to read, and say whether there is. Raises OSError or ValueError if closed."""
-        if self._ahead or (isinstance(self._connection, ssl.SSLSocket) and self._connection.pending()):
+        if self._start < self._stop or (isinstance(self._connection, ssl.SSLSocket) and self._connection.pending()):
             return True
         return self._arrives(0) or (wait_milliseconds > 0 and self._arrives(wait_milliseconds))
 
-    def read(self, count: int) -> bytearray:
-        """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
-        if count > _LONGEST_PDU:
-            self.tell_abort("length")
-            raise ConnectionAbortedError("the declared length of a PDU is over the limit")
+    def read(self) -> memoryview:
+        """Read one PDU whole. Returns a view of it, which the next call overwrites.
+
+        Raises ValueError if its type does not exist, OSError if it is too long or too slow or the connection ends.
+        """
         end = time.monotonic() + self._idle_seconds if self._is_admitted else self._request_end
         try:
-            if isinstance(self._connection, ssl.SSLSocket):
-                self._acknowledge()
-                return read(self._connection, count, end)
-            return self._read_ahead(count, end)
+            head = self._first(_HEAD, end)
+            length = int.from_bytes(head[2:], "big")
+            if head[0] not in _TYPES:
+                self._stop = self._start  # where the next PDU begins cannot be known
+                raise ValueError("the type of a PDU does not exist")
+            if length > _LONGEST_PDU:
+                self.tell_abort("length")
+                raise ConnectionAbortedError("the declared length of a PDU is over the limit")
+            pdu = self._first(_HEAD + length, end)
         except TimeoutError:
             self.tell_abort("stalled")
             raise
+        self._start += len(pdu)
+        return pdu
 
-    def _read_ahead(self, count: int, end: float) -> bytearray:
-        """Read this many bytes, and the head of the next PDU with them if it has arrived: a call of the system less."""
-        buffer = bytearray(count + _HEAD)
-        view, done = memoryview(buffer), len(self._ahead)
-        view[:done] = self._ahead
-        while done < count:
-            received = self._receive(view[done:], end)
+    def _first(self, count: int, end: float) -> memoryview:
+        """Receive until the buffer holds so many bytes, and as many more as have arrived. Raises OSError."""
+        if self._start == self._stop:
+            self._start = self._stop = 0
+        if self._start + count > len(self._buffer):
+            self._buffer[: self._stop - self._start] = self._buffer[self._start : self._stop]
+            self._start, self._stop = 0, self._stop - self._start
+        while self._stop - self._start < count:
+            received = self._receive(self._buffer[self._stop :], end)
             if not received:
-                count = done
-            done += received
-        self._ahead = bytearray(view[count:done])
-        view.release()
-        del buffer[count:]
-        return buffer
+                raise ConnectionResetError("the connection ended within a PDU, or before one")
+            self._stop += received
+        return self._buffer[self._start : self._start + count]
 
     def _receive(self, view: memoryview, end: float) -> int:
         """Receive what has arrived, or wait for it; 0 when the connection ends. Raises OSError, TimeoutError at `end`.
 
         `os.readv` does not wait, where a socket with a time limit is polled before each `recv`.
         """
+        if isinstance(self._connection, ssl.SSLSocket):
+            self._acknowledge()
+            self._connection.settimeout(left(end))
+            return self._connection.recv_into(view)
         while True:
             try:
                 received = os.readv(self._connection.fileno(), [view])

@@ -1,8 +1,8 @@
 """Every use of pynetdicom's internals, written for pynetdicom 3.0.4; the other files use its documented interface only.
 
 `GuardedSocket`, `MessageProvider`, `AssociationRequest` and `Fragments` replace pynetdicom's socket, message provider
-and two kinds of PDU on the acceptor's side. A `PduReader` decides about time and the length of PDUs; the
-acceptor's functions decide about the length of messages and where datasets go.
+and two kinds of PDU on the acceptor's side, and `_read_pdu` the way in which it reads one. A `PduReader` decides about
+time and the length of PDUs; the acceptor's functions decide about the length of messages and where datasets go.
 interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
 tests/node/net/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has
 changed.
@@ -10,6 +10,7 @@ changed.
 
 from __future__ import annotations
 
+import queue
 import socket
 import socketserver
 import time
@@ -55,10 +56,13 @@ _CONNECTION_CLOSED: Final = "Evt17"
 _INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
 
 _HEAD: Final = 6  # type and length of a PDU
+_ITEM, _ITEM_HEAD = _HEAD + 4, 2
+"""Where the first item of a P-DATA-TF begins behind its length: with context and control header (PS3.8 9.3.5.1)."""
 _ACCEPTED, _DATA, _ABORT = 0x02, 0x04, 0x07
 """The types of A-ASSOCIATE-AC, P-DATA-TF and A-ABORT (PS3.8 9.3.1)."""
 
-_WAIT_MILLISECONDS: Final = 20
+_WAIT_MILLISECONDS, _WAIT_SECONDS = 20, 0.02
+"""A thread that has nothing to do looks again after this time; it is woken by what it waits for."""
 _RESTING_SECONDS, _BUSY_SECONDS, _TURN_SECONDS = 0.02, 0.001, 0.003
 
 OpenDataset = Callable[[Dataset, PresentationContext | None], BytesIO]
@@ -95,10 +99,8 @@ class MessageProvider(DIMSEServiceProvider):
     def receive_primitive(self, primitive: P_DATA) -> None:
         """Add the content of one PDU to the current message; runs in the thread that reads the connection."""
         values = primitive.presentation_data_value_list
-        self._pieces += max(1, len(values))
-        self._bytes += sum(len(fragment) for _, fragment in values)
-        if self._pieces > _FREE_PIECES + self._bytes // _BYTES_OF_A_PIECE:
-            return self._abort("pieces")
+        if not self._may_have(max(1, len(values)), sum(len(fragment) for _, fragment in values)):
+            return
         try:
             for value in values:
                 self._check_order(*value)
@@ -114,16 +116,40 @@ class MessageProvider(DIMSEServiceProvider):
         except Exception:  # the boundary to pynetdicom's parser: an exception would end its thread
             self._abort("protocol")
         else:
-            message = self.message
-            if message is not None and self._is_too_long(message.encoded_command_set.tell(), message.data_set):
-                self._abort("length")
+            self._limit_length()
+
+    def continue_object(self, pdu: memoryview) -> bool:
+        """Add a PDU that only continues the object of a C-STORE; false for any other one, which is left alone.
+
+        Nearly all bytes of an object come so. They go to its file from where they were received: pynetdicom's way is
+        as long for each PDU as for a whole message, and copies its bytes while no other association goes on.
+        """
+        message = self.message
+        if message is None or self._dataset is None or message.data_set is not self._dataset:
+            return False
+        is_one_fragment = pdu[0] == _DATA and int.from_bytes(pdu[_HEAD:_ITEM], "big") == len(pdu) - _ITEM >= _ITEM_HEAD
+        if not is_one_fragment or pdu[_ITEM] != self._context_id or pdu[_ITEM + 1] & _COMMAND_AND_LAST:
+            return False
+        fragment = pdu[_ITEM + _ITEM_HEAD :]
+        if self._may_have(1, len(fragment)):
+            try:
+                self._dataset.write(fragment)
+            except Exception:  # a boundary, as for every other PDU
+                self._abort("protocol")
+            else:
+                self._limit_length()
+        return True
 
     def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
         """Return the next message for pynetdicom; a C-STORE request is handled here, whatever class it names.
 
-        pynetdicom aborts on each private or retired class, and takes a C-STORE that names Verification for an echo.
+        pynetdicom aborts on each private or retired class, and takes a C-STORE that names Verification for an echo. It
+        asks 1,000 times a second, with every association; while a message arrives, this waits for it a moment.
         """
-        waiting = super().get_msg(block)
+        try:
+            waiting = self.msg_queue.get(timeout=0.0 if self.message is None else _WAIT_SECONDS)
+        except queue.Empty:
+            return None, None
         context_id, message = waiting
         if not (isinstance(message, C_STORE) and message.is_valid_request):
             return waiting
@@ -141,6 +167,21 @@ class MessageProvider(DIMSEServiceProvider):
         super().send_msg(primitive, context_id)
         self._answers += 1
         self.dul._idle_timer.restart()
+
+    def _may_have(self, pieces: int, count: int) -> bool:
+        """Count fragments and their bytes for the current message; abort, and return false, if it has too many."""
+        self._pieces += pieces
+        self._bytes += count
+        is_allowed = self._pieces <= _FREE_PIECES + self._bytes // _BYTES_OF_A_PIECE
+        if not is_allowed:
+            self._abort("pieces")
+        return is_allowed
+
+    def _limit_length(self) -> None:
+        """Abort if the current message is too long."""
+        message = self.message
+        if message is not None and self._is_too_long(message.encoded_command_set.tell(), message.data_set):
+            self._abort("length")
 
     def _check_order(self, context_id: int, fragment: bytes) -> None:
         """Raise ValueError for a fragment that does not continue the current message (PS3.7 6.3.1, PS3.8 E.2).
@@ -191,13 +232,12 @@ class AssociationRequest(A_ASSOCIATE_RQ):
 
 
 class Fragments(P_DATA_TF):
-    """A P-DATA-TF PDU (PS3.8 9.3.5) whose fragments are views of the bytes that were read.
+    """A P-DATA-TF PDU (PS3.8 9.3.5) whose fragments are views of its bytes, which pynetdicom copies four times.
 
-    pynetdicom copies them four times, and no other association goes on meanwhile.
     Raises ValueError if they do not fill the PDU.
     """
 
-    def __init__(self, content: bytearray) -> None:
+    def __init__(self, content: bytes) -> None:
         super().__init__()
         self._values = list(_presentation_data_values(memoryview(content)[_HEAD:]))
 
@@ -218,11 +258,35 @@ def _presentation_data_values(items: memoryview) -> Iterator[tuple[int, bytes]]:
         items = items[4 + length :]
 
 
-def _decode_pdu(provider: DULServiceProvider, content: bytearray) -> tuple[PDU, str]:
-    """Decode a PDU; what pynetdicom's own method does for all others."""
-    if content[0] == _DATA:
-        return Fragments(content), _DATA_ARRIVED
-    return DULServiceProvider._decode_pdu(provider, content)
+def _read_pdu(provider: DULServiceProvider, messages: MessageProvider, reader: PduReader) -> None:
+    """Read a PDU and announce it, in place of pynetdicom's `_read_pdu_data`; of an object, as many as have arrived."""
+    try:
+        pdu = reader.read()
+        while _may_bypass(provider) and messages.continue_object(pdu):
+            provider._idle_timer.restart()
+            if not (_may_bypass(provider) and cast(GuardedSocket, provider.socket).ready):
+                return
+            pdu = reader.read()
+        content = bytes(pdu)  # it may have to wait in a queue, and the next PDU is read to the same place
+        decoded, event = (
+            (Fragments(content), _DATA_ARRIVED) if content[0] == _DATA else provider._decode_pdu(bytearray(content))
+        )
+    except OSError:
+        provider.event_queue.put(_CONNECTION_CLOSED)
+    except Exception:  # the boundary to pynetdicom's parser
+        provider.event_queue.put(_INVALID_PDU)
+    else:
+        provider.event_queue.put(event)
+        provider._recv_pdu.put(decoded)
+
+
+def _may_bypass(provider: DULServiceProvider) -> bool:
+    """Whether the state machine would take a PDU now, and nothing is to be sent or waits before it."""
+    return (
+        provider.state_machine.current_state == _DATA_TRANSFER
+        and provider.event_queue.empty()
+        and provider.to_provider_queue.empty()
+    )
 
 
 class RequestProvider(DIMSEServiceProvider):
@@ -304,19 +368,23 @@ class GuardedSocket(AssociationSocket):
         """Whether there is something to read, and reading is allowed now."""
         if self.socket is None or not self._is_connected or not self._messages.msg_queue.empty():
             return False
+        is_open = self.assoc.dul.state_machine.current_state == _DATA_TRANSFER
+        is_answering = is_open and self._messages.is_answering
         try:
-            return self.reader.is_ready(wait_milliseconds=0 if self._may_have_to_send() else _WAIT_MILLISECONDS)
+            is_ready = self.reader.is_ready(wait_milliseconds=_WAIT_MILLISECONDS if is_open and not is_answering else 0)
+            if is_answering and not is_ready:
+                self._wait_for_answer()
+            return is_ready
         except (OSError, ValueError):
             self.event_queue.put(_CONNECTION_CLOSED)
             return False
 
-    def _may_have_to_send(self) -> bool:
-        """Whether something may have to be sent soon; otherwise the socket is polled less often."""
-        return self._messages.is_answering or self.assoc.dul.state_machine.current_state != _DATA_TRANSFER
-
-    def recv(self, nr_bytes: int) -> bytearray:
-        """Read this many bytes, fewer when the connection ends. Raises OSError if it is too long or too slow."""
-        return self.reader.read(nr_bytes)
+    def _wait_for_answer(self) -> None:
+        """Wait a moment until something is to be sent: the peer, too, waits for the answer."""
+        waiting = self.assoc.dul.to_provider_queue
+        with waiting.not_empty:
+            if not waiting.queue:
+                waiting.not_empty.wait(_WAIT_SECONDS)
 
     def send(self, bytestream: bytes) -> None:
         """Send a PDU; a peer that does not accept it in time is disconnected."""
@@ -351,7 +419,7 @@ def attach(
     """Connect an association with its connection, on which its request has come already; see `MessageProvider`."""
     messages = MessageProvider(association, open_dataset=open_dataset, is_too_long=is_too_long, on_aborted=on_aborted)
     provider = association.dul
-    provider._decode_pdu = partial(_decode_pdu, provider)  # type: ignore[assignment,method-assign]
+    provider._read_pdu_data = partial(_read_pdu, provider, messages, reader)  # type: ignore[method-assign]
     provider.socket = GuardedSocket(messages, connection, reader=reader)
     provider._recv_pdu.put(request)
     provider.event_queue.put(_REQUEST_ARRIVED)

@@ -1,12 +1,13 @@
-"""Runnable: how many films of 10 MB, and objects of 39 kB, the listener keeps in a second, beside `storescp --fork`.
+"""Runnable: how many films of 10 MB, and smaller objects, the listener keeps in a second, beside dcmtk and Orthanc.
 
     python -m tests.drills.receive_bench [--films N] [--rounds N]
 
 Four of dcmtk's `storescu` send at once, each its own films over one association. The node's listener is a process of
-its own and syncs every film before it answers; `storescp` forks a process for each association and syncs nothing. They
-take turns, and each round has its ratio, so other work on the machine changes the objects a second more than the ratio.
-A table shows medians; the last line is one JSON object. `passed`: the median ratio is at least LEAST_FILM_RATIO for
-films and LEAST_SMALL_RATIO for small objects.
+its own and syncs every film and its name before it answers. So does Orthanc with the film, not with its name;
+dcmtk's `storescp --fork` starts a process for each association and syncs nothing. They take turns, and each round has
+its ratios, so other work on the machine changes the objects a second more than the ratios. At the end one sender sends
+films to a listener that takes the time of its steps. Tables show medians; the last line is one JSON object. `passed`:
+the median ratios keep LIMITS.
 """
 
 from __future__ import annotations
@@ -22,31 +23,34 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from node import log
 from node.config import ListenerSettings
+from tests.drills.receive_steps import timed_steps
 from tests.paths import REPOSITORY
 from tests.support import films
 from tests.support.listening import connect, listening
+from tests.support.orthanc import Orthanc
 from tests.support.peers import LOOPBACK, free_port, require, wait_until
 
 SENDERS = 4
 FILM = (2320, 2240)
 """Rows and columns; 10.4 MB at 16 bits, a common size of a chest film."""
 
-SMALL = (137, 137)
-"""39 kB with its header: what each object costs, however small."""
+SIZES: Final = {"films": (FILM, 1), "mb": ((737, 712), 3), "small": ((137, 137), 6)}
+"""Objects of 10.4 MB, 1 MB and 39 kB, and how many are sent for each film; the last: what an object costs at least."""
 
-SMALL_PER_FILM = 6
+LIMITS: Final = {"films_storescp": 0.75, "films_orthanc": 1.0, "small_storescp": 0.5}
+"""Of which size the node keeps at least how many a second for each that a peer keeps."""
 
-LEAST_FILM_RATIO = 1.0
-LEAST_SMALL_RATIO = 0.5
-"""Objects a second of the node, which syncs them, for each of storescp."""
+Turn = AbstractContextManager[tuple[int, int]]
+"""A receiver that runs: its port, and its process."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,9 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--films", type=int, default=8, help="how many each sender sends in one round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--listen", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.listen is not None:
-        return listen(options.listen)
+        return listen(options.listen, is_timed=options.steps)
     with tempfile.TemporaryDirectory(prefix="receive-bench-") as folder:
         figures = measure(Path(folder), count=options.films, rounds=options.rounds)
     print(json.dumps(figures))
@@ -65,68 +70,92 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(folder: Path, *, count: int, rounds: int) -> dict[str, object]:
-    """Measure films, and then small objects; every figure of the node stands beside storescp's."""
-    films_ = compare(folder / "films", FILM, count=count, rounds=rounds)
-    small = compare(folder / "small", SMALL, count=SMALL_PER_FILM * count, rounds=rounds)
-    print("| objects | node, a second | storescp, a second | ratio, least to greatest | core seconds of an object |")
+    """Measure each size of objects, and the steps of a film; every figure of the node stands beside its peers'."""
+    found = {
+        name: compare(folder / name, size, count=each * count, rounds=rounds) for name, (size, each) in SIZES.items()
+    }
+    print("| objects | receiver | a second | node's ratio, least to greatest | core seconds of an object |")
     print("|---|---|---|---|---|")
-    for figures in (films_, small):
-        print(row(figures))
+    for figures in found.values():
+        print("\n".join(rows(figures)))
+    steps = steps_of_a_film(folder / "steps", count=count)
+    print("\n| step of one film | milliseconds | share | of a core | share |\n|---|---|---|---|---|")
+    print("\n".join(f"| {name} | {' | '.join(map(str, step.values()))} |" for name, step in steps.items()))
+    ratios = {f"{size}_{peer}": found[size][peer]["ratio"] for size in found for peer in found[size] if peer != "node"}
     return {
-        "passed": films_["ratio"] >= LEAST_FILM_RATIO and small["ratio"] >= LEAST_SMALL_RATIO,
+        "passed": all(ratios[name] >= limit for name, limit in LIMITS.items()),
         "senders": SENDERS,
-        "films": {**films_, "limit": LEAST_FILM_RATIO},
-        "small": {**small, "limit": LEAST_SMALL_RATIO},
+        "ratios": ratios,
+        "limits": LIMITS,
+        **found,
+        "steps": steps,
     }
 
 
-def row(figures: dict[str, float]) -> str:
-    """Return a line of the table in the documents."""
-    size, speeds = (
-        figures["object_bytes"],
-        [
-            f"{figures[f'{name}_per_second']:.1f} ({figures[f'{name}_least']:.1f} to {figures[f'{name}_greatest']:.1f})"
-            for name in ("node", "storescp")
-        ],
-    )
-    name = f"{size / 1e6:.1f} MB" if size > 1e6 else f"{size / 1e3:.0f} kB"
-    ratio = f"{figures['ratio']:.2f} ({figures['ratio_least']:.2f} to {figures['ratio_greatest']:.2f})"
-    costs = f"{figures['node_core_seconds']:.4f}, storescp {figures['storescp_core_seconds']:.4f}"
-    return f"| {name}, {figures['objects']:.0f} | {speeds[0]} | {speeds[1]} | {ratio} | {costs} |"
+def rows(figures: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Yield a line of the table in the documents for each receiver."""
+    for name, of in figures.items():
+        size = of["object_bytes"]
+        objects = f"{size / 1e6:.1f} MB" if size > 1e6 else f"{size / 1e3:.0f} kB"
+        speed = f"{of['per_second']:.1f} ({of['least']:.1f} to {of['greatest']:.1f})"
+        ratio = f"{of['ratio']:.2f} ({of['ratio_least']:.2f} to {of['ratio_greatest']:.2f})" if "ratio" in of else ""
+        yield f"| {objects}, {of['objects']:.0f} | {name} | {speed} | {ratio} | {of['core_seconds']:.4f} |"
 
 
-def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> dict[str, float]:
-    """Let the node and storescp take turns with objects of one size: rows, columns."""
+def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Let the receivers take turns with objects of one size: rows, columns. Returns the figures of each."""
     folder.mkdir()
     outboxes = [write_films(folder / f"outbox-{number}", size, count=count) for number in range(SENDERS)]
-    speeds, costs = ({"node": list[float](), "storescp": list[float]()} for _ in range(2))
+    receivers: dict[str, Callable[[Path], Turn]] = {"node": node, "storescp": storescp, "orthanc": orthanc}
+    speeds, costs = ({name: list[float]() for name in receivers} for _ in range(2))
     total = SENDERS * count
     for number in range(1, rounds + 1):
-        for name, serving in (("node", node(folder / "node")), ("storescp", storescp(folder / "storescp"))):
-            with serving as (port, process):
+        for name, receiver in receivers.items():
+            kept = folder / name
+            with receiver(kept) as (port, process):
                 before = core_seconds(process)
                 speeds[name].append(total / send_all(outboxes, port))
                 costs[name].append((core_seconds(process) - before) / total)
-            received = len([*(folder / name).rglob("*.dcm")])
+            received = sum(map(is_object, kept.rglob("*")))
             if received != total:
                 raise SystemExit(f"failed: {name} keeps {received} of {total} objects")
-            shutil.rmtree(folder / name)
+            shutil.rmtree(kept)
         print(f"round {number}: " + ", ".join(f"{name} {taken[-1]:.1f} a second" for name, taken in speeds.items()))
-    ratios = [ours / theirs for ours, theirs in zip(speeds["node"], speeds["storescp"], strict=True)]
+    object_bytes = next(outboxes[0].iterdir()).stat().st_size
     return {
-        **{
-            f"{name}_{what}": round(of(speeds[name]), 2)
-            for name in speeds
-            for what, of in (("per_second", statistics.median), ("least", min), ("greatest", max))
-        },
+        name: {
+            "per_second": round(statistics.median(speeds[name]), 2),
+            "least": round(min(speeds[name]), 2),
+            "greatest": round(max(speeds[name]), 2),
+            "core_seconds": round(statistics.median(costs[name]), 5),
+            **({} if name == "node" else ratios_of(speeds["node"], speeds[name])),
+            "object_bytes": object_bytes,
+            "objects": total * rounds,
+        }
+        for name in receivers
+    }
+
+
+def ratios_of(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Compare the rounds of the node with those of a peer."""
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    return {
         "ratio": round(statistics.median(ratios), 3),
         "ratio_least": round(min(ratios), 3),
         "ratio_greatest": round(max(ratios), 3),
-        "node_core_seconds": round(statistics.median(costs["node"]), 5),
-        "storescp_core_seconds": round(statistics.median(costs["storescp"]), 5),
-        "object_bytes": next(outboxes[0].iterdir()).stat().st_size,
-        "objects": total * rounds,
     }
+
+
+def steps_of_a_film(folder: Path, *, count: int) -> dict[str, dict[str, float]]:
+    """Let one sender send films to a listener that takes the time of its steps; the figures of each, for one film."""
+    folder.mkdir()
+    outbox = write_films(folder / "outbox", FILM, count=count)
+    with listener(folder / "node", "--steps") as process:
+        send_all([outbox], port_of(process))
+        process.terminate()
+        written = process.stdout.read() if process.stdout else ""
+    steps: dict[str, dict[str, float]] = json.loads(written)
+    return steps
 
 
 def core_seconds(process: int) -> float:
@@ -146,6 +175,14 @@ def write_films(folder: Path, size: tuple[int, int], *, count: int) -> Path:
     return folder
 
 
+def is_object(path: Path) -> bool:
+    """Say whether a receiver has written an object to this path, whatever its name is."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(132).endswith(b"DICM")
+
+
 def send_all(outboxes: Sequence[Path], port: int) -> float:
     """Send the films of every sender at once; how many seconds that took."""
     command = [require("storescu"), "+sd", "-aet", "TESTER", "-aec", "CHEX", "-pdu", "131072", LOOPBACK, str(port)]
@@ -160,25 +197,43 @@ def send_all(outboxes: Sequence[Path], port: int) -> float:
 @contextmanager
 def node(folder: Path) -> Iterator[tuple[int, int]]:
     """Run the listener as a process of its own; its port, and the process."""
-    command = [sys.executable, "-m", "tests.drills.receive_bench", "--listen", str(folder)]
+    with listener(folder) as process:
+        yield port_of(process), process.pid
+
+
+@contextmanager
+def listener(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the listener as a process of its own."""
+    command = [sys.executable, "-m", "tests.drills.receive_bench", "--listen", str(folder), *options]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield int((process.stdout.readline() if process.stdout else "") or 0), process.pid
+            yield process
         finally:
             process.terminate()
 
 
-def listen(folder: Path) -> int:
-    """Be that process: say the port, and keep what comes until SIGTERM."""
+def port_of(process: subprocess.Popen[str]) -> int:
+    """Wait until a listener says its port."""
+    return int((process.stdout.readline() if process.stdout else "") or 0)
+
+
+def listen(folder: Path, *, is_timed: bool = False) -> int:
+    """Be that process: say the port, keep what comes until SIGTERM, and then say the time of the steps if asked to."""
     log.mute()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
-    with open("/dev/null", "w", encoding="utf-8") as nowhere, listening(folder, settings=ListenerSettings()) as running:
+    with (
+        open("/dev/null", "w", encoding="utf-8") as nowhere,
+        timed_steps() if is_timed else nullcontext() as steps,
+        listening(folder, settings=ListenerSettings()) as running,
+    ):
         print(running.listener.port, flush=True)
         sys.stdout = nowhere  # a line of the log for every film, as a service writes them, for nobody
         log.configure()
         stop.wait()
         sys.stdout = sys.__stdout__
+        if steps is not None:
+            print(json.dumps(steps.of_each()), flush=True)
     return 0
 
 
@@ -206,6 +261,15 @@ def storescp(folder: Path) -> Iterator[tuple[int, int]]:
             yield port, process.pid
         finally:
             process.terminate()
+
+
+@contextmanager
+def orthanc(folder: Path) -> Iterator[tuple[int, int]]:
+    """Run Orthanc, which syncs each film, as fast as it can be set up: long PDUs, no scripts, no plugins."""
+    settings = {"SyncStorageArea": True, "MaximumPduLength": 131072, "LuaScripts": [], "Plugins": []}
+    folder.mkdir()
+    with Orthanc(folder, node_port=free_port(), settings=settings) as running:
+        yield running.dicom_port, running.process_id
 
 
 def _listens(port: int) -> bool:

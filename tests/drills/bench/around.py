@@ -1,4 +1,4 @@
-"""The node around the network: receiving beside dcmtk, writing, films through a node, questions meanwhile."""
+"""The node around the network: receiving beside dcmtk and Orthanc, writing, films through it, questions meanwhile."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _ASKED_FILMS: Final = 60
 
 
 def receive(folder: Path, *, rounds: int) -> Found:
-    """Receive films and small objects, beside dcmtk."""
+    """Receive films and smaller objects, beside dcmtk and Orthanc."""
     figures = receive_bench.measure(folder, count=8, rounds=rounds)
-    ratios = {name: _number(cast("Mapping[str, object]", figures[name])["ratio"]) for name in ("films", "small")}
+    ratios = cast("Mapping[str, float]", figures["ratios"])
     return Found(figures=figures, held={f"receive_{name}_ratio": ratio for name, ratio in ratios.items()})
 
 

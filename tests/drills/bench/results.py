@@ -79,8 +79,7 @@ LIMITS: Final = (
         for precision in ("float32", "int8")
     ),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
-    _least("receive", "receive_films_ratio", receive_bench.LEAST_FILM_RATIO),
-    _least("receive", "receive_small_ratio", receive_bench.LEAST_SMALL_RATIO),
+    *(_least("receive", f"receive_{name}_ratio", bound) for name, bound in receive_bench.LIMITS.items()),
     Limit(part="node", name="node_cost_pydicom_ratio", bound=4.0),
     _least("node", "node_share_of_cores", 0.7),
     Limit(part="node", name="node_turnaround_cost_ratio", bound=node_bench.MOST_TURNAROUND),

@@ -6,7 +6,7 @@ import ast
 import inspect
 import queue
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -50,13 +50,13 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
     (Association.kill, "self"),
     (AssociationServer.server_close, "self"),
     (AssociationSocket.__init__, "self assoc client_socket address"),
-    (AssociationSocket.recv, "self nr_bytes"),
     (AssociationSocket.send, "self bytestream"),
     (DIMSEServiceProvider.__init__, "self assoc"),
     (DIMSEServiceProvider.get_msg, "self block"),
     (DIMSEServiceProvider.receive_primitive, "self primitive"),
     (DIMSEServiceProvider.send_msg, "self primitive context_id"),
     (DULServiceProvider._decode_pdu, "self bytestream"),
+    (DULServiceProvider._read_pdu_data, "self"),
     (DULServiceProvider.idle_timer_expired, "self"),
     (DULServiceProvider.kill_dul, "self"),
     (DULServiceProvider.peek_next_pdu, "self"),
@@ -69,10 +69,10 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
 # Attributes of pynetdicom's objects that only the adapter names, and names that only the adapter imports.
 ATTRIBUTES = frozenset(
     """
-    LOG_HANDLER_LEVEL _create_association _decode_pdu _idle_timer _is_connected _reactor_checkpoint _recv_pdu
-    _run_loop_delay
+    LOG_HANDLER_LEVEL _create_association _decode_pdu _idle_timer _is_connected _reactor_checkpoint
+    _read_pdu_data _recv_pdu _run_loop_delay
     acse data_set dimse dul encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu
-    send_reject server_close state_machine
+    send_reject server_close state_machine to_provider_queue
     """.split()
 )
 IMPORTS = frozenset(
@@ -120,8 +120,8 @@ def test_every_overridden_method_is_checked_here(own: type) -> None:
 def test_an_association_has_the_queues_and_the_state(association: Association) -> None:
     dul, provider = association.dul, association.dimse
 
-    assert {type(dul.event_queue), type(provider.msg_queue)} == {queue.Queue}, ASK
-    assert dul.event_queue.empty(), ASK
+    assert {type(waiting) for waiting in (dul.event_queue, dul.to_provider_queue, provider.msg_queue)} == {queue.Queue}
+    assert dul.event_queue.empty() and dul.to_provider_queue.empty(), ASK
     assert (dul.socket, provider.message, provider.dul, provider.assoc) == (None, None, dul, association), ASK
     assert dul.state_machine.current_state == "Sta1", ASK
     assert isinstance(association.acse, ACSE), ASK
@@ -151,13 +151,7 @@ def test_a_socket_announces_its_connection_once(association: Association) -> Non
 
 
 def test_a_complete_command_changes_the_class_of_its_message(association: Association) -> None:
-    request = C_STORE()
-    request.MessageID, request.Priority = 1, 2
-    request.AffectedSOPClassUID, request.AffectedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.2", "1.2.3"
-    request.DataSet = BytesIO(b"12345678")
-    sent = C_STORE_RQ()
-    sent.primitive_to_message(request)
-    command, *datasets = sent.encode_msg(1, 16382)
+    command, datasets = command_and_dataset()
     received = DIMSEMessage()
 
     assert type(received) is DIMSEMessage and received.data_set is not None
@@ -172,25 +166,89 @@ def test_a_complete_command_changes_the_class_of_its_message(association: Associ
     assert isinstance(primitive, C_STORE) and primitive.DataSet is buffer and buffer.getvalue() == b"12345678", ASK
 
 
+def command_and_dataset() -> tuple[P_DATA, list[P_DATA]]:
+    """The command of a C-STORE request in context 1, and its dataset."""
+    request = C_STORE()
+    request.MessageID, request.Priority = 1, 2
+    request.AffectedSOPClassUID, request.AffectedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.2", "1.2.3"
+    request.DataSet = BytesIO(b"12345678")
+    sent = C_STORE_RQ()
+    sent.primitive_to_message(request)
+    command, *dataset = sent.encode_msg(1, 16382)
+    return command, dataset
+
+
+def pdu_of(items: Sequence[tuple[int, bytes]]) -> bytes:
+    """A P-DATA-TF with the context and the fragment of each item."""
+    content = b"".join((len(data) + 1).to_bytes(4, "big") + bytes([number]) + data for number, data in items)
+    return bytes([4, 0]) + len(content).to_bytes(4, "big") + content
+
+
+ITEMS = st.tuples(st.sampled_from([1, 1, 1, 1, 3]), st.binary(max_size=30).map(lambda data: bytes([0]) + data))
+ODD_ITEMS = st.tuples(st.just(1), st.sampled_from([b"", b"\0", b"\1", b"\2end", b"\3end", b"\4rest"]))
+
+
+@given(pdus=st.lists(st.lists(ITEMS | ODD_ITEMS, min_size=1, max_size=2), max_size=12))
+def test_an_object_is_the_same_by_the_short_way(pdus: list[list[tuple[int, bytes]]]) -> None:
+    taken = [received(map(pdu_of, pdus), is_short=is_short) for is_short in (False, True)]
+
+    assert taken[0] == taken[1]
+
+
+def received(pdus: Iterable[bytes], *, is_short: bool) -> tuple[bytes, list[str], int, list[str]]:
+    """The bytes of an object until it ends or the association is aborted, and what was announced and told meanwhile."""
+    association, file, told = Association(AE(), "acceptor"), BytesIO(), list[str]()
+    provider = MessageProvider(
+        association,
+        open_dataset=lambda _command, _context: file,
+        is_too_long=lambda _command, dataset: dataset is not None and dataset.tell() > 80,
+        on_aborted=told.append,
+    )
+    command, _ = command_and_dataset()
+    provider.receive_primitive(command)
+    for pdu in pdus:
+        if provider.message is not None and not (is_short and provider.continue_object(memoryview(pdu))):
+            provider.receive_primitive(Fragments(pdu).to_primitive())
+    events = list(association.dul.event_queue.queue)
+    return file.getvalue(), events, provider.msg_queue.qsize(), told
+
+
+def test_a_pdu_that_continues_an_object_takes_the_short_way() -> None:
+    file = BytesIO()
+    provider = MessageProvider(
+        Association(AE(), "acceptor"),
+        open_dataset=lambda _command, _context: file,
+        is_too_long=lambda _command, _dataset: False,
+        on_aborted=lambda _reason: None,
+    )
+    command, _ = command_and_dataset()
+
+    assert not provider.continue_object(memoryview(pdu_of([(1, b"\0early")])))
+    provider.receive_primitive(command)
+    assert provider.continue_object(memoryview(pdu_of([(1, b"\0first")])))
+    for other in ([(1, b"\2last")], [(3, b"\0other")], [(1, b"\1command")], [(1, b"\0two"), (1, b"\0items")]):
+        assert not provider.continue_object(memoryview(pdu_of(other)))
+    assert file.getvalue() == b"first"
+
+
 @given(items=st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=40)), max_size=5), end=st.integers(0, 3))
 def test_fragments_are_those_that_pynetdicom_finds(items: list[tuple[int, bytes]], end: int) -> None:
-    content = b"".join((len(data) + 1).to_bytes(4, "big") + bytes([number]) + data for number, data in items)
-    pdu = bytes([4, 0]) + len(content).to_bytes(4, "big") + content
+    pdu = pdu_of(items)
     theirs = P_DATA_TF()
     theirs.decode(pdu)
 
-    ours = Fragments(bytearray(pdu)).to_primitive().presentation_data_value_list
+    ours = Fragments(pdu).to_primitive().presentation_data_value_list
     assert [[number, bytes(data)] for number, data in ours] == [list(item) for item in items]
     assert [list(item) for item in theirs.to_primitive().presentation_data_value_list] == [list(item) for item in items]
     if items and 0 < end <= len(items[-1][1]):
         with pytest.raises(ValueError, match="fill"):
-            Fragments(bytearray(pdu[:-end]))
+            Fragments(pdu[:-end])
 
 
 @pytest.mark.parametrize("item", ["00000000", "000000", "00000005 01 00", "ffffffff 01 00"])
 def test_items_that_do_not_fill_the_pdu_are_refused(item: str) -> None:
     with pytest.raises(ValueError, match="fill"):
-        Fragments(bytearray.fromhex("04 00 00000000" + item))
+        Fragments(bytes.fromhex("04 00 00000000" + item))
 
 
 def test_no_other_file_reaches_into_pynetdicom() -> None:

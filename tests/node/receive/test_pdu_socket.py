@@ -12,51 +12,75 @@ from contextlib import contextmanager
 import pytest
 
 from node.net.pdu_reader import PduReader
-from tests.support.peers import LOOPBACK, wait_until
+from tests.support.peers import LOOPBACK
+
+
+def pdu(length: int, *, kind: int = 4) -> bytes:
+    """A PDU with a content of so many bytes, no two PDUs alike."""
+    return bytes([kind, 0]) + length.to_bytes(4, "big") + random.Random(length).randbytes(length)
 
 
 def test_what_was_read_is_acknowledged_before_a_wait() -> None:
     with reading() as (sender, receiver, reader):
         receiver.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-        sender.sendall(b"half")
+        sender.sendall(pdu(4))
 
-        assert reader.read(4) == b"half"
+        assert reader.read() == pdu(4)
         assert not reader.is_ready(wait_milliseconds=1)
         assert receiver.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
 
 
-@pytest.mark.parametrize("sizes", [[6, 4, 6, 9], [6, 0, 6, 0], [6, 131_072, 6, 1], [1, 2, 3, 13]])
-def test_bytes_are_read_in_order_however_they_arrive(sizes: list[int]) -> None:
-    sent, draw = random.Random(4).randbytes(sum(sizes)), random.Random(5)
+@pytest.mark.parametrize(
+    "lengths", [[4, 9], [0, 0, 1], [131_072, 1, 131_072], [1_048_576, 3, 1_048_576], [700_000] * 3]
+)
+def test_pdus_are_read_in_order_however_they_arrive(lengths: list[int]) -> None:
+    sent = [pdu(length) for length in lengths]
     with reading() as (sender, _, reader):
-        sending = threading.Thread(target=send_in_pieces, args=(sender, sent, draw))
+        sending = threading.Thread(target=send_in_pieces, args=(sender, b"".join(sent), random.Random(5)))
         sending.start()
-        read = [bytes(reader.read(size)) for size in sizes]
+        read = [bytes(reader.read()) for _ in sent]
         sending.join()
-        sender.shutdown(socket.SHUT_WR)
 
-        assert [len(part) for part in read] == sizes
-        assert b"".join(read) == sent
-        assert reader.read(6) == b""
+        assert read == sent
+        assert not reader.is_ready(wait_milliseconds=0)
 
 
-def test_a_head_that_came_with_the_pdu_before_counts_as_arrived() -> None:
+def test_a_pdu_that_came_with_the_one_before_has_arrived() -> None:
     with reading() as (sender, _, reader):
-        sender.sendall(b"body" + b"header")
-        wait_until(lambda: reader.is_ready(wait_milliseconds=0), what="all has arrived")
+        sender.sendall(pdu(4) + pdu(6))
 
-        assert reader.read(4) == b"body"
+        assert reader.read() == pdu(4)
         assert reader.is_ready(wait_milliseconds=0)
-        assert reader.read(6) == b"header"
+        assert reader.read() == pdu(6)
         assert not reader.is_ready(wait_milliseconds=0)
 
 
 def test_the_rest_of_a_pdu_must_come_in_time() -> None:
     with reading(request_seconds=0.2) as (sender, _, reader):
-        sender.sendall(b"hal")
+        sender.sendall(pdu(4)[:-1])
 
         with pytest.raises(TimeoutError):
-            reader.read(4)
+            reader.read()
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (b"", ConnectionResetError),
+        (pdu(4)[:3], ConnectionResetError),
+        (pdu(4)[:-1], ConnectionResetError),
+        (pdu(4, kind=0), ValueError),
+        (b"GET / HTTP/1.1", ValueError),
+        (bytes.fromhex("04 00 00100001"), ConnectionAbortedError),
+    ],
+)
+def test_what_is_no_whole_pdu_is_refused(sent: bytes, error: type[Exception]) -> None:
+    with reading() as (sender, _, reader):
+        sender.sendall(sent)
+        sender.shutdown(socket.SHUT_WR)
+
+        with pytest.raises(error):
+            reader.read()
 
 
 @contextmanager
