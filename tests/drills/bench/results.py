@@ -77,6 +77,8 @@ LIMITS: Final = (
         Limit(part="question", name=f"question_{precision}_wait_seconds", bound=0.3, int8=precision == "int8")
         for precision in ("float32", "int8")
     ),
+    Limit(part="question", name="question_few_bits_by_float32", bound=0.4),
+    Limit(part="question", name="question_few_bits_by_int8", bound=0.65, int8=True),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
     _least("receive", "receive_films_ratio", receive_bench.LEAST_FILM_RATIO),
     _least("receive", "receive_small_ratio", receive_bench.LEAST_SMALL_RATIO),
