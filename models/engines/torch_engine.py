@@ -28,7 +28,7 @@ from models.engines.turns import Calls, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
 from models.network.packed_decoding import PackedWriter
-from models.network.products import Choice, Form, int4_fault, int8_fault
+from models.network.products import Choice, int4_fault, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -105,11 +105,7 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32", entry: E
     """
     generator = network.generator
     del network.generator
-    faults: Mapping[Form, Callable[[], str]] = {"int8": int8_fault, "int4": int4_fault}
-    choice = next((Choice(form=form, reason=f"{form} was asked for") for form in faults if form == precision), None)
-    if choice and (fault := faults[choice.form]()):
-        raise ModelError(f"model.precision {precision} does not work on this machine: {fault}; set it to float32")
-    kept = None
+    choice, kept = _of_few_bits(precision), None
     if entry is not None:
         choice, kept = choice or entry.choice, entry.weights()
     most = generator.sizes.max_length
@@ -119,6 +115,15 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32", entry: E
     writer.products.prepared.clear()  # sessions of ONNX Runtime have copies of their own
     return_freed_memory()
     return CpuWriter(writer)
+
+
+def _of_few_bits(precision: Precision) -> Choice | None:
+    """Return the form of the weights in int8 and int4. Raises ModelError if this machine cannot compute in it."""
+    if precision != "int8" and precision != "int4":
+        return None
+    if fault := int8_fault() if precision == "int8" else int4_fault():
+        raise ModelError(f"model.precision {precision} does not work on this machine: {fault}; set it to float32")
+    return Choice(form=precision, reason=f"{precision} was asked for")
 
 
 def return_freed_memory() -> None:

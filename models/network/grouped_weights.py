@@ -42,7 +42,7 @@ def grouped(weight: Tensor, *, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
     zeros = torch.empty((outputs, -(-groups * bits // 8)), dtype=torch.uint8)
     for first in range(0, outputs, _PART):
         part = slice(first, first + _PART)
-        numbers = functional.pad(weight[part], (0, groups * _GROUP - inputs)).unflatten(1, (groups, _GROUP))
+        numbers = functional.pad(weight[part], (0, groups * _GROUP - inputs)).reshape(-1, groups, _GROUP)
         least, greatest = numbers.amin(dim=2).clamp_max_(0), numbers.amax(dim=2).clamp_min_(0)
         scale = (greatest - least).div_(most).clamp_min_(torch.finfo(torch.float32).tiny)
         zero = (-least / scale).round_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_network
-from models.engines import ENGINES
+from models.engines import ENGINES, open_engine
 from models.engines.fallback import open_first
 from models.errors import ModelError
 from models.network import products
@@ -309,6 +310,14 @@ def test_an_engine_says_of_how_few_bits_sentences_are(
     assert small.name == f"{engine}-{form}"
     assert small.write(features).shape[0] == 5
     assert open_first(phantom_model, engine=engine).engine.name == engine
+
+
+def test_int4_without_onnx_runtime_is_refused(phantom_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "models.network.grouped_weights")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+
+    with pytest.raises(ModelError, match=r"int4 does not work on this machine: .*onnxruntime.*; set it to float32"):
+        open_engine(phantom_model, engine="torch", precision="int4")
 
 
 @pytest.mark.parametrize("form", ["int8", "int4"])

@@ -151,6 +151,7 @@ COMMANDS = (
     "models/lab/evaluation/agreement.py",
     "models/lab/evaluation/card.py",
     "models/lab/evaluation/cost.py",
+    "models/lab/evaluation/drafts.py",
     "models/lab/evaluation/paper.py",
     "models/lab/evaluation/placing.py",
     "models/lab/evaluation/source_probe.py",

@@ -30,6 +30,7 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "agreement": ("models.lab.evaluation.agreement", "compare int8 or int4 with float32"),
     "source-probe": ("models.lab.evaluation.source_probe", "tell the sources of normal films apart"),
     "placing": ("models.lab.evaluation.placing", "choose which boxes and sides are told on films of people"),
+    "drafts": ("models.lab.evaluation.drafts", "estimate what drafts of sentences would gain"),
     "cost": ("models.lab.evaluation.cost", "measure size and processor time of a model"),
     "phantoms": ("models.phantoms", "make chest films with exact truth"),
     "golden": ("models.golden", "compare the network with recorded arrays of the published one"),

@@ -248,7 +248,7 @@ def _agreement(options: argparse.Namespace, data: str, questions: Questions) -> 
     """Read some films in both precisions."""
     from models.reading.reader import ChexReader, open_reader
 
-    films, held_out = _films(data, options.held_out, read_manifest(options.model))
+    films, held_out = films_of(data, options.held_out, read_manifest(options.model))
     trusted: Trusted = "phantoms" if data.startswith(PHANTOMS) else "real"
     first, second = (
         open_reader(
@@ -275,7 +275,7 @@ def _agreement(options: argparse.Namespace, data: str, questions: Questions) -> 
     )
 
 
-def _films(data: str, held_out: str | None, manifest: Manifest) -> tuple[CaseSource, str]:
+def films_of(data: str, held_out: str | None, manifest: Manifest) -> tuple[CaseSource, str]:
     """Return the films, and the share or the name of the file of held-out patients. Raises ModelError."""
     from models.lab.evaluation.boxes_file import read_films
     from models.lab.evaluation.cases import Phantoms

@@ -6,10 +6,11 @@
 The parts, in their order:
 
     opening    seconds and memory of a process that opens a model and reads films
-    machine    products of this machine: PyTorch, prepacked, ONNX Runtime, int8; and its Python: pydicom
+    machine    products of this machine: PyTorch, prepacked, ONNX Runtime, int8, int4; and its Python: pydicom
     generator  the sentences of some films at once, beside GPT-2 of transformers
     report     whole reports of some films at once and their stages, beside the plain way and the products' limit
-    question   a question about a film that was seen, alone and while films are read, and its wait
+    question   a question about a film that was seen, alone and while films are read, its wait, and its sentence in
+               float32, int8 and int4
     graphs     image encoder and detector in ONNX Runtime, beside eager PyTorch
     receive    films and small objects, beside dcmtk
     writing    report and presentation state of a film
@@ -149,7 +150,7 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
         "machine": lambda: machine.measure(networks().machine),
         "generator": lambda: reports.generator(networks(), films=options.films, **times),
         "report": lambda: reports.report(networks(), films=options.films, **times),
-        "question": lambda: questions.measure(networks(), rounds=options.rounds),
+        "question": lambda: questions.measure(networks(), **times),
         "graphs": lambda: graphs.measure(networks(), **times),
         "receive": without_networks(lambda place: around.receive(place, rounds=min(3, options.rounds)), "receive"),
         "writing": without_networks(around.writing, "writing"),

@@ -1,4 +1,4 @@
-"""A question about a film that was seen: its answer, alone and while films are read, and its wait."""
+"""A question about a film that was seen: its answer, alone and while films are read, its wait, and its sentence."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
+from statistics import median
 from threading import Event
 from typing import Final
 
@@ -15,14 +16,17 @@ import numpy as np
 
 from models.contract import Box, Question
 from models.engines.turns import for_person
+from models.reading.tokenizers import SENTENCE_END
 from tests.drills.bench.machine import FLOAT32
-from tests.drills.bench.networks import Network, Networks, drawn_film, precisions, scheduler_of
+from tests.drills.bench.networks import QUANTIZED, Network, Networks, drawn_film, precisions, quantized, scheduler_of
 from tests.drills.bench.results import Found
-from tests.drills.bench.turns import PLAIN, apart, spread, timed
+from tests.drills.bench.turns import PLAIN, apart, in_turns, spread, timed
 from tests.drills.bench.watched import Call, operations_of
 
 FILMS: Final = 4
 """Films that are read at the same time, one after another in each of so many threads."""
+_DRAWN: Final = 8
+"""Features, the sentence of one of which is generated."""
 WAITS: Final = 5
 """Of a round."""
 _BOX: Final = Box(left=0.3, top=0.35, right=0.5, bottom=0.65)
@@ -35,8 +39,11 @@ QUESTIONS: Final = (
 """A phrase, a box, both together, and a judged prompt of the set."""
 
 
-def measure(networks: Networks, *, rounds: int) -> Found:
-    """Ask every question in every round, alone and while films are read; the plain way answers alone."""
+def measure(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
+    """Ask every question in every round, alone and while films are read; the plain way answers alone.
+
+    A sentence alone is generated in float32 and in few bits in turns.
+    """
     plain = _answers(networks, networks.network(PLAIN), rounds=rounds)
     limit = _limit_seconds(networks)
     figures = dict[str, object]({PLAIN: {"alone": spread(plain, "seconds")}, "products": {"limit_seconds": limit}})
@@ -60,6 +67,39 @@ def measure(networks: Networks, *, rounds: int) -> Found:
             "beside_films": spread(company, "seconds"),
             "wait": spread(waits, "seconds"),
         }
+    sentence = _sentence(networks, rounds=rounds, limit_seconds=limit_seconds)
+    figures["sentence"] = sentence.figures
+    return Found(figures=figures, held={**held, **sentence.held})
+
+
+def _sentence(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
+    """Generate a long sentence in each precision: seconds and those beside float32, and the fastest of few bits.
+
+    Ratios are taken in each round; of the core's time too, which changes least with other work on the machine.
+    """
+    features = np.random.default_rng(3).standard_normal((_DRAWN, networks.sizes.dim), dtype=np.float32)
+    names: tuple[str, ...] = ("float32", *quantized())
+    writers = {name: networks.network(name).engine.write for name in names}
+    lengths = [(write(features)[:, 1:] != SENTENCE_END).sum(axis=1) for write in writers.values()]
+    longest = np.min(lengths, axis=0).argmax()
+    feature = features[longest : longest + 1]
+    runs = {name: partial(apart, partial(write, feature)) for name, write in writers.items()}
+    taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
+    figures, ratios = dict[str, object](), dict[str, list[float]]()
+    for name in names:
+        ratios[name] = [each[name].seconds / each["float32"].seconds for each in taken]
+        figures[name] = {
+            "tokens": taken[0][name].result.shape[1] - 1,
+            **spread([each[name].seconds for each in taken], "seconds"),
+            **spread(ratios[name], "ratio"),
+            **spread([each[name].core_seconds / each["float32"].core_seconds for each in taken], "core_ratio"),
+        }
+    figures["not run"] = ", ".join(name for name in QUANTIZED if name not in names) or "none"
+    fastest = min(quantized(), key=lambda name: median(ratios[name]))
+    held = {"question_few_bits_by_float32": median(ratios[fastest])}
+    if "int8" in names:
+        by_int8 = [best / eight for best, eight in zip(ratios[fastest], ratios["int8"], strict=True)]
+        held["question_few_bits_by_int8"] = median(by_int8)
     return Found(figures=figures, held=held)
 
 

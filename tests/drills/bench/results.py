@@ -78,6 +78,8 @@ LIMITS: Final = (
         Limit(part="question", name=f"question_{precision}_wait_ratio", bound=0.2, int8=precision == "int8")
         for precision in ("float32", "int8")
     ),
+    Limit(part="question", name="question_few_bits_by_float32", bound=0.4),
+    Limit(part="question", name="question_few_bits_by_int8", bound=0.65, int8=True),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
     *(_least("receive", f"receive_{name}_ratio", bound) for name, bound in receive_bench.LIMITS.items()),
     Limit(part="node", name="node_cost_pydicom_ratio", bound=4.0),
