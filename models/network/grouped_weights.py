@@ -107,6 +107,8 @@ def _session(model: ModelProto) -> onnxruntime.InferenceSession:
     # Its threads sleep between two products: PyTorch needs the cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library's errors have no public base
         raise RuntimeError(f"ONNX Runtime does not multiply weights of few bits ({type(error).__name__})") from error
+    session._model_bytes = None  # it would keep the weights a second time, for other providers to try
+    return session
