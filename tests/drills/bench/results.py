@@ -83,6 +83,7 @@ LIMITS: Final = (
     _least("node", "node_films_a_second", 6.0),
     Limit(part="node", name="node_turnaround_without_quiet_seconds_p95", bound=node_bench.MOST_TURNAROUND_SECONDS),
     Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=node_bench.MOST_DEARER),
+    _least("cores", "node_two_cores_ratio", 1.7),
     Limit(part="asking", name="asking_longest_seconds", bound=ask_bench.MOST_SECONDS),
     _least("asking", "asking_films_read_a_question", 0.5),
     _least("shipped", "shipped_films_a_second", 4.0),
