@@ -185,12 +185,14 @@ class ReportSettings:
     cardiothoracic_ratio: whether the ratio is sent, if the model states its error
     unmeasured_ratio: whether there is one, too, if that error was measured on phantoms alone, or not at all
     searched: whether report.json says where the network looked for findings that it does not report
+    writers: processes that write objects; 0: the node's own alone; unset: by the processors that it may use
     """
 
     sentences: str = setting(one_of("checked", "raw"), default="checked")
     cardiothoracic_ratio: bool = True
     unmeasured_ratio: bool = False
     searched: bool = False
+    writers: int | None = setting(between(0, 64), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

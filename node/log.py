@@ -89,6 +89,7 @@ EVENTS: Final = {
     "study.ready": "a study is complete; a round begins",
     "film.decided": "one image was read or skipped; `reason` says why",
     "film.rejected": "a note of an archive rejects `films` films of a study for `reason`",
+    "writer.failed": "a writer process failed (`reason`); this process writes the objects itself",
     "film.damaged": "a stored film differs from what was received; it is read when its sender sends it again",
     "output.damaged": "a stored output is missing or damaged; the node writes it again",
     "output.rewritten": "a damaged output was restored byte for byte; it is sent",

@@ -51,7 +51,6 @@ _POLLING_SECONDS: Final = 0.25
 """Between two looks at a queue. Work whose delay has ended is put into its queue once a second, by DBOS."""
 _STUDIES_POLLING_SECONDS: Final = 0.1
 """The same for studies: a place that is free stays empty for so long, and a node reads few at once."""
-_STUDIES_AT_ONCE: Final = 2
 SENDS_AT_ONCE: Final = 2
 _LAST_STEPS_SECONDS: Final = 20.0
 _FORGOTTEN_AT_ONCE: Final = 500
@@ -75,6 +74,7 @@ class Executor:
         objects: ObjectSteps | None = None,
         process: Process,
         running: RunningSteps,
+        studies_at_once: int = 2,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._sending, self._running, self._name = sending, running, process.executor
@@ -99,7 +99,7 @@ class Executor:
             DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
         DBOS.launch()
         self._register_queue(QUIET)
-        self._register_queue(STUDIES, at_once=_STUDIES_AT_ONCE, polling_seconds=_STUDIES_POLLING_SECONDS)
+        self._register_queue(STUDIES, at_once=studies_at_once, polling_seconds=_STUDIES_POLLING_SECONDS)
         self._clock = Periodic(shorten_delays, name="clock", pause_seconds=LOOK_SECONDS, at_once=True)
         self.register_destinations(sending.destinations.values())
 

@@ -79,9 +79,14 @@ class DecoderProcesses:
         """The processes that run, by their id."""
         return tuple(child.pid for child in tuple(self._all))
 
-    def start(self) -> None:
-        """Start the server that children are forked from; it imports the decoders meanwhile."""
+    def start(self, *others: str) -> None:
+        """Start the server that children are forked from; it imports the decoders meanwhile.
+
+        others: modules that it imports, too, for processes of another kind
+        """
         with self._starting, _environment(_SERVER_ENVIRONMENT):
+            if others:
+                _CONTEXT.set_forkserver_preload([*PRELOADED, *others])
             forkserver.ensure_running()
 
     def decode_film(self, path: Path, film_header: FilmHeader) -> StoredPixels:

@@ -32,6 +32,7 @@ from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
 from node.orders.store import OrderStore
+from node.outputs import writer_processes
 from node.prompt_set import PromptSet, PromptsInUse
 from node.read import decoder_processes, prompts
 from node.read.model import RadiographReader, check_files
@@ -232,8 +233,10 @@ def serve(
     that is refused at the start, when the files of the model turn out to be others while it runs.
     """
     memory.keep_between_films()
-    decoder_processes.of_this_process().start()  # it imports the decoders meanwhile
     process = process_of(settings.storage, only=only, executor=executor)
+    writers = writer_processes.count_of(settings.report.writers) if process.reads else 0
+    imported = [writer_processes.__name__] if writers else []
+    decoder_processes.of_this_process().start(*imported)  # it imports the decoders meanwhile
     stop = threading.Event()
 
     code = 0

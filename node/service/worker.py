@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from node import log
 from node.deliver.commitment import Commitments
@@ -28,11 +29,14 @@ from node.jobs.running_steps import RunningSteps
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
+from node.outputs import batches, writer_processes
 from node.outputs.kinds import in_order
+from node.outputs.writer_processes import WriterProcesses
 from node.outputs.writers import for_destination
 from node.periodic import Periodic
 from node.pipeline import Pipeline
 from node.read.open_model import OpenModel
+from node.rounds.objects import Write
 from node.service.drift import Watch
 from node.service.retention import Retention
 from node.service.reviews import ReviewFinder
@@ -41,6 +45,9 @@ from node.service.shared import Shared
 from node.settings.destinations import DestinationSettings
 from node.store import database, question_objects, sent_answers
 from node.store.ledger import Ledger
+
+_STUDIES_AT_ONCE: Final = 2
+"""In this process; each writer has one more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,8 @@ def open_working(
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     watch_certificates(settings.destinations, shared.metrics)
-    reading = None if model is None else _reading(shared, sending, model, run_object=client.run_object)
+    writers = writer_processes.count_of(settings.report.writers) if process.reads else 0
+    reading = None if model is None else _reading(shared, sending, model, run_object=client.run_object, parts=parts)
     executor = Executor(
         database.open_executor_database(settings.storage),
         sending,
@@ -97,6 +105,7 @@ def open_working(
         objects=None if answerer is None or model is None else _objects(shared, sending, answerer),
         process=process,
         running=running,
+        studies_at_once=_STUDIES_AT_ONCE + writers,
         on_step=on_step,
     )
     parts.callback(executor.close)
@@ -120,6 +129,15 @@ def open_working(
         threads=tuple(threads),
         use_model=reading.use if reading is not None else lambda _model: None,
     )
+
+
+def _write(writers: int, parts: ExitStack) -> Write:
+    """Return what writes objects: so many processes, which end with `parts`, or this one."""
+    if not writers:
+        return batches.write
+    processes = WriterProcesses(writers)
+    parts.callback(processes.close)
+    return processes.write
 
 
 def _finders(shared: Shared, ledger: Ledger) -> Iterator[Periodic]:
@@ -187,7 +205,7 @@ def _watch(shared: Shared, model: OpenModel) -> Watch:
 
 
 def _reading(
-    shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None]
+    shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None], parts: ExitStack
 ) -> _ReadingParts:
     settings, spool, metrics, watch = shared.settings, shared.spool, shared.metrics, _watch(shared, model)
     wanted = kinds_of(settings.destinations)
@@ -199,6 +217,7 @@ def _reading(
         zone=settings.site.zone,
         kinds=(*in_order(wanted), *((MESSAGE_KIND,) if MESSAGE_KIND in wanted else ())),
         has_ratio=settings.report.cardiothoracic_ratio,
+        write_batch=_write(writer_processes.count_of(settings.report.writers), parts),
         timed=metrics.timed,
         on_read=watch.note,
     )

@@ -30,7 +30,8 @@ from models import progress
 from models.progress import ProgressReport
 from node.config import ReportSettings, StorageSettings
 from node.domain import derive_uid
-from tests.drills.receive_bench import core_seconds
+from node.outputs import writer_processes
+from tests.drills.receive_bench import core_seconds_below
 from tests.support import films, pdus, peers, waiting_studies
 from tests.support.service import Service, settings_for
 
@@ -44,17 +45,19 @@ ALONE = 20
 LONGEST_PAUSE_SECONDS = 2.0
 
 _IDLE_SECONDS = 5.0
-_PLACES = 2  # studies that a node reads at once
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.drills.node_bench", description=__doc__)
     parser.add_argument("--films", type=int, default=40, help="that are sent at once")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--alone", type=int, default=ALONE, help="films that come one by one")
     parser.add_argument("--waiting", type=int, default=0, help="studies that wait behind them")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="node-bench-") as folder, progress.on(sys.stdout) as say:
-        figures = measure(Path(folder), options.films, rounds=options.rounds, scripted=True, say=say)
+        figures = measure(
+            Path(folder), options.films, rounds=options.rounds, alone=options.alone, scripted=True, say=say
+        )
         if options.waiting:
             behind = measure_waiting(
                 Path(folder) / "waiting", options.films, waiting=options.waiting, rounds=options.rounds, say=say
@@ -68,7 +71,8 @@ def main() -> int:
 class Flood:
     """Films that came at once.
 
-    taken, answered: in a second; node_cost, peers_cost: core seconds a film of the node, of sender and archive
+    taken, answered: in a second; peers_cost: core seconds a film of sender and archive
+    node_cost: of the node with its decoders and writers, which are below this process as it is
     """
 
     taken: float
@@ -114,7 +118,9 @@ def _uid(name: str, number: int) -> str:
     return f"2.25.1{int(derive_uid(name, str(number)).removeprefix('2.25.')) % 10**38:038}"
 
 
-def measure(folder: Path, count: int, *, rounds: int = 1, scripted: bool, say: ProgressReport) -> dict[str, object]:
+def measure(
+    folder: Path, count: int, *, rounds: int = 1, alone: int = ALONE, scripted: bool, say: ProgressReport
+) -> dict[str, object]:
     """Send films one by one, then many at once, then let results wait for an archive that is down."""
     stage = "with the scripted reader" if scripted else "with the shipped model"
     folder.mkdir(exist_ok=True)
@@ -125,23 +131,23 @@ def measure(folder: Path, count: int, *, rounds: int = 1, scripted: bool, say: P
             sender = Sender(node.dicom_port)
             archive.wait_for_kept(2, limit_seconds=60.0)
             say(f"{stage}: one film after the other")
-            alone = []
-            for pause in _pauses(ALONE):
+            turnarounds = []
+            for pause in _pauses(alone):
                 time.sleep(pause)
-                alone.append(turnaround(sender, archive) - QUIET_SECONDS)
+                turnarounds.append(turnaround(sender, archive) - QUIET_SECONDS)
             floods = []
             for number in range(1, rounds + 1):
                 say(f"{stage}: {count} films at once, round {number} of {rounds}")
                 floods.append(flood(sender, count, node, archive))
             say(f"{stage}: no film")
-            idle = idle_share(node)
+            idle = idle_share()
             say(f"{stage}: an archive that was down")
             delivered = drain(sender, count, node, archive)
             steps = step_seconds(node)
     cost = statistics.median(flood.node_cost for flood in floods)
     peers_cost = statistics.median(flood.peers_cost for flood in floods)
     answered = statistics.median(flood.answered for flood in floods)
-    p95 = sorted(alone)[math.ceil(0.95 * len(alone)) - 1]
+    p95 = sorted(turnarounds)[math.ceil(0.95 * len(turnarounds)) - 1]
     return {
         "passed": p95 <= MOST_TURNAROUND * cost or not scripted,
         "core_seconds_a_film": round(cost, 3),
@@ -151,12 +157,12 @@ def measure(folder: Path, count: int, *, rounds: int = 1, scripted: bool, say: P
         "share_of_cores": round(answered * (cost + peers_cost) / len(os.sched_getaffinity(0)), 3),
         "taken_per_second": round(statistics.median(flood.taken for flood in floods), 2),
         "deliveries_per_second": round(delivered, 2),
-        "turnaround_without_quiet_seconds": round(statistics.median(alone), 3),
+        "turnaround_without_quiet_seconds": round(statistics.median(turnarounds), 3),
         "turnaround_without_quiet_seconds_p95": round(p95, 3),
-        "turnaround_without_quiet_seconds_longest": round(max(alone), 3),
+        "turnaround_without_quiet_seconds_longest": round(max(turnarounds), 3),
         "turnaround_cost_ratio": round(p95 / cost, 2),
         "turnaround_cost_limit": MOST_TURNAROUND,
-        "films_alone": len(alone),
+        "films_alone": len(turnarounds),
         "quiet_seconds": QUIET_SECONDS,
         "idle_share_of_a_core": round(idle, 4),
         "film_megabytes": round(films.rg1_path().stat().st_size / 1e6, 1),
@@ -201,24 +207,25 @@ def _held_flood(
 ) -> float:
     """Return the core seconds of a film, of films that come while so many studies wait.
 
-    Two films, whose reader waits, take the node's places, so that it begins none of those that wait before all films
-    are in the queue.
+    Films whose reader waits take the node's places, so that it begins none of those that wait before all films are in
+    the queue.
     """
+    places = 2 + writer_processes.count_of(ReportSettings().writers)
     kept, hold = len(archive.kept), node.settings_path.with_name("hold")
     hold.touch()
-    sender.send(_PLACES)
+    sender.send(places)
     studies = storage.directory / "studies"
-    peers.wait_until(lambda: len([*studies.glob("*/readings/*.begun")]) == _PLACES, what="the reader holds two films")
+    peers.wait_until(lambda: len([*studies.glob("*/readings/*.begun")]) == places, what="the reader holds films")
     lacking = behind - waiting_studies.waiting(storage.directory)  # the node began some in the round before
     if lacking > 0:
         waiting_studies.queue(storage, lacking)
-    before = core_seconds(node.pid)
+    before = core_seconds_below(os.getpid())
     sender.send(count)
     there = behind + count
     peers.wait_until(lambda: waiting_studies.waiting(storage.directory) >= there, what="all films wait in the queue")
     hold.unlink()
-    archive.wait_for_kept(kept + 2 * (count + _PLACES), limit_seconds=60.0 + 20.0 * count)
-    return (core_seconds(node.pid) - before) / count
+    archive.wait_for_kept(kept + 2 * (count + places), limit_seconds=60.0 + 20.0 * count)
+    return (core_seconds_below(os.getpid()) - before) / count
 
 
 def turnaround(sender: Sender, archive: peers.ReceivingArchive) -> float:
@@ -232,7 +239,7 @@ def turnaround(sender: Sender, archive: peers.ReceivingArchive) -> float:
 def flood(sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive) -> Flood:
     """Send films over one association, and wait for their answers."""
     kept, finished = len(archive.kept), len(node.logged("study.finished"))
-    node_before, peers_before, began = core_seconds(node.pid), time.process_time(), time.monotonic()
+    node_before, peers_before, began = core_seconds_below(os.getpid()), time.process_time(), time.monotonic()
     sender.send(count)
     taken = time.monotonic() - began
     archive.wait_for_kept(kept + 2 * count, limit_seconds=60.0 + 20.0 * count)
@@ -241,16 +248,16 @@ def flood(sender: Sender, count: int, node: Service, archive: peers.ReceivingArc
     return Flood(
         taken=count / taken,
         answered=count / answered,
-        node_cost=(core_seconds(node.pid) - node_before) / count,
+        node_cost=(core_seconds_below(os.getpid()) - node_before) / count,
         peers_cost=(time.process_time() - peers_before) / count,
     )
 
 
-def idle_share(node: Service) -> float:
+def idle_share() -> float:
     """The share of a core that a node takes while no film comes."""
-    before = core_seconds(node.pid)
+    before = core_seconds_below(os.getpid())
     time.sleep(_IDLE_SECONDS)
-    return (core_seconds(node.pid) - before) / _IDLE_SECONDS
+    return (core_seconds_below(os.getpid()) - before) / _IDLE_SECONDS
 
 
 def drain(sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive) -> float:

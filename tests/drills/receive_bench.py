@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
@@ -162,6 +162,24 @@ def core_seconds(process: int) -> float:
     """Return the processor time of a process and of its children that have ended."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def core_seconds_below(process: int) -> float:
+    """Return the processor time of the processes below one: of its children, and of theirs."""
+    parents = dict[int, list[int]]()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has ended
+                parent = int((entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    total, waiting = 0.0, [process]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        waiting += children
+        for child in children:
+            with suppress(OSError):
+                total += core_seconds(child)
+    return total
 
 
 def write_films(folder: Path, size: tuple[int, int], *, count: int) -> Path:

@@ -15,6 +15,7 @@ The parts, in their order:
     receive    films and small objects, beside dcmtk
     writing    report and presentation state of a film
     node       a node whose network takes no time: what a film costs, films a second
+    cores      the same node on two processors beside one
     asking     questions to a node with the shipped model, while it reads films
     shipped    films a second of a node with the shipped model
 
@@ -53,7 +54,7 @@ from tests.paths import REPOSITORY
 Part = Callable[[], Found]
 SHIPPED = REPOSITORY / "models" / "weights" / "phantom"
 OF_NETWORK = ("machine", "generator", "report", "question", "graphs")
-PARTS = ("opening", *OF_NETWORK, "receive", "writing", "node", "asking", "shipped")
+PARTS = ("opening", *OF_NETWORK, "receive", "writing", "node", "cores", "asking", "shipped")
 QUICK: Mapping[str, object] = {
     "only": ["machine", "report", "question", "receive", "writing", "node"],
     "films": [1],
@@ -157,6 +158,7 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
         "node": without_networks(
             lambda place: around.node(place, sent=options.sent, waiting=options.waiting, say=say), "node"
         ),
+        "cores": without_networks(lambda _place: around.cores(sent=options.sent), "cores"),
         "asking": without_networks(around.asking, "asking"),
         "shipped": without_networks(lambda place: around.shipped(place, sent=options.sent, say=say), "shipped"),
     }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -90,6 +94,20 @@ def node(folder: Path, *, sent: int, waiting: int, say: ProgressReport) -> Found
             "node_cost_with_studies_waiting_ratio": _number(behind["ratio"]),
         },
     )
+
+
+def cores(*, sent: int) -> Found:
+    """Send films to a node on one processor, and on two; sender and archive share them. Two need two processors."""
+    own = sorted(os.sched_getaffinity(0))[:2]
+    answered = []
+    for processors in (own[:1], own):
+        command = ["taskset", "-c", ",".join(map(str, processors)), sys.executable, "-m", "tests.drills.node_bench"]
+        options = ["--films", str(sent), "--rounds", "3", "--alone", "1"]
+        done = subprocess.run([*command, *options], check=True, capture_output=True, text=True, timeout=900)
+        answered.append(json.loads(done.stdout.splitlines()[-1]))
+    ratio = _number(answered[1]["answered_per_second"]) / _number(answered[0]["answered_per_second"])
+    figures = dict(zip(("one processor", "two processors"), answered, strict=True)) | {"ratio": ratio}
+    return Found(figures=figures, held={"node_two_cores_ratio": ratio})
 
 
 def asking(folder: Path) -> Found:

@@ -86,6 +86,7 @@ LIMITS: Final = (
     _least("node", "node_share_of_cores", 0.7),
     Limit(part="node", name="node_turnaround_cost_ratio", bound=node_bench.MOST_TURNAROUND),
     Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=node_bench.MOST_DEARER),
+    _least("cores", "node_two_cores_ratio", 1.7),
     Limit(part="asking", name="asking_longest_ratio", bound=ask_bench.MOST_RATIO),
     _least("asking", "asking_films_read_a_question", 0.5),
     Limit(part="shipped", name="shipped_cost_pydicom_ratio", bound=6.0),

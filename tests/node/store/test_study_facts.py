@@ -66,6 +66,7 @@ def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
         renamed={},
         content_of=bench.spool.output,
         zone=ZoneInfo("UTC"),
+        write=pipeline.write_batch,
     )
 
     assert [output.kind for output, _ in made] == ["sr", "oru"]

@@ -1,0 +1,85 @@
+"""Processes that write objects for this one, so that Python's lock does not keep it to one processor.
+
+They get values and return bytes (`batches`), and hold no state: whatever one of them cannot do, because it ended or
+raised an error, this process does itself. They are forked from the server of the decoder processes, and end with this
+process, however it ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import util
+from typing import Final
+
+from node import log
+from node.outputs import batches
+from node.outputs.batches import Batch, WrittenObject
+from node.read import decoder_processes
+
+_MOST: Final = 4
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+
+
+def count_of(setting: int | None) -> int:
+    """Return how many processes write, by `report.writers`: unset, as many as processors, but none on one."""
+    if setting is not None:
+        return setting
+    processors = len(os.sched_getaffinity(0))
+    return min(processors, _MOST) if processors > 1 else 0
+
+
+class WriterProcesses:
+    """So many processes, which write at the same time; thread-safe. Each is started when it is first needed."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._changing = count, threading.Lock()
+        self._pool = self._new()
+
+    def write(self, batch: Batch) -> tuple[WrittenObject, ...]:
+        """Write a batch as `batches.write` does."""
+        pool = self._pool
+        try:
+            return pool.submit(batches.write, batch).result()
+        except BrokenProcessPool:
+            self._replace(pool)
+        except Exception as error:  # the boundary to a process: what it raised is raised again here, with its place
+            log.get().warning("writer.failed", reason=type(error).__name__)
+        return batches.write(batch)
+
+    def close(self) -> None:
+        """End the processes once they have written what they have begun."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _new(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._count, mp_context=_CONTEXT, initializer=_begin)
+
+    def _replace(self, broken: ProcessPoolExecutor) -> None:
+        """Take a new pool in place of one of whose processes one has ended; several threads may find that."""
+        with self._changing:
+            if self._pool is broken:
+                log.get().warning("writer.failed", reason="ended")
+                self._pool = self._new()
+
+
+def _begin() -> None:
+    """Leave signals to the process that asks, as a decoder does, and end with it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):  # libraries may say what they doubt in a patient's data
+        os.dup2(nowhere, output)
+    # A process of multiprocessing runs no atexit handler, and would wait for its decoders, which leave signals alone.
+    util.Finalize(None, decoder_processes.of_this_process().close, exitpriority=0)
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(0)

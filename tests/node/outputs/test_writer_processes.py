@@ -1,0 +1,156 @@
+"""Writer processes write what this one would write, and whatever happens to them, it is written."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from node.domain import Box
+from node.outputs import batches, writer_processes
+from node.outputs.batches import Batch, WrittenObject
+from node.outputs.writer_processes import WriterProcesses
+from node.read.thumbnail import of_picture
+from tests.support import films, samples
+from tests.support.forked import Forked
+from tests.support.peers import wait_until
+from tests.support.samples import BERLIN, film_uid
+
+GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
+
+
+def batch_of(*kinds: str, box: Box | None = None) -> Batch:
+    """A batch on one film; box: instead of that of its finding."""
+    found = samples.finding()
+    if box is not None:
+        found = replace(found, boxes=(replace(found.boxes[0], box=box),))
+    return Batch(
+        report=samples.report(samples.film(findings=(found,))),
+        kinds=kinds,
+        headers=samples.sources(samples.cr(1)),
+        files={},
+        thumbnails={film_uid(1): of_picture(GRAY)},
+        zone=BERLIN,
+        known=(),
+        wanted=None,
+    )
+
+
+def said(written: Sequence[WrittenObject]) -> list[tuple[object, bytes, bool]]:
+    return [(made.output, made.content, made.is_copy) for made in written]
+
+
+def pids() -> set[int]:
+    return {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+
+
+@pytest.fixture
+def processes() -> Iterator[WriterProcesses]:
+    processes = WriterProcesses(1)
+    yield processes
+    processes.close()
+
+
+def test_writers_write_the_same_objects_as_this_process(processes: WriterProcesses) -> None:
+    batch = batch_of("sr", "gsps", "text")
+
+    written = processes.write(batch)
+
+    assert [made.output.kind for made in written] == ["sr", "gsps", "text"]
+    assert said(written) == said(batches.write(batch))
+
+
+def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProcesses, tmp_path: Path) -> None:
+    dataset = films.rg1()
+    uid, path = str(dataset.SOPInstanceUID), tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(dataset))
+    size = {"columns": dataset.Columns, "rows": dataset.Rows}
+    read = replace(samples.film(), source=uid, analyzed=Box(left=0, top=0, right=900, bottom=900), **size)
+    batch = replace(
+        batch_of("sc"),
+        report=replace(samples.report(read), study_uid=str(dataset.StudyInstanceUID)),
+        headers=samples.sources(dataset),
+        files={uid: path},
+        thumbnails={},
+    )
+
+    written = processes.write(batch)
+
+    assert [made.output.kind for made in written] == ["sc", "sc"]
+    assert said(written) == said(batches.write(batch))
+
+
+def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses) -> None:
+    before, batch = pids(), batch_of("sr")
+    expected = said(batches.write(batch))
+    assert said(processes.write(batch)) == expected
+
+    for _ in range(2):
+        [writer] = pids() - before
+        os.kill(writer, signal.SIGKILL)
+        assert said(processes.write(batch)) == expected
+        assert said(processes.write(batch)) == expected
+        assert pids() - before != {writer}
+
+
+def test_an_error_of_a_writer_is_raised_here(processes: WriterProcesses) -> None:
+    outside = Box(left=0, top=0, right=samples.COLUMNS + 1, bottom=5)
+
+    with pytest.raises(ValueError, match="leaves the film") as raised:
+        processes.write(batch_of("gsps", box=outside))
+
+    assert any(entry.frame.code.name == "check" for entry in raised.traceback)
+
+
+def test_no_signal_of_the_service_ends_a_writer(processes: WriterProcesses) -> None:
+    before, batch = pids(), batch_of("sr")
+    processes.write(batch)
+    [writer] = pids() - before
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(writer, number)
+    processes.write(batch)
+
+    assert pids() - before == {writer}
+
+
+def write_and_wait(_arguments: Sequence[str]) -> int:
+    """Write with a writer, say which process that is, and wait for the end."""
+    WriterProcesses(1).write(batch_of("sr"))
+    print(*pids(), flush=True)  # the other process reads it
+    threading.Event().wait()
+    return 0
+
+
+def test_a_writer_ends_with_a_process_that_is_killed() -> None:
+    process = Forked(write_and_wait, [])
+    assert process.stdout is not None
+    with process.stdout as written:
+        [writer] = map(int, written.readline().split())
+    assert Path(f"/proc/{writer}").exists()
+
+    process.kill()
+
+    wait_until(lambda: not Path(f"/proc/{writer}").exists(), what="the writer ends")
+
+
+@pytest.mark.parametrize(("setting", "count"), [(0, 0), (1, 1), (7, 7)])
+def test_the_settings_say_how_many_processes_write(setting: int, count: int) -> None:
+    assert writer_processes.count_of(setting) == count
+
+
+def test_without_a_setting_the_processors_say_how_many_write() -> None:
+    processors = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(processors)})
+        assert writer_processes.count_of(None) == 0
+    finally:
+        os.sched_setaffinity(0, processors)
+    assert writer_processes.count_of(None) == (0 if len(processors) == 1 else min(len(processors), 4))
