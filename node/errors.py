@@ -95,11 +95,11 @@ class DestinationDown(RetryLater):
     """The destination accepts nothing now: all its deliveries wait."""
 
 
-class GpuLost(NodeError):
-    """The GPU computes nothing any more in this process: it must end, and no film is at fault."""
+class ModelLost(NodeError):
+    """The model reads nothing more in this process, as of a lost GPU: the process must end, and no film is at fault."""
 
 
-class ModelRefused(GpuLost):
+class ModelRefused(ModelLost):
     """The files that are open are not those of the model's manifest: the process must end, and no film is at fault."""
 
 

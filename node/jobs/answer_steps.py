@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from node import log
 from node.deliver.results import Queued
 from node.domain import Delivery, DeliveryState, OutputObject
-from node.errors import GpuLost, InputError, is_of_disk, reason_of
+from node.errors import InputError, ModelLost, is_of_disk, reason_of
 from node.jobs.answers import objects_of, stored_question, updates_of
 from node.jobs.round_steps import delivery_of
 from node.metrics import Metrics
@@ -44,7 +44,7 @@ class AnswerSteps:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a boundary: an unforeseen error in one answer must not stop other work
-            if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
+            if is_of_disk(error) or is_away(error) or isinstance(error, ModelLost):
                 raise
             reason, failure = reason_of(error)
             self.metrics.failures.labels("answer", failure).inc()

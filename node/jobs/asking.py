@@ -18,7 +18,7 @@ from models.contract import Question
 from node import log
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
-from node.errors import AskerGone, GpuLost, InputError, RetryLater, Undecodable
+from node.errors import AskerGone, InputError, ModelLost, RetryLater, Undecodable
 from node.metrics import Metrics
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
@@ -75,7 +75,7 @@ class QuestionAnswerer:
         origins: of each question, if an object of a workstation asked them
         is_gone: whether who asked waits no more; then the questions leave the queue of the network and are not stored
         Raises InputError for a film that is not read, rejected, damaged or removed, for a box that does not fit and for
-        words that are not asked, RetryLater if too many wait, AskerGone, and GpuLost.
+        words that are not asked, RetryLater if too many wait, AskerGone, and ModelLost.
         """
         require_valid(self._spool, film)
         began, model = time.monotonic(), self._model
@@ -116,7 +116,7 @@ class QuestionAnswerer:
         except AskerGone:
             log.get().info("question.dropped", study=film.study_uid)
             raise
-        except GpuLost:
+        except ModelLost:
             self._is_broken = True
             raise
         finally:

@@ -19,7 +19,7 @@ from node.dicom import header_reading, question_object
 from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
 from node.domain import Box
-from node.errors import GpuLost, InputError, RetryLater, is_of_disk, reason_of
+from node.errors import InputError, ModelLost, RetryLater, is_of_disk, reason_of
 from node.jobs import answers
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
@@ -100,7 +100,7 @@ class ObjectSteps:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a boundary: an unforeseen error in one object must not stop other work
-            if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
+            if is_of_disk(error) or is_away(error) or isinstance(error, ModelLost):
                 raise
             reason, failure = reason_of(error)
             self.metrics.failures.labels("question", failure).inc()

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from node import log, trace
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
-from node.errors import GpuLost, is_of_disk, reason_of
+from node.errors import ModelLost, is_of_disk, reason_of
 from node.jobs import answers, gathering, held_updates
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
@@ -342,7 +342,7 @@ class Steps:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a boundary: an unforeseen error in one study must not stop the others
-            if is_of_disk(error) or is_away(error) or isinstance(error, GpuLost):
+            if is_of_disk(error) or is_away(error) or isinstance(error, ModelLost):
                 raise
             reason, failure = reason_of(error)
             self._park(stage, study_uid, reason=reason, failure=failure)

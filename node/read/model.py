@@ -35,7 +35,7 @@ from models.contract import (
 )
 from node.config import CHEX
 from node.domain import ModelIdentity, Note
-from node.errors import GpuLost, InputError, ModelRefused, ReaderFailed
+from node.errors import InputError, ModelLost, ModelRefused, ReaderFailed
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptSet
 from node.read import findings
@@ -112,7 +112,7 @@ class RadiographReader(Protocol):
     def confirm(self) -> None:
         """Wait until the hashes of the model's files are compared; `read` and `ask` return nothing before.
 
-        Raises ModelRefused if they are not those of the manifest, and GpuLost if what an earlier opening kept is
+        Raises ModelRefused if they are not those of the manifest, and ModelLost if what an earlier opening kept is
         damaged.
         """
 
@@ -128,7 +128,7 @@ class RadiographReader(Protocol):
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         """Read one film.
 
-        Raises GpuLost if the GPU computes nothing any more, and ReaderFailed if another network than ChEX fails.
+        Raises ModelLost if the GPU computes nothing any more, and ReaderFailed if another network than ChEX fails.
         """
 
     def see(self, image: Radiograph) -> SeenFilm:
@@ -455,7 +455,7 @@ def _raising_node_errors() -> Iterator[None]:
     try:
         yield
     except errors.DeviceLost as error:
-        raise GpuLost(str(error)) from error
+        raise ModelLost(str(error)) from error
     except errors.NotConfirmed as error:
         raise ModelRefused(str(error)) from error
     except errors.ReaderFault as error:

@@ -112,7 +112,7 @@ class _Opened:
             self.answerer.use(model)
 
     def require_confirmed(self) -> None:
-        """Raise ModelRefused, or GpuLost, if the hashes of the model's files turned out to be others."""
+        """Raise ModelRefused, or ModelLost, if the hashes of the model's files turned out to be others."""
         if self.confirming is not None and self.confirming.done():
             self.confirming.result()
 

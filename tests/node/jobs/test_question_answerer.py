@@ -20,7 +20,7 @@ from models.contract import Question
 from models.engines.scheduler import Scheduler
 from models.errors import Abandoned
 from node.config import Settings, StorageSettings
-from node.errors import GpuLost, InputError
+from node.errors import InputError, ModelLost
 from node.jobs.asking import QuestionAnswerer, questions_of
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
@@ -104,7 +104,7 @@ class Lost(ScriptedReader):
     """A reader whose GPU is lost."""
 
     def see(self, image: Radiograph) -> SeenFilm:
-        raise GpuLost("the GPU is lost")
+        raise ModelLost("the GPU is lost")
 
 
 def kept(folder: Path) -> tuple[Spool, Instance]:
@@ -200,7 +200,7 @@ def test_a_lost_gpu_ends_the_process(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
     answerer = answerer_of(spool, Lost())
 
-    with pytest.raises(GpuLost):
+    with pytest.raises(ModelLost):
         answerer.ask(film, [EDEMA], by="", source="api")
 
     assert answerer.is_broken

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from node.errors import GpuLost
+from node.errors import ModelLost
 from node.jobs.running_steps import RunningSteps
 from tests.support.peers import wait_until
 
@@ -31,7 +31,7 @@ def test_a_workflow_without_its_database_breaks_the_gate() -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (GpuLost("NVIDIA L4 stopped computing"), "NVIDIA L4 stopped computing"),
+        (ModelLost("NVIDIA L4 stopped computing"), "NVIDIA L4 stopped computing"),
         (KeyError("Doe"), "KeyError at test_"),
     ],
 )

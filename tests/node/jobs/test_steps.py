@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from node.codec import decode, encode
-from node.errors import GpuLost
+from node.errors import ModelLost
 from node.jobs.round_steps import Steps, WrittenRound
 from node.metrics import Metrics
 from node.orders.store import OrderStore
@@ -207,13 +207,13 @@ def test_a_lost_gpu_ends_the_process_and_blames_no_film(bench: Bench) -> None:
         """Its GPU met a permanent error."""
 
         def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-            raise GpuLost("NVIDIA L4 stopped computing")
+            raise ModelLost("NVIDIA L4 stopped computing")
 
     (instance,) = bench.spool.study(STUDY).instances
     steps = bench.steps(WithoutGpu())
 
     for _ in range(MOST_INTERRUPTIONS + 1):
-        with pytest.raises(GpuLost):
+        with pytest.raises(ModelLost):
             steps.read(STUDY, instance.path.name)
 
     assert bench.ledger.parked() == []
