@@ -37,7 +37,7 @@ from tests.support.service import Service, settings_for
 
 STEPS = ("receive", "decode", "read", "write", "finish", "deliver")
 QUIET_SECONDS = 0.5
-MOST_TURNAROUND = 4.0
+MOST_TURNAROUND = 6.0
 """Seconds until the last result of a film that comes alone, for each core second that a film costs."""
 MOST_DEARER = 1.1
 ALONE = 20

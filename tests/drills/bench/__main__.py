@@ -45,6 +45,7 @@ from pathlib import Path
 from models import progress
 from models.network.products import int8_fault
 from models.progress import ProgressReport
+from tests.drills import node_bench
 from tests.drills.bench import alone, around, graphs, machine, questions, reports
 from tests.drills.bench.networks import Networks, make_model
 from tests.drills.bench.results import Found, Results
@@ -60,12 +61,15 @@ QUICK: Mapping[str, object] = {
     "films": [1],
     "rounds": 2,
     "engine": "torch",
-    "sent": 12,
+    "received": 4,
+    "sent": 10,
+    "alone": 8,
     "waiting": 1000,
 }
 """The options of a quick run; those that are given count."""
 TOKENS = 24
 LIMIT_SECONDS = 240.0
+_MOST_NODE_ROUNDS = 3
 QUIET_LOAD = 0.5
 """Above it something else ran on the machine before: then a kept limit proves little."""
 
@@ -124,6 +128,7 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
     opened: list[Networks] = []
     model: list[Path] = [options.model] if options.model else []
     times = {"rounds": options.rounds, "limit_seconds": options.limit_seconds}
+    rounds = min(_MOST_NODE_ROUNDS, options.rounds)
 
     def published() -> Path:
         if not model:
@@ -153,10 +158,15 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
         "report": lambda: reports.report(networks(), films=options.films, **times),
         "question": lambda: questions.measure(networks(), **times),
         "graphs": lambda: graphs.measure(networks(), **times),
-        "receive": without_networks(lambda place: around.receive(place, rounds=min(3, options.rounds)), "receive"),
+        "receive": without_networks(
+            lambda place: around.receive(place, count=options.received, rounds=rounds), "receive"
+        ),
         "writing": without_networks(around.writing, "writing"),
         "node": without_networks(
-            lambda place: around.node(place, sent=options.sent, waiting=options.waiting, say=say), "node"
+            lambda place: around.node(
+                place, sent=options.sent, alone=options.alone, waiting=options.waiting, rounds=rounds, say=say
+            ),
+            "node",
         ),
         "cores": without_networks(lambda _place: around.cores(sent=options.sent), "cores"),
         "asking": without_networks(around.asking, "asking"),
@@ -182,6 +192,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", type=Path, help="a model directory, instead of random weights")
     parser.add_argument("--shipped", type=Path, default=SHIPPED, help=argparse.SUPPRESS)
+    parser.add_argument("--received", type=int, default=8, help="films that each of four senders sends in a round")
+    parser.add_argument("--alone", type=int, default=node_bench.ALONE, help="films that a node gets one by one")
     parser.add_argument("--sent", type=int, default=30, help="films that a node gets at once")
     parser.add_argument("--waiting", type=int, default=10_000, help="studies that wait behind the films of part node")
     return parser

@@ -30,9 +30,9 @@ WRITES: Final = 21
 _ASKED_FILMS: Final = 60
 
 
-def receive(folder: Path, *, rounds: int) -> Found:
-    """Receive films and smaller objects, beside dcmtk and Orthanc."""
-    figures = receive_bench.measure(folder, count=8, rounds=rounds)
+def receive(folder: Path, *, count: int, rounds: int) -> Found:
+    """Receive films and smaller objects, beside dcmtk and Orthanc; count: films that each sender sends in a round."""
+    figures = receive_bench.measure(folder, count=count, rounds=rounds)
     ratios = cast("Mapping[str, float]", figures["ratios"])
     return Found(figures=figures, held={f"receive_{name}_ratio": ratio for name, ratio in ratios.items()})
 
@@ -80,10 +80,10 @@ def _with_boxes(film: Film, count: int) -> Film:
     return replace(film, findings=tuple(kept))
 
 
-def node(folder: Path, *, sent: int, waiting: int, say: ProgressReport) -> Found:
+def node(folder: Path, *, sent: int, alone: int, waiting: int, rounds: int, say: ProgressReport) -> Found:
     """Send films to a node whose network takes no time, while no other study waits and while many do."""
-    figures = node_bench.measure(folder, sent, rounds=3, scripted=True, say=say)
-    behind = node_bench.measure_waiting(folder / "waiting", sent, waiting=waiting, rounds=3, say=say)
+    figures = node_bench.measure(folder, sent, alone=alone, rounds=rounds, scripted=True, say=say)
+    behind = node_bench.measure_waiting(folder / "waiting", sent, waiting=waiting, rounds=rounds, say=say)
     reference = pydicom_seconds()
     return Found(
         figures=figures | {"pydicom_core_seconds": round(reference, 4), "with_studies_waiting": behind},

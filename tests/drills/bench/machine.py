@@ -6,7 +6,7 @@ Products are rows times a weight [4096, 1024], in 10^9 operations a second; Pyth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from statistics import median
@@ -67,8 +67,8 @@ class Machine:
 
 def measure(machine: Machine) -> Found:
     """Measure every way for every number of rows, and Python."""
-    rates: Mapping[str, object] = machine.rates(rounds=15)
-    return Found(figures=rates | {"python": {"pydicom_core_seconds": round(pydicom_seconds(), 4)}})
+    python = {"pydicom_core_seconds": round(pydicom_seconds(), 4)}
+    return Found(figures={**machine.rates(rounds=15), "python": python})
 
 
 def pydicom_seconds() -> float:

@@ -56,14 +56,13 @@ def measure(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
             waits = list(_waits(network, count=WAITS * rounds))
             company = _answers(networks, network, rounds=rounds)
         held |= {
-            f"question_{precision}_plain_ratio_alone": max(alone) / max(plain),
-            f"question_{precision}_plain_ratio_beside_films": max(company) / max(plain),
+            f"question_{precision}_beside_films_ratio": max(company) / max(alone),
             f"question_{precision}_wait_ratio": max(waits) / max(alone),
         }
         if precision == "float32":
             held["question_float32_product_limits"] = max(alone) / limit
         figures[precision] = {
-            "alone": spread(alone, "seconds"),
+            "alone": spread(alone, "seconds") | {"longest_plain_ratio": round(max(alone) / max(plain), 2)},
             "beside_films": spread(company, "seconds"),
             "wait": spread(waits, "seconds"),
         }
