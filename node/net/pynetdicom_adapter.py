@@ -144,7 +144,8 @@ class MessageProvider(DIMSEServiceProvider):
         """Return the next message for pynetdicom; a C-STORE request is handled here, whatever class it names.
 
         pynetdicom aborts on each private or retired class, and takes a C-STORE that names Verification for an echo. It
-        asks 1,000 times a second, with every association; while a message arrives, this waits for it a moment.
+        asks 1,000 times a second, with every association; while a message arrives, this waits for it a moment,
+        whatever `block` says, which no acceptor sets.
         """
         try:
             waiting = self.msg_queue.get(timeout=0.0 if self.message is None else _WAIT_SECONDS)

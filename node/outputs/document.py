@@ -212,8 +212,8 @@ def _settle_items(dataset: Dataset) -> None:
     """
     for element in dataset:
         for item in element.value if element.VR == VR.SQ else ():
+            _settle_items(item)  # first: it decodes what was copied from a film by the character set of there
             item.set_original_encoding(False, True, default_encoding)
-            _settle_items(item)
 
 
 def save_bytes(dataset: Dataset) -> bytes:

@@ -13,7 +13,9 @@ import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import util
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from node import log
@@ -34,36 +36,42 @@ def count_of(setting: int | None) -> int:
 
 
 class WriterProcesses:
-    """So many processes, which write at the same time; thread-safe. Each is started when it is first needed."""
+    """So many processes, which write at the same time; thread-safe. Each is started when it is first needed.
+
+    Each has a pool of its own: where several shared one, a process that is killed while it waits for work leaves the
+    others waiting for its lock.
+    """
 
     def __init__(self, count: int) -> None:
-        self._count, self._changing = count, threading.Lock()
-        self._pool = self._new()
+        self._idle = SimpleQueue[ProcessPoolExecutor]()
+        for _ in range(count):
+            self._idle.put(_new())
 
     def write(self, batch: Batch) -> tuple[WrittenObject, ...]:
-        """Write a batch as `batches.write` does."""
-        pool = self._pool
+        """Write a batch as `batches.write` does, once a process is idle."""
+        writer = self._idle.get()
         try:
-            return pool.submit(batches.write, batch).result()
+            return writer.submit(batches.write, batch).result()
         except BrokenProcessPool:
-            self._replace(pool)
+            log.get().warning("writer.failed", reason="ended")
+            writer.shutdown(wait=False)
+            writer = _new()
         except Exception as error:  # the boundary to a process: what it raised is raised again here, with its place
             log.get().warning("writer.failed", reason=type(error).__name__)
+        finally:
+            self._idle.put(writer)
         return batches.write(batch)
 
     def close(self) -> None:
-        """End the processes once they have written what they have begun."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the idle processes; one that still writes ends with this process."""
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait().shutdown()
 
-    def _new(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._count, mp_context=_CONTEXT, initializer=_begin)
 
-    def _replace(self, broken: ProcessPoolExecutor) -> None:
-        """Take a new pool in place of one of whose processes one has ended; several threads may find that."""
-        with self._changing:
-            if self._pool is broken:
-                log.get().warning("writer.failed", reason="ended")
-                self._pool = self._new()
+def _new() -> ProcessPoolExecutor:
+    decoder_processes.of_this_process().start()  # should the server have ended
+    return ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_begin)
 
 
 def _begin() -> None:

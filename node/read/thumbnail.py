@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +12,9 @@ import numpy.typing as npt
 from node.read.grayscale import Stretch
 
 _FINEST: Final = 256
-"""At least so many pixels lie along the shorter side, if the film has as many."""
+"""At least so many pixels lie along the shorter side, if the film has as many and is no long strip."""
+
+_MOST_PIXELS: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,7 +32,7 @@ class Thumbnail:
 
 def step_of(shape: tuple[int, ...]) -> int:
     """Return which pixels of a film with so many rows and columns its thumbnail has."""
-    return max(1, min(shape) // _FINEST)
+    return max(1, min(shape) // _FINEST, math.isqrt(math.prod(shape) // _MOST_PIXELS))
 
 
 def of_picture(picture: npt.NDArray[np.uint8]) -> Thumbnail:

@@ -13,7 +13,7 @@ from typing import Final
 from node.read.thumbnail import Thumbnail
 
 _MOST: Final = 256
-"""One has some 100,000 pixels."""
+"""One has some 100,000 pixels, that of a long strip at most two million."""
 
 
 class Thumbnails:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydicom import dcmread
+from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
+from node.dicom.header_reading import read_header
 from node.domain import OutputObject, Report
 from node.outputs import document
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from tests.support import samples, validators
 from tests.support.documents import reference
-from tests.support.samples import BERLIN, absent, bare, cr, film, finding, report, sources, unread
+from tests.support.samples import BERLIN, absent, bare, cr, film, film_uid, finding, report, sources, unread
 
 ONE = report(film(findings=(finding(), absent())))
 
@@ -166,3 +169,21 @@ def test_an_object_that_is_read_and_saved_again_has_its_bytes() -> None:
     assert any(element.VR == "SQ" for element in read.iterall())  # has every element read, and encoded again
 
     assert save_bytes(read) == saved
+
+
+def test_items_that_are_copied_from_a_film_keep_their_text(tmp_path: Path) -> None:
+    """An output of a package may copy a sequence; its elements are decoded only when they are encoded again."""
+    header = cr(1)
+    header.SpecificCharacterSet, header.PatientName = "ISO_IR 144", "Толстой^Лев"
+    step = Dataset()
+    step.ScheduledProcedureStepDescription = "Грудная клетка"
+    header.RequestAttributesSequence = [step]
+    path = tmp_path / "film.dcm"
+    dcmwrite(path, header, implicit_vr=False, little_endian=True)
+    [dataset] = samples.datasets(sr.write, ONE, sources(cr(1)), BERLIN)
+
+    dataset.RequestAttributesSequence = deepcopy(read_header(path).RequestAttributesSequence)
+    document.seal(dataset, ONE, sources=[film_uid(1)], zone=BERLIN)
+
+    [copied] = dcmread(BytesIO(save_bytes(dataset))).RequestAttributesSequence
+    assert copied.ScheduledProcedureStepDescription == "Грудная клетка"

@@ -100,6 +100,25 @@ def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses) -> None:
         assert pids() - before != {writer}
 
 
+def test_a_writer_that_ends_while_it_waits_keeps_no_other_waiting() -> None:
+    processes, before, batch = WriterProcesses(2), pids(), batch_of("sr")
+    expected = said(batches.write(batch))
+    for _ in range(2):
+        assert said(processes.write(batch)) == expected
+    first, second = pids() - before
+
+    os.kill(first, signal.SIGKILL)
+    for _ in range(4):
+        assert said(processes.write(batch)) == expected
+    assert second in pids()
+    closing = threading.Thread(target=processes.close, daemon=True)
+    closing.start()
+    closing.join(timeout=30)
+
+    assert not closing.is_alive()
+    wait_until(lambda: pids() == before, what="all writers end")
+
+
 def test_an_error_of_a_writer_is_raised_here(processes: WriterProcesses) -> None:
     outside = Box(left=0, top=0, right=samples.COLUMNS + 1, bottom=5)
 

@@ -57,6 +57,12 @@ def test_a_reading_makes_the_thumbnail_of_the_film_as_displayed(film: Callable[[
     assert np.array_equal(read.gray, shown.gray)
 
 
+def test_the_thumbnail_of_a_long_strip_is_small() -> None:
+    strip = np.zeros((511, 65_535), np.uint8)
+
+    assert of_picture(strip).gray.size < 2**21
+
+
 def test_a_kept_thumbnail_is_taken_once() -> None:
     kept = Thumbnails()
     kept.keep(Path("a"), SMALL)
