@@ -9,7 +9,8 @@ one of an operation of PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Literal
 
 import onnxruntime
@@ -59,7 +60,8 @@ def grouped_product(packed: Tensor, scales: Tensor, zeros: Tensor, *, inputs: in
     session = _session(_model(packed, scales, zeros, inputs=inputs))
 
     def multiply(rows: Tensor) -> Tensor:
-        outputs: Tensor = torch.from_numpy(session.run(None, {"rows": rows.numpy()})[0])
+        with _library_errors():
+            outputs: Tensor = torch.from_numpy(session.run(None, {"rows": rows.numpy()})[0])
         return outputs
 
     return multiply
@@ -106,9 +108,15 @@ def _session(model: ModelProto) -> onnxruntime.InferenceSession:
     options.enable_cpu_mem_arena = False
     # Its threads sleep between two products: PyTorch needs the cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
+    with _library_errors():
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the library's errors have no public base
-        raise RuntimeError(f"ONNX Runtime does not multiply weights of few bits ({type(error).__name__})") from error
     session._model_bytes = None  # it would keep the weights a second time, for other providers to try
     return session
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the library's errors have no public base
+        raise RuntimeError(f"ONNX Runtime does not multiply weights of few bits ({type(error).__name__})") from error

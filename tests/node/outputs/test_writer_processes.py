@@ -100,7 +100,7 @@ def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses) -> None:
         assert pids() - before != {writer}
 
 
-def test_a_writer_that_ends_while_it_waits_keeps_no_other_waiting() -> None:
+def test_a_writer_that_is_killed_idle_blocks_no_other() -> None:
     processes, before, batch = WriterProcesses(2), pids(), batch_of("sr")
     expected = said(batches.write(batch))
     for _ in range(2):
