@@ -16,7 +16,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
-from node.config import StudySettings
+from node.config import ReportSettings, StudySettings
 from node.domain import Box, Delivery
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.round_steps import Steps
@@ -79,11 +79,11 @@ def test_an_urgent_study_is_read_before_those_that_wait(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), callers=("TESTER", "EMERGENCY"))
     routine, emergency = settings.listener.callers
     callers = (routine, replace(emergency, priority="stat"))
-    settings = replace(settings, listener=replace(settings.listener, callers=callers))
+    settings = replace(settings, listener=replace(settings.listener, callers=callers), report=ReportSettings(writers=0))
     urgent = film("urgent", "urgent")
     with Service(settings) as service:
         with held(tmp_path):
-            for name in ("a", "b"):  # as many as are read at once
+            for name in ("a", "b"):  # as many as are read at once without writers
                 peers.send(film(name, name), port=service.dicom_port)
             service.wait_for("study.ready", count=2)
             for name in ("c", "d", "e"):

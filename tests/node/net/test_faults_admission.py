@@ -153,6 +153,8 @@ def test_a_request_for_too_much_is_refused_at_once(node: Node, sent: bytes) -> N
         caller.sendall(sent)
         answer = pdus.read_pdu(caller)
         node.wait_for_refusal("protocol")
+        # It is counted first.
+        wait_until(lambda: "association.refused" in [line["event"] for line in said], what="the log says so")
 
     assert answer[0] in (pdus.ASSOCIATE_REJECT, pdus.ABORT)
     (line,) = [line for line in said if line["event"] == "association.refused"]
