@@ -74,14 +74,14 @@ LIMITS: Final = (
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
     *(_least("receive", f"receive_{name}_ratio", bound) for name, bound in receive_bench.LIMITS.items()),
     Limit(part="node", name="node_cost_pydicom_ratio", bound=5.0),
-    _least("node", "node_share_of_cores", 0.6),
+    _least("node", "node_share_of_cores", 0.5),
     Limit(part="node", name="node_turnaround_cost_ratio", bound=node_bench.MOST_TURNAROUND),
     Limit(part="node", name="node_cost_with_studies_waiting_ratio", bound=node_bench.MOST_DEARER),
     _least("cores", "node_two_cores_ratio", 1.7),
     Limit(part="asking", name="asking_longest_ratio", bound=ask_bench.MOST_RATIO),
     _least("asking", "asking_films_read_a_question", 0.5),
     Limit(part="shipped", name="shipped_cost_pydicom_ratio", bound=6.0),
-    _least("shipped", "shipped_share_of_cores", 0.6),
+    _least("shipped", "shipped_share_of_cores", 0.5),
 )
 
 
