@@ -52,8 +52,8 @@ def _least(part: str, name: str, bound: float, *, films: int = 0, int8: bool = F
 
 
 LIMITS: Final = (
-    Limit(part="opening", name="opening_float32_plain_ratio", bound=4.0),
-    Limit(part="opening", name="opening_int8_plain_ratio", bound=4.0, int8=True),
+    Limit(part="opening", name="opening_float32_kept_plain_ratio", bound=2.0),
+    Limit(part="opening", name="opening_int8_kept_plain_ratio", bound=2.0, int8=True),
     Limit(part="opening", name="opening_float32_kept_ratio", bound=0.3),
     Limit(part="opening", name="opening_int8_kept_ratio", bound=0.3, int8=True),
     Limit(part="opening", name="peak_gib_float32", bound=5.0),
