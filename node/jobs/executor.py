@@ -99,7 +99,9 @@ class Executor:
             DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
         DBOS.launch()
         self._register_queue(QUIET)
-        self._register_queue(STUDIES, at_once=studies_at_once, polling_seconds=_STUDIES_POLLING_SECONDS)
+        self._register_queue(
+            STUDIES, at_once=studies_at_once, polling_seconds=_STUDIES_POLLING_SECONDS, is_owned=process.reads
+        )
         self._clock = Periodic(shorten_delays, name="clock", pause_seconds=LOOK_SECONDS, at_once=True)
         self.register_destinations(sending.destinations.values())
 
@@ -190,14 +192,18 @@ class Executor:
         return count
 
     def _register_queue(
-        self, name: str, *, at_once: int | None = None, polling_seconds: float = _POLLING_SECONDS
+        self, name: str, *, at_once: int | None = None, polling_seconds: float = _POLLING_SECONDS, is_owned: bool = True
     ) -> None:
-        """Register a queue; `at_once` limits how many of its workflows one process runs at a time."""
+        """Register a queue, whose row in the database all processes share.
+
+        at_once: how many of its workflows one process runs at a time
+        is_owned: whether this process decides what the row says; another one only adds it where it lacks
+        """
         DBOS.register_queue(
             name,
             worker_concurrency=at_once,
             polling_interval_sec=polling_seconds,
-            on_conflict="always_update",
+            on_conflict="always_update" if is_owned else "never_update",
         )
 
     def close(self) -> None:

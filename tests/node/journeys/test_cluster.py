@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pydicom.dataset import Dataset
 
 from node import config
 from node.commands.operate import render, status
-from node.config import Settings, StudySettings
+from node.config import ReportSettings, Settings, StudySettings
 from node.domain import derive_uid
 from node.jobs.executor import Client
 from node.store import database
@@ -81,6 +82,16 @@ def test_three_processes_carry_one_film(postgres: Postgres, tmp_path: Path) -> N
         assert to_review == [1, 1], "each process has the count of the whole node"
         assert not listener.logged("model.opened") and not sender.logged("model.opened")
         assert status(settings)["ready"] is False
+
+
+def test_a_sender_leaves_how_many_studies_workers_read(postgres: Postgres, tmp_path: Path) -> None:
+    settings = settings_on(postgres, tmp_path / "node", archive_port=peers.free_port())
+    settings = replace(settings, report=ReportSettings(writers=3))
+    for role in ("worker", "sender"):
+        with Service(settings, only=role) as service:
+            assert service.stop(limit_seconds=90.0) == 0
+
+    assert postgres.execute("SELECT worker_concurrency FROM dbos.queues WHERE name = 'studies'") == [(5,)]
 
 
 def test_what_waits_in_a_queue_is_seen_by_who_scales_the_workers(postgres: Postgres, tmp_path: Path) -> None:
