@@ -39,7 +39,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WrittenObject:
+class EncodedObject:
     """An object in bytes; empty if it is not wanted. is_copy: as `writers.first_of_series` makes them."""
 
     output: OutputObject
@@ -47,23 +47,23 @@ class WrittenObject:
     is_copy: bool = False
 
 
-def write(batch: Batch) -> tuple[WrittenObject, ...]:
+def write(batch: Batch) -> tuple[EncodedObject, ...]:
     """Write the objects of a batch, in order."""
     return tuple(_written(batch))
 
 
-def _written(batch: Batch) -> Iterator[WrittenObject]:
+def _written(batch: Batch) -> Iterator[EncodedObject]:
     known = list(batch.known)
     sources = from_files(batch.headers, batch.files, batch.thumbnails)
     for written in writers.write_kinds(batch.report, sources, zone=batch.zone, kinds=batch.kinds):
         output = writers.numbered(written, known)
         first = writers.first_of_series(written, known)
         known.append(output)
-        yield WrittenObject(output=output, content=_content(written.dataset, output, batch.wanted))
+        yield EncodedObject(output=output, content=_content(written.dataset, output, batch.wanted))
         if first is not None:
             known.append(copied := writers.output_of(first))
             content = _content(first.dataset, copied, batch.wanted)
-            yield WrittenObject(output=copied, content=content, is_copy=True)
+            yield EncodedObject(output=copied, content=content, is_copy=True)
 
 
 def _content(dataset: Dataset, output: OutputObject, wanted: Collection[OutputObject] | None) -> bytes:

@@ -20,7 +20,7 @@ from typing import Final
 
 from node import log
 from node.outputs import batches
-from node.outputs.batches import Batch, WrittenObject
+from node.outputs.batches import Batch, EncodedObject
 from node.read import decoder_processes
 
 _MOST: Final = 4
@@ -47,7 +47,7 @@ class WriterProcesses:
         for _ in range(count):
             self._idle.put(_new())
 
-    def write(self, batch: Batch) -> tuple[WrittenObject, ...]:
+    def write(self, batch: Batch) -> tuple[EncodedObject, ...]:
         """Write a batch as `batches.write` does, once a process is idle."""
         writer = self._idle.get()
         try:

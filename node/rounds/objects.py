@@ -14,8 +14,8 @@ from pydicom.dataset import Dataset
 
 from node.domain import MESSAGE_KIND, NO_PART, OutputObject
 from node.hl7.order import Order
-from node.outputs import batches, document, oru, patient_update, rejection, writers
-from node.outputs.batches import Batch
+from node.outputs import document, oru, patient_update, rejection, writers
+from node.outputs.batches import Batch, EncodedObject
 from node.outputs.kinds import in_order
 from node.outputs.rejection import ContentOf
 from node.outputs.withdrawal import withdraw
@@ -23,7 +23,7 @@ from node.rounds.study_report import AnsweredPart, Answers, priority_of
 from node.store.study_facts import StudyFacts
 
 WrittenObject: TypeAlias = tuple[OutputObject, bytes]
-Write: TypeAlias = Callable[[Batch], Iterable[batches.WrittenObject]]
+Write: TypeAlias = Callable[[Batch], Iterable[EncodedObject]]
 
 
 def objects_of(

@@ -46,7 +46,7 @@ from node.service.reload import reload
 from node.service.remote import Remote, open_remote, open_spool
 from node.service.shared import Shared
 from node.service.tracing import traced
-from node.service.worker import Working, open_working
+from node.service.worker import Working, open_working, writers_of
 from node.store import database, spool_format
 from node.store.ledger import Ledger
 from node.web.access import Access
@@ -234,8 +234,7 @@ def serve(
     """
     memory.keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
-    writers = writer_processes.count_of(settings.report.writers) if process.reads else 0
-    imported = [writer_processes.__name__] if writers else []
+    imported = [writer_processes.__name__] if writers_of(settings, process) else []
     decoder_processes.of_this_process().start(*imported)  # it imports the decoders meanwhile
     stop = threading.Event()
 

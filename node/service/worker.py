@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from node import log
+from node.config import Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import kinds_of
@@ -24,6 +25,7 @@ from node.jobs.executor import Client, Executor
 from node.jobs.known_patients import note_patients
 from node.jobs.lost import LostWorkflows
 from node.jobs.object_questions import ObjectSteps, take
+from node.jobs.processes import Process
 from node.jobs.round_steps import Steps, delivery_of
 from node.jobs.running_steps import RunningSteps
 from node.jobs.takeover import ExecutorLock, Takeover
@@ -96,7 +98,6 @@ def open_working(
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     watch_certificates(settings.destinations, shared.metrics)
-    writers = writer_processes.count_of(settings.report.writers) if process.reads else 0
     reading = None if model is None else _reading(shared, sending, model, run_object=client.run_object, parts=parts)
     executor = Executor(
         database.open_executor_database(settings.storage),
@@ -105,7 +106,7 @@ def open_working(
         objects=None if answerer is None or model is None else _objects(shared, sending, answerer),
         process=process,
         running=running,
-        studies_at_once=_STUDIES_AT_ONCE + writers,
+        studies_at_once=_STUDIES_AT_ONCE + writers_of(settings, process),
         on_step=on_step,
     )
     parts.callback(executor.close)
@@ -129,6 +130,11 @@ def open_working(
         threads=tuple(threads),
         use_model=reading.use if reading is not None else lambda _model: None,
     )
+
+
+def writers_of(settings: Settings, process: Process) -> int:
+    """Return how many processes write objects for this one."""
+    return writer_processes.count_of(settings.report.writers) if process.reads else 0
 
 
 def _write(writers: int, parts: ExitStack) -> Write:
@@ -217,7 +223,7 @@ def _reading(
         zone=settings.site.zone,
         kinds=(*in_order(wanted), *((MESSAGE_KIND,) if MESSAGE_KIND in wanted else ())),
         has_ratio=settings.report.cardiothoracic_ratio,
-        write_batch=_write(writer_processes.count_of(settings.report.writers), parts),
+        write_batch=_write(writers_of(settings, shared.process), parts),
         timed=metrics.timed,
         on_read=watch.note,
     )

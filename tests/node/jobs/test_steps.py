@@ -18,7 +18,7 @@ from node.jobs.round_steps import Steps, WrittenRound
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs import batches
-from node.outputs.batches import Batch, WrittenObject
+from node.outputs.batches import Batch, EncodedObject
 from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
@@ -133,7 +133,7 @@ def test_what_reading_keeps_in_memory_changes_no_output(bench: Bench) -> None:
     asked = list[Batch]()
 
     def noted(steps: Steps) -> Steps:
-        def write(batch: Batch) -> tuple[WrittenObject, ...]:
+        def write(batch: Batch) -> tuple[EncodedObject, ...]:
             asked.append(batch)
             return batches.write(batch)
 

@@ -15,7 +15,7 @@ import pytest
 
 from node.domain import Box
 from node.outputs import batches, writer_processes
-from node.outputs.batches import Batch, WrittenObject
+from node.outputs.batches import Batch, EncodedObject
 from node.outputs.writer_processes import WriterProcesses
 from node.read.thumbnail import of_picture
 from tests.support import films, samples
@@ -43,7 +43,7 @@ def batch_of(*kinds: str, box: Box | None = None) -> Batch:
     )
 
 
-def said(written: Sequence[WrittenObject]) -> list[tuple[object, bytes, bool]]:
+def said(written: Sequence[EncodedObject]) -> list[tuple[object, bytes, bool]]:
     return [(made.output, made.content, made.is_copy) for made in written]
 
 
