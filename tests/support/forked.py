@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing import connection, forkserver, reduction
+from multiprocessing import connection, reduction
 from multiprocessing.context import ForkServerContext
 from typing import IO, Final
 
@@ -28,6 +28,7 @@ from tests.support.peers import killed_after
 
 _PRELOADED: Final = (
     *decoder_processes.PRELOADED,
+    "tests.support.one_server",
     "tests.support.scripted_node",
     "node.commands.read_files",
     "node.outputs.writers",
@@ -139,7 +140,6 @@ def _run(
     if descriptors is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     multiprocessing.current_process().daemon = False  # a daemon may start no processes, and a node has some
-    _share_server()
     gc.freeze()  # what was imported before is no garbage, and to look through it copies every page of it
     for output, stream in zip(outputs, (sys.stdout, sys.stderr), strict=False):
         os.dup2(output.descriptor, stream.fileno())
@@ -150,15 +150,6 @@ def _run(
         code = int(end.code or 0)
     sys.stdout.flush()
     os._exit(code)
-
-
-def _share_server() -> None:
-    """Let this process fork its decoders from the server that it was forked from: another one would import all again.
-
-    Python 3.11 to 3.13 would start another one, though a forked process knows address and pipe of its server.
-    """
-    server = forkserver._forkserver
-    server.ensure_running = forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
 
 
 def _end_with_parent() -> None:
