@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -39,6 +39,7 @@ def line_height(used: Font) -> int:
     return round(used.getbbox("Ag|")[3] + PADDING)
 
 
+@lru_cache(maxsize=10_000)
 def width_of(text: str, used: Font) -> float:
     """Return the width of a drawn line in pixels, with the edges of its background."""
     return float(used.getlength(drawable(text))) + 2 * PADDING
