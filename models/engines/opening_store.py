@@ -36,7 +36,7 @@ _FORMAT: Final = 2
 _CONTENT: Final = "entry.json"
 _WEIGHTS: Final = "weights"
 _MOST_ENTRIES: Final = 2
-"""Models that are kept, such as the one that is served and the one that is compared with it."""
+"""Entries that are kept, those used last, such as the one that is served and the one that is compared with it."""
 _ALIGNMENT: Final = 64
 _TYPES: Final = {str(kind): kind for kind in (torch.float32, torch.int8, torch.uint8)}
 _UNUSABLE: Final = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError)
@@ -146,6 +146,7 @@ class OpeningStore:
             stamps = {name: _stamp(path) for name, path in self.sources.items()}
             files = {name: _stamp(self.folder / name) for name in content["files"]}
             if content["sources"] == stamps and content["stamps"] == files:
+                (self.folder / _CONTENT).touch()  # the entries that were used last are kept
                 return Entry(folder=self.folder, content=content)
         except _UNUSABLE:
             pass

@@ -23,7 +23,7 @@ FILE: Final = "told-troubles.json"
 _FIRST_WAIT_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 MOST_ATTEMPTS: Final = 15
-"""After them a message is given up: in about seven hours."""
+"""After them a message is given up: in about five and a half hours."""
 MOST_WAITING: Final = 200
 """The most messages that wait; the oldest are given up first."""
 

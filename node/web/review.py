@@ -33,7 +33,7 @@ from node.web.studies import ReceivedFilm, received_films
 MOST_LISTED: Final = 200
 """The most films that a page or an answer lists; the others follow as these are judged."""
 
-_BETWEEN: Final = "The probability is too low for present and too high for absent."
+_BETWEEN: Final = "The probability is too low for present and too high to leave unreported."
 _UNMEASURED: Final = "The threshold was not measured on such films."
 
 api = APIRouter(prefix="/api/v1", tags=["studies"])

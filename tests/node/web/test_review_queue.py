@@ -83,7 +83,11 @@ def queue_of(bench: Bench, *, limit: int = 50) -> ReviewQueue:
 @pytest.mark.parametrize(
     ("state", "contradiction", "reasons"),
     [
-        (FindingState.INDETERMINATE, None, ["The probability is too low for present and too high for absent."]),
+        (
+            FindingState.INDETERMINATE,
+            None,
+            ["The probability is too low for present and too high to leave unreported."],
+        ),
         (FindingState.INDETERMINATE, "film_normal", ["The network also calls the whole film normal."]),
         (FindingState.UNCALIBRATED, None, ["The threshold was not measured on such films."]),
         (
