@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,8 +82,8 @@ class CpuWriter:
     """Generates the sentences of films and people together; scheduler: does this and all other calls of the engine."""
 
     def __init__(self, writer: PackedWriter) -> None:
-        # A new thread computes with all cores until something asks for the number that was set: oneDNN does not.
-        begin = torch.get_num_threads
+        # A new thread computes with all cores until the number is set: oneDNN does not ask for it.
+        begin = partial(torch.set_num_threads, torch.get_num_threads())
         self.scheduler = Scheduler(join=writer.join, step=writer.step, begin=begin)
         self._writer = writer
 

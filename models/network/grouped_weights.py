@@ -3,21 +3,25 @@
 It multiplies whole numbers: the rows are rounded to 8 bits, with a scale for as many inputs, at every call. Other than
 oneDNN's products of 8 bits these do not overflow on a processor with AVX2 alone.
 
-Each product has a session of its own, for ONNX Runtime computes all of a graph at every call. A call takes as long as
-one of an operation of PyTorch.
+Each product, or two with nothing but an activation between them, has a session of its own, for ONNX Runtime computes
+all of a graph at every call. A call takes as long as one of an operation of PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
 import onnxruntime
 import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from models.network.products import Activation
 
 Bits = Literal[4, 8]
 
@@ -26,6 +30,9 @@ _PART: Final = 256
 """Outputs whose weights are rounded at once: the largest matrix has 2 GB."""
 _WHOLE_ROWS: Final = 4
 """The "accuracy level" at which rows are rounded to 8 bits."""
+_OPERATORS: Final = 20
+"""The version of ONNX's operators that has Gelu."""
+_GELU: Final = {"gelu": "none", "gelu_tanh": "tanh"}
 _MOST_THREADS: Final = 4
 """Of a product: each session has threads of its own, and a hundred sessions would have thousands on a large machine."""
 
@@ -52,12 +59,21 @@ def grouped(weight: Tensor, *, bits: Bits) -> tuple[Tensor, Tensor, Tensor]:
     return packed, scales, zeros
 
 
-def grouped_product(packed: Tensor, scales: Tensor, zeros: Tensor, *, inputs: int) -> Callable[[Tensor], Tensor]:
-    """Return the product with a weight that was rounded by `grouped`, whose tensors it copies.
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedLayer:
+    """A linear layer whose weight was rounded; weight: whole numbers, scales and zeros, as `grouped` returns them."""
+
+    weight: tuple[Tensor, ...]
+    bias: Tensor | None
+    inputs: int
+
+
+def grouped_product(*layers: GroupedLayer, activation: Activation = "none") -> Callable[[Tensor], Tensor]:
+    """Return the product with one layer after another; the activation stands between two. Copies their tensors.
 
     Raises RuntimeError where ONNX Runtime cannot multiply so.
     """
-    session = _session(_model(packed, scales, zeros, inputs=inputs))
+    session = _session(_model(layers, activation))
 
     def multiply(rows: Tensor) -> Tensor:
         with _library_errors():
@@ -75,30 +91,44 @@ def _bytes(whole: Tensor, bits: Bits) -> Tensor:
     return pairs[..., ::2] | pairs[..., 1::2] << 4
 
 
-def _model(packed: Tensor, scales: Tensor, zeros: Tensor, *, inputs: int) -> ModelProto:
-    """Return a graph of the one product."""
-    tensors = {"packed": packed, "scales": scales, "zeros": zeros}
-    outputs = len(packed)
-    node: NodeProto = helper.make_node(
+def _model(layers: Sequence[GroupedLayer], activation: Activation) -> ModelProto:
+    """Return a graph of the layers."""
+    nodes, tensors, value = list[NodeProto](), list[TensorProto](), "rows"
+    for number, layer in enumerate(layers):
+        if number and activation != "none":
+            nodes.append(helper.make_node("Gelu", [value], [f"active {number}"], approximate=_GELU[activation]))
+            value = f"active {number}"
+        weight = dict(zip(("packed", "scales", "zeros"), layer.weight, strict=True))
+        known = weight if layer.bias is None else {**weight, "bias": layer.bias.detach()}
+        tensors += [numpy_helper.from_array(tensor.numpy(), f"{name} {number}") for name, tensor in known.items()]
+        bias = "" if layer.bias is None else f"bias {number}"
+        nodes.append(_product([value, *(f"{name} {number}" for name in weight), "", bias], f"product {number}", layer))
+        value = f"product {number}"
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["row", layers[0].inputs])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, ["row", len(layers[-1].weight[0])])],
+        tensors,
+    )
+    imports = [helper.make_opsetid("", _OPERATORS), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def _product(inputs: Sequence[str], output: str, layer: GroupedLayer) -> NodeProto:
+    """Return the product with one layer; inputs: rows, weight, scales, zeros, order of the groups, bias; "" is none."""
+    packed = layer.weight[0]
+    return helper.make_node(
         "MatMulNBits",
-        ["rows", *tensors],
-        ["outputs"],
+        inputs,
+        [output],
         domain="com.microsoft",
-        K=inputs,
-        N=outputs,
+        K=layer.inputs,
+        N=len(packed),
         bits=8 * packed.shape[2] // _GROUP,
         block_size=_GROUP,
         accuracy_level=_WHOLE_ROWS,
     )
-    graph = helper.make_graph(
-        [node],
-        "product",
-        [helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["row", inputs])],
-        [helper.make_tensor_value_info("outputs", TensorProto.FLOAT, ["row", outputs])],
-        [numpy_helper.from_array(tensor.numpy(), name) for name, tensor in tensors.items()],
-    )
-    imports = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
 def _session(model: ModelProto) -> onnxruntime.InferenceSession:

@@ -10,6 +10,7 @@ is computed for each caller. No bit of a sentence depends on the others (`produc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -101,14 +102,16 @@ class PackedWriter:
         spans = _spans(writings)
         if not spans:
             return
-        hidden = self._prefix.expand(_gather(spans, [writing.features for writing in writings]))
+        with self._alone():
+            hidden = self._prefix.expand(_gather(spans, [writing.features for writing in writings]))
         for writing in writings:
             writing.cache = hidden.new_empty((sizes.layers, 2, len(writing.features), *shape))
         yield
         for layer in range(sizes.layers):
-            prefixes = self._prefix.of_layer(hidden, layer)
-            for writing, rows in spans:
-                writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
+            with self._alone():
+                prefixes = self._prefix.of_layer(hidden, layer)
+                for writing, rows in spans:
+                    writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
             yield
 
     @torch.inference_mode()
@@ -121,14 +124,33 @@ class PackedWriter:
         spans = _spans(writings)
         if not spans:
             return
-        places = [self._positions[writing.place].expand(len(writing.current), -1) for writing in writings]
-        hidden = self._embedded(_gather(spans, [writing.current for writing in writings])) + _gather(spans, places)
+        with self._alone():
+            places = [self._positions[writing.place].expand(len(writing.current), -1) for writing in writings]
+            hidden = self._embedded(_gather(spans, [writing.current for writing in writings])) + _gather(spans, places)
         for index, layer in enumerate(self._layers):
-            hidden = layer.forward(hidden, spans, index=index, prefix_length=self._sizes.prefix_length)
+            with self._alone():
+                hidden = layer.forward(hidden, spans, index=index, prefix_length=self._sizes.prefix_length)
             yield
-        chosen = self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
-        for writing, rows in spans:
-            writing.add(chosen[rows])
+        with self._alone():
+            chosen = self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
+            for writing, rows in spans:
+                writing.add(chosen[rows])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let PyTorch compute in this thread alone in form "int4", where ONNX Runtime multiplies with its own threads.
+
+        PyTorch's helpers spin while they wait for work, on the cores that those threads need.
+        """
+        threads = torch.get_num_threads()
+        if self.choice.form != "int4" or threads == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """Look up tokens [row]: [row, width]. Gives back what the system has read of the table now and then."""
@@ -233,8 +255,7 @@ class _Layer:
         self._norm_attention, self._norm_mlp = layer.norm_attention, layer.norm_mlp
         self._packed = products.linear(layer.packed)
         self._out = products.linear(layer.out)
-        self._expand = products.linear(layer.expand, activation="gelu_tanh", bits=4)
-        self._contract = products.linear(layer.contract, bits=4)
+        self._mlp = products.two(layer.expand, layer.contract, activation="gelu_tanh", bits=4)
 
     def forward(self, hidden: Tensor, spans: Sequence[Span], *, index: int, prefix_length: int) -> Tensor:
         """Map hidden states [row, width], and write the keys and values of this layer into the caches."""
@@ -248,7 +269,7 @@ class _Layer:
             query = packed[rows, 0].unsqueeze(2)
             mixed[rows] = functional.scaled_dot_product_attention(query, keys, values).reshape(-1, width)
         hidden = hidden + self._out(mixed)
-        return hidden + self._contract(self._expand(self._norm_mlp(hidden)))
+        return hidden + self._mlp(self._norm_mlp(hidden))
 
 
 def _spans(writings: Sequence[Writing]) -> list[Span]:

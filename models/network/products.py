@@ -64,7 +64,7 @@ class Padding:
 
 
 Shape = tuple[int, int, int]
-"""Outputs and inputs of a weight, and its bits in form "int4"."""
+"""Outputs and inputs of a weight, or of two that are multiplied in one call, and their bits in form "int4"."""
 Kept = tuple[Sequence[Prepared], Mapping[Shape, Padding]]
 """The prepared weights of all products in their order, and the paddings by the shape of the weights."""
 
@@ -125,8 +125,33 @@ class Products:
 
         weight: [outputs, inputs], or parts [..., inputs] that `join` puts together
         """
+        whole, prepared = self._prepared(weight, bits=bits, join=join)
+        multiply = multiplier(prepared, whole, bias, form=self._form, activation=activation)
         inputs = weight.shape[-1]
-        outputs = weight.numel() // inputs
+        return self._steady(multiply, (weight.numel() // inputs, inputs, bits))
+
+    def two(self, first: nn.Linear, second: nn.Linear, *, activation: Activation, bits: Bits) -> Product:
+        """Return the product with a layer, the activation, and the product with another layer.
+
+        In form "int4" ONNX Runtime computes them in one call: one row takes up to a fourth less time.
+        """
+        if self._form != "int4":
+            expand = self.linear(first, activation=activation, bits=bits)
+            contract = self.linear(second, bits=bits)
+            return lambda rows: contract(expand(rows))
+        from models.network.grouped_weights import GroupedLayer, grouped_product  # ONNX Runtime may be missing
+
+        layers = [
+            GroupedLayer(weight=self._prepared(layer.weight, bits=bits)[1], bias=layer.bias, inputs=layer.in_features)
+            for layer in (first, second)
+        ]
+        multiply = grouped_product(*layers, activation=activation)
+        return self._steady(multiply, (second.out_features, first.in_features, bits))
+
+    def _prepared(
+        self, weight: Tensor, *, bits: Bits, join: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Prepared]:
+        """Return a weight whole, and in the form that is multiplied: as it was kept, or made from it."""
         if self._kept is None or self._form == "eager":
             whole = weight if join is None else join(weight)
             prepared = prepare(whole, form=self._form, bits=bits)
@@ -135,10 +160,11 @@ class Products:
         else:
             whole, prepared = weight, next(self._kept)
         self.prepared.append(prepared)
-        multiply = multiplier(prepared, whole, bias, form=self._form, activation=activation)
-        shape = outputs, inputs, bits
+        return whole, prepared
+
+    def _steady(self, multiply: Product, shape: Shape) -> Product:
         if shape not in self.paddings:
-            self.paddings[shape] = padding_of(multiply, inputs)
+            self.paddings[shape] = padding_of(multiply, shape[1])
         return steady(multiply, self.paddings[shape])
 
 
@@ -245,10 +271,10 @@ def multiplier(
     if form == "int8":
         return _int8_product(*prepared, bias=bias, after=after)
     if form == "int4":
-        from models.network.grouped_weights import grouped_product
+        from models.network.grouped_weights import GroupedLayer, grouped_product
 
-        without_bias = grouped_product(*prepared, inputs=weight.shape[-1])
-        return lambda rows: after(_with(bias, without_bias(rows)))
+        with_bias = grouped_product(GroupedLayer(weight=prepared, bias=bias, inputs=weight.shape[-1]))
+        return lambda rows: after(with_bias(rows))
     multiply, (attribute, algorithm), [packed] = torch.ops.mkldnn._linear_pointwise, _POINTWISE[activation], prepared
 
     def multiplied(rows: Tensor) -> Tensor:

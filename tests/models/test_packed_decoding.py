@@ -297,6 +297,28 @@ def test_a_group_spans_its_least_and_its_greatest_weight(inputs: int) -> None:
     assert {int(halves.min()), int(halves.max())} == {0, 15}
 
 
+@pytest.mark.parametrize(("form", "expected"), [("int4", 1), ("prepacked", 2)])
+def test_pytorch_leaves_the_cores_to_onnx_runtime(
+    generator: SentenceGenerator, monkeypatch: pytest.MonkeyPatch, form: Form, expected: int
+) -> None:
+    attend, seen, before = functional.scaled_dot_product_attention, set[int](), torch.get_num_threads()
+
+    def attended(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        seen.add(torch.get_num_threads())
+        return attend(query, keys, values)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attended)
+    try:
+        torch.set_num_threads(2)
+        writer = PackedWriter(generator, max_length=8, choice=Choice(form=form, reason="the test says so"))
+        writer.write(drawn(3, writer.dim))
+        after = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+    assert (seen, after) == ({expected}, 2)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("form", ["int8", "int4"])
 def test_an_engine_says_of_how_few_bits_sentences_are(

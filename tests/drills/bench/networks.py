@@ -104,7 +104,7 @@ class Networks:
 @cache
 def precisions() -> tuple[Precision, ...]:
     """Return the precisions that this machine computes in: older processors have no int8."""
-    return ("float32",) if int8_fault() else ("float32", "int8")
+    return ("float32",) if apart(int8_fault) else ("float32", "int8")
 
 
 def quantized() -> tuple[Precision, ...]:

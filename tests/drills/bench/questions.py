@@ -44,7 +44,7 @@ def measure(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
 
     A sentence alone is generated in float32 and in few bits in turns.
     """
-    plain = _answers(networks, networks.network(PLAIN), rounds=rounds)
+    plain = apart(partial(_answers, networks, networks.network(PLAIN), rounds=rounds))
     limit = _limit_seconds(networks)
     figures = dict[str, object]({PLAIN: {"alone": spread(plain, "seconds")}, "products": {"limit_seconds": limit}})
     held = dict[str, float]()
