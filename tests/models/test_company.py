@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from models import random_weights
 from models.checkpoint.weights import load_generator
@@ -17,7 +18,7 @@ from models.engines.proof import Precision
 from models.engines.turns import for_person
 from models.network.grouped_weights import Bits
 from models.network.packed_decoding import PackedWriter, Writing
-from models.network.products import Choice, Form, Padding, Products, int8_fault, padding_of, product, steady
+from models.network.products import Choice, Form, Padding, Product, Products, int8_fault, padding_of, product, steady
 from models.network.sentence_generator import SentenceGenerator
 from tests.models.test_packed_decoding import drawn
 from tests.models.test_sentence_generator import (
@@ -72,10 +73,33 @@ def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[li
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, bits: Bits, shape: tuple[int, int]) -> None:
     weight, rows = 0.02 * drawn(*shape), drawn(ROWS[-1], shape[1], seed=5)
-    multiply = Products(form_or_skip(form)).product(weight, None, bits=bits)
+
+    assert_alone_and_in_company(Products(form_or_skip(form)).product(weight, None, bits=bits), rows)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("width", "between"), [(32, 96), (1024, 4096)])
+def test_no_bit_of_two_products_depends_on_the_rows_beside_it(form: Form, width: int, between: int) -> None:
+    first, second = layer(between, width), layer(width, between)
+    multiply = Products(form_or_skip(form)).two(first, second, activation="gelu_tanh", bits=4)
+    rows = drawn(ROWS[-1], width, seed=5)
+
+    assert_alone_and_in_company(multiply, rows)
+    exact = second(functional.gelu(first(rows), approximate="tanh"))
+    assert float((multiply(rows) - exact).norm() / exact.norm()) < (0.2 if form == "int4" else 0.05)
+
+
+def layer(outputs: int, inputs: int) -> nn.Linear:
+    made = nn.Linear(inputs, outputs).requires_grad_(False)
+    made.weight.copy_(0.02 * drawn(outputs, inputs))
+    made.bias.copy_(drawn(1, outputs, seed=7)[0])
+    return made
+
+
+def assert_alone_and_in_company(multiply: Product, rows: Tensor) -> None:
+    """Require that each row gives the same bits alone, with others, and at another place."""
     expected = torch.cat([multiply(row.unsqueeze(0)) for row in rows])
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(2))
-
     for count in ROWS:
         assert torch.equal(multiply(rows[:count]), expected[:count]), count
         assert torch.equal(multiply(rows[order[:count]]), expected[order[:count]]), count
