@@ -88,7 +88,7 @@ def test_findings_of_a_film_in_doubt_are_to_be_reviewed(of: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("of", [*DOUBTS, "plain"])
-def test_outputs_call_findings_present_only_on_a_film_beyond_doubt(
+def test_outputs_call_findings_present_only_beyond_doubt(
     of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = DOUBTS[of][0] if of in DOUBTS else PLAIN
