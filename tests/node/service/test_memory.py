@@ -79,7 +79,11 @@ def c_library(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., object
     """Give the program a C library of these functions, and of `madvise`, which release_pages calls."""
     named = ctypes.CDLL
     ours = SimpleNamespace(madvise=lambda *_: 0, **functions)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name, *options: ours if name is None else named(name, *options))
+
+    def opened(name: str | None, mode: int = ctypes.DEFAULT_MODE) -> object:
+        return ours if name is None else named(name, mode)
+
+    monkeypatch.setattr(ctypes, "CDLL", opened)
 
 
 @pytest.mark.parametrize("engine", ["onnx", "torch"])
