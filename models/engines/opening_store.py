@@ -146,7 +146,8 @@ class OpeningStore:
             stamps = {name: _stamp(path) for name, path in self.sources.items()}
             files = {name: _stamp(self.folder / name) for name in content["files"]}
             if content["sources"] == stamps and content["stamps"] == files:
-                (self.folder / _CONTENT).touch()  # the entries that were used last are kept
+                with suppress(OSError):  # of a folder that cannot be written
+                    (self.folder / _CONTENT).touch()  # the entries that were used last are kept
                 return Entry(folder=self.folder, content=content)
         except _UNUSABLE:
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -202,6 +203,19 @@ def test_the_two_entries_that_were_used_last_are_kept(store: Path) -> None:
     keep_nothing(third)
 
     assert {entry.name for entry in store.iterdir()} == {"1", "3"}
+
+
+def test_an_entry_is_used_where_nothing_can_be_written(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = opening_store.OpeningStore(root=store, key="1", sources={})
+    keep_nothing(place)
+
+    def refused(_path: Path) -> None:
+        raise OSError(errno.EROFS, "read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refused)
+
+    assert place.find() is not None
+    assert place.folder.is_dir()
 
 
 def keep_nothing(place: opening_store.OpeningStore) -> None:
