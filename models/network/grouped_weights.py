@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import onnxruntime
 import torch
@@ -20,8 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from models.network.products import Activation
+from models.network.products import GELU, Activation
 
 Bits = Literal[4, 8]
 
@@ -32,7 +31,6 @@ _WHOLE_ROWS: Final = 4
 """The "accuracy level" at which rows are rounded to 8 bits."""
 _OPERATORS: Final = 20
 """The version of ONNX's operators that has Gelu."""
-_GELU: Final = {"gelu": "none", "gelu_tanh": "tanh"}
 _MOST_THREADS: Final = 4
 """Of a product: each session has threads of its own, and a hundred sessions would have thousands on a large machine."""
 
@@ -96,7 +94,7 @@ def _model(layers: Sequence[GroupedLayer], activation: Activation) -> ModelProto
     nodes, tensors, value = list[NodeProto](), list[TensorProto](), "rows"
     for number, layer in enumerate(layers):
         if number and activation != "none":
-            nodes.append(helper.make_node("Gelu", [value], [f"active {number}"], approximate=_GELU[activation]))
+            nodes.append(helper.make_node("Gelu", [value], [f"active {number}"], approximate=GELU[activation]))
             value = f"active {number}"
         weight = dict(zip(("packed", "scales", "zeros"), layer.weight, strict=True))
         known = weight if layer.bias is None else {**weight, "bias": layer.bias.detach()}

@@ -10,14 +10,15 @@ is computed for each caller. No bit of a sentence depends on the others (`produc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
+from functools import wraps
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.network.products import Choice, Kept, Product, Products, faster_form
+from models.network.products import Choice, Kept, Product, Products, faster_form, one_thread
 from models.network.sentence_generator import GeneratorLayer, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 
@@ -26,6 +27,28 @@ Span = tuple["Writing", slice]
 
 _MOST_LOOKED_UP: Final = 32
 """Rows of the token table that are looked up before their memory is given back: Linux maps up to 1 MB around each."""
+
+
+_Advance = Callable[["PackedWriter", Sequence["Writing"]], Iterator[None]]
+
+
+def _without_helpers(advance: _Advance) -> _Advance:
+    """Let PyTorch compute in this thread alone in form "int4", where ONNX Runtime multiplies with its own threads.
+
+    PyTorch's helpers spin while they wait for work, on the cores that those threads need.
+    """
+
+    @wraps(advance)
+    def advanced(writer: PackedWriter, writings: Sequence[Writing]) -> Iterator[None]:
+        units = advance(writer, writings)
+        while True:
+            with one_thread() if writer.choice.form == "int4" else nullcontext():
+                is_over = next(units, True)  # a unit is None
+            if is_over:
+                return
+            yield
+
+    return advanced
 
 
 class PackedWriter:
@@ -94,6 +117,7 @@ class PackedWriter:
         sizes = self._sizes
         return len(writing.features) * sizes.layers * 2 * sizes.width * self._room * self._positions.element_size()
 
+    @_without_helpers
     @torch.inference_mode()
     def join(self, writings: Sequence[Writing]) -> Iterator[None]:
         """Compute the prefixes of sentences. Yields after every layer."""
@@ -102,18 +126,17 @@ class PackedWriter:
         spans = _spans(writings)
         if not spans:
             return
-        with self._alone():
-            hidden = self._prefix.expand(_gather(spans, [writing.features for writing in writings]))
+        hidden = self._prefix.expand(_gather(spans, [writing.features for writing in writings]))
         for writing in writings:
             writing.cache = hidden.new_empty((sizes.layers, 2, len(writing.features), *shape))
         yield
         for layer in range(sizes.layers):
-            with self._alone():
-                prefixes = self._prefix.of_layer(hidden, layer)
-                for writing, rows in spans:
-                    writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
+            prefixes = self._prefix.of_layer(hidden, layer)
+            for writing, rows in spans:
+                writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
             yield
 
+    @_without_helpers
     @torch.inference_mode()
     def step(self, writings: Sequence[Writing]) -> Iterator[None]:
         """Generate the next token of sentences whose prefixes are computed. Yields after every layer.
@@ -124,33 +147,14 @@ class PackedWriter:
         spans = _spans(writings)
         if not spans:
             return
-        with self._alone():
-            places = [self._positions[writing.place].expand(len(writing.current), -1) for writing in writings]
-            hidden = self._embedded(_gather(spans, [writing.current for writing in writings])) + _gather(spans, places)
+        places = [self._positions[writing.place].expand(len(writing.current), -1) for writing in writings]
+        hidden = self._embedded(_gather(spans, [writing.current for writing in writings])) + _gather(spans, places)
         for index, layer in enumerate(self._layers):
-            with self._alone():
-                hidden = layer.forward(hidden, spans, index=index, prefix_length=self._sizes.prefix_length)
+            hidden = layer.forward(hidden, spans, index=index, prefix_length=self._sizes.prefix_length)
             yield
-        with self._alone():
-            chosen = self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
-            for writing, rows in spans:
-                writing.add(chosen[rows])
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let PyTorch compute in this thread alone in form "int4", where ONNX Runtime multiplies with its own threads.
-
-        PyTorch's helpers spin while they wait for work, on the cores that those threads need.
-        """
-        threads = torch.get_num_threads()
-        if self.choice.form != "int4" or threads == 1:
-            yield
-            return
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+        chosen = self._tokens.likeliest(self._vocabulary(self._norm_after(hidden)))
+        for writing, rows in spans:
+            writing.add(chosen[rows])
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """Look up tokens [row]: [row, width]. Gives back what the system has read of the table now and then."""

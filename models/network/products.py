@@ -9,7 +9,8 @@ shape of weights, which numbers of rows give the same bits, and other numbers ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from statistics import median
@@ -40,7 +41,9 @@ _MIDDLE: Final = 128
 """8-bit weights lie in -127..127; rows are shifted by 128, for oneDNN multiplies unsigned by signed numbers."""
 _PART: Final = 256
 """Outputs whose weights are rounded at once: the largest matrix has 2 GB."""
-_POINTWISE: Final = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+GELU: Final = {"gelu": "none", "gelu_tanh": "tanh"}
+"""How each activation computes GELU, in the words of PyTorch, oneDNN and ONNX."""
+_POINTWISE: Final = {"none": ("none", ""), **{name: ("gelu", approximate) for name, approximate in GELU.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +349,18 @@ def _scale_of(greatest: Tensor) -> Tensor:
 def _activation(name: Activation) -> Product:
     if name == "none":
         return lambda rows: rows
-    return partial(functional.gelu, approximate="tanh" if name == "gelu_tanh" else "none")
+    return partial(functional.gelu, approximate=GELU[name])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch compute without helpers in the block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _seconds(products: Sequence[Product], rows: Tensor) -> list[float]:
@@ -356,14 +370,10 @@ def _seconds(products: Sequence[Product], rows: Tensor) -> list[float]:
     processor time of one thread does not count what it waits.
     """
     taken: list[list[float]] = [[] for _ in products]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for _ in range(_ROUNDS):
             for multiply, seconds in zip(products, taken, strict=True):
                 began = time.thread_time()
                 multiply(rows)
                 seconds.append(time.thread_time() - began)
-    finally:
-        torch.set_num_threads(threads)
     return [median(seconds) for seconds in taken]

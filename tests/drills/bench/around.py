@@ -29,6 +29,7 @@ from tests.support.fakes import ScriptedReader
 WRITES: Final = 21
 _ASKED_FILMS: Final = 60
 _OFTEN: Final = 3
+"""Part `cores` sends so many times the films of part `node`."""
 
 
 def receive(folder: Path, *, count: int, rounds: int) -> Found:
