@@ -31,3 +31,9 @@ def stated_offset(dataset: Dataset) -> timezone | None:
 def offset_of(moment: datetime) -> str:
     """Return the offset of an aware time, such as +0100."""
     return f"{moment:%z}"[:5]  # offsets before 1900 have seconds
+
+
+def fixed_offset(moment: datetime) -> timezone:
+    """Return the offset of an aware time, in whole minutes as `offset_of` writes it."""
+    offset = moment.utcoffset() or timedelta()
+    return timezone(timedelta(minutes=int(offset.total_seconds() / 60)))

@@ -3,12 +3,13 @@
 The SOP Instance UID is derived from the whole content of an object except its own times, its predecessors, its version
 and its place in the series (design §5): the same input gives the same UID; another name, probability, program, model,
 prompt set or time zone gives another UID. If a round repeats the content of an older round but not of the newest, the
-object gets a new UID (`Report.object_uid`). The time zone counts by its name, not by its current offset: the same
-reading in summer and in winter is one object. To write an object, give `begin` and `evidence` to a class of highdicom,
+object gets a new UID (`Report.object_uid`). The time zone counts by its name: the same reading in summer and in winter
+is one object. To write an object, give `begin` and `evidence` to a class of highdicom,
 then call `complete`, add what else it has, and call `seal`.
 
-An object has one offset from UTC for all its times. It copies study date and time of its film, so it has the offset
-that the film states, and the node's own times are converted to it; without one all are in the zone of the site.
+An object has one offset from UTC for all its times (PS3.3 C.12.1.1.8). It copies study date and time of its film, so it
+has the offset that the film states, else the one that the site had when the study was made: +0200 for a film of July,
+also if it is read in November. The node's own times are converted to it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 from pydicom.valuerep import VR
 
 from node.dicom import attributes, identity
-from node.dicom.time_zone import OFFSET, offset_of, stated_offset
+from node.dicom.time_zone import OFFSET, fixed_offset, offset_of, stated_offset
 from node.domain import Report, derive_uid
 from node.outputs import highdicom_gaps
-from node.outputs.patient import copy_patient, short_text
+from node.outputs.patient import copy_patient, made_at, short_text
 
 _LONGEST_DESCRIPTION: Final = 64
 """Of a Series Description, in characters (LO, PS3.5 6.2)."""
@@ -170,7 +171,7 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
     zone: of the site
     Its elements stay as they are encoded here, so that `save_bytes` does not encode them again.
     """
-    model, zone = report.model, zone_of(dataset, zone)
+    model, offset = report.model, zone_of(dataset, report, zone)
     said = Dataset({tag: dataset.get_item(tag) for tag in set(dataset.keys()) - _OF_THE_ROUND})
     _settle_items(said)
     content = BytesIO()
@@ -187,13 +188,13 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
             str(dataset.SOPClassUID),
             hashlib.sha256(content.getbuffer()).hexdigest(),
             identity.VERSION,
-            str(zone),
+            str(stated_offset(dataset) or zone),
             *(model.name, model.version, model.weights_sha256, model.engine),
             *(report.prompts_name, report.prompts_version, report.prompts_sha256),
         )
     )
     dataset.InstanceCreationDate, dataset.InstanceCreationTime = local_time(dataset, report, zone)
-    dataset.TimezoneOffsetFromUTC = offset_of(report.created_at.astimezone(zone))
+    dataset.TimezoneOffsetFromUTC = offset_of(report.created_at.astimezone(offset))
     meta = FileMetaDataset()
     meta.FileMetaInformationVersion = b"\x00\x01"
     meta.MediaStorageSOPClassUID = dataset.SOPClassUID
@@ -223,12 +224,20 @@ def save_bytes(dataset: Dataset) -> bytes:
     return buffer.getvalue()
 
 
-def zone_of(dataset: Dataset, zone: tzinfo) -> tzinfo:
-    """Return the zone of the times of an object, or of those about a film: its offset, else the zone of the site."""
-    return stated_offset(dataset) or zone
+def zone_of(described: Dataset, report: Report, zone: tzinfo) -> tzinfo:
+    """Return the offset of all times of an object, or of those about a film.
+
+    It is the one that is stated, else that of the site when the study was made, or, if nobody knows, when the round
+    began; zone: of the site
+    """
+    if (stated := stated_offset(described)) is not None:
+        return stated
+    made = made_at(described)
+    local = report.created_at.astimezone(zone) if made is None else made.replace(tzinfo=zone)
+    return fixed_offset(local)
 
 
 def local_time(dataset: Dataset, report: Report, zone: tzinfo) -> tuple[str, str]:
-    """Return DA and TM of the start of the round, in the zone of an object or a film; zone: of the site."""
-    moment = report.created_at.astimezone(zone_of(dataset, zone))
+    """Return DA and TM of the start of the round, at the offset of an object; zone: of the site."""
+    moment = report.created_at.astimezone(zone_of(dataset, report, zone))
     return f"{moment:%Y%m%d}", f"{moment:%H%M%S}"

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -32,7 +31,7 @@ from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
 from node.measurement import CardiothoracicRatio
 from node.outputs import impression, measured, report_txt, wording
-from node.outputs.patient import best_described, read_text, whole_of_request, whole_text
+from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
 from node.outputs.sr.forms import FORMS
 from node.outputs.sr.ratio import BAND, NO_UNITS, RATIO
@@ -205,11 +204,11 @@ def _study_time(source: Dataset, zone: ZoneInfo) -> str:
     default says nothing of a modality's clock.
     """
     date, time = read_text(source, "StudyDate"), read_text(source, "StudyTime").split(".")[0]
-    if not date or len(time) not in (4, 6):
+    made = made_at(source)
+    if made is None or len(time) not in (4, 6):
         return date
     local = stated_offset(source) or (None if zone.key == UNSET_ZONE else zone)
-    moment = datetime.strptime(f"{date}{time:0<6}", "%Y%m%d%H%M%S").replace(tzinfo=local)
-    return f"{date}{time}{offset_of(moment)}"
+    return f"{date}{time}{offset_of(made.replace(tzinfo=local))}"
 
 
 def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator[_Observation]:

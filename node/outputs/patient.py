@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from pydicom.datadict import dictionary_VM, dictionary_VR
@@ -147,6 +148,12 @@ def noted(film: Film, header: Dataset) -> Film:
     """Return the answer to a film with a note if objects lack what its header says of patient or request."""
     others = tuple(note for note in film.notes if note is not Note.IDENTIFIER_LEFT_OUT)
     return replace(film, notes=(*others, Note.IDENTIFIER_LEFT_OUT) if leaves_out(header) else others)
+
+
+def made_at(source: Dataset) -> datetime | None:
+    """Return study date and time, in no zone; noon if only the date is known, None if it is not."""
+    date, time = read_text(source, "StudyDate"), read_text(source, "StudyTime").split(".")[0]
+    return datetime.strptime(f"{date}{time or '12':0<6}", "%Y%m%d%H%M%S") if date else None
 
 
 def short_text(value: str, limit: int = 64) -> str:

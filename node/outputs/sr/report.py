@@ -158,7 +158,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
         replaced=_replaced(report, subject, kinds=[form.kind]),
     )
     tree_of_film = _measurement_report if is_measured else text_report.of_film
-    tree = partial(tree_of_film, report, film, source, zone=document.zone_of(patient, zone))
+    tree = partial(tree_of_film, report, film, source, zone=document.zone_of(patient, report, zone))
     return document_of(draft, report, tree, zone=zone)
 
 

@@ -237,7 +237,7 @@ def _other(header: Dataset, study_uid: str) -> Dataset:
     other.StudyInstanceUID, other.SeriesInstanceUID = study_uid, derive_uid("another series")
     other.PatientName, other.PatientID, other.IssuerOfPatientID, other.PatientSex = "Other^One", "0815", "OTHER", "F"
     other.PatientBirthDate, other.PatientAge, other.PatientSize, other.PatientWeight = "19600101", "063Y", "1.7", "70"
-    other.StudyDate, other.StudyTime, other.StudyID, other.AccessionNumber = "20240201", "111111", "2", "A-18"
+    other.StudyDate, other.StudyTime, other.StudyID, other.AccessionNumber = "20240701", "111111", "2", "A-18"
     other.ReferringPhysicianName, other.StudyDescription = "Doe^Jane", "Thorax"
     other.InstanceNumber = int(header.InstanceNumber) + 50
     other.PhotometricInterpretation = "MONOCHROME1"

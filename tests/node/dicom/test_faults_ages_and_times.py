@@ -226,9 +226,9 @@ def stating(offset: str | None) -> Dataset:
     return as_written({"TimezoneOffsetFromUTC": offset})
 
 
-def objects(offset: str, zone: ZoneInfo = samples.BERLIN) -> dict[str, Dataset]:
-    """One object of each writer, read back from its bytes."""
-    source = stating(offset)
+def objects(values: Mapping[str, str | None], zone: ZoneInfo = samples.BERLIN) -> dict[str, Dataset]:
+    """One object of each writer about a film with some values, read back from its bytes."""
+    source = as_written(values)
     report = samples.report(replace(samples.several(), ratio=samples.ratio()), samples.unread(2))
     received = samples.received(source, samples.bare(2), picture=np.zeros((samples.ROWS, samples.COLUMNS), np.uint8))
     written = [
@@ -251,12 +251,33 @@ def moments(dataset: Dataset) -> set[str]:
 
 
 def test_every_object_has_the_offset_of_its_film() -> None:
-    found = objects("-0500")
+    found = objects({"TimezoneOffsetFromUTC": "-0500"})
 
     assert len(found) >= 12
     assert {dataset.StudyTime for dataset in found.values()} == {"101530.5"}
     assert {dataset.TimezoneOffsetFromUTC for dataset in found.values()} == {"-0500"}
     assert {moment for dataset in found.values() for moment in moments(dataset)} == {"20240131 183015"}
+
+
+@pytest.mark.parametrize(
+    ("values", "offset", "made_at"),
+    [
+        ({"StudyDate": "20230731"}, "+0200", "20240201 013015"),
+        ({"StudyDate": "20231130"}, "+0100", "20240201 003015"),
+        ({"StudyDate": "20230326", "StudyTime": "015959"}, "+0100", "20240201 003015"),
+        ({"StudyDate": "20230326", "StudyTime": "03"}, "+0200", "20240201 013015"),
+        ({"StudyDate": "20230326", "StudyTime": None}, "+0200", "20240201 013015"),
+        ({"StudyDate": None}, "+0100", "20240201 003015"),
+        ({"StudyDate": "18500731"}, "+0053", "20240201 002315"),
+    ],
+)
+def test_every_object_has_the_offset_of_the_site_when_the_film_was_taken(
+    values: Mapping[str, str | None], offset: str, made_at: str
+) -> None:
+    found = objects(values)
+
+    assert {dataset.TimezoneOffsetFromUTC for dataset in found.values()} == {offset}
+    assert {moment for dataset in found.values() for moment in moments(dataset)} == {made_at}
 
 
 @pytest.mark.parametrize("offset", [None, "", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", "EST", "Z"])
@@ -282,13 +303,17 @@ def test_every_offset_of_the_world_is_kept(offset: str) -> None:
     )
 
 
-def test_what_a_reader_said_has_the_offset_too() -> None:
+@pytest.mark.parametrize(
+    ("values", "at"),
+    [({"TimezoneOffsetFromUTC": "-0500"}, "20240131193000-0500"), ({"StudyDate": "20230731"}, "20240201023000+0200")],
+)
+def test_what_a_reader_said_has_the_offset_too(values: Mapping[str, str | None], at: str) -> None:
     said = samples.report(samples.film(findings=(JUDGED,)))
 
     for write in (sr.write, sr.write_text):
-        [dataset] = samples.datasets(write, said, samples.sources(stating("-0500")), samples.BERLIN)
+        [dataset] = samples.datasets(write, said, samples.sources(as_written(values)), samples.BERLIN)
         observed = {item.ObservationDateTime for item in everything(dataset) if "ObservationDateTime" in item}
-        assert observed == {"20240131193000-0500"}
+        assert observed == {at}
 
 
 def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:

@@ -66,7 +66,7 @@ def test_a_later_round_that_says_the_same_has_the_same_uid() -> None:
 def test_the_same_reading_in_summer_and_in_winter_is_one_object() -> None:
     summer = written(replace(ONE, created_at=datetime(2024, 7, 1, tzinfo=UTC)))
 
-    assert summer.TimezoneOffsetFromUTC == "+0200"
+    assert (summer.TimezoneOffsetFromUTC, summer.ContentTime) == ("+0100", "010000")  # as when the film was taken
     assert summer.SOPInstanceUID == written(ONE).SOPInstanceUID
 
 
