@@ -95,6 +95,10 @@ class DestinationDown(RetryLater):
     """The destination accepts nothing now: all its deliveries wait."""
 
 
+class OutcomeUnknown(RetryLater):
+    """The destination answered, and the answer does not say whether it took the object: it may have."""
+
+
 class ModelLost(NodeError):
     """The model reads nothing more in this process, as of a lost GPU: the process must end, and no film is at fault."""
 

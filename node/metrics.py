@@ -55,7 +55,7 @@ FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
     "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
     **dict.fromkeys((*get_args(Guarded), "answer", "question"), ("foreseen", "unforeseen")),
     "workflow": ("lost",),
-    "deliver": ("down", "busy", "rejected", "expired", "removed", "damaged", "lost", "unforeseen"),
+    "deliver": ("down", "busy", "rejected", "expired", "unknown", "removed", "damaged", "lost", "unforeseen"),
     "commit": ("down", "busy", "failed", "rejected", "expired", "refused", "lost", "unforeseen"),
 }
 STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish", "deliver", "commit")

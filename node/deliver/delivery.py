@@ -20,7 +20,7 @@ from node.deliver.kinds import Asking, Calling, can_confirm, sender_of
 from node.deliver.outages import Pauses
 from node.deliver.results import Asked, DeliveryJson, Sent
 from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
-from node.errors import DestinationDown, GiveUp, RetryLater, where
+from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater, where
 from node.metrics import Metrics
 from node.settings.destinations import DestinationSettings, DicomDestination
 from node.store import damage, sent_answers
@@ -32,6 +32,7 @@ _FIRST_ASK_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 _PROBE_STEP_SECONDS: Final = 60.0
 _HOUR_SECONDS: Final = 3600.0
+_MOST_UNKNOWN: Final = 6  # attempts, in half a minute: an answer that is garbled for a moment is readable again by then
 _REMOVED: Final = "the destination is no longer in the settings; add it again and retry, or abandon it"
 
 
@@ -84,6 +85,8 @@ class Sending:
             with self.metrics.timed("deliver"):
                 sender_of(settings).send(content, settings, self._calling)
         except RetryLater as error:
+            if isinstance(error, OutcomeUnknown) and attempt >= _MOST_UNKNOWN:
+                return self._parked(delivery, attempt, "unknown", reason=_open(error, settings))
             if time.time() > _end(settings, started):
                 return self._parked(delivery, attempt, "expired", reason=_gave_up(error, settings))
             return self._delayed(delivery, attempt, error, seconds=_wait(settings, started, attempt=attempt))
@@ -301,6 +304,13 @@ def _wait(settings: DestinationSettings, started: float, *, attempt: int, first:
 
 def _gave_up(reason: RetryLater | str, settings: DestinationSettings) -> str:
     return f"{reason}; gave up after {settings.give_up_hours:g} hours, retry when the cause is fixed"
+
+
+def _open(reason: OutcomeUnknown, settings: DestinationSettings) -> str:
+    return (
+        f"{reason}, so it may have the result, and each repeat may store it again; have {settings.name} answer as its "
+        "standard says, look whether it has the result, then retry or abandon"
+    )
 
 
 def _sent(*, is_asked: bool) -> Sent:

@@ -2,8 +2,10 @@
 
 The stored message is the same for all destinations. The addresses are written into its header here, from settings
 alone, so that a repeated message has the same bytes. An acknowledgment counts if it names this message, or none; one of
-another message is ignored. If no connection can be made, the destination is down and all its
-deliveries wait. If a connection ends or times out without an answer, only this message is delayed.
+another message is ignored. An answer that cannot be read, or that never names this message, leaves open whether it was
+taken: some systems would store it again with each repeat, so it is parked after a few. If no connection can be made,
+the destination is down and all its deliveries wait. If a connection ends or times out without an answer, only this
+message is delayed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Final
 from node.checks import Check, fault, ok
 from node.deliver.connection import START, connect, explain
 from node.deliver.kinds import Calling, Sender
-from node.errors import DestinationDown, GiveUp, RetryLater
+from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
 from node.hl7 import character_sets, mllp
 from node.hl7.acknowledgment import Acknowledgment, AcknowledgmentCode, read_acknowledgment
 from node.hl7.text import SEGMENT_END, escape, read
@@ -39,15 +41,15 @@ _FIRST_ADDRESS, _CONTROL_ID, _PROCESSING_ID, _CHARACTER_SET = 2, 9, 10, 17
 def send(content: bytes, destination: Hl7Destination, _calling: Calling) -> None:
     """Send one message and wait for its acknowledgment.
 
-    Raises RetryLater, DestinationDown when no connection can be made, or GiveUp.
+    Raises RetryLater, OutcomeUnknown, DestinationDown when no connection can be made, or GiveUp.
     """
     check_identifiers(content, destination)
     addressed = address(content, destination)
     with connect(destination, limit_seconds=_CONNECT_SECONDS) as connection:
         try:
             answer = _exchange(connection, addressed, destination)
-        except mllp.BrokenFrame as error:
-            raise RetryLater(f"{destination.name} sent an answer that is not an acknowledgment") from error
+        except ValueError as error:  # of the frame, or of the message in it
+            raise OutcomeUnknown(f"{destination.name} sent an answer that is not an acknowledgment: {error}") from error
         except TimeoutError as error:
             raise RetryLater(_no_answer(destination)) from error
         except OSError as error:
@@ -114,12 +116,12 @@ def judge(answer: Acknowledgment, name: str) -> None:
     By the standard AE means that the content is wrong, and AR another reason, which may be temporary. Interface engines
     do not follow this: they answer AE when a system behind them is down, and AR for messages that they filter out. So
     the error code decides. Without an error code both are retried until `give_up_hours` have passed.
-    Raises RetryLater or GiveUp.
+    Raises RetryLater, OutcomeUnknown or GiveUp.
     """
     if answer.code == AcknowledgmentCode.ACCEPT:
         return
     if answer.code not in set(AcknowledgmentCode):
-        raise RetryLater(f"{name} answered with an unknown acknowledgment code")
+        raise OutcomeUnknown(f"{name} answered with an unknown acknowledgment code")
     hopeless = sorted(_HOPELESS.intersection(answer.conditions))
     if hopeless:
         raise GiveUp(f"{name} answered {answer.code} with error {', '.join(hopeless)}; see its log, then retry")
@@ -129,24 +131,33 @@ def judge(answer: Acknowledgment, name: str) -> None:
 def _exchange(connection: socket.socket, content: bytes, destination: Hl7Destination) -> Acknowledgment:
     """Send a message and wait for the acknowledgment that names it.
 
-    Raises RetryLater, BrokenFrame, TimeoutError and other OSErrors.
+    Raises RetryLater, OutcomeUnknown, ValueError for what is not an acknowledgment, TimeoutError and other OSErrors.
     """
     control_id = content.split(b"|", _CONTROL_ID + 1)[_CONTROL_ID].decode()
     end = time.monotonic() + destination.answer_seconds
     connection.settimeout(destination.answer_seconds)
     connection.sendall(mllp.frame(content))
-    frames = mllp.Frames(connection)
-    while (left := end - time.monotonic()) > 0:
-        received = frames.next(idle_seconds=left, frame_seconds=left)
-        if received is None:
-            raise RetryLater(_lost(destination))
-        try:
+    frames, named_another = mllp.Frames(connection), False
+    try:
+        while (received := _next(frames, end)) is not None:
             answer = read_acknowledgment(received)
-        except ValueError as error:
-            raise mllp.BrokenFrame("an answer is not an acknowledgment") from error
-        if answer.control_id in ("", control_id):  # some peers name no message, and only one was sent here
-            return answer
-    raise TimeoutError
+            if answer.control_id in ("", control_id):  # some peers name no message, and only one was sent here
+                return answer
+            named_another = True
+    except OSError:
+        if not named_another:
+            raise
+    if named_another:
+        raise OutcomeUnknown(f"{destination.name} acknowledged another message (MSA-2) than this one (MSH-10)")
+    raise RetryLater(_lost(destination))
+
+
+def _next(frames: mllp.Frames, end: float) -> bytes | None:
+    """Return the next answer before an end on the monotonic clock. Raises BrokenFrame and OSError."""
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return frames.next(idle_seconds=left, frame_seconds=left)
 
 
 def _lost(destination: Hl7Destination) -> str:

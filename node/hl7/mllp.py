@@ -40,7 +40,7 @@ class Frames:
         """Return the next message, or None when the peer closed the connection between two frames.
 
         idle_seconds: how long to wait for the first byte; None: without limit. frame_seconds: for all other bytes
-        Raises BrokenFrame; TimeoutError and other OSErrors of the connection.
+        Raises BrokenFrame; TimeoutError if nothing came, and other OSErrors of the connection.
         """
         if not self._strip() and not self._receive(idle_seconds):
             return None
@@ -48,10 +48,7 @@ class Frames:
         while _END not in self._waiting:
             if len(self._waiting) > self._limit:
                 raise BrokenFrame(f"a frame has more than {self._limit} bytes")
-            left = end - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("a frame did not end in time")
-            if not self._receive(left):
+            if not self._receive_until(end):
                 if not self._strip():
                     return None
                 raise BrokenFrame("the connection ended inside a frame")
@@ -65,6 +62,13 @@ class Frames:
         """Drop blanks between frames; some peers add a line end, some omit the last character. Returns the rest."""
         self._waiting = self._waiting.lstrip(_BLANK)
         return self._waiting
+
+    def _receive_until(self, end: float) -> bool:
+        """Wait for more bytes of a frame; end: on the monotonic clock. False at the end of the connection."""
+        try:
+            return self._receive(max(end - time.monotonic(), 0.001))
+        except TimeoutError as error:
+            raise BrokenFrame("a frame did not end in time") from error
 
     def _receive(self, seconds: float | None) -> bool:
         """Wait for more bytes; false at the end of the connection."""

@@ -36,7 +36,11 @@ class Mood(Enum):
     REJECT = auto()
     LATE_ANSWER = auto()  # to another message, and then to none
     LATE_AND_OWN_ANSWER = auto()
+    CUT_NAME = auto()  # the control id without its last characters
+    UNKNOWN_CODE = auto()
     HALF_AN_ANSWER = auto()
+    WITHOUT_START = auto()
+    WITHOUT_END = auto()  # and the connection stays open
     NONSENSE = auto()
     NO_ACKNOWLEDGMENT = auto()
     ENDLESS = auto()
@@ -110,8 +114,18 @@ class InformationSystem:
                 connection.sendall(late)
             case Mood.LATE_AND_OWN_ANSWER:
                 connection.sendall(late + own)
+            case Mood.CUT_NAME:
+                control_id = str(message.segment("MSH")[10])
+                connection.sendall(own.replace(control_id.encode(), control_id[:12].encode()))
+            case Mood.UNKNOWN_CODE:
+                connection.sendall(_framed(_acknowledgment(message, "OK")))
             case Mood.HALF_AN_ANSWER:
                 connection.sendall(own[: len(own) // 2])
+            case Mood.WITHOUT_START:
+                connection.sendall(own[len(START) :])
+            case Mood.WITHOUT_END:
+                connection.sendall(own[: -len(END)])
+                self._go_on.wait()
             case Mood.NONSENSE:
                 connection.sendall(START + b"HTTP/1.1 400 Bad Request" + END)
             case Mood.NO_ACKNOWLEDGMENT:
@@ -167,8 +181,8 @@ class _Connection(socketserver.BaseRequestHandler):
 def misbehaving(seed: int) -> Callable[[], Mood]:
     """Behave well half of the time, and else in any other way; seldom in one that costs time."""
     generator = random.Random(seed)
-    quick = [mood for mood in Mood if mood not in (Mood.ACCEPT, Mood.HANG, Mood.ENDLESS)]
-    slow = [Mood.HANG, Mood.ENDLESS]
+    slow = [Mood.HANG, Mood.ENDLESS, Mood.WITHOUT_END]
+    quick = [mood for mood in Mood if mood not in (Mood.ACCEPT, *slow)]
     lock = threading.Lock()
 
     def mood() -> Mood:

@@ -15,7 +15,7 @@ import pytest
 from node.deliver import hl7
 from node.deliver.results import Sent
 from node.domain import OutputObject
-from node.errors import DestinationDown, GiveUp, RetryLater
+from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
 from node.jobs.round_steps import Steps, delivery_of
@@ -108,27 +108,29 @@ def test_the_reason_of_a_refusal_decides(
     assert not isinstance(caught.value, DestinationDown)
 
 
-@pytest.mark.parametrize(
-    "mood",
-    [
-        Mood.HALF_AN_ANSWER,
-        Mood.NONSENSE,
-        Mood.NO_ACKNOWLEDGMENT,
-        Mood.ENDLESS,
-        Mood.DROP_BEFORE,
-        Mood.DROP_AFTER,
-        Mood.RESET,
-        Mood.LATE_ANSWER,
-    ],
+_UNREADABLE = (
+    Mood.CUT_NAME,
+    Mood.LATE_ANSWER,
+    Mood.UNKNOWN_CODE,
+    Mood.HALF_AN_ANSWER,
+    Mood.WITHOUT_START,
+    Mood.WITHOUT_END,
+    Mood.NONSENSE,
+    Mood.NO_ACKNOWLEDGMENT,
+    Mood.ENDLESS,
 )
+
+
+@pytest.mark.parametrize("mood", [*_UNREADABLE, Mood.DROP_BEFORE, Mood.DROP_AFTER, Mood.RESET])
 def test_anything_but_an_answer_is_retried_and_delays_no_other(
     system: InformationSystem, result: Path, mood: Mood
 ) -> None:
     system.mood = lambda: mood
 
     with pytest.raises(RetryLater) as caught:
-        deliver(result, to(system))
+        deliver(result, to(system, answer_seconds=0.5 if mood is Mood.WITHOUT_END else 60.0))
     assert not isinstance(caught.value, DestinationDown)
+    assert isinstance(caught.value, OutcomeUnknown) is (mood in _UNREADABLE)
 
 
 def test_a_late_answer_to_another_message_is_passed_over(system: InformationSystem, result: Path) -> None:
@@ -241,8 +243,8 @@ class Bench:
         (output,) = self.pipeline.write(self.plan).outputs
         return output, self.pipeline.spool.output(output) or b""
 
-    def send(self, output: OutputObject) -> Sent:
-        return self.sending.send(dataclasses.asdict(delivery_of("ris", output)), 1, time.time())
+    def send(self, output: OutputObject, attempt: int = 1) -> Sent:
+        return self.sending.send(dataclasses.asdict(delivery_of("ris", output)), attempt, time.time())
 
 
 @pytest.fixture
@@ -280,6 +282,27 @@ def test_a_message_is_delivered_delayed_and_parked_as_any_output(bench: Bench, s
     system.mood = lambda: Mood.ACCEPT
     assert bench.send(output) == bench.send(output) == {"outcome": "sent"}
     assert len(system.kept) == 1
+
+
+@pytest.mark.parametrize("mood", [Mood.CUT_NAME, Mood.WITHOUT_START])
+def test_a_result_that_may_have_been_taken_is_parked_after_a_few_attempts(
+    bench: Bench, system: InformationSystem, mood: Mood
+) -> None:
+    output, _ = bench.written()
+    system.mood = lambda: mood
+
+    assert [bench.send(output, attempt)["outcome"] for attempt in range(1, 7)] == ["delayed"] * 5 + ["parked"]
+    assert "may have the result" in bench.ledger.parked()[0].reason
+
+
+@pytest.mark.parametrize("mood", [Mood.DROP_BEFORE, Mood.ERROR])
+def test_silence_and_a_refusal_are_not_parked_after_a_few_attempts(
+    bench: Bench, system: InformationSystem, mood: Mood
+) -> None:
+    output, _ = bench.written()
+    system.mood = lambda: mood
+
+    assert bench.send(output, 20)["outcome"] == "delayed"
 
 
 def test_hundreds_of_results_survive_a_system_that_misbehaves(tmp_path: Path, content: bytes) -> None:

@@ -150,7 +150,7 @@ def test_a_frame_that_never_ends_holds_nobody() -> None:
     with connected() as (peer, frames):
         peer.sendall(b"\x0bslow")
 
-        with pytest.raises(TimeoutError):
+        with pytest.raises(mllp.BrokenFrame, match="in time"):
             frames.next(idle_seconds=60, frame_seconds=0.05)
 
 
