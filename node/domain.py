@@ -91,6 +91,7 @@ class Note(StrEnum):
     IDENTIFIER_LEFT_OUT = "identifier_left_out"
     HEADER_DISORDERED = "header_disordered"
     OBLONG_PIXELS = "oblong_pixels"
+    PADDING_IGNORED = "padding_ignored"
 
 
 class Assessment(StrEnum):

@@ -78,6 +78,7 @@ NOTES: Mapping[Note, str] = {
         "long, several values, or a control character); DICOM objects leave it empty"
     ),
     Note.OBLONG_PIXELS: "its pixels are not square; a viewer may draw the boxes in the wrong place",
+    Note.PADDING_IGNORED: "its header calls much of its picture padding; it was read with all of it",
     Note.HEADER_DISORDERED: (
         "its header has an element twice or out of order, so programs may take it differently; what stands twice of "
         "patient and request is left empty"

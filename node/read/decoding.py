@@ -362,6 +362,8 @@ def _legible(header: GrayscaleHeader, levels: grayscale.Levels) -> StoredPicture
     if legible is None:
         raise Undecodable(Reason.UNREADABLE, "the stored values have too few grays, or are nearly all black and white")
     notes = []
+    if levels.is_padding_ignored:
+        notes.append(Note.PADDING_IGNORED)
     if legible is not header:
         notes.append(Note.STRETCHED)
     if isinstance(legible.voi_lut, LookUpTable) and legible.voi_lut.is_scaled:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -44,6 +45,11 @@ _BACKGROUND = 1 / 16
 _LEAST_FOREGROUND = 0.5
 """If less than this share of what is not background lies between, the stored values themselves are clipped."""
 
+_MOST_HIDDEN, _MOST_HIDDEN_INSIDE = 0.5, 0.1
+"""Shares of the analyzed square: a padding range that hides as much, or more inside the exposed field, is ignored."""
+_MARK = 50
+"""What is shown of less than this part of the square's side, as a letter, is no part of the exposed field."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
@@ -51,12 +57,14 @@ class Levels:
 
     values: [level], every value that the declared bits can hold, in steps of 1
     padding: [level], whether the value marks pixels outside the exposed field (PS3.3 C.7.5.1.1.2)
+    is_padding_ignored: whether the header's padding range would hide much of the film, so that `padding` marks nothing
     indices: [row, column], the place of each pixel's value in `values`
     count: counts the pixels once somebody asks; a film with a window needs no counts
     """
 
     values: npt.NDArray[np.int64]
     padding: npt.NDArray[np.bool_]
+    is_padding_ignored: bool
     indices: npt.NDArray[np.uint16]
     count: Callable[[], npt.NDArray[np.int64]]
 
@@ -73,15 +81,9 @@ class Levels:
 
     @property
     def analyzed(self) -> npt.NDArray[np.int64]:
-        """How many exposed pixels of the analyzed square have the value, in a sample of its pixels: [level].
-
-        It is the largest central square, in whatever way a model resizes it.
-        """
-        rows, columns = self.indices.shape
-        side = min(rows, columns)
-        top, left, stride = (rows - side) // 2, (columns - side) // 2, max(1, side // _SAMPLED)
-        inside = self.indices[top : top + side : stride, left : left + side : stride]
-        return np.where(self.padding, 0, np.bincount(inside.ravel(), minlength=self.values.size))
+        """How many exposed pixels of the analyzed square have the value, in a sample of its pixels: [level]."""
+        sample = _sample(self.indices)
+        return np.where(self.padding, 0, np.bincount(sample.ravel(), minlength=self.values.size))
 
     @property
     def exposed(self) -> npt.NDArray[np.bool_]:
@@ -125,7 +127,10 @@ def levels_of(header: GrayscaleHeader, indices: npt.NDArray[np.uint16], *, lowes
             counts += np.bincount(flat[first : first + _COUNTED_AT_ONCE], minlength=values.size)
         return counts
 
-    return Levels(values=values, padding=_padding(header, values), indices=indices, count=count)
+    padding = _padding(header, values)
+    is_ignored = header.pixel_padding_range_limit is not None and _hides_film(padding, _sample(indices))
+    padding &= not is_ignored
+    return Levels(values=values, padding=padding, is_padding_ignored=is_ignored, indices=indices, count=count)
 
 
 def legible(header: GrayscaleHeader, levels: Levels) -> GrayscaleHeader | None:
@@ -356,6 +361,36 @@ def _padding(header: GrayscaleHeader, values: npt.NDArray[np.int64]) -> npt.NDAr
         return np.zeros(values.shape, dtype=bool)
     ends = [_signed_as(end, values) for end in (value, value if limit is None else limit)]
     return (values >= min(ends)) & (values <= max(ends))
+
+
+def _sample(indices: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    """Return some of the pixels of the analyzed square: [row, column].
+
+    It is the largest central square, in whatever way a model resizes it.
+    """
+    rows, columns = indices.shape
+    side = min(rows, columns)
+    top, left, stride = (rows - side) // 2, (columns - side) // 2, max(1, side // _SAMPLED)
+    return indices[top : top + side : stride, left : left + side : stride]
+
+
+def _hides_film(padding: npt.NDArray[np.bool_], sample: npt.NDArray[np.uint16]) -> bool:
+    """Say whether a padding range hides more than the surround of the exposed field.
+
+    padding: [level]; sample: [row, column], of the analyzed square
+    The field is the smallest convex region with all that is shown and the middle of the square. Lungs are as dark as
+    the surround and may touch the edge, so a fill from there would take them for surround. Of one value that occurs
+    nothing could be seen.
+    """
+    hidden = padding[sample]
+    if np.unique(sample[hidden]).size <= 1:
+        return False
+    side = hidden.shape[0]
+    mark = np.ones((max(1, side // _MARK),) * 2, np.uint8)
+    shown = cv2.erode((~hidden).astype(np.uint8), mark, borderValue=1)
+    shown[side // 4 : side - side // 4, side // 4 : side - side // 4] = 1
+    field = cv2.fillConvexPoly(np.zeros_like(shown), cv2.convexHull(cv2.findNonZero(shown)), 1)
+    return bool(hidden.mean() >= _MOST_HIDDEN or (hidden & (field > 0)).mean() > _MOST_HIDDEN_INSIDE)
 
 
 def _signed_as(value: int, values: npt.NDArray[np.int64]) -> int:

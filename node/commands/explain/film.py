@@ -45,6 +45,7 @@ _WANTED: Final[Mapping[Note, str]] = {
     Note.TEXT_LEFT_OUT: "names in SpecificCharacterSet the set of its text",
     Note.IDENTIFIER_LEFT_OUT: "writes numbers and names of patient and request that are valid in DICOM",
     Note.OBLONG_PIXELS: "sends a film with square pixels",
+    Note.PADDING_IGNORED: "writes a PixelPaddingRangeLimit that leaves the exposed field",
     Note.HEADER_DISORDERED: "writes each element once, by ascending tag",
 }
 """What a modality has to do so that a note goes."""

@@ -12,6 +12,7 @@ from io import BytesIO
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import cv2
 import imagecodecs
 import numpy as np
 import numpy.typing as npt
@@ -290,8 +291,25 @@ def noise(highest: int) -> npt.NDArray[np.int64]:
     return np.random.default_rng(37).integers(0, highest, (2 * rows, 2 * columns))
 
 
+def slanted() -> npt.NDArray[np.int64]:
+    """RG1, positive, in a field that is turned by 8 degrees and takes two thirds, with a letter beside it."""
+    pixels = np.maximum(4095 - stored(), 150)
+    rows, columns = pixels.shape
+    corners = cv2.boxPoints(((columns / 2, rows / 2), (0.8 * columns, 0.8 * rows), 8.0))
+    field = cv2.fillConvexPoly(np.zeros(pixels.shape, np.uint8), corners.astype(np.int32), 1)
+    cv2.putText(field, "L", (columns - 60, 60), cv2.FONT_HERSHEY_SIMPLEX, 1.5, 1, 6)
+    around = np.random.default_rng(41).integers(0, 150, pixels.shape)
+    return np.where(field > 0, pixels, around)
+
+
 def with_padding(film: Dataset) -> Dataset:
     film.add_new("PixelPaddingValue", "US", 0)
+    return film
+
+
+def with_range(film: Dataset, low: int, high: int) -> Dataset:
+    film.add_new("PixelPaddingValue", "US", low)
+    film.add_new("PixelPaddingRangeLimit", "US", high)
     return film
 
 
@@ -320,6 +338,50 @@ READABLE: dict[str, Callable[[], Dataset]] = {
 @pytest.mark.parametrize("case", READABLE)
 def test_a_film_that_can_be_read_keeps_its_gray_values(case: str, gray: str) -> None:
     assert read(READABLE[case](), gray).notes == ()
+
+
+def between_lungs() -> npt.NDArray[np.int64]:
+    """The middle of RG1, positive: its lungs reach the edge."""
+    rows, columns = stored().shape
+    return 4095 - stored()[rows // 6 : 5 * rows // 6, columns // 6 : 5 * columns // 6]
+
+
+POSITIVE: dict[str, Callable[[], npt.NDArray[np.int64]]] = {
+    "a film": lambda: 4095 - stored(),
+    "lungs at the edge": between_lungs,
+}
+
+
+@pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
+@pytest.mark.parametrize("share", [0.2, 0.54, 0.69])
+@pytest.mark.parametrize("is_bright", [False, True])
+@pytest.mark.parametrize("part", POSITIVE)
+def test_a_padding_range_that_hides_much_of_a_film_is_ignored(
+    part: str, is_bright: bool, share: float, gray: str
+) -> None:
+    pixels = POSITIVE[part]()
+    limit = int(np.quantile(pixels, 1 - share if is_bright else share))
+
+    plain, ranged = (with_values(pixels, changes=WHOLE) for _ in range(2))
+    found = read(with_range(ranged, *((limit, 4095) if is_bright else (0, limit))), gray)
+
+    assert found.notes == (Note.PADDING_IGNORED,)
+    assert np.array_equal(found.gray, read(plain, gray).gray)
+
+
+SURROUNDS: dict[str, Callable[[], Dataset]] = {
+    "one value around a quarter": lambda: with_range(with_values(collimated(0), changes=WHOLE), 0, 0),
+    "a range of which one value occurs": lambda: with_range(with_values(collimated(4095), changes=WHOLE), 4090, 4095),
+    "noise around a collimated field": lambda: with_range(with_values(slanted(), changes=WHOLE), 0, 149),
+}
+
+
+@pytest.mark.parametrize("case", SURROUNDS)
+def test_padding_around_the_exposed_field_is_black(case: str) -> None:
+    found = read(SURROUNDS[case]())
+
+    assert found.notes == ()
+    assert not found.gray[:16, :16].any()
 
 
 def two_grays() -> npt.NDArray[np.int64]:

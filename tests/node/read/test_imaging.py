@@ -188,9 +188,8 @@ def test_a_film_with_an_empty_analyzed_square_is_blank() -> None:
 
 
 def test_a_film_that_is_all_padding_is_blank() -> None:
-    film = films.thumbnail()
-    film.add_new("PixelPaddingValue", "US", 0)
-    film.add_new("PixelPaddingRangeLimit", "US", 2**15)
+    film = films.with_pixels(films.thumbnail(), np.full((100, 100), 7), bits=15)
+    film.add_new("PixelPaddingValue", "US", 7)
 
     assert refusal(film) == Reason.BLANK
 
