@@ -1,11 +1,12 @@
 # Everything runs from this folder and out of .venv, which `make setup` fills at the versions of constraints.txt.
 #
 #   make demo     real chest films through the node, results in demo-out/
-#   make test     sets everything up, Debian packages included, and runs what `make check` runs
-#   make check    format, lint, types, tests
-#   make test-node, make test-lab   the tests of the node alone; of training, evaluation, phantoms and golden data alone
-#   make quick    lint and the tests that need no peer, no server and no process: less than two minutes, for every change
-#   make coverage all tests, and the share of the lines of each file that they run, the lowest first
+#   make test     whether the program is right: sets everything up, Debian packages included; ten minutes on two cores
+#   make check    format, lint, types, and the links of the documents
+#   make drills   what needs a farm of processes or half an hour; ONLY="kills pages" takes parts, LIST=1 names them
+#   make drills-short   the tests among them, with short forms of the programs, as in CI; twenty minutes
+#   make quick    lint, and the test files of less than five seconds: less than two minutes, for every change
+#   make coverage the tests of `make test`, and the share of the lines of each file that they run, the lowest first
 #   make setup    only the Python environment
 #   make paper-small  from miniatures of the paper's data sets to its tables, with a small network; minutes
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
@@ -32,7 +33,7 @@
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size, reads a film and serves it; minutes, 25 GB of disk
 #
-# ONLY         parts of make bench, such as report,question; python -m tests.drills.bench --help names them
+# ONLY         parts of make drills, such as "kills pages", or of make bench, such as report,question
 # AUDIT        options of pip-audit, such as "-s osv", for make audit
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
@@ -61,12 +62,16 @@ DEMO_EXTRAS := $(if $(filter file,$(origin EXTRAS)),$(or $(INSTALLED_EXTRAS),cpu
 PHANTOM := models/weights/phantom
 DOCUMENTS := *.md LICENSE CITATION.cff docs helm/README.md examples/*/README.md $(PHANTOM)/MODEL_CARD.md $(PHANTOM)/card
 # One thread for each process: those of so small a network wait for each other longer than they compute.
-PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -q --dist loadfile --no-loadscope-reorder
+
+# What make test runs, and what make drills-short runs.
+SUITE := not drill and not full_size and not gpu
+DRILLS := drill and not full_size and not gpu
 
 # Where this is set, every process of the tests would compile all of the program again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup system-packages viewers model demo test test-node test-lab check quick durations coverage lint types collect run-tests float16 train full-size paper-small
+.PHONY: setup system-packages viewers model demo test check drills drills-short quick durations coverage lint types collect run-tests float16 train full-size paper-small
 .PHONY: chaos soak day flood bench bench-quick sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
@@ -107,47 +112,44 @@ demo:
 	$(VENV)/bin/python -m node demo --out demo-out
 
 # The Debian packages and the Python environment have nothing to do with each other. Collecting compiles all tests once,
-# before several processes would do so at the same moment. Types are checked whenever a core has nothing else to do.
+# before several processes would do so at the same moment; what cannot be collected fails in run-tests, which says why.
 test:
 	@$(MAKE) --no-print-directory --jobs=2 system-packages setup
-	@$(MAKE) --no-print-directory --jobs=2 model lint viewers collect
-	@$(MAKE) --no-print-directory --jobs=2 types run-tests
+	@$(MAKE) --no-print-directory --jobs=2 model collect
+	@$(MAKE) --no-print-directory run-tests
 
-check: setup lint
-	@$(MAKE) --no-print-directory --jobs=2 types run-tests
+collect: setup
+	@$(PYTEST) -m '$(SUITE)' --collect-only >/dev/null || true
+
+# The slowest file of tests/durations.json begins. Four processes for two cores: many tests wait for servers.
+run-tests: model
+	$(PYTEST) -n 4 -m '$(SUITE)' --durations=15
+
+check: lint types docs
 
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-types:
-	nice -n 19 $(VENV)/bin/mypy
+types: setup
+	$(VENV)/bin/mypy
 
-# What cannot be collected fails in run-tests, which says why.
-collect: setup
-	@echo "$(PYTEST) --collect-only"; $(PYTEST) --collect-only >/dev/null || true
+drills: setup viewers model
+	$(VENV)/bin/python -m tests.drills $(if $(LIST),--list) $(ONLY)
 
-# The slowest file of tests/durations.json begins. Five processes for two cores: many tests wait for servers.
-run-tests: model
-	$(PYTEST) -n 5 --no-loadscope-reorder --durations=15
+drills-short: viewers model
+	$(PYTEST) -n 5 -m '$(DRILLS)' --durations=15
 
-# The tests of a change to the node alone, and of a change to training, evaluation, phantoms and golden data alone.
-test-node: viewers model
-	$(PYTEST) -n 5 --no-loadscope-reorder tests/node
-
-test-lab: model
-	$(PYTEST) -n 5 --no-loadscope-reorder tests/lab tests/language
-
-# All tests, and how long each file takes, into tests/durations.json.
+# The tests of both, and how long each file takes, into tests/durations.json.
 durations: viewers model
-	$(PYTEST) -n 5 --no-loadscope-reorder --record-durations
+	$(PYTEST) -n 5 --record-durations
 
 # The files that took less than five seconds.
 quick: lint
-	$(PYTEST) -n 2 --quick
+	$(PYTEST) -n 2 -m '$(SUITE)' --quick
 
-coverage: viewers model
-	$(PYTEST) -n 5 --no-loadscope-reorder --cov --cov-report=term
+coverage: model
+	$(PYTEST) -n 4 -m '$(SUITE)' --cov --cov-report=term
 
 # Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in minutes.
 float16: setup model
@@ -166,7 +168,7 @@ paper-small: setup
 full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/drills/test_full_size.py
 
-# `make test` has short forms of chaos (kills, a full disk), soak, day, flood, fuzz and conformance. Each ends with one JSON object; see --help for what can be chosen.
+# Each ends with one JSON object; --help says what can be chosen.
 chaos soak day flood fuzz: setup system-packages
 	$(VENV)/bin/python -m tests.drills.$@
 
@@ -226,7 +228,7 @@ audit: setup
 	@$(VENV)/bin/python -m deploy.supply.audit $(AUDIT)
 
 release-check: setup model
-	@$(VENV)/bin/python -m deploy.supply.release
+	@$(VENV)/bin/python -m deploy.release
 
 container-test: setup
 	TORCH_INDEX='$(TORCH_INDEX)' PYTHON=$(VENV)/bin/python sh tests/container.sh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,8 +78,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave slow files out of a quick run, and do not even import them."""
-    return True if config.getoption("quick") and not durations.is_quick(collection_path) else None
+    """Do not even import what a run leaves out: slow files of a quick run, the files of drills in `make test`."""
+    is_left_out = (config.getoption("quick") and not durations.is_quick(collection_path)) or (
+        config.option.markexpr.startswith("not drill") and is_drill(collection_path)
+    )
+    return True if is_left_out else None
+
+
+def is_drill(path: Path) -> bool:
+    """Say whether all tests of a file are drills."""
+    if path.suffix != ".py":
+        return False
+    return re.search(r"^pytestmark = .*mark\.drill\(", path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

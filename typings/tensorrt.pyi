@@ -1,5 +1,4 @@
 # What this program uses of TensorRT 11, which has no type information of its own.
-# tests/repository/test_tensorrt_stubs.py compares every name and parameter with the real bindings.
 
 from abc import ABCMeta
 from collections.abc import Sequence

@@ -16,6 +16,8 @@ from tests.deploy.expressions import DEPLOY, rules
 from tests.paths import REPOSITORY
 from tests.support import peers
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 ALERTS = {rule["alert"]: rule for rule in rules("alerts.yml")}
 TESTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8"))["tests"]
 RUNBOOK = (REPOSITORY / "docs" / "operate" / "runbook.md").read_text(encoding="utf-8")

@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.deploy.expressions import panel_queries
 from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.postgres import Postgres
 from tests.support.prometheus import run_prometheus
 from tests.support.service import Service, on_database, settings_for
+
+pytestmark = pytest.mark.drill(part="deployment")
 
 SCALER = REPOSITORY / "helm" / "templates" / "scaledobject.yaml"
 

@@ -46,6 +46,8 @@ from tests.drills.statement import schema as made_schema
 from tests.paths import REPOSITORY
 from tests.support import mllp
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 KUBERNETES = "1.34"
 
 # What the chart sets by itself, so that Service, probes and volumes fit.

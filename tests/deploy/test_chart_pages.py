@@ -21,6 +21,8 @@ from tests.deploy.chart import (
     the_only,
 )
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 KUBERNETES = "1.34"
 CONTROLLER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}
 USERS = {"password_file": "/etc/chex-tls/web/users"}

@@ -21,6 +21,8 @@ from tests.deploy.chart import (
     workloads,
 )
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 
 def test_on_many_machines_each_part_runs_under_its_pods_name() -> None:
     objects = made_of("split")

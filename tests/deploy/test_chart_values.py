@@ -35,6 +35,8 @@ from tests.support import peers
 from tests.support.peers import LOOPBACK
 from tests.support.service import Service, settings_for
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 KUBERNETES = "1.34"
 ARCHIVE = {"podSelector": {"matchLabels": {"app": "archive"}}}
 DNS = ("any", 53)

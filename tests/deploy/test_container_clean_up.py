@@ -17,6 +17,8 @@ import pytest
 
 from tests.paths import REPOSITORY
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 FAKES: Mapping[str, str] = {
     "findmnt": 'cat "$STATE/mounts"',
     "umount": 'grep -qxF "$1" "$STATE/busy" || sed -i "\\\\|^$1\\$|d" "$STATE/mounts"',

@@ -31,6 +31,8 @@ from tests.support import peers
 from tests.support.peers import LOOPBACK, missing, require, responds, wait_until
 from tests.support.web_access import BROWSER, PASSWORD, client_of, opened, users_in
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 DEPLOY = REPOSITORY / "deploy"
 COMPOSE = DEPLOY / "compose"
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")

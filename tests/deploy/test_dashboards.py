@@ -16,6 +16,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from tests.deploy.expressions import DEPLOY, Json, dashboards, event_queries, panel_queries, panels, rule_queries, rules
 from tests.support.exported import exported_families
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 PANELS = DEPLOY.parent / "tests" / "deploy" / "panels"
 NAMES = ("chex-model.json", "chex-network.json", "chex-overview.json", "chex-pipeline.json")
 

@@ -13,6 +13,8 @@ from tests.drills.conformance import cases, studies
 from tests.support.orthanc import Orthanc
 from tests.support.peers import DIRECT, LOOPBACK
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 
 @pytest.fixture(scope="module")
 def orthanc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:

@@ -40,7 +40,7 @@ def main() -> int:
 
 def figures_of(name: str, *options: object) -> dict[str, object]:
     """Run a command of the tests; what it counted."""
-    command = [sys.executable, "-m", f"tests.{name}", *map(str, options)]
+    command = [sys.executable, "-m", f"tests.drills.{name}", *map(str, options)]
     done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
     said = done.stdout.splitlines()
     return json.loads(said[-1]) if said else {"passed": False, "exit_code": done.returncode}

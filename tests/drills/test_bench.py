@@ -28,6 +28,8 @@ from tests.drills.bench.results import LIMITS, Found, Limit, Results
 from tests.drills.bench.turns import beside, in_turns
 from tests.drills.bench.watched import STAGES, Call, operations_of
 
+pytestmark = pytest.mark.drill(part="bench")
+
 KEPT = {limit.name: limit.bound for limit in LIMITS}
 
 

@@ -17,6 +17,8 @@ from tests.support import documents, samples
 from tests.support.hostile import HOSTILE
 from tests.support.postgres import Postgres
 
+pytestmark = pytest.mark.drill(part="chaos")
+
 STUDY, FILMS = "1.2", {"1.2.1", "1.2.2"}
 HURT = tuple(HOSTILE)
 """Every tenth film of a short night hurts its decoder."""

@@ -15,6 +15,8 @@ from tests.drills.conformance.ohif import Ohif, ohif
 from tests.drills.conformance.studies import Study
 from tests.drills.conformance.viewing import MOST_DEVIATION, Seen
 
+pytestmark = pytest.mark.drill(part="conformance")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -18,6 +18,8 @@ from tests.drills.conformance.packages import Package
 from tests.drills.conformance.pictures import Mask, Picture
 from tests.support import films
 
+pytestmark = pytest.mark.drill(part="conformance")
+
 WHERE = Box(left=100, top=80, right=220, bottom=190)
 WIDTH = 400.0
 

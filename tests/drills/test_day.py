@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import yaml
 
 from models.progress import quiet
@@ -14,6 +15,8 @@ from tests.drills.day import course, hospital
 from tests.drills.day.alerts import Due, Firing, firings, judge
 from tests.drills.day.course import HOUR, Kind, Plan
 from tests.support.prometheus import SHIPPED, Pace, at_pace
+
+pytestmark = pytest.mark.drill(part="day")
 
 PACE = Pace(scale=48.0, began=1_000_000.0, first_hour=6.0)
 STOPPED, LATE = Due("CxrDestinationStopped", 10.0, 20.0), Due("CxrAnswersLate", 20.0, 30.0)

@@ -12,6 +12,8 @@ from node.read import decoding
 from tests.drills.decoder_fuzz import KINDS, MOST_MIB, file_of, mutant, run, running, whole
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="fuzz")
+
 CASES = 100
 """Of each kind."""
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.drills import engine_bench
 
+pytestmark = pytest.mark.drill(part="bench")
+
 
 def test_a_runtime_that_did_not_answer_fails_the_run(
     phantom_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from models.progress import quiet
 from tests.drills import flood
 from tests.drills.flood import Flood
+
+pytestmark = pytest.mark.drill(part="flood")
 
 
 def test_idle_http_connections_keep_out_neither_films_nor_probes(tmp_path: Path) -> None:

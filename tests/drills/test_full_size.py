@@ -32,7 +32,7 @@ from tests.support.material import material
 IMPORT_LIMIT, READ_LIMIT, SERVE_LIMIT, BUILD_LIMIT = 7e9, 7 * 2**30, 8 * 2**30, 4e9
 SOURCE_SIZE = 11.6e9
 
-pytestmark = [pytest.mark.full_size, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.drill(part="runtimes"), pytest.mark.full_size, pytest.mark.timeout(3600)]
 
 Figures = dict[str, float]
 

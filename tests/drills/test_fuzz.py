@@ -25,7 +25,7 @@ from tests.support import films
 from tests.support.fakes import ScriptedReader
 
 # The commands silence pydicom, which warns of what it finds in objects (`log.mute`).
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.drill(part="fuzz"), pytest.mark.filterwarnings("ignore::UserWarning")]
 
 PROMPTS = prompts.load("chexpert14")
 

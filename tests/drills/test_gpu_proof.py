@@ -16,6 +16,8 @@ from tests.drills import gpu_proof
 from tests.paths import REPOSITORY
 from tests.support.fake_gpu import FakeGpu
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what this test does without")
 
 

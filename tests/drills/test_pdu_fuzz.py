@@ -11,7 +11,7 @@ from tests.drills.pdu_fuzz import bent_association, fuzz
 from tests.support.pdus import Recording
 
 # The commands silence pydicom, which warns of what it finds in objects (`log.mute`).
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.drill(part="fuzz"), pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
 def test_bent_associations_neither_stop_nor_fool_the_listener(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from tests.drills import receive_bench
 from tests.drills.receive_steps import REST, STEPS
 
+pytestmark = pytest.mark.drill(part="bench")
+
 
 def test_a_short_run_has_every_ratio_and_every_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

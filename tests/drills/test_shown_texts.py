@@ -9,6 +9,8 @@ import pytest
 
 from tests.paths import REPOSITORY
 
+pytestmark = pytest.mark.drill(part="conformance")
+
 
 @pytest.fixture(scope="module")
 def listed() -> list[str]:

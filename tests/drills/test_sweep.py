@@ -31,6 +31,8 @@ from tests.drills.sweep.said import Words
 from tests.paths import REPOSITORY
 from tests.support import decoded, films, samples
 
+pytestmark = pytest.mark.drill(part="sweep")
+
 RIGHT = Box(left=150, top=900, right=700, bottom=1700)
 BASE = {"right_lower_lung_zone": RIGHT, "left_lower_lung_zone": Box(left=1100, top=900, right=1700, bottom=1700)}
 

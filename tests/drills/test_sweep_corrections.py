@@ -21,6 +21,8 @@ from tests.drills.sweep.films import of_phantoms
 from tests.node.outputs.test_corrections import SET, sentence, side_of
 from tests.node.outputs.test_corrections import film as graded
 
+pytestmark = pytest.mark.drill(part="sweep")
+
 Change = Callable[[Film], Film]
 REGIONS = {
     "right_lung": Box(left=0, top=100, right=500, bottom=1100),

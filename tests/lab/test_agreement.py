@@ -28,6 +28,8 @@ from models.manifest import MANIFEST, read_manifest
 from models.network.products import int8_fault
 from tests.support.directories import linked_copy
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 SAME = Agreement(
     precision="int8",
     data="phantoms:1000000:2",

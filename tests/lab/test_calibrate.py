@@ -69,6 +69,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_published_checkpoint_is_calibrated_without_extras(model: Path, site: Path) -> None:
     """The way of docs/model/weights.md, after the import, without one library of the extra `evaluate`."""
     pairs = {"unchanged_since": lambda number: "0.png" if 0 < number <= LEAST_PAIRS else ""}
@@ -139,6 +140,7 @@ def test_films_that_chose_are_not_reported_on(model: Path, site: Path, capsys: p
     assert json.loads(capsys.readouterr().out)["folds"]
 
 
+@pytest.mark.drill(part="laboratory")
 def test_phantoms_choose_boxes_and_words_too(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = read_manifest(model)
 

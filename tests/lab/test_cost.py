@@ -12,6 +12,8 @@ from models.lab.evaluation.cost import MOST_MIB, MOST_SECONDS, Cost, main, size_
 from models.manifest import MANIFEST, read_manifest
 from models.reading.tokenizers import VOCABULARIES
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 MODEL = VOCABULARIES.parent
 
 

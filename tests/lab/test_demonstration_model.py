@@ -24,6 +24,8 @@ from models.reading.tokenizers import VOCABULARIES
 from tests.paths import REPOSITORY
 from tests.support.material import material
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 MODEL = VOCABULARIES.parent
 MIB = 1 << 20
 SPLITS = "models/lab/training/validation"

@@ -9,6 +9,8 @@ import pytest
 from models.lab.evaluation.drafts import PASSES, Book, Ids, main, tokens_a_pass
 from models.reading.tokenizers import SENTENCE_END as END
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 BOOK = Book([(1, 2, 3, 4, END), (1, 2, 3, 4, END), (1, 2, 5, 6, END), (7, END)])
 
 

@@ -66,6 +66,7 @@ def test_nothing_is_left_out_and_only_inputs_are_taken_over(comparison: Comparis
     assert comparison.passed
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize("name", ["image_encoder.layers.0.contract.weight", "post_decoder.layers.0.mlp.expand.weight"])
 def test_one_wrong_number_in_a_weight_is_noticed(ours: RecordedNetwork, name: str) -> None:
     weight = ours.network.get_parameter(name)
@@ -102,6 +103,7 @@ def bent(ours: RecordedNetwork) -> Comparison:
     return compare(replace(ours, recording=replace(ours.recording, arrays=arrays, taken=set(), absent=set())))
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize("computed", BENT.values())
 def test_another_input_is_noticed_in_what_is_computed_from_it(bent: Comparison, computed: str) -> None:
     assert not bent.arrays[computed].passed
@@ -194,6 +196,7 @@ def test_the_command_answers_with_one_document(capsys: pytest.CaptureFixture[str
     }
 
 
+@pytest.mark.drill(part="laboratory")
 def test_what_is_recorded_and_unknown_is_missing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with np.load(folder / "golden.npz") as arrays:
         more = {**arrays, "rg/another": np.zeros(1)}
@@ -204,6 +207,7 @@ def test_what_is_recorded_and_unknown_is_missing(folder: Path, capsys: pytest.Ca
     assert (answer["missing"], answer["passed"]) == (["rg/another"], False)
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize("name", ["rg/boxes", "rg/det/roi_maps", "rg/gen0/first_step_logits"])
 def test_what_is_no_longer_recorded_is_missing(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with np.load(folder / "golden.npz") as arrays:
@@ -215,6 +219,7 @@ def test_what_is_no_longer_recorded_is_missing(folder: Path, name: str, capsys: 
     assert (answer["missing"], answer["passed"]) == ([name], False)
 
 
+@pytest.mark.drill(part="laboratory")
 def test_another_number_of_weights_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with np.load(folder / "state_dict.npz") as state:
         fewer = {key: state[key] for key in state.files if key != "post_decoder.gate"}
@@ -224,6 +229,7 @@ def test_another_number_of_weights_is_named(folder: Path, capsys: pytest.Capture
     assert "post_decoder.gate" in capsys.readouterr().err
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize("name", ["golden.npz", "golden_text.json", "config.json", "state_dict.npz"])
 def test_a_damaged_recording_is_wrong_input(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / name).write_bytes((folder / name).read_bytes()[:100])
@@ -250,6 +256,7 @@ def without_some(ours: RecordedNetwork) -> Comparison:
     return compare(replace(ours, recording=recording))
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize(
     ("absent", "computed"),
     [
@@ -271,6 +278,7 @@ def test_what_is_absent_is_missing_and_the_rest_is_compared(
     assert without_some.arrays["txt/rg_neg/emb"].passed
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize(
     ("name", "bend"),
     [
@@ -291,6 +299,7 @@ def test_an_input_of_another_form_breaks_its_part_and_no_other(
     assert found.arrays["txt/rg_neg/emb"].passed
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize(("key", "value"), [("n_head", 3), ("n_head", 4.5), ("n_head", True), ("n_head", 0)])
 def test_a_size_that_cannot_be_is_wrong_input(
     folder: Path, key: str, value: object, capsys: pytest.CaptureFixture[str]

@@ -24,6 +24,8 @@ from models.lab.evaluation.published.given_files import check_folder
 from models.lab.evaluation.published.likeness import FIGURES, likeness_of
 from tests.paths import FIXTURES
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 RECORDED = json.loads((FIXTURES / "pycocoevalcap.json").read_text())
 TRUE: list[str] = RECORDED["true"]
 GENERATED: list[str] = RECORDED["generated"]

@@ -11,7 +11,7 @@ from models.lab.training.runfile import read_run
 from tests.drills.paper_small import CHOSEN, RUNS, SHORT, TASKS, Failed, go, run, run_file
 from tests.lab.published import small_sizes
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.drill(part="paper"), pytest.mark.usefixtures("one_thread")]
 
 FIGURES = {
     "detection": "map",

@@ -28,6 +28,7 @@ def contents(out: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(out.iterdir()) if path.is_file()}
 
 
+@pytest.mark.drill(part="laboratory")
 def test_parallel_and_resumed_runs_write_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,8 @@ from models.reading.tokenizers import VOCABULARIES
 from tests.lab.datasets import REPORT, chest_imagenome, dicom_id, figures, lines, mimic_cxr, ms_cxr, trained
 from tests.paths import REPOSITORY
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 MODEL = VOCABULARIES.parent
 EFFUSION = "cig/af/pleural effusion"
 

@@ -19,6 +19,8 @@ from models.prepare import main
 from models.reading.tokenizers import VOCABULARIES
 from tests.lab.datasets import VINDR_LOCAL, figures, lines, trained, vindr_cxr
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 MODEL = VOCABULARIES.parent
 
 

@@ -29,7 +29,7 @@ from tests.lab.published import shortened, small_sizes
 from tests.paths import REPOSITORY
 from tests.support.training import PUBLISHED, cig_film, vindr_film
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
 RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
 # Its sentence is about every region: a step draws only some of them.

@@ -14,6 +14,8 @@ from models.lab.evaluation.source_probe import main
 from models.lab.evaluation.sources import NormalFilms, measure, one_path
 from models.reading.tokenizers import VOCABULARIES
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 MODEL = VOCABULARIES.parent
 
 

@@ -27,6 +27,8 @@ from models.lab.training.runfile import Run, read_run
 from models.lab.training.store import open_film_store
 from tests.support.training import stocked, write_run
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 ALONE = ProcessGroup(rank=0, size=1)
 CATALOG = catalog_of(["chexpert"])
 SECONDS = 30.0

@@ -31,7 +31,7 @@ from tests.lab.published import shortened
 from tests.paths import REPOSITORY
 from tests.support.training import stocked, write_run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
 RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
 PUBLISHED = ["published_1", "published_2", "published_text", "published_3"]

@@ -21,7 +21,7 @@ from models.lab.training.trained_model import build_model
 from models.progress import quiet
 from tests.support.training import PUBLISHED_NAMES, write_run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
 FILMS = 4
 # Each is a mean over films, and compares a film with no other; neither draws anything once all classes are asked for.

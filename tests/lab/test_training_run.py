@@ -37,7 +37,7 @@ from models.reading.reader import open_reader
 from tests.support.peers import missing
 from tests.support.training import STAGES, stocked, write_run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
 ALONE = ProcessGroup(rank=0, size=1)
 LIMIT_SECONDS = 200

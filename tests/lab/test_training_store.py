@@ -25,6 +25,8 @@ from models.lab.training.workers import Job, do_all
 from models.progress import quiet
 from tests.support import peers
 
+pytestmark = pytest.mark.drill(part="laboratory")
+
 CATALOG = catalog_of(["chexpert"])
 LIMIT_SECONDS = 120
 SHELVES = 20

@@ -25,6 +25,8 @@ from tests.models.test_sentence_generator import (
     generator as generator,  # its fixture: sentences that end at their own times
 )
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 FORMS: tuple[Form, ...] = ("prepacked", "eager", "int8", "int4")
 FORMS_AND_BITS: tuple[tuple[Form, Bits], ...] = (*((form, 8) for form in FORMS), ("int4", 4))
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 29, 31, 32, 33, 58, 63, 64, 65, 100, 116, 128)

@@ -25,6 +25,8 @@ from models.engines.comparison import FILMS, FLOAT16
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, VIEW, graph_path, read_proof
 from models.errors import ModelError
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 
 def element_types(model: ModelProto) -> dict[str, int]:
     graph = shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph

@@ -21,6 +21,8 @@ from tests.support.official import STEP
 from tests.support.peers import wait_until
 from tests.support.service import INTERRUPTIBLE, run_command
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:

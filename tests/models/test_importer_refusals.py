@@ -22,6 +22,8 @@ from tests.models.test_importer import state as state
 from tests.support import official
 from tests.support.official import LM_HEAD, Content, State
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 Damage = Callable[[Content, State], object]
 
 

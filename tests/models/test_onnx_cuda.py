@@ -21,6 +21,8 @@ from models.manifest import NetworkSizes, read_manifest
 from tests.support.engine_checks import features, films, read_more_films_than_a_part, write_well_formed_sentences
 from tests.support.fake_gpu import STREAM, FakeGpu
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 CARD = torch.device("cuda", 0)
 
 

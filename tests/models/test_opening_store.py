@@ -27,6 +27,8 @@ from node.read import open_model, prompts
 from node.read.model import open_reader as open_for_node
 from tests.support import films
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 FORMS: tuple[tuple[Precision, Form], ...] = (
     ("float32", "prepacked"),
     ("float32", "eager"),

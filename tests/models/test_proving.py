@@ -26,6 +26,8 @@ from tests.support.tensorrt_engines import opened, unavailable, without_proofs
 from tests.support.tensorrt_engines import reference as reference
 from tests.support.tensorrt_engines import sizes as sizes
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 
 def test_differences_from_the_network_stand_in_each_file(half_model: Path, built: Path, engine: Engine) -> None:
     with installed(Machine(gpu=FakeGpu(driver="another"))) as machine:

@@ -23,6 +23,8 @@ from tests.models.test_sentence_generator import (
     generator as generator,  # its fixture: sentences that end at their own times
 )
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 
 class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left it without types
     """Hears every operation, with the shapes of its tensors."""

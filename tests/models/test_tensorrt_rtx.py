@@ -21,6 +21,8 @@ from export.to_onnx import load_graph
 from models.engines.proof import FLOAT16_STAGES, graph_path
 from tests.support.peers import missing
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 SECONDS = 30
 
 Built = dict[str, dict[str, object]]

@@ -16,6 +16,8 @@ from models.network.static_decoding import Step
 from tests.support.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
 from tests.support.fake_gpu import FakeGpu
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 
 @pytest.fixture(scope="module")
 def sizes(phantom_model: Path) -> NetworkSizes:

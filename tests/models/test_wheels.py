@@ -18,6 +18,8 @@ from node.config import ModelSettings
 from tests.paths import REPOSITORY
 from tests.support.service import settings_for
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 MENDED_BY = r"run pip uninstall -y onnxruntime onnxruntime-gpu && pip install -c constraints\.txt '\.\[gpu\]'"
 
 

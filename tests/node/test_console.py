@@ -11,6 +11,8 @@ from node import config
 from tests.paths import REPOSITORY
 from tests.support.service import settings_for
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 
 def on_a_terminal(path: Path, *options: str) -> str:
     """What `serve` prints on a terminal until it has started."""

@@ -142,6 +142,7 @@ def places(directory: Path) -> dict[str, int]:
     return {work.input["args"][0][0]["study_uid"]: work.priority or 0 for work in found if work.input}
 
 
+@pytest.mark.drill(part="peers")
 def test_a_critical_finding_is_sent_first_though_it_came_last(tmp_path: Path) -> None:
     urgent = study("urgent")
     archive = peers.ReceivingArchive()
@@ -167,6 +168,7 @@ def test_a_critical_finding_is_sent_first_though_it_came_last(tmp_path: Path) ->
     assert len(archive.requests) == 14  # none twice
 
 
+@pytest.mark.drill(part="peers")
 def test_messages_with_a_critical_finding_go_first_too(tmp_path: Path) -> None:
     urgent, port = study("urgent"), peers.free_port()
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
@@ -187,6 +189,7 @@ def test_messages_with_a_critical_finding_go_first_too(tmp_path: Path) -> None:
     assert [message.content.count(b"|AA|") for message in kept] == [1, 0, 0, 0, 0]
 
 
+@pytest.mark.drill(part="peers")
 def test_a_critical_object_that_is_refused_holds_nothing_up(tmp_path: Path) -> None:
     urgent = study("urgent")
     with peers.ReceivingArchive() as archive:

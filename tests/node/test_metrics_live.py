@@ -29,6 +29,8 @@ from tests.support.fakes import ScriptedReader
 from tests.support.prometheus import Prometheus, run_prometheus
 from tests.support.service import Service, settings_for
 
+pytestmark = pytest.mark.drill(part="deployment")
+
 PATIENT = {
     "PatientName": "Marked^Patient",
     "PatientID": "MARKED-ID",

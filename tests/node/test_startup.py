@@ -81,6 +81,7 @@ def test_status_comes_without_the_libraries_of_films_and_work() -> None:
     assert set(json.loads(done.stdout)) & LARGE == {"sqlalchemy"}
 
 
+@pytest.mark.drill(part="packaging")
 @pytest.mark.parametrize("module", runnable())
 def test_help_and_version_need_no_large_library(module: str) -> None:
     said, imported = said_and_imported(module, "--version", "--help")
@@ -89,6 +90,7 @@ def test_help_and_version_need_no_large_library(module: str) -> None:
     assert LARGE & imported == set()
 
 
+@pytest.mark.drill(part="packaging")
 def test_help_of_each_command_of_the_node_needs_no_large_library() -> None:
     names = node_commands()
 
@@ -135,6 +137,7 @@ def test_no_thread_that_computed_stays(phantom_model: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "90 0\n"), done.stderr
 
 
+@pytest.mark.drill(part="packaging")
 def test_quick_tests_can_be_collected_without_torch() -> None:
     program = "import sys; sys.modules['torch'] = None; import tests.conftest"
 

@@ -94,6 +94,7 @@ def test_every_step_of_a_study_is_a_span_of_its_trace(tmp_path: Path, monkeypatc
         assert str(FILM.get(keyword)).encode() not in sent
 
 
+@pytest.mark.drill(part="peers")
 def test_a_collector_that_is_away_delays_no_film(tmp_path: Path) -> None:
     with ReceivingArchive() as archive, Service(traced(tmp_path, archive, 1)) as service:
         assert peers.send(FILM, port=service.dicom_port) == 0

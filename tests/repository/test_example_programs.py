@@ -26,6 +26,8 @@ from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="packaging")
+
 EXAMPLES = REPOSITORY / "examples"
 SEND = EXAMPLES / "send_and_read_back"
 NOTEBOOK = EXAMPLES / "notebook" / "boxes.ipynb"

@@ -22,8 +22,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from tests.paths import REPOSITORY
 from tests.support.peers import DIRECT, LOOPBACK, free_port, require, responds, wait_until
+
+pytestmark = pytest.mark.drill(part="packaging")
 
 SECTION = "## Five minutes to a real PACS"
 LINKED = ("LICENSE", "Makefile", "constraints.txt", "export", "language", "models", "node", "pyproject.toml")

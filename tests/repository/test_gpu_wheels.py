@@ -19,6 +19,8 @@ from tests.drills.gpu_wheels import ASKED, RECORD, pins
 from tests.paths import REPOSITORY
 from tests.support.peers import missing
 
+pytestmark = pytest.mark.drill(part="packaging")
+
 PINS = pins()
 WHEELS: dict[str, list[str]] = json.loads(RECORD.read_text(encoding="utf-8"))
 HERE = {name: str(value) for name, value in default_environment().items()}

@@ -153,7 +153,7 @@ def rows_of(postgres: Postgres) -> bytes:
     return "\n".join(str(row) for (row,) in rows).encode()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
 def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres | None]:
     """The server whose rows are searched; None where the tables are files."""
     if request.param == "sqlite":

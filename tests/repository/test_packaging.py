@@ -21,6 +21,8 @@ from tests.paths import REPOSITORY
 from tests.repository.architecture import PRODUCT
 from tests.repository.test_architecture import committed_files, name_of
 
+pytestmark = pytest.mark.drill(part="packaging")
+
 ENTRY = "deploy/wheel/chex_node"
 SUBCOMMANDS = (
     "agreement card checkpoint cost demonstration evaluate export golden join parity phantoms placing "

@@ -36,6 +36,7 @@ def addresses(tmp_path: Path, *arguments: object) -> set[tuple[str, int]]:
     return {(host, int(port)) for port, host in found if port != "0"}  # so getaddrinfo finds a source; nothing is sent
 
 
+@pytest.mark.drill(part="peers")
 def test_reading_a_film_speaks_to_nobody(tmp_path: Path, phantom_model: Path, chest_film: Path) -> None:
     out = tmp_path / "out"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.supply import release
+from deploy import release
+from tests.drills.parts import PARTS
 
 GRAPH = b"a graph"
 COMPLETE = {
@@ -43,13 +44,24 @@ def project(tmp_path: Path) -> Path:
         path.write_text(content, encoding="utf-8")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
+    drilled(tmp_path, git(tmp_path, "rev-parse", "HEAD").strip())
     return tmp_path
 
 
-def git(folder: Path, *arguments: str) -> None:
+def drilled(project: Path, commit_id: str, **changes: object) -> None:
+    """Let every part of the drills have passed on a commit, but for changes of the part `chaos`."""
+    last: dict[str, dict[str, object]] = {part: {"commit": commit_id, "passed": True} for part in PARTS}
+    last["chaos"] |= changes
+    (project / release.DRILLS).parent.mkdir(parents=True, exist_ok=True)
+    (project / release.DRILLS).write_text(json.dumps(last), encoding="utf-8")
+    commit(project)
+
+
+def git(folder: Path, *arguments: str) -> str:
     settings = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "tag.gpgsign=false")
     options = [part for setting in settings for part in ("-c", setting)]
-    subprocess.run(["git", *options, *arguments], cwd=folder, check=True, capture_output=True)
+    done = subprocess.run(["git", *options, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def commit(folder: Path) -> None:
@@ -114,6 +126,31 @@ def test_a_project_without_proof_or_digests_is_told_so(project: Path) -> None:
         release.DIGESTS,
         *release.PACKAGES,
         release.PROOF,
+    ]
+
+
+def test_a_part_of_the_drills_that_failed_is_named(project: Path) -> None:
+    drilled(project, git(project, "rev-parse", "HEAD").strip(), passed=False)
+
+    assert list(release.undrilled(project)) == [
+        f"{release.DRILLS}: a run of the part chaos that passed; make drills ONLY=chaos"
+    ]
+
+
+def test_drills_of_an_older_program_do_not_count(project: Path) -> None:
+    before = git(project, "rev-parse", "HEAD").strip()
+    assert list(release.undrilled(project)) == []
+    with (project / "node/__init__.py").open("a", encoding="utf-8") as file:
+        file.write("CHANGED = True\n")
+    commit(project)
+
+    lacking = list(release.undrilled(project))
+
+    assert [line for line in lacking if "on this program" not in line] == []
+    assert len(lacking) == len(PARTS)
+    drilled(project, git(project, "rev-parse", "HEAD").strip(), commit=before)
+    assert [line.partition(" on ")[0] for line in release.undrilled(project)] == [
+        f"{release.DRILLS}: a run of the part chaos"
     ]
 
 

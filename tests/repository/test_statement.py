@@ -8,6 +8,8 @@ import pytest
 
 from tests.drills.statement import objects, tables, written
 
+pytestmark = pytest.mark.drill(part="conformance")
+
 TEXT = tables.PATH.read_text(encoding="utf-8")
 
 # PS3.2 Annex N; a statement begins with 1 instead of N.1.

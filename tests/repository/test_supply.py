@@ -33,6 +33,8 @@ from tests.deploy.test_containers import IMAGES, images_of, resolved
 from tests.paths import REPOSITORY
 from tests.support.peers import LOOPBACK, free_port
 
+pytestmark = pytest.mark.drill(part="packaging")
+
 MANIFEST = json.dumps({"schemaVersion": 2, "manifests": []}, indent=3).encode()
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()
 PROJECT = """

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from lxml import etree
 
 from node.settings.audit import AuditSettings
@@ -18,6 +19,8 @@ from tests.support.certificates import Authority
 from tests.support.collectors import Rsyslog
 from tests.support.peers import LOOPBACK, ReceivingArchive, wait_until
 from tests.support.service import Service, settings_for
+
+pytestmark = pytest.mark.drill(part="kills")
 
 SCHEMA = etree.RelaxNG(etree.parse(FIXTURES / "audit_message.rng"))
 FILM = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "SECRET-7"})

@@ -32,7 +32,7 @@ def delivery(destination: str, uid: str) -> Delivery:
     return Delivery(destination=destination, study_uid="1", sop_instance_uid=uid, kind="sr")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """Of a node that stands; its one destination is called archive."""
     settings = settings_for(tmp_path / "node", archive_port=1)

@@ -234,6 +234,7 @@ def test_a_database_is_good_absent_damaged_or_open_to_others(settings: Settings)
     assert states(check_database(settings))[f"database {aside.name}"] is CheckState.NOTE
 
 
+@pytest.mark.drill(part="processes")
 def test_postgresql_is_good_before_and_after_the_first_start(settings: Settings, postgres: Postgres) -> None:
     shared = on_database(settings, postgres.url)
 
@@ -245,6 +246,7 @@ def test_postgresql_is_good_before_and_after_the_first_start(settings: Settings,
     assert "PostgreSQL 1" in before.message
 
 
+@pytest.mark.drill(part="processes")
 def test_a_user_who_may_not_make_tables_is_a_fault(settings: Settings, postgres: Postgres) -> None:
     postgres.execute("DROP ROLE IF EXISTS reader")
     postgres.execute("CREATE ROLE reader LOGIN")

@@ -205,6 +205,7 @@ def test_a_waiting_delivery_names_the_destination_that_is_down(tmp_path: Path) -
     assert f"python -m node doctor {node.settings_path}" in said.splitlines()[-1]
 
 
+@pytest.mark.drill(part="processes")
 def test_a_study_is_told_even_while_postgresql_is_away(tmp_path: Path) -> None:
     with Postgres() as server, peers.ReceivingArchive() as archive:
         settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), server.url)

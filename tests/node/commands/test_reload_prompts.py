@@ -189,6 +189,7 @@ def test_a_set_that_was_not_compared_is_refused(tmp_path: Path) -> None:
         assert node.service.logged("model.accepted")[0]["prompts"] == "own 3"
 
 
+@pytest.mark.drill(part="processes")
 def test_each_process_takes_the_prompts_by_its_own_signal(postgres: Postgres, tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     write(path, "1")

@@ -33,6 +33,8 @@ from tests.support.samples import EFFUSION, finding
 from tests.support.service import Service, run_command, settings_for
 from tests.support.spoken import PROMPTS
 
+pytestmark = pytest.mark.drill(part="peers")
+
 Content = dict[str, object]
 
 KEY = finding().prompt

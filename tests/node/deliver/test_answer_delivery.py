@@ -102,6 +102,7 @@ def settings(tmp_path: Path, archive: peers.ReceivingArchive) -> Settings:
     return settings
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("die_at", range(1, STEPS + 1))
 def test_a_kill_after_any_step_sends_an_answer_once(
     settings: Settings, archive: peers.ReceivingArchive, die_at: int
@@ -260,6 +261,7 @@ def test_an_archive_commits_to_an_answer_in_its_study(tmp_path: Path) -> None:
         assert len({instance.PatientID for instance in found}) == 1
 
 
+@pytest.mark.drill(part="processes")
 @pytest.mark.parametrize("die_at", [1, 2])  # answer, queue: what a worker does; the sender does the rest
 def test_an_answer_outlives_its_worker_on_postgresql(postgres: Postgres, tmp_path: Path, die_at: int) -> None:
     with ExitStack() as processes, peers.ReceivingArchive() as archive:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from node.domain import derive_uid
 from node.settings.destinations import DicomDestination
 from tests.support import films, peers
 from tests.support.committing import Answer, Committing
 from tests.support.service import Service, settings_for
+
+pytestmark = pytest.mark.drill(part="peers")
 
 STUDIES = 4
 AT_ONCE = 2

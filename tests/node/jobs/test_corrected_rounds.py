@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
 
+import pytest
 from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
 
@@ -108,6 +109,7 @@ def test_a_correction_makes_a_new_version_of_report_and_overlay(tmp_path: Path) 
     assert not bench.spool.has_unread(str(STUDY))
 
 
+@pytest.mark.drill(part="objects")
 def test_a_confirmed_finding_names_its_observer_in_its_group(tmp_path: Path) -> None:
     bench, _ = rounds(tmp_path)
     correct(bench, 1, CorrectionKind.ACCEPT, prompt=KEY, by="")
@@ -135,6 +137,7 @@ def test_a_corrected_item_says_who_said_it_and_when(tmp_path: Path) -> None:
     assert validators.pixelmed(written[2:3]) == [[]]
 
 
+@pytest.mark.drill(part="objects")
 def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -> None:
     reports = []
     for kind in ("sr", "text"):
@@ -155,6 +158,7 @@ def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -
     assert validators.pixelmed(reports) == [[]] * 4
 
 
+@pytest.mark.drill(part="objects")
 def test_a_reworded_sentence_says_who_wrote_it_and_when(tmp_path: Path) -> None:
     reports = []
     for kind in ("sr", "sr3d", "text"):
@@ -176,6 +180,7 @@ def test_a_reworded_sentence_says_who_wrote_it_and_when(tmp_path: Path) -> None:
     assert validators.pixelmed([reports[0], reports[2]]) == [[], []]
 
 
+@pytest.mark.drill(part="objects")
 def test_highdicom_reads_groups_with_a_reworded_sentence(tmp_path: Path) -> None:
     bench, _ = rounds(tmp_path)
     correct(bench, 1, CorrectionKind.REWORD, prompt=KEY, text="A small band.", by="")
@@ -211,6 +216,7 @@ def test_a_correction_taken_back_restores_what_the_report_said(tmp_path: Path) -
     assert restored == texts(reports[0])
 
 
+@pytest.mark.drill(part="objects")
 def test_a_correction_survives_a_restart_before_its_round(tmp_path: Path) -> None:
     bench, _ = rounds(tmp_path)
     correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
@@ -222,6 +228,7 @@ def test_a_correction_survives_a_restart_before_its_round(tmp_path: Path) -> Non
     assert again.steps.plan(str(STUDY)) is None
 
 
+@pytest.mark.drill(part="objects")
 def test_a_lost_output_is_written_again_with_its_corrections(tmp_path: Path) -> None:
     bench, _ = rounds(tmp_path)
     correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 from pydicom.dataset import Dataset
 
 from node.config import Settings
@@ -86,6 +87,7 @@ def is_over(archive: peers.ReceivingArchive, settings: Settings) -> bool:
     return bool(rounds) and is_answered(archive)
 
 
+@pytest.mark.drill(part="kills")
 def test_only_the_film_that_kills_is_parked(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive, ExitStack() as processes:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
@@ -101,6 +103,7 @@ def test_only_the_film_that_kills_is_parked(tmp_path: Path) -> None:
         assert parked(tmp_path / "node.toml") == [(SENT[1].StudyInstanceUID, "interrupted")]
 
 
+@pytest.mark.drill(part="processes")
 def test_two_workers_park_only_the_film_that_kills(tmp_path: Path, postgres: Postgres) -> None:
     with peers.ReceivingArchive() as archive, ExitStack() as processes:
         settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)

@@ -15,6 +15,8 @@ from node.store.database import EXECUTOR
 from tests.support import films, peers
 from tests.support.service import Service, settings_for
 
+pytestmark = pytest.mark.drill(part="kills")
+
 HOUR: Final = 3600.0
 
 

@@ -15,6 +15,8 @@ from tests.support import films, peers
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
 
+pytestmark = pytest.mark.drill(part="kills")
+
 FILM = films.thumbnail()
 STUDY = str(FILM.StudyInstanceUID)
 
@@ -123,6 +125,7 @@ def test_rounds_that_wait_for_a_lost_one_make_no_busy_loop(tmp_path: Path) -> No
     assert second - first >= 2.0
 
 
+@pytest.mark.drill(part="processes")
 def test_a_worker_on_postgresql_finds_what_it_lost(tmp_path: Path, postgres: Postgres) -> None:
     settings = on_database(settings_for(tmp_path / "node", archive_port=peers.free_port()), postgres.url)
     with (

@@ -287,6 +287,7 @@ def test_a_study_that_is_unknown_cannot_be_finished(read: Callable[[float], Sett
         assert service.ask("POST", "/api/v1/studies/1.2.3/finish")[0] == 404
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("die_at", range(1, STEPS + 1))
 def test_a_kill_at_any_step_makes_one_version(
     read: Callable[[float], Settings], archive: ReceivingArchive, die_at: int
@@ -305,6 +306,7 @@ def test_a_kill_at_any_step_makes_one_version(
     assert_one_version(archive)
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("is_lost", [False, True], ids=["database kept", "database lost"])
 def test_a_kill_while_corrections_wait_loses_none(
     read: Callable[[float], Settings], archive: ReceivingArchive, is_lost: bool
@@ -327,6 +329,7 @@ def test_a_kill_while_corrections_wait_loses_none(
     assert_one_version(archive)
 
 
+@pytest.mark.drill(part="processes")
 def test_corrections_wait_for_whichever_worker_lives(
     tmp_path: Path, postgres: Postgres, archive: ReceivingArchive
 ) -> None:

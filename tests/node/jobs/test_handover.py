@@ -11,6 +11,8 @@ from node.store.database import connect
 from tests.support.peers import wait_until
 from tests.support.postgres import Postgres
 
+pytestmark = pytest.mark.drill(part="processes")
+
 NEVER = threading.Event()
 HELD = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
 

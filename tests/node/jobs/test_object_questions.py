@@ -87,6 +87,7 @@ def test_an_answer_names_the_object_that_asked(
     )
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("die_at", range(1, STEPS + 1))
 def test_a_kill_after_any_step_answers_once(settings: Settings, archive: peers.ReceivingArchive, die_at: int) -> None:
     with Service(settings, die_at=die_at) as first:
@@ -106,6 +107,7 @@ def test_a_kill_after_any_step_answers_once(settings: Settings, archive: peers.R
     assert len(archive.requests) <= 5
 
 
+@pytest.mark.drill(part="kills")
 def test_an_accepted_object_survives_the_loss_of_databases(settings: Settings, archive: peers.ReceivingArchive) -> None:
     late = films.as_another(films.thumbnail(), "late")
     with Service(settings) as service:

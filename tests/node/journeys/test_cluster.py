@@ -84,6 +84,7 @@ def test_three_processes_carry_one_film(postgres: Postgres, tmp_path: Path) -> N
         assert status(settings)["ready"] is False
 
 
+@pytest.mark.drill(part="processes")
 def test_a_sender_leaves_how_many_studies_workers_read(postgres: Postgres, tmp_path: Path) -> None:
     settings = settings_on(postgres, tmp_path / "node", archive_port=peers.free_port())
     settings = replace(settings, report=ReportSettings(writers=3))
@@ -94,6 +95,7 @@ def test_a_sender_leaves_how_many_studies_workers_read(postgres: Postgres, tmp_p
     assert postgres.execute("SELECT worker_concurrency FROM dbos.queues WHERE name = 'studies'") == [(5,)]
 
 
+@pytest.mark.drill(part="processes")
 def test_what_waits_in_a_queue_is_seen_by_who_scales_the_workers(postgres: Postgres, tmp_path: Path) -> None:
     settings = settings_on(postgres, tmp_path / "node", archive_port=peers.free_port())
     with Service(settings, only="worker") as worker:
@@ -115,6 +117,7 @@ def test_what_waits_in_a_queue_is_seen_by_who_scales_the_workers(postgres: Postg
     assert postgres.execute(from_zero) == [(4,)], "without a worker, a study that is not quiet yet needs one too"
 
 
+@pytest.mark.drill(part="processes")
 @pytest.mark.parametrize("die_at", [3, 5, 8])  # after plan, write and one send; test_crash.py has all
 def test_a_killed_postgresql_node_still_delivers_exactly_once(postgres: Postgres, tmp_path: Path, die_at: int) -> None:
     with peers.ReceivingArchive() as archive:
@@ -130,6 +133,7 @@ def test_a_killed_postgresql_node_still_delivers_exactly_once(postgres: Postgres
         assert sorted(received.dataset.Modality for received in archive.kept) == ["PR", "SR"]
 
 
+@pytest.mark.drill(part="processes")
 def test_the_study_of_a_killed_worker_is_answered_once(postgres: Postgres, tmp_path: Path) -> None:
     with ExitStack() as processes, peers.ReceivingArchive() as archive:
         settings = settings_on(postgres, tmp_path / "node", archive_port=archive.port)
@@ -152,6 +156,7 @@ def test_the_study_of_a_killed_worker_is_answered_once(postgres: Postgres, tmp_p
         assert not living.logged("film.decided")  # nor is a step done twice
 
 
+@pytest.mark.drill(part="processes")
 def test_nothing_is_lost_while_postgresql_is_away_under_load(tmp_path: Path) -> None:
     with ExitStack() as processes, Postgres() as postgres, peers.ReceivingArchive() as archive:
         settings = settings_on(postgres, tmp_path / "node", archive_port=archive.port)
@@ -176,6 +181,7 @@ def test_nothing_is_lost_while_postgresql_is_away_under_load(tmp_path: Path) -> 
         assert listener.stop() == 0
 
 
+@pytest.mark.drill(part="processes")
 def test_a_listener_starts_and_acknowledges_without_postgresql(tmp_path: Path) -> None:
     with Postgres() as postgres:
         settings = settings_on(postgres, tmp_path / "node", archive_port=peers.free_port())
@@ -187,6 +193,7 @@ def test_a_listener_starts_and_acknowledges_without_postgresql(tmp_path: Path) -
             assert listener.stop() == 0
 
 
+@pytest.mark.drill(part="processes")
 def test_whoever_waits_for_postgresql_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
 
@@ -199,6 +206,7 @@ def test_whoever_waits_for_postgresql_ends_when_it_is_asked_to(tmp_path: Path) -
     assert not waiting.logged("service.ready")
 
 
+@pytest.mark.drill(part="processes")
 def test_a_database_error_ends_the_process_and_the_work_goes_on(postgres: Postgres, tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_on(postgres, tmp_path / "node", archive_port=archive.port)
@@ -216,6 +224,7 @@ def test_a_database_error_ends_the_process_and_the_work_goes_on(postgres: Postgr
         assert postgres.execute("SELECT count(*) FROM dbos.workflow_status WHERE status = 'ERROR'") == [(0,)]
 
 
+@pytest.mark.drill(part="processes")
 @pytest.mark.parametrize("lost", ["chex", "chex, dbos"])
 def test_tables_are_built_again_when_they_are_lost(postgres: Postgres, tmp_path: Path, lost: str) -> None:
     with peers.ReceivingArchive() as archive:
@@ -236,6 +245,7 @@ def test_tables_are_built_again_when_they_are_lost(postgres: Postgres, tmp_path:
         assert postgres.execute("SELECT state, count(*) FROM chex.deliveries GROUP BY state") == [("sent", 2)]
 
 
+@pytest.mark.drill(part="processes")
 @pytest.mark.parametrize("is_server", [False, True])
 def test_what_the_engine_keeps_of_old_work_is_removed(
     request: pytest.FixtureRequest, tmp_path: Path, is_server: bool

@@ -23,6 +23,7 @@ def status_of(node: Service) -> dict[str, object]:
     return content
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("die_at", range(1, STEPS + 1))
 def test_a_node_killed_after_any_step_delivers_exactly_once(tmp_path: Path, die_at: int) -> None:
     with peers.ReceivingArchive() as archive:
@@ -39,6 +40,7 @@ def test_a_node_killed_after_any_step_delivers_exactly_once(tmp_path: Path, die_
         assert sorted(received.dataset.Modality for received in archive.kept) == ["PR", "SR"]
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("step", [4, 7])  # the round was planned without it; it was noted as finished
 def test_a_film_that_was_never_handed_on_is_read_after_a_kill(tmp_path: Path, step: int) -> None:
     late = films.as_another(films.thumbnail(), "late")
@@ -54,6 +56,7 @@ def test_a_film_that_was_never_handed_on_is_read_after_a_kill(tmp_path: Path, st
             assert not status_of(second)["parked"]
 
 
+@pytest.mark.drill(part="kills")
 def test_a_parked_film_that_was_sent_again_is_read_after_a_kill(tmp_path: Path) -> None:
     film = films.thumbnail()
     with peers.ReceivingArchive() as archive:
@@ -69,6 +72,7 @@ def test_a_parked_film_that_was_sent_again_is_read_after_a_kill(tmp_path: Path) 
             archive.wait_for_kept(2)
 
 
+@pytest.mark.drill(part="kills")
 def test_a_node_killed_right_after_success_still_delivers(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
@@ -82,6 +86,7 @@ def test_a_node_killed_right_after_success_still_delivers(tmp_path: Path) -> Non
         assert len(archive.kept) == 2
 
 
+@pytest.mark.drill(part="kills")
 def test_a_film_read_by_an_older_model_is_read_again(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
@@ -96,6 +101,7 @@ def test_a_film_read_by_an_older_model_is_read_again(tmp_path: Path) -> None:
         assert "scripted" in report.ContributingEquipmentSequence[0].SoftwareVersions[1]
 
 
+@pytest.mark.drill(part="kills")
 def test_a_failing_disk_ends_the_process_and_nothing_is_lost(tmp_path: Path) -> None:
     film = films.thumbnail()
     in_the_way = tmp_path / "node" / "studies" / film.StudyInstanceUID / "readings"
@@ -138,6 +144,7 @@ def without_queued_deliveries(storage: Path) -> None:
         assert database.execute("DELETE FROM workflow_status WHERE name = 'deliver'").rowcount
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("lose", (without_databases, without_queued_deliveries))
 def test_undelivered_results_go_out_after_the_engine_forgot_them(tmp_path: Path, lose: Callable[[Path], None]) -> None:
     with peers.ReceivingArchive() as archive:
@@ -155,6 +162,7 @@ def test_undelivered_results_go_out_after_the_engine_forgot_them(tmp_path: Path,
         assert len(archive.kept) == 2
 
 
+@pytest.mark.drill(part="kills")
 def test_a_node_that_loses_its_databases_starts_from_the_spool(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=20.0)
@@ -169,6 +177,7 @@ def test_a_node_that_loses_its_databases_starts_from_the_spool(tmp_path: Path) -
         assert len(archive.kept) == 2
 
 
+@pytest.mark.drill(part="kills")
 def test_a_study_that_has_just_become_quiet_is_queued_once(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from node.config import QuestionsSettings
 from tests.drills.conformance import dicomscope, pictures
 from tests.support import films, peers
 from tests.support.service import Service, settings_for
+
+pytestmark = pytest.mark.drill(part="peers")
 
 FILM = films.thumbnail()
 CORNERS = (20, 30, 120, 30, 120, 160, 20, 160, 20, 30)

@@ -74,6 +74,7 @@ def test_a_film_that_is_sent_twice_adds_nothing(tmp_path: Path) -> None:
     assert (studies["receiving"], studies["finished"]) == (0, 1)  # not even looked at
 
 
+@pytest.mark.drill(part="peers")
 def test_the_same_film_in_another_encoding_adds_nothing(tmp_path: Path) -> None:
     film = films.thumbnail()
     with (
@@ -89,6 +90,7 @@ def test_the_same_film_in_another_encoding_adds_nothing(tmp_path: Path) -> None:
         assert len(archive.requests) == 2
 
 
+@pytest.mark.drill(part="peers")
 def test_a_late_film_gets_a_report_beside_the_first_films(tmp_path: Path) -> None:
     with (
         peers.ReceivingArchive() as archive,
@@ -148,6 +150,7 @@ def test_an_archive_that_was_down_gets_everything_afterwards(tmp_path: Path) -> 
     }  # fmt: skip
 
 
+@pytest.mark.drill(part="peers")
 def test_objects_refused_for_now_go_out_later_and_delay_no_other(tmp_path: Path) -> None:
     with (
         peers.ReceivingArchive() as archive,
@@ -194,6 +197,7 @@ def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
         assert (unclear.returncode, "one of the three" in unclear.stderr) == (2, True)
 
 
+@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize("which", [("--all",), ("--destination", "archive")])
 def test_what_is_parked_of_many_studies_goes_out_after_one_retry(tmp_path: Path, which: tuple[str, ...]) -> None:
     sent = [films.as_another(films.thumbnail(), name, study=name) for name in "ab"]

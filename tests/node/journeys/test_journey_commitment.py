@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from node.settings.destinations import DicomDestination
 from tests.node.journeys.test_journey_delivery import deliveries_of
 from tests.support import films, peers
 from tests.support.orthanc import Orthanc
 from tests.support.service import Service, settings_for
+
+pytestmark = pytest.mark.drill(part="peers")
 
 
 def test_orthanc_commits_to_its_objects_though_it_is_no_caller(tmp_path: Path) -> None:

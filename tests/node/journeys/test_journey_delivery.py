@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
 from pydicom import Dataset
 
 from node.commands import operate
@@ -13,6 +14,8 @@ from node.settings.destinations import DicomDestination
 from tests.support import films, peers
 from tests.support.committing import Answer, Committing, report
 from tests.support.service import Service, settings_for
+
+pytestmark = pytest.mark.drill(part="peers")
 
 # ready, place, plan, read, write, queue, finish, send, send
 SENT = 9

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from node.hl7.text import read
 from tests.support import films, mllp, peers
 from tests.support.mllp import InformationSystem, Mood
@@ -55,6 +57,7 @@ def test_a_result_answers_the_order_that_came_before_its_film(tmp_path: Path) ->
         assert secret.encode() not in databases
 
 
+@pytest.mark.drill(part="kills")
 def test_a_node_killed_after_it_wrote_sends_what_it_wrote(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive, InformationSystem() as system:
         settings = settings_with(system, tmp_path / "node", archive_port=archive.port)

@@ -36,6 +36,7 @@ def test_a_routed_film_gets_report_and_overlay_in_its_study(
     assert {instance.PatientID for instance in found} == {films.rg1().PatientID}
 
 
+@pytest.mark.drill(part="peers")
 def test_results_and_repeated_films_come_back_to_nothing(
     reading_room: tuple[Orthanc, Service], chest_film: Path
 ) -> None:
@@ -63,6 +64,7 @@ def _left_as_own(line: Line, *, uid: str) -> bool:
     return line.get("reason") == "left:own_object" and line["sop_instance_uid"] == uid
 
 
+@pytest.mark.drill(part="peers")
 def test_a_study_with_a_dose_report_loses_nothing(reading_room: tuple[Orthanc, Service]) -> None:
     orthanc, service = reading_room
     others = [films.non_image(modality) for modality in ("dose report", "KO", "DOC")]

@@ -49,6 +49,7 @@ def answered(orthanc: Orthanc, question: Dataset, *, objects: int) -> list[Datas
     return [found for found in orthanc.instances(STUDY) if str(found.SOPInstanceUID) not in before]
 
 
+@pytest.mark.drill(part="peers")
 def test_a_report_with_a_region_is_answered_in_its_study(orthanc: Orthanc) -> None:
     asked = workstation.report(FILM, group(finding("edema"), region(FILM, "POLYLINE", SQUARE), tracking=TRACKING))
 
@@ -63,6 +64,7 @@ def test_a_report_with_a_region_is_answered_in_its_study(orthanc: Orthanc) -> No
     assert orthanc.count(STUDY) == 6, "the film, its report and state, the question, and its answer once"
 
 
+@pytest.mark.drill(part="pages")
 def test_a_rectangle_drawn_in_ohif_is_answered(orthanc: Orthanc, browser: Browser, tmp_path: Path) -> None:
     film = films.as_another(cases.chest(), "drawn on", study="drawn on")
     film.SeriesDescription = "Film 1"  # by which the viewer finds it, where it opens a report a second time
@@ -88,6 +90,7 @@ def predecessor_of(found: Dataset) -> str:
     return predecessor(found) if "PredecessorDocumentsSequence" in found else ""
 
 
+@pytest.mark.drill(part="peers")
 def test_a_drawn_box_with_a_text_is_answered_in_its_study(orthanc: Orthanc) -> None:
     asked = workstation.state(FILM, graphics=[rectangle(2, 3, 20, 30, tracking=TRACKING)], texts=[note("edema", 5, 5)])
 

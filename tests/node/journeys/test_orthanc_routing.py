@@ -21,6 +21,8 @@ from node.settings.destinations import DicomDestination
 from tests.support.orthanc import DEPLOYED, Orthanc
 from tests.support.peers import ReceivingArchive, send, wait_until
 
+pytestmark = pytest.mark.drill(part="peers")
+
 
 @pytest.fixture
 def node() -> Iterator[ReceivingArchive]:

@@ -25,6 +25,8 @@ from tests.support.films import as_another, thumbnail
 from tests.support.s3 import Network, S3Server, on_bucket, s3_server
 from tests.support.service import Service, run_command, settings_for
 
+pytestmark = pytest.mark.drill(part="kills")
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:

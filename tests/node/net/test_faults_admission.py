@@ -108,6 +108,7 @@ def test_silent_strangers_hide_no_other_stranger(node: Node, said: bytes) -> Non
     assert [line["host"] for line in lines if line.get("calling_aet") == "NEWROOM"] == ["127.0.0.3"]
 
 
+@pytest.mark.drill(part="flood")
 def test_a_stranger_that_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
     with listening(tmp_path, request_seconds=0.2) as node, pdus.calling_from(ELSEWHERE, node.listener.port) as silent:
         assert pdus.read_pdu(silent) == b""
@@ -218,6 +219,7 @@ def test_a_film_in_small_pieces_is_kept(node: Node, recording: Recording) -> Non
             assert pdus.status_of(pdus.read_pdu(sender)) == 0x0000
 
 
+@pytest.mark.drill(part="flood")
 @pytest.mark.parametrize("count", [14_000, 1], ids=["long requests", "short requests"])
 def test_a_stranger_slows_no_known_sender(tmp_path: Path, count: int) -> None:
     figures = strangers.measure(Plan(bytes_per_second=1e6, syntaxes=count, seconds=1.0, rounds=3), tmp_path)
@@ -225,6 +227,7 @@ def test_a_stranger_slows_no_known_sender(tmp_path: Path, count: int) -> None:
     assert figures["passed"], str(figures)
 
 
+@pytest.mark.drill(part="flood")
 def test_films_of_a_known_sender_pass_beside_many_strangers(node: Node) -> None:
     with ExitStack() as waiting:
         for _ in range(200):

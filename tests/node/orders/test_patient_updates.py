@@ -255,6 +255,7 @@ def test_a_lost_note_is_written_again_with_the_same_bytes(site: Site) -> None:
     assert site.bench.spool.output(note) == content is not None
 
 
+@pytest.mark.drill(part="peers")
 def test_dciodvfy_accepts_report_and_note(tmp_path: Path, site: Site) -> None:
     site.bench.receive(old())
     site.bench.round()
@@ -341,6 +342,7 @@ def test_an_update_that_cannot_be_kept_is_not_accepted(site: Site, listener: Ord
     assert codes(answers) == ["AR"]
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("step", [5, 6])
 def test_a_killed_node_sends_each_object_once(tmp_path: Path, step: int) -> None:
     message = merge("P-1", "P-2").encode()
@@ -373,6 +375,7 @@ def test_a_killed_node_sends_each_object_once(tmp_path: Path, step: int) -> None
         assert "WRONG" not in json.dumps(third.lines)
 
 
+@pytest.mark.drill(part="peers")
 def test_an_update_with_another_name_waits_for_a_person(tmp_path: Path) -> None:
     message = adt("A08", "P-1", "Kist^Ina").encode()
     with peers.ReceivingArchive() as archive, InformationSystem() as system:

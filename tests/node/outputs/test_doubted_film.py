@@ -87,6 +87,7 @@ def test_findings_of_a_film_in_doubt_are_to_be_reviewed(of: str, tmp_path: Path)
     assert plain.ratio is not None
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("of", [*DOUBTS, "plain"])
 def test_outputs_call_findings_present_only_beyond_doubt(
     of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -99,6 +100,7 @@ def test_outputs_call_findings_present_only_beyond_doubt(
     assert calling == ([] if of in DOUBTS else list(SAID_OF_PRESENT))
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("of", [*DOUBTS, "plain"])
 def test_no_answer_calls_anything_present_on_a_film_in_doubt(of: str, tmp_path: Path) -> None:
     view, note, doubt = DOUBTS.get(of, (PLAIN, None, None))

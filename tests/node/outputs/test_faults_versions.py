@@ -113,6 +113,7 @@ def test_versions_of_the_ratio_and_of_the_study_are_told_too() -> None:
     assert [(int(item.InstanceNumber), stated_version(item)) for item in reports] == [(1, 1), (2, 2), (3, 3)]
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("kind", ["sr", "sr3d", "text"])
 @pytest.mark.parametrize("is_found", [(True, False, True), (False, True, False)])
 def test_a_report_of_text_counts_after_one_with_boxes(kind: str, is_found: tuple[bool, ...]) -> None:
@@ -127,6 +128,7 @@ def test_a_report_of_text_counts_after_one_with_boxes(kind: str, is_found: tuple
     assert len({(str(dataset.SeriesInstanceUID), int(dataset.SeriesNumber)) for dataset in reports}) == 1
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize(
     ("kind", "is_found"),
     [("text", (True, True, False)), ("sr", (True, False, True, False)), ("sr3d", (False, True, False))],
@@ -162,6 +164,7 @@ def test_what_says_the_same_stays_one_object_with_its_number() -> None:
         assert document.save_bytes(objects[0]) == document.save_bytes(objects[1])
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize(
     ("numbers", "first", "late"),
     [
@@ -242,6 +245,7 @@ def corrected_rounds(bench: Bench, *, is_sent: bool = True) -> list[list[Deliver
     return deliveries
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("kind", KINDS)
 def test_seven_versions_by_a_reader_are_in_order(tmp_path: Path, kind: str) -> None:
     bench = Bench(tmp_path, outputs=(kind,))

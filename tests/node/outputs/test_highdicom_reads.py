@@ -29,6 +29,8 @@ from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from tests.support import content_trees, samples
 
+pytestmark = pytest.mark.drill(part="objects")
+
 CLASSES = (
     ComprehensiveSRStorage,
     Comprehensive3DSRStorage,

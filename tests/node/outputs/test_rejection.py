@@ -110,6 +110,7 @@ def uids(deliveries: list[Delivery]) -> set[str]:
     return {delivery.sop_instance_uid for delivery in deliveries}
 
 
+@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize("title", TITLES)
 def test_a_note_of_dcmtk_rejects_what_the_node_wrote(tmp_path: Path, title: str) -> None:
     bench, wrong = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong")
@@ -127,6 +128,7 @@ def test_a_note_of_dcmtk_rejects_what_the_node_wrote(tmp_path: Path, title: str)
     assert str(note.PatientID) == "WRONG"
 
 
+@pytest.mark.drill(part="peers")
 def test_dciodvfy_accepts_the_nodes_note(tmp_path: Path) -> None:
     bench, wrong = Bench(tmp_path), film("wrong")
     bench.receive(wrong)
@@ -279,6 +281,7 @@ def test_the_nodes_own_note_rejects_nothing(tmp_path: Path) -> None:
     assert bench.round() == []
 
 
+@pytest.mark.drill(part="peers")
 def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> None:
     wrong = films.thumbnail()
     with beside_node(tmp_path) as (orthanc, settings), Service(settings) as node:
@@ -305,6 +308,7 @@ def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> N
     assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
 
 
+@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize("step", [5, 6])
 def test_a_result_is_withdrawn_once(tmp_path: Path, step: int) -> None:
     wrong, other = films.thumbnail(), film("other", "other")
@@ -339,6 +343,7 @@ def test_a_result_is_withdrawn_once(tmp_path: Path, step: int) -> None:
     assert observed[0] == observed[1]
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("step", [5, 6])
 def test_a_killed_node_sends_its_note_once(tmp_path: Path, step: int) -> None:
     wrong = films.thumbnail()

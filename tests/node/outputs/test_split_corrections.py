@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
@@ -20,6 +21,8 @@ from tests.support import films, mllp, peers
 from tests.support.mllp import InformationSystem
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, settings_with
+
+pytestmark = pytest.mark.drill(part="processes")
 
 
 def film(patient: str) -> Dataset:

@@ -305,6 +305,7 @@ def alarmed(settings: Settings, url: str) -> Settings:
     return replace(settings, alerts=AlertsSettings(after_seconds=0.2, webhook=WebhookSettings(url=url)))
 
 
+@pytest.mark.drill(part="peers")
 def test_an_archive_that_is_down_is_told_once_across_restarts(tmp_path: Path) -> None:
     with webhook() as house, peers.ReceivingArchive() as archive:
         settings = alarmed(settings_for(tmp_path / "node", archive_port=archive.port), house.url)
@@ -328,6 +329,7 @@ def test_an_archive_that_is_down_is_told_once_across_restarts(tmp_path: Path) ->
     assert not [secret for secret in PATIENT.values() if secret in json.dumps(house.posts)]
 
 
+@pytest.mark.drill(part="peers")
 def test_a_webhook_that_hangs_holds_up_no_film_and_no_stop(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)

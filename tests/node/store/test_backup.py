@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pydicom.dataset import Dataset
 
 from node.config import Settings, StorageSettings
@@ -80,6 +81,7 @@ def test_a_restored_node_delivers_the_rest_and_nothing_twice(tmp_path: Path) -> 
         assert results(archive) == once(delivered, finished, waiting, later)
 
 
+@pytest.mark.drill(part="processes")
 def test_a_postgresql_node_is_restored_from_dump_and_files(tmp_path: Path) -> None:
     with Postgres() as postgres, peers.ReceivingArchive() as archive:
         settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)

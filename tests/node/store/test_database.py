@@ -18,7 +18,7 @@ from tests.support.postgres import Postgres
 SECRET = "correct-horse"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
 def sql(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
     url = "" if request.param == "sqlite" else request.getfixturevalue("postgres").url
     sql = database.open_ledger(StorageSettings(directory=tmp_path, database_url=url))
@@ -32,6 +32,7 @@ def films(*more: sa.schema.SchemaItem) -> sa.MetaData:
     return tables
 
 
+@pytest.mark.drill(part="processes")
 def test_tables_are_created_by_many_at_once(postgres: Postgres) -> None:
     barrier = threading.Barrier(8)
 
@@ -46,6 +47,7 @@ def test_tables_are_created_by_many_at_once(postgres: Postgres) -> None:
     assert postgres.execute("SELECT uid, state FROM chex.studies") == [("1", "receiving")]
 
 
+@pytest.mark.drill(part="processes")
 def test_an_engine_with_unfinished_tables_knows_no_queue(postgres: Postgres) -> None:
     postgres.execute("CREATE SCHEMA dbos")
     postgres.execute("CREATE TABLE dbos.workflow_status (workflow_uuid TEXT)")  # the first table of many
@@ -99,6 +101,7 @@ def test_a_start_waits_for_an_absent_server_until_it_is_stopped() -> None:
     assert SECRET not in str(said)
 
 
+@pytest.mark.drill(part="processes")
 def test_a_start_waits_for_a_server_until_it_answers() -> None:
     with Postgres() as server:
         server.stop()

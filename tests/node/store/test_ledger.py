@@ -18,7 +18,7 @@ from tests.support.peers import wait_until
 from tests.support.postgres import Postgres
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     is_file = request.param == "sqlite"
     ledger = Ledger(connect(tmp_path / "ledger.sqlite" if is_file else request.getfixturevalue("postgres").url))
@@ -294,6 +294,7 @@ def test_an_answer_counts_only_for_objects_that_were_asked_for(ledger: Ledger) -
     assert ledger.open_deliveries() == [numbered(2), numbered(4)]
 
 
+@pytest.mark.drill(part="processes")
 def test_an_answer_locks_rows_in_the_order_of_a_delivery(postgres: Postgres) -> None:
     first, last = numbered(1), numbered(2)
     with closing(Ledger(connect(postgres.url))) as ledger, ThreadPoolExecutor(1) as pool:

@@ -22,7 +22,7 @@ from tests.support.postgres import Postgres
 FIRST, SECOND, THIRD = "1.2.1", "1.2.2", "1.2.3"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> StorageSettings:
     if request.param == "sqlite":
         return StorageSettings(directory=tmp_path)

@@ -262,6 +262,7 @@ def node(start_node: StartNode) -> ArchivedNode:
     return started
 
 
+@pytest.mark.drill(part="pages")
 def test_an_administrator_asks_a_destination_by_keys(node: ArchivedNode, browser: Browser) -> None:
     with browsed(browser, node.service.http_port) as seen:
         page = seen.open("/system")
@@ -276,6 +277,7 @@ def test_an_administrator_asks_a_destination_by_keys(node: ArchivedNode, browser
     assert node.archive.echoes > 0
 
 
+@pytest.mark.drill(part="pages")
 def test_axe_finds_nothing_where_one_signs_in_and_gets_lost(start_node: StartNode, browser: Browser) -> None:
     service = start_node(users=("ada",)).service
     with browsed(browser, service.http_port) as seen:
@@ -291,6 +293,7 @@ def test_axe_finds_nothing_where_one_signs_in_and_gets_lost(start_node: StartNod
         seen.forgive(404)
 
 
+@pytest.mark.drill(part="pages")
 def test_while_the_archive_is_down_every_page_says_so(node: ArchivedNode, browser: Browser) -> None:
     with node.archive.down():
         film = films.as_another(films.thumbnail(PATIENT), "down", study="down")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Route, expect
 
 from node.outputs import wording
 from tests.node.web.test_web_reviewing import SLOW, Node, node, path_of, question_of
 from tests.support.browsed import Browsed
+
+pytestmark = pytest.mark.drill(part="pages")
 
 __all__ = ["node"]
 

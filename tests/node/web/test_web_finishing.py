@@ -16,6 +16,8 @@ from tests.support.archived import ArchivedNode, StartNode
 from tests.support.browsed import SIZES, Browsed, browsed, tab_to
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="pages")
+
 SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
 LONG = 600.0  # seconds: no test waits for it
 WATCH_SECONDS = """() => {

@@ -19,6 +19,8 @@ from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.service import Service, settings_for
 from tests.support.serving import read_to_end
 
+pytestmark = pytest.mark.drill(part="pages")
+
 SEEN = films.thumbnail()
 PAGES = ("/live", "/metrics", "/", f"/studies/{SEEN.StudyInstanceUID}", "/api/v1/studies")
 PATIENCE_SECONDS = 5.0

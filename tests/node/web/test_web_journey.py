@@ -35,6 +35,7 @@ def room(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, browser:
         yield opened
 
 
+@pytest.mark.drill(part="pages")
 @pytest.mark.parametrize("size", SIZES)
 def test_a_film_is_asked_about_and_its_report_corrected(room: Room, size: str) -> None:
     pictures = travel(room, size=size).pictures
@@ -42,6 +43,7 @@ def test_a_film_is_asked_about_and_its_report_corrected(room: Room, size: str) -
     assert list(pictures) == ["worklist", "study", "answers", "moving", "corrected", "review", "upload"]
 
 
+@pytest.mark.drill(part="pages")
 def test_reports_on_accepted_and_rejected_findings_reach_orthanc(room: Room) -> None:
     accepted, rejected = judge(room)
 
@@ -104,6 +106,7 @@ def hospital(folder: Path) -> Iterator[tuple[Orthanc, Service]]:
             yield orthanc, service
 
 
+@pytest.mark.drill(part="pages")
 def test_the_demonstration_opens_a_page_where_one_can_ask(
     tmp_path: Path, phantom_model: Path, browser: Browser
 ) -> None:

@@ -16,6 +16,8 @@ from tests.support.browsed import Browsed, tab_to
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="pages")
+
 SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
 FILM = films.as_another(films.thumbnail(), "keys", study="keys")
 

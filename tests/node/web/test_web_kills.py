@@ -76,6 +76,7 @@ def reports(archive: ReceivingArchive) -> list[Dataset]:
     return [kept.dataset for kept in archive.kept if kept.dataset.Modality == "SR"]
 
 
+@pytest.mark.drill(part="kills")
 def test_an_answer_outlives_a_kill_right_after_it(settings: Settings, archive: ReceivingArchive) -> None:
     with Service(settings) as first:
         question = asked(first)
@@ -91,6 +92,7 @@ def test_an_answer_outlives_a_kill_right_after_it(settings: Settings, archive: R
     assert_each_came_once(archive, pairs=2)
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("die_at", range(1, ANSWER_STEPS + 1))
 def test_a_kill_while_an_answer_is_sent_sends_it_once(
     settings: Settings, archive: ReceivingArchive, die_at: int
@@ -108,6 +110,7 @@ def test_a_kill_while_an_answer_is_sent_sends_it_once(
     assert_each_came_once(archive, pairs=2)
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("die_at", range(1, ROUND_STEPS + 1))
 def test_a_kill_after_a_correction_makes_one_new_version(
     settings: Settings, archive: ReceivingArchive, die_at: int
@@ -127,6 +130,7 @@ def test_a_kill_after_a_correction_makes_one_new_version(
     assert predecessor(new) == old.SOPInstanceUID
 
 
+@pytest.mark.drill(part="kills")
 def test_a_correction_that_was_stored_but_not_queued_counts(settings: Settings, archive: ReceivingArchive) -> None:
     made = Correction(
         id="a" * 32,

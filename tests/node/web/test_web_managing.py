@@ -82,6 +82,7 @@ def test_a_delivered_study_is_deleted_without_a_trace(node: Node) -> None:
     assert said == [(outcome, "test", film.StudyInstanceUID) for outcome in ("refused", "done")]
 
 
+@pytest.mark.drill(part="pages")
 def test_what_waits_is_named_before_it_is_deleted(node: Node, seen: Browsed) -> None:
     node.started.archive.refuse(0xA700)
     film = node.read("waiting")
@@ -120,6 +121,7 @@ def test_a_study_is_read_again_by_hand(node: Node) -> None:
     assert node.ask("POST", f"/api/v1/studies/{uid}/read", {"reason": "Mrs. Miller asked"}).status_code == 422
 
 
+@pytest.mark.drill(part="pages")
 def test_a_refused_question_is_removed_and_never_counts(node: Node, seen: Browsed) -> None:
     film = node.sent("asked")
     study, uid = str(film.StudyInstanceUID), str(film.SOPInstanceUID)
@@ -140,6 +142,7 @@ def test_a_refused_question_is_removed_and_never_counts(node: Node, seen: Browse
     assert node.service.logged("question.removed")[0]["study"] == study
 
 
+@pytest.mark.drill(part="pages")
 def test_axe_finds_nothing_serious_where_one_deletes(node: Node, browser: Browser) -> None:
     uid = node.sent("looked at").StudyInstanceUID
     with browsed(browser, node.service.http_port) as seen:

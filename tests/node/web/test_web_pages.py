@@ -19,6 +19,8 @@ from tests.support.archived import StartNode
 from tests.support.browsed import Browsed, browsed, drag
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="pages")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:

@@ -248,6 +248,7 @@ def test_who_has_not_signed_in_is_not_told_of_earlier_films(unknown: Node) -> No
     assert "2026" not in json.dumps([reply, named])
 
 
+@pytest.mark.drill(part="pages")
 @pytest.mark.parametrize("words", ["list the findings", "Pneumonia", "pacemaker?"])
 def test_command_model_and_node_answer_words_alike(node: Node, tmp_path: Path, phantom_model: Path, words: str) -> None:
     path = tmp_path / "film.dcm"
@@ -262,6 +263,7 @@ def test_command_model_and_node_answer_words_alike(node: Node, tmp_path: Path, p
     assert by_node == by_model == by_api
 
 
+@pytest.mark.drill(part="pages")
 def test_command_model_and_node_compare_two_films_alike(unknown: Node, tmp_path: Path, phantom_model: Path) -> None:
     film, earlier = tmp_path / "film.dcm", tmp_path / "earlier.dcm"
     unknown.film.save_as(film)

@@ -62,6 +62,7 @@ def test_uncertain_findings_are_listed_with_their_reasons(node: Node) -> None:
     assert (len(cast(list[Content], part["films"])), part["total"]) == (1, 2)
 
 
+@pytest.mark.drill(part="pages")
 def test_the_page_leads_to_the_film_by_keys(node: Node, seen: Browsed) -> None:
     page = seen.open("/")
     page.get_by_role("link", name="To review").click()
@@ -78,6 +79,7 @@ def test_the_page_leads_to_the_film_by_keys(node: Node, seen: Browsed) -> None:
     assert page.url == f"{seen.origin}{path}"
 
 
+@pytest.mark.drill(part="pages")
 def test_each_film_of_the_list_is_seen_small(node: Node, seen: Browsed) -> None:
     page = seen.open("/review")
 
@@ -91,6 +93,7 @@ def test_each_film_of_the_list_is_seen_small(node: Node, seen: Browsed) -> None:
     )
 
 
+@pytest.mark.drill(part="pages")
 def test_one_goes_from_film_to_film_by_a_key(node: Node, seen: Browsed) -> None:
     page = seen.open(f"/studies/{node.first.StudyInstanceUID}")
     expect(page.locator('[data-part="mark"]')).to_have_text("This film: to review.")
@@ -102,6 +105,7 @@ def test_one_goes_from_film_to_film_by_a_key(node: Node, seen: Browsed) -> None:
         page.wait_for_selector("#stage.ready")
 
 
+@pytest.mark.drill(part="pages")
 def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Browser) -> None:
     with browsed(browser, node.service.http_port) as seen:
         seen.open("/review")
@@ -109,6 +113,7 @@ def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Br
         assert seen.violations() == []
 
 
+@pytest.mark.drill(part="pages")
 def test_a_film_leaves_when_a_reader_has_judged_each_finding(node: Node, seen: Browsed) -> None:
     path = f"/api/v1/films/{node.first.SOPInstanceUID}/corrections"
     prompts = [str(item["prompt"]) for item in cast(list[Content], node.films()[0]["findings"])]

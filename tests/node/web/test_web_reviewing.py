@@ -22,6 +22,8 @@ from tests.support.browsed import Browsed, browsed, drag, settled
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="pages")
+
 Edges = tuple[float, float, float, float]
 Content = dict[str, object]
 

@@ -63,6 +63,7 @@ def reported(page: Page) -> list[str]:
     return page.locator(".impression, .findings, .below").all_inner_texts()
 
 
+@pytest.mark.drill(part="pages")
 def test_the_layer_is_off_until_a_key_chooses_it(node: Node, seen: Browsed) -> None:
     page = seen.open(node.path)
     before, boxes = reported(page), page.locator("rect.box").count()
@@ -79,6 +80,7 @@ def test_the_layer_is_off_until_a_key_chooses_it(node: Node, seen: Browsed) -> N
     expect(page.locator(f"{LAYER}:visible, {LEGEND}:visible")).to_have_count(0)
 
 
+@pytest.mark.drill(part="pages")
 @pytest.mark.parametrize("is_left", [False, True], ids=["reloaded", "left and come back to"])
 def test_the_layer_is_off_at_every_load(node: Node, seen: Browsed, is_left: bool) -> None:
     page = seen.open(node.path)
@@ -96,6 +98,7 @@ def test_the_layer_is_off_at_every_load(node: Node, seen: Browsed, is_left: bool
     expect(page.locator(f"{LAYER}:visible, {LEGEND}:visible")).to_have_count(0)
 
 
+@pytest.mark.drill(part="pages")
 def test_a_box_of_the_layer_says_that_it_is_no_finding(node: Node, seen: Browsed) -> None:
     page = seen.open(node.path)
     page.locator(CHOICE).check()
@@ -111,6 +114,7 @@ def test_a_box_of_the_layer_says_that_it_is_no_finding(node: Node, seen: Browsed
     assert page.locator("rect.box").first.evaluate("rect => getComputedStyle(rect).opacity") == "1"
 
 
+@pytest.mark.drill(part="pages")
 def test_the_layer_has_a_line_of_its_own(node: Node, seen: Browsed) -> None:
     page = seen.open(node.path)
     page.locator(CHOICE).check()
@@ -126,6 +130,7 @@ def test_the_layer_has_a_line_of_its_own(node: Node, seen: Browsed) -> None:
     assert "none" not in looks[0]
 
 
+@pytest.mark.drill(part="pages")
 def test_the_layer_stays_hidden_without_scripts(node: Node, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -136,6 +141,7 @@ def test_the_layer_stays_hidden_without_scripts(node: Node, browser: Browser) ->
     context.close()
 
 
+@pytest.mark.drill(part="pages")
 def test_axe_finds_nothing_serious_with_the_layer(node: Node, browser: Browser) -> None:
     with browsed(browser, node.service.http_port) as seen:
         page = seen.open(node.path)
@@ -153,6 +159,7 @@ def test_programs_get_the_boxes_under_a_note(node: Node) -> None:
     assert all(not found["boxes"] for found in cast(list[Content], entry["findings"]) if found["prompt"] in silent)
 
 
+@pytest.mark.drill(part="pages")
 def test_a_finding_that_a_reader_adds_leaves_the_layer(node: Node, seen: Browsed) -> None:
     page, added = seen.open(node.path), next(iter(node.searched()))
     before = page.locator(LAYER).count()

@@ -151,6 +151,7 @@ def order(count: FilmCount) -> tuple[str, ...]:
     return count.day, count.scanner, count.station, count.outcome
 
 
+@pytest.mark.drill(part="pages")
 def test_axe_finds_nothing_in_the_statistics(start_node: StartNode, browser: Browser) -> None:
     service = start_node().service
     service.read(films.thumbnail())

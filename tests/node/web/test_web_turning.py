@@ -15,6 +15,8 @@ from tests.support.archived import StartNode
 from tests.support.browsed import Browsed, browsed, drag
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="pages")
+
 Rect = tuple[float, float, float, float]
 
 

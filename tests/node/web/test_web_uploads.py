@@ -14,6 +14,8 @@ from tests.support import films
 from tests.support.archived import ArchivedNode, StartNode
 from tests.support.browsed import Browsed, browsed
 
+pytestmark = pytest.mark.drill(part="pages")
+
 
 @pytest.fixture(scope="module")
 def node(start_node: StartNode) -> ArchivedNode:

@@ -10,6 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.node.web.test_web_replies import BASIC, Content, Node, node, signed_in
 from tests.support.browsed import SIZES, Browsed, browsed, drag, settled
 
+pytestmark = pytest.mark.drill(part="pages")
+
 __all__ = ["node", "signed_in"]
 
 SLOW = 30_000  # milliseconds

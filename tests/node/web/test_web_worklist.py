@@ -83,6 +83,7 @@ def search(page: Page, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+@pytest.mark.drill(part="pages")
 def test_the_list_names_patient_request_date_and_station(node: Node, seen: Browsed) -> None:
     page = seen.open("/")
 
@@ -94,6 +95,7 @@ def test_the_list_names_patient_request_date_and_station(node: Node, seen: Brows
     assert people(page) == ["zimmer, Carla", "Müller, Bernd", "Adler, Anna"]
 
 
+@pytest.mark.drill(part="pages")
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -117,6 +119,7 @@ def test_a_search_finds_by_any_of_them(node: Node, seen: Browsed, text: str, nam
     assert text not in page.url
 
 
+@pytest.mark.drill(part="pages")
 def test_a_search_outlives_a_look_at_a_study(node: Node, seen: Browsed) -> None:
     page = seen.open("/")
     search(page, "room 1")
@@ -134,6 +137,7 @@ def test_a_search_outlives_a_look_at_a_study(node: Node, seen: Browsed) -> None:
     expect(page.locator("#live")).to_have_text("Live")
 
 
+@pytest.mark.drill(part="pages")
 def test_one_sorts_by_keys_both_ways(node: Node, seen: Browsed) -> None:
     page = seen.open("/")
 
@@ -146,6 +150,7 @@ def test_one_sorts_by_keys_both_ways(node: Node, seen: Browsed) -> None:
         assert people(page) == expected
 
 
+@pytest.mark.drill(part="pages")
 def test_dates_findings_and_destinations_narrow_the_list(node: Node, seen: Browsed) -> None:
     page = seen.open("/?from=2026-11-02&to=2026-11-02")
     assert people(page) == ["Müller, Bernd"]
@@ -204,6 +209,7 @@ def test_a_forgotten_search_says_so_and_lists_nothing(node: Node) -> None:
     assert "Adler" not in answer.text
 
 
+@pytest.mark.drill(part="pages")
 def test_axe_finds_nothing_serious(node: Node, browser: Browser) -> None:
     with browsed(browser, node.service.http_port) as seen:
         page = seen.open("/?sort=-date")
@@ -212,6 +218,7 @@ def test_axe_finds_nothing_serious(node: Node, browser: Browser) -> None:
         assert seen.violations() == []
 
 
+@pytest.mark.drill(part="pages")
 def test_the_list_is_read_and_searched_without_scripts(node: Node, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -233,6 +240,7 @@ def signed(start_node: StartNode) -> Iterator[ArchivedNode]:
     yield started
 
 
+@pytest.mark.drill(part="pages")
 def test_a_user_who_signs_in_sees_patients_without_the_setting(signed: ArchivedNode, browser: Browser) -> None:
     with browsed(browser, signed.service.http_port) as seen:
         page = seen.open("/")

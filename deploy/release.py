@@ -1,6 +1,6 @@
 """Runnable: says what a release of this program still lacks; changes nothing and sets no tag, which a person does.
 
-    python -m deploy.supply.release      `make release-check`, which exports the graphs before
+    python -m deploy.release      `make release-check`, which exports the graphs before
 
 One line for each thing that is missing, with what to do, and exit status 1; 0 if nothing is. It does not run the tests.
 """
@@ -18,10 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from node import VERSION_LINE
+from tests.drills.parts import PARTS
 
-REPOSITORY: Final = Path(__file__).parents[2]
+REPOSITORY: Final = Path(__file__).parents[1]
 PROOF: Final = "models/weights/phantom/parity.json"
 DIGESTS: Final = "deploy/image/digests.env"
+DRILLS: Final = "tests/drills/last_run.json"
+PROGRAM: Final = ("node", "models", "export", "language")
 PACKAGES: Final = ("deploy/image/cpu.txt", "deploy/image/gpu.txt", "deploy/image/build.txt")
 
 VERSIONS: Final = {
@@ -36,16 +39,16 @@ _APP_VERSION = r"^appVersion: (.*)$"
 _FAULTS_URL = r'^FAULTS_URL = "(https://\S+)"$'
 _RELEASED = r"\d+\.\d+\.\d+"
 _SECTIONS = ("What it does", "What it needs", "Known limits")
-_NOT_CHECKED = "Not checked here: make test, make container-test, make audit, make gpu-proof on a machine with a GPU."
+_NOT_CHECKED = "Not checked here: make test, make audit, make gpu-proof on a machine with a GPU."
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.supply.release", description="What does a release lack?")
+    parser = argparse.ArgumentParser(prog="python -m deploy.release", description="What does a release lack?")
     parser.add_argument("--version", action="version", version=VERSION_LINE)
     parser.add_argument("--project", type=Path, default=REPOSITORY, help="the repository")
     project: Path = parser.parse_args(arguments).project
-    lacking = [*missing(project), *unsaved(project)]
+    lacking = [*missing(project), *undrilled(project), *unsaved(project)]
     for line in lacking:
         print(f"missing: {line}")
     print(_NOT_CHECKED)
@@ -74,6 +77,16 @@ def missing(project: Path) -> Iterator[str]:
     yield from _notes(project, version)
     yield from _digests(project)
     yield from _proof(project)
+
+
+def undrilled(project: Path) -> Iterator[str]:
+    """Give which parts of the drills did not pass on this program."""
+    last = json.loads(_text(project / DRILLS) or "{}")
+    for part in PARTS:
+        if part not in last or last[part]["passed"] is not True:
+            yield f"{DRILLS}: a run of the part {part} that passed; make drills ONLY={part}"
+        elif _git(project, "diff", "--quiet", last[part]["commit"], "HEAD", "--", *PROGRAM) is None:
+            yield f"{DRILLS}: a run of the part {part} on this program; it ran on {last[part]['commit'][:12]}"
 
 
 def unsaved(project: Path) -> Iterator[str]:

@@ -1,0 +1,55 @@
+"""The parts of `make drills`: what each one runs, and how long that takes on two cores.
+
+A part is a program, or the tests that bear its name: `pytestmark = pytest.mark.drill(part="kills")`. A program ends
+with one JSON object; a short form of most of them is among the tests with the same name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NamedTuple
+
+PYTHON: Final = sys.executable
+
+
+class Part(NamedTuple):
+    """A part of the drills.
+
+    minutes: on two cores, about
+    command: the program; None where the tests that bear the part's name are all of it
+    """
+
+    minutes: int
+    what: str
+    command: tuple[str, ...] | None = None
+
+
+def _program(name: str, *options: str) -> tuple[str, ...]:
+    return (PYTHON, "-m", f"tests.drills.{name}", *options)
+
+
+PARTS: Final[dict[str, Part]] = {
+    "kills": Part(8, "kill -9 after every step of a film, an answer and a correction; lost databases; full disks"),
+    "processes": Part(4, "listener, worker and sender on PostgreSQL"),
+    "pages": Part(8, "every page in Chromium"),
+    "peers": Part(6, "Orthanc, DICOMscope, dciodvfy, PixelMed, rsyslog and Prometheus as peers"),
+    "objects": Part(6, "every kind of output of every kind of film"),
+    "runtimes": Part(6, "proofs, float16, int8, TensorRT's builders; imported checkpoints"),
+    "laboratory": Part(6, "training runs, calibration, data sets of the paper, golden arrays of every size"),
+    "packaging": Part(4, "the wheel, the examples as packages, the README's first steps"),
+    "deployment": Part(3, "chart, containers, alert rules, dashboards"),
+    "encodings": Part(5, "good films of every encoder at hand", _program("encodings")),
+    "paper": Part(2, "from miniatures of the paper's data sets to its tables", _program("paper_small")),
+    "flood": Part(5, "2,000 idle HTTP connections while films arrive", _program("flood")),
+    "conformance": Part(15, "OHIF, dwv, DICOMscope and validators", _program("conformance")),
+    "chaos": Part(30, "kills, full disks, peers that go away, under load", _program("chaos")),
+    "soak": Part(30, "good and bad callers: memory, threads and descriptors stay flat", _program("soak")),
+    "day": Part(30, "24 hours of a hospital, watched by Prometheus", _program("day")),
+    "sweep": Part(60, "500 phantoms, looked through for contradictions", _program("sweep", "--corrections")),
+    "bench": Part(60, "every part of the program beside a peer", _program("bench")),
+    "fuzz": Part(120, "malformed associations, requests, pixels and files", _program("fuzz")),
+    "float16": Part(10, "float16 graphs, each operator rounded", ("make", "float16")),
+    "containers": Part(10, "the images built and run on a stand-in base", ("make", "container-test")),
+    "pictures": Part(5, "the pages beside an Orthanc: the pictures of the documents", ("make", "pictures")),
+    "dashboards": Part(5, "the dashboards drawn with a node's figures", ("make", "dashboards")),
+}
