@@ -62,7 +62,7 @@ def run(name: str, part: Part) -> dict[str, object]:
             print(line, end="", flush=True)
             last = line.strip() or last
     figures = figures_of(last)
-    passed = running.returncode == 0 and figures.get("passed", True) is True
+    passed = running.returncode == 0 and figures.get("passed", True) is not False
     return {"passed": passed, "seconds": round(time.monotonic() - begun), "figures": figures}
 
 

@@ -1,0 +1,62 @@
+"""The drills: every part has something to run, and every test of a drill is of a part that there is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.drills import __main__ as drills
+from tests.drills.parts import PARTS, PYTHON, Part
+from tests.paths import TESTS
+
+MARKED = {
+    part
+    for path in TESTS.rglob("*.py")
+    for part in re.findall(r"mark\.drill\(part=\"([\w-]+)\"\)", path.read_text(encoding="utf-8"))
+}
+
+
+def test_every_part_has_a_program_or_tests() -> None:
+    programs = {name for name, part in PARTS.items() if part.command}
+
+    assert programs | MARKED == set(PARTS)
+
+
+def test_a_part_passes_by_its_exit_code_and_by_its_last_line(capfd: pytest.CaptureFixture[str]) -> None:
+    def outcome_of(program: str) -> object:
+        return drills.run("some", Part(1, "a program", (PYTHON, "-c", program)))
+
+    assert outcome_of("print('begun'); print('{\"passed\": true, \"lost\": 0}')") == {
+        "passed": True,
+        "seconds": 0,
+        "figures": {"passed": True, "lost": 0},
+    }
+    assert outcome_of("print('{\"passed\": false}')") == {"passed": False, "seconds": 0, "figures": {"passed": False}}
+    assert outcome_of("print('5 passed, 1 failed in 2.1s'); raise SystemExit(1)") == {
+        "passed": False,
+        "seconds": 0,
+        "figures": {"passed": 5, "failed": 1},
+    }
+    assert "begun" in capfd.readouterr().out
+
+
+def test_what_a_part_gave_replaces_its_last_figures_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drills, "LAST_RUN", tmp_path / "last_run.json")
+
+    drills.record("chaos", {"passed": False})
+    drills.record("kills", {"passed": True})
+    drills.record("chaos", {"passed": True})
+
+    kept = json.loads((tmp_path / "last_run.json").read_text(encoding="utf-8"))
+    assert list(kept.items()) == [("kills", {"passed": True}), ("chaos", {"passed": True})]
+
+
+def test_an_unknown_part_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        drills.main(["noise"])
+
+    assert ended.value.code == 2
+    assert "no part is called noise; there are kills" in capsys.readouterr().err
