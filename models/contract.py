@@ -67,8 +67,8 @@ Contradiction: TypeAlias = Literal[
 """What speaks against a finding that is reported; `models.reading.contradictions` has the rules of the network, and
 whoever knows the film's header those of a `Doubt`."""
 
-Laterality: TypeAlias = Literal["boxes", "unknown", "both"]
-"""How the side of a finding follows: from its boxes; not at all; or it is on both sides, whatever its boxes."""
+Laterality: TypeAlias = Literal["boxes", "unknown"]
+"""How the side of a finding follows: from its boxes, or not at all."""
 
 Trusted: TypeAlias = Literal["real", "phantoms", "any"]
 """Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
@@ -135,6 +135,11 @@ class ReaderPrompt:
             raise ValueError(f"prompt {self.key}: a prompt needs at least one phrase")
         if self.kind is not PromptKind.REGION and not self.negatives:
             raise ValueError(f"prompt {self.key}: a {self.kind} prompt needs a negative phrase")
+
+    @property
+    def is_of_lungs(self) -> bool:
+        """Whether it asks for something in the lungs or at the pleura, or for a part of the lungs."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,7 +175,8 @@ class Finding:
     reader: what a person said about it; None if nobody did. The probability stays the network's
     left_out: whether the model leaves it out on such films, whatever its probability
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
-    place: what the network is certain enough of: `told`, where it lies; `no_side`; or `no_place`, so that it has no box
+    place: what is known of where it lies: all, `told`; `no_side`, if the network is not certain of one; `film_unsided`,
+    if the film does not tell which side is which; `no_place`, if the network is not certain of any: it has no box
     """
 
     prompt: str

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from models.contract import PromptKind, ReaderPrompt
 from node.domain import Code, Side
+
+LUNG: Final = "39607008"
+PLEURA: Final = "3120008"
+HILUM: Final = "46750007"
+LUNG_ZONES: Final = ("281392002", "281393007", "281394001", "86598002")
+"""Upper, middle and lower zone of lung, and its apex. All these are SNOMED CT codes of sites."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,11 @@ class Prompt(ReaderPrompt):
         if self.kind is PromptKind.PATHOLOGY and self.finding is None:
             raise ValueError(f"prompt {self.key}: a pathology needs a finding code")
         ReaderPrompt.__post_init__(self)
+
+    @property
+    def is_of_lungs(self) -> bool:
+        """Whether its site is lung or pleura, or a part of the lung."""
+        return self.site is not None and self.site.value in (LUNG, PLEURA, HILUM, *LUNG_ZONES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

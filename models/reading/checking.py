@@ -51,7 +51,7 @@ _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
 
 
-def is_reported(prompt: ReaderPrompt, state: FindingState) -> bool:
+def is_reported(prompt: ReaderPrompt, state: FindingState | None) -> bool:
     """Whether outputs report a prompt: it is a pathology, and not absent."""
     return prompt.kind is PromptKind.PATHOLOGY and state is not FindingState.ABSENT
 
@@ -134,8 +134,6 @@ class Decided:
 
     def side(self, index: int) -> Side | None:
         """Return the side of a finding; None if it may not be told, or a box crosses the middle."""
-        if self.lateralities.get(index) == "both":
-            return Side.BILATERAL
         if self._is_unsided(index) or self.side_of is None or not len(self.boxes[index]):
             return None
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
@@ -156,13 +154,14 @@ class Decided:
     def _fault_of_zone(self, index: int, text: str) -> str | None:
         """Return the fault of a sentence on a reported finding that names a zone in which none of its boxes lies.
 
-        Of a zone with several boxes each must hold one. Where all outputs name a zone, no sentence names others alone.
-        The tip of a device has no box of its own, so its zone is not compared.
+        A zone has a side, so a finding whose side may not be told is in none. Of a zone with several boxes each must
+        hold one. Where all outputs name a zone, no sentence names others alone. The tip of a device has no
+        box of its own, so its zone is not compared.
         """
         if not self.is_reported(index) or self.prompts[index].key == DEVICES:
             return None
         told, named = names_in(self._zone(index) or "", "zones"), names_in(text, "zones")
-        if told and named and not told & named:
+        if named and (self._is_unsided(index) or (told and not told & named)):
             return WRONG_ZONE
         regions = {
             place: prompt.phrases[0].lower()
@@ -183,10 +182,7 @@ class Decided:
 
     def _fills(self, index: int, region: int) -> bool:
         """Say whether a box of a finding lies in each box of a region."""
-        return all(
-            any(_share_inside(box, zone[np.newaxis]) >= _LIES_IN for box in self.boxes[index])
-            for zone in self.boxes[region]
-        )
+        return all(any(lies_in(box, zone[np.newaxis]) for box in self.boxes[index]) for zone in self.boxes[region])
 
     def _fault_of_boxes(self, index: int, text: str) -> str | None:
         """Compare what a sentence says beside its claim with the boxes of the findings that it names."""
@@ -200,8 +196,11 @@ class Decided:
             place = keys.get(statement.key)
             if place is None:
                 continue
-            if self.prompts[index].kind is PromptKind.REGION and not self._lies_in(place, index):
-                return Fault.ASSERTED.value
+            if self.prompts[index].kind is PromptKind.REGION:
+                if not self._lies_in(place, index):
+                    return Fault.ASSERTED.value
+                if self._is_unsided(place) and sides_in(self.prompts[index].phrases[0].lower()):
+                    return SIDE_UNKNOWN
             if place == index:
                 continue
             if not statement.sides <= self._reached(place):
@@ -215,7 +214,7 @@ class Decided:
         both = frozenset((Side.LEFT, Side.RIGHT))
         if self._is_unsided(index):
             return frozenset()
-        if self.side_of is None or self.lateralities.get(index) == "both":
+        if self.side_of is None:
             return both
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
         return both if None in sides else frozenset(side for side in sides if side is not None)
@@ -248,7 +247,7 @@ class Decided:
         return any(self.is_reported(index) and self._lies_in(index, region) for index in self.states)
 
     def _lies_in(self, index: int, region: int) -> bool:
-        return any(_share_inside(box, self.boxes[region]) >= _LIES_IN for box in self.boxes[index])
+        return any(lies_in(box, self.boxes[region]) for box in self.boxes[index])
 
     def _names(self, index: int) -> tuple[str, ...]:
         """Return the words that name a prompt's finding; none of a region."""
@@ -298,12 +297,12 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
     return Settled(texts=said, generated=texts, makers=makers, withheld=tuple(withheld))
 
 
-def _share_inside(box: FloatArray, regions: FloatArray) -> float:
-    """Return the greatest share of a box [4] that lies in one of some regions [n, 4]."""
+def lies_in(box: FloatArray, regions: FloatArray) -> bool:
+    """Say whether a tenth of a box [4] lies in one of some regions [n, 4]."""
     inner, outer = unit_boxes.to_corners(box), unit_boxes.to_corners(regions)
     sides = np.minimum(inner[2:], outer[:, 2:]) - np.maximum(inner[:2], outer[:, :2])
     common = sides.clip(0, None).prod(axis=-1)
-    return float(common.max(initial=0.0) / max(float(box[2] * box[3]), 1e-12))
+    return bool(common.max(initial=0.0) >= _LIES_IN * max(float(box[2] * box[3]), 1e-12))
 
 
 def answer_in_words(text: str, *, prompt: str | None, state: FindingState | None) -> tuple[str, By]:
@@ -334,7 +333,7 @@ def _may_answer(text: str, prompt: str | None, state: FindingState) -> bool:
     if prompt is None:
         claim = Claim(finding=None, state=state, side=None, region=None, region_has_finding=True)
         return not {*faults(text, claim)} & _ANY_FAULT
-    key = _class_in(prompt) or _ASKED
+    key = class_in(prompt) or _ASKED
     claim = Claim(finding=key, state=state, side=None, region=None, region_has_finding=True, names=(prompt,))
     names_no_other = all(statement.key == key for statement in assertions(text))
     return not faults(text, claim) and names_no_other and sides_in(text.lower()) <= sides_in(prompt.lower())
@@ -351,11 +350,11 @@ def _by_rule(prompt: str, state: FindingState) -> str:
 
 def left_out_in(prompt: str | None, decisions: Decisions) -> str | None:
     """Return the one finding that a prompt names in any words, if the model leaves it out."""
-    key = None if prompt is None else _class_in(prompt)
+    key = None if prompt is None else class_in(prompt)
     return key if key is not None and decisions.leaves_out(key) else None
 
 
-def _class_in(prompt: str) -> str | None:
+def class_in(prompt: str) -> str | None:
     """Return the one class of CheXpert that a prompt names; None if it names none or several."""
     marks = _labeler().label(prompt)
     found = [key for key, mark in marks.items() if mark == "positive" and key != NO_FINDING]

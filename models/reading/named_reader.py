@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import compress
 from pathlib import Path
 from typing import Final, cast, get_args
+
+import numpy as np
 
 from models import boxes as unit_boxes
 from models.contract import (
@@ -38,7 +41,8 @@ from models.contract import (
 )
 from models.engines import FloatArray
 from models.errors import DeviceLost, ModelError, ReaderFault
-from models.reading.checking import Decided, Settled, answer_in_words, settle
+from models.reading.checking import Decided, Settled, answer_in_words, is_reported, settle
+from models.reading.places import lungs, within
 
 GROUP: Final = "chex_node.readers"
 """The group of entry points by which an installed package gives its reader a name."""
@@ -172,6 +176,7 @@ class NamedReader(Reader[object]):
             answers = _answers(said, prompts)
             texts = _texts(said, prompts)
         answers = {prompt.key: self._decided(answers.get(prompt.key), prompt) for prompt in prompts}
+        answers = _within_lungs(answers, prompts)
         return _with_sentences(answers, self._settled(answers, prompts, texts, side_of, zone_of), said, prompts)
 
     def ask(
@@ -242,6 +247,7 @@ class NamedReader(Reader[object]):
                 if prompt.kind is PromptKind.REGION and len(boxes[prompt.key])
             },
             zone_of=zone_of,
+            lateralities={index: answers[prompts[index].key].laterality for index in states},
         )
         return settle(decided, texts, lambda indices: [""] * len(indices))
 
@@ -303,6 +309,21 @@ def _answers(said: FilmReading, prompts: Sequence[ReaderPrompt]) -> dict[str, Pr
     answers = {answer.key: answer for answer in said.prompts}
     _require(len(answers) == len(said.prompts), "each prompt may have one answer only")
     return answers
+
+
+def _within_lungs(answers: Mapping[str, PromptReading], prompts: Sequence[ReaderPrompt]) -> dict[str, PromptReading]:
+    """Return answers whose reported findings of lung or pleura have no box outside the lungs, as those of ChEX."""
+    found = [
+        (unit_boxes.to_array(scored.box for scored in boxes), np.array([scored.score for scored in boxes]))
+        for boxes in (answers[prompt.key].boxes for prompt in prompts)
+    ]
+    parts, placed = lungs(prompts, found), dict(answers)
+    for prompt, (boxes, _) in zip(prompts, found, strict=True):
+        answer = answers[prompt.key]
+        if is_reported(prompt, answer.state) and prompt.is_of_lungs and len(boxes):
+            kept = tuple(compress(answer.boxes, within(boxes, parts)))
+            placed[prompt.key] = replace(answer, boxes=kept, laterality=answer.laterality if kept else "unknown")
+    return placed
 
 
 def _texts(said: FilmReading, prompts: Sequence[ReaderPrompt]) -> dict[int, str]:

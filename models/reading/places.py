@@ -1,45 +1,63 @@
-"""Where a finding on a film of a person may be said to lie: which of its boxes are drawn, and whether a side is told.
+"""Where a finding may be said to lie: which of its boxes are drawn, and whether a side is told. Numpy only.
 
-A box is drawn from the score that was chosen for its finding, else above the common `box_threshold`; no other box
-stands in for it. A side is told from a certainty that was chosen for the finding: the share that the best box of the
-side has of the best boxes of both. Numpy only.
+No box of a finding of lung or pleura is drawn outside the lungs that the network finds on the film. On films of people
+a box is drawn from the score that was chosen for its finding, else above the common `box_threshold`; no other box
+stands in for it. A side is told there from a certainty that was chosen for the finding: the share that the best box of
+the side has of the best boxes of both. A finding without a box has no place: no side, no zone and no region.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from models.contract import Laterality, PromptKind, Side, SideOf
+from models.contract import Laterality, PromptKind, ReaderPrompt, Side, SideOf
 from models.decisions import Decisions
 from models.engines import FloatArray
+from models.reading.checking import lies_in
 from models.reading.decided_film import DecidedFilm
 from models.reading.fusion import fuse
-
-BOTH_SIDES: Final = frozenset(("edema",))
-"""Findings that are on both sides unless the network is certain of one."""
 
 
 def place_findings(film: DecidedFilm, decisions: Decisions) -> DecidedFilm:
     """Return a film whose reported findings keep the boxes and sides that may be told.
 
-    A manifest that says nothing about places leaves the film as it is.
+    A manifest that says nothing about places leaves all boxes in the lungs, and their sides.
     """
-    if not (decisions.boxes or decisions.sides):
-        return film
+    has_rules = bool(decisions.boxes or decisions.sides)
+    parts = lungs(film.prompts, film.visible)
     visible, lateralities = list(film.visible), dict[int, Laterality]()
     for index in film.reported:
-        if film.prompts[index].kind is not PromptKind.PATHOLOGY:
-            continue
         key, (boxes, scores) = film.prompts[index].key, film.visible[index]
-        is_drawn = scores >= decisions.box_score(key)
+        is_drawn = within(boxes, parts) if film.prompts[index].is_of_lungs else np.ones(len(boxes), dtype=bool)
+        if has_rules:
+            is_drawn &= scores >= decisions.box_score(key)
         visible[index] = boxes[is_drawn], scores[is_drawn]
-        found = film.regions.boxes[0, index], film.regions.scores[0, index]
-        lateralities[index] = laterality(key, boxes[is_drawn], found, decisions, film.side_of)
+        if has_rules or not is_drawn.any():
+            found = film.regions.boxes[0, index], film.regions.scores[0, index]
+            lateralities[index] = laterality(key, boxes[is_drawn], found, decisions, film.side_of)
     return replace(film, visible=visible, lateralities=lateralities)
+
+
+def lungs(prompts: Sequence[ReaderPrompt], visible: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
+    """Return the best box of each part of the lungs [part, 4]; none if no prompt asks for a part.
+
+    visible: boxes [box, 4] and scores [box] of each prompt
+    """
+    parts = [
+        boxes[scores.argmax()]
+        for prompt, (boxes, scores) in zip(prompts, visible, strict=True)
+        if prompt.kind is PromptKind.REGION and prompt.is_of_lungs and len(boxes)
+    ]
+    return np.reshape(parts, (-1, 4))
+
+
+def within(boxes: FloatArray, parts: FloatArray) -> NDArray[np.bool_]:
+    """Say of each box [box, 4] whether it lies in one of some parts [part, 4]; of all if there is no part."""
+    return np.array([not len(parts) or lies_in(box, parts) for box in boxes], dtype=bool)
 
 
 def shown_boxes(boxes: FloatArray, scores: FloatArray, decisions: Decisions) -> tuple[FloatArray, FloatArray]:
@@ -69,17 +87,16 @@ def laterality(
     side_of: None if the film does not say which side is which
     Boxes on both sides were each drawn for their own score, if one was chosen; one side needs its certainty.
     """
-    unsure: Laterality = "both" if key in BOTH_SIDES else "unknown"
     if side_of is None or not len(drawn):
-        return unsure
+        return "unknown"
     sides = {side_of(float(x), float(width)) for x, _, width, _ in drawn}
     if sides == {Side.LEFT, Side.RIGHT}:
-        return "boxes" if key in decisions.boxes else unsure
+        return "boxes" if key in decisions.boxes else "unknown"
     [side, *others] = sides
     rule = decisions.sides.get(key)
     if others or side is None or rule is None:
-        return unsure
-    return "boxes" if side_certainty(*found, side_of=side_of)[side] >= rule.least else unsure
+        return "unknown"
+    return "boxes" if side_certainty(*found, side_of=side_of)[side] >= rule.least else "unknown"
 
 
 def side_certainty(boxes: FloatArray, scores: FloatArray, *, side_of: SideOf) -> Mapping[Side, float]:

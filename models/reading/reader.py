@@ -37,12 +37,12 @@ from models.engines.profiles import RANGES
 from models.engines.proof import Precision
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
-from models.reading.checking import Settled, answer_in_words, left_out_in
+from models.reading.checking import Settled, answer_in_words, class_in, left_out_in
 from models.reading.contradictions import ContradictionCheck
 from models.reading.decided_film import DecidedFilm, Look
 from models.reading.decision import decide, is_near, is_trusted
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
-from models.reading.places import place_findings, shown_boxes
+from models.reading.places import lungs, place_findings, shown_boxes, within
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer, words_of
@@ -385,12 +385,23 @@ class ChexReader(Reader[Look]):
             shown_boxes(*found, self.manifest.decisions)
             for found in zip(regions.boxes[:, 0], regions.scores[:, 0], strict=True)
         ]
+        for index in (index for index, question in enumerate(questions) if _is_of_lungs(question, reference)):
+            is_within = within(boxes[index][0], self._lungs(look, reference))
+            boxes[index] = boxes[index][0][is_within], boxes[index][1][is_within]
         return [
             self._answer(question, text, score, found, is_region=prompt_of(question, reference) is not None)
             for question, text, score, found in zip(
                 questions, self._speech.generate(features), scores, boxes, strict=True
             )
         ]
+
+    def _lungs(self, look: Look, reference: tuple[ReaderPrompt, ...]) -> FloatArray:
+        """Return the best box of each part of the lungs that a prompt set asks for [part, 4]."""
+        prompts = tuple(prompt for prompt in reference if prompt.kind is PromptKind.REGION and prompt.is_of_lungs)
+        if not prompts:
+            return np.zeros((0, 4), dtype=np.float32)
+        regions = self._engine.find(look.patches, self._phrasebook.vectors(prompts).queries[np.newaxis])
+        return lungs(prompts, list(zip(regions.boxes[0], regions.scores[0], strict=True)))
 
     def _describe(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer boxes, with or without a prompt: each is the only box of its own copy of the film (spec §5)."""
@@ -435,7 +446,14 @@ class ChexReader(Reader[Look]):
             boxes=unit_boxes.to_scored(*boxes),
             by=by,
             left_out=left_out is not None,
+            laterality="boxes" if len(boxes[0]) else "unknown",
         )
+
+
+def _is_of_lungs(question: Question, reference: Sequence[ReaderPrompt]) -> bool:
+    """Say whether a question in other words than those of a prompt set asks for a finding of lung or pleura."""
+    key = None if prompt_of(question, reference) is not None else class_in(question.prompt or "")
+    return any(prompt.key == key and prompt.is_of_lungs for prompt in reference)
 
 
 def prompt_of(question: Question, prompts: Sequence[ReaderPrompt]) -> int | None:

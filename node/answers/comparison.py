@@ -67,7 +67,7 @@ OBSTACLES: Final[Mapping[Obstacle, str]] = {
     Obstacle.NOT_ASKED: "only one of the films was read for it",
     Obstacle.UNCALIBRATED: "the threshold was not measured on such films",
     Obstacle.NEAR: "the probability changed by less than the model's error",
-    Obstacle.NO_ZONE: "the boxes lie across the known zones or outside them",
+    Obstacle.NO_ZONE: "its zone is not told",
     Obstacle.OTHER_ZONE: "the boxes lie in other zones on the two films",
     Obstacle.MIXED: "the boxes cover more of one zone and less of another",
     Obstacle.CORRECTED: "a reader corrected the finding",

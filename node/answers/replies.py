@@ -37,6 +37,12 @@ _DRAWN: Final = "drawn box"
 _LIES_IN: Final = 0.5
 """The share of one of two boxes that lies in the other at least if the one counts as lying in the other."""
 _ACROSS: Final = "across the known zones or outside them"
+_UNTOLD: Final = "in a zone that is not told"
+_UNSIDED: Final = {
+    "no_side": "The network is not certain enough on which side.",
+    "film_unsided": "The film does not say on which side.",
+}
+"""Why no box of a finding has a side, by its `place`."""
 _ALL_ZONES: Final = 4
 """The zones of one lung: upper, mid, lower and apical."""
 _CHOOSE: Final = "Choose an earlier film of this patient to compare with."
@@ -154,7 +160,7 @@ def _inside(findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place: str) -
             is_empty = False
             texts = [
                 f"{_lie(finding, boxes)} {where}{place}."
-                for boxes, where in ((inside, "in the "), (spread, f"{_ACROSS}, and may reach into the "))
+                for boxes, where in ((inside, "in the "), (spread, f"{_spread(spread)}, and may reach into the "))
                 if boxes
             ]
             yield _Said(text=" ".join((_statement(finding), *texts)), finding=finding.prompt, boxes=(*inside, *spread))
@@ -257,16 +263,16 @@ def _stated(finding: Finding, query: Query) -> _Said:
     if finding.state is FindingState.ABSENT:
         return _Said(text=next(_missing(finding)), finding=finding.prompt)
     texts, boxes = [_statement(finding)], finding.boxes
-    if query.side is not None and not any(box.side for box in finding.boxes):
-        texts.append("The film does not say on which side.")
-    elif query.side is not None:
+    if query.side is not None and boxes and not any(box.side for box in boxes):
+        texts.append(_UNSIDED.get(finding.place, "Its side is not told."))
+    elif query.side is not None and boxes:
         texts += _missing_sides(finding, query.side)
         boxes = tuple(box for box in boxes if query.side in (Side.BILATERAL, box.side)) or boxes
     if query.regions:
         place, (inside, spread) = _regions(query.regions), _placed_in(finding, boxes, query.regions)
         if spread:
-            texts.append(f"{_lie(finding, spread)} {_ACROSS}, and may reach into the {place}.")
-        elif not inside:
+            texts.append(f"{_lie(finding, spread)} {_spread(spread)}, and may reach into the {place}.")
+        elif not inside and boxes:
             texts.append(f"None of the boxes lies in the {place}, where it may have been missed.")
         boxes = (*inside, *spread) or boxes
     return _Said(text=" ".join(texts), finding=finding.prompt, boxes=boxes)
@@ -288,7 +294,9 @@ def _statement(finding: Finding) -> str:
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
     is_contradicted = finding.contradiction is not None and finding.contradiction not in wording.OF_PICTURE
     doubt = "The network contradicts itself about it." if is_contradicted else None
-    return " ".join(filter(None, (said, reader, number, doubt)))
+    unsure = "The network is not certain enough where it lies." if finding.place == "no_place" else None
+    nowhere = None if finding.boxes else unsure or "Where it lies is not told."
+    return " ".join(filter(None, (said, reader, number, doubt, nowhere)))
 
 
 def _missing(*findings: Finding) -> Iterator[str]:
@@ -316,10 +324,15 @@ def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
         name = f"Box {number} of {count}" if count > 1 else "Its box"
         evidence = box.evidence
         if evidence is None or evidence.site is None:
-            yield f"{name} lies {_ACROSS}."
+            yield f"{name} lies {_spread((box,))}."
             continue
         zone = wording.place_name(evidence.site, evidence.side)
         yield f"{name} lies in the {zone} and covers {wording.percent(evidence.extent)} of it."
+
+
+def _spread(boxes: _Boxes) -> str:
+    """Say where boxes lie that lie in no one known zone."""
+    return _UNTOLD if any(box.evidence is None for box in boxes) else _ACROSS
 
 
 def _placed_in(finding: Finding, boxes: _Boxes, regions: Collection[str]) -> tuple[_Boxes, _Boxes]:

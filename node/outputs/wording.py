@@ -115,8 +115,8 @@ MARKS: Mapping[FindingState, str] = {
 
 CONTRADICTIONS: Mapping[str, str] = {
     "film_normal": "The network also calls the whole film normal.",
-    "box_denied": "Asked again about its marked area alone, the network does not find it there.",
-    "other_side": "Asked again about each side, the network finds it on the other side.",
+    "box_denied": "Asked again about only the area that fits it best, the network does not find it there.",
+    "other_side": "Asked again about each side by name, the network contradicts itself.",
     "sentence_denies": "The network's own sentence says that it is not there.",
     "companion_silent": "The network does not report an opacity of the lung, which it never is without.",
     "other_view": "The picture does not look like the view that it was read as.",

@@ -28,7 +28,7 @@ from node.domain import (
     Side,
     derive_uid,
 )
-from node.prompt_set import Prompt, PromptSet
+from node.prompt_set import HILUM, LUNG, LUNG_ZONES, PLEURA, Prompt, PromptSet
 from node.read.decoding import side_of
 from node.read.evidence import locate
 from node.read.framing import Framing
@@ -38,12 +38,11 @@ if TYPE_CHECKING:  # which uses `find`
 
 _OPPOSITE: Final[Mapping[Side | None, Side]] = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}
 
-_PLEURAL_ZONES: Final = ("281392002", "281393007", "281394001", "86598002")  # upper, middle, lower zone of lung, apex
 PARTS: Final[Mapping[str, Collection[str]]] = {
-    "39607008": (*_PLEURAL_ZONES, "46750007"),  # lung: its zones, apex and hilum
-    "3120008": _PLEURAL_ZONES,  # pleura: the zones of lung that it covers
+    LUNG: (*LUNG_ZONES, HILUM),
+    PLEURA: LUNG_ZONES,  # those that it covers
     "80891009": ("80891009",),  # heart
-    "72410000": ("72410000", "80891009", "46750007"),  # mediastinum: with heart and hilum
+    "72410000": ("72410000", "80891009", HILUM),  # mediastinum: with heart and hilum
 }
 """The sites of regions in which a finding of a site may lie, by SNOMED CT code. A site that is not here: in any."""
 _ZONES_OF_PLEURA: Final = {
@@ -53,8 +52,8 @@ _ZONES_OF_PLEURA: Final = {
     "apical_zone": "apex",
 }
 ZONES: Final[Mapping[str, Mapping[str, str]]] = {
-    "39607008": {**_ZONES_OF_PLEURA, "hilar_structures": "hilum"},
-    "3120008": _ZONES_OF_PLEURA,
+    LUNG: {**_ZONES_OF_PLEURA, "hilar_structures": "hilum"},
+    PLEURA: _ZONES_OF_PLEURA,
 }
 """What a zone is called, by the code of the finding's site (lung or pleura) and the region's key without its side."""
 _DIFFUSE: Final = ("19242006",)
@@ -143,8 +142,7 @@ def _finding(
         prompt=prompt.key,
         code=prompt.finding,
         site=prompt.site,
-        side=prompt.side
-        or (Side.BILATERAL if is_told and answer.laterality == "both" else together([box.side for box in boxes])),
+        side=prompt.side or together([box.side for box in boxes]),
         probability=answer.probability,
         state=answer.state,
         boxes=boxes,
@@ -152,17 +150,21 @@ def _finding(
         contradiction=answer.contradiction,
         left_out=answer.left_out,
         near=answer.near,
-        place=_place(answer, is_told=is_told and prompt.side is None),
+        place=_place(answer, prompt, is_film_sided=framing is not None),
     )
 
 
-def _place(answer: PromptReading, *, is_told: bool) -> str:
-    """Return the `place` of a finding; is_told: whether a side would be told if it were certain."""
-    if answer.laterality == "boxes" or answer.state is FindingState.ABSENT:
+def _place(answer: PromptReading, prompt: Prompt, *, is_film_sided: bool) -> str:
+    """Return the `place` of a finding; is_film_sided: whether the film tells which side is which."""
+    if answer.state is FindingState.ABSENT:
         return "told"
     if not answer.boxes:
-        return "no_place"
-    return "no_side" if is_told and answer.laterality == "unknown" else "told"
+        return "no_place" if answer.laterality == "unknown" else "told"
+    if not prompt.paired or prompt.side is not None:
+        return "told"
+    if not is_film_sided:
+        return "film_unsided"
+    return "no_side" if answer.laterality == "unknown" else "told"
 
 
 def _located(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet, *, sides_known: bool) -> Finding:

@@ -439,7 +439,7 @@ def _name_of(question: Question, prompts: PromptSet) -> NamedPrompt | None:
 
 def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswer | None:
     """Return the answer about a finding for one side, with its boxes there; None if the finding lies elsewhere."""
-    if side is None or answer.state in (None, FindingState.ABSENT) or answer.laterality == "both":
+    if side is None or answer.state in (None, FindingState.ABSENT):
         return answer
     wanted = {Side.RIGHT, Side.LEFT} if side is Side.BILATERAL else {side}
     is_told = film.sides_known and answer.laterality == "boxes"

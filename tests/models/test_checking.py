@@ -193,6 +193,21 @@ def test_what_was_not_measured_marks_the_sentence(index: int, text: str, measure
     assert decided().maker(index, text) == "network"
 
 
+@pytest.mark.parametrize(
+    ("index", "text", "fault"),
+    [
+        (0, "There is a pleural effusion.", None),
+        (0, "There is a right pleural effusion.", "side_unknown"),
+        (0, "There is a pleural effusion in the lower zone.", "wrong_zone"),
+        (3, "There is a pleural effusion.", "side_unknown"),  # its boxes lie in that region
+    ],
+)
+def test_what_has_no_certain_side_is_in_no_zone(index: int, text: str, fault: str | None) -> None:
+    film = replace(decided(), lateralities={0: "unknown"})
+
+    assert film.fault(index, text) == fault
+
+
 @pytest.mark.parametrize("boxes", [RIGHT_BASE, np.concatenate([RIGHT_BASE, ELSEWHERE])])
 def test_a_side_that_nobody_knows_is_not_named(boxes: FloatArray) -> None:
     unknown = decided(knows_sides=False, boxes=boxes)

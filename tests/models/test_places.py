@@ -20,8 +20,10 @@ from models.contract import (
     Side,
 )
 from models.decisions import Decisions, Measurement, PlaceRule
+from models.engines import FloatArray, Patches, Regions
 from models.reading.places import laterality, side_certainty
 from models.reading.reader import ChexReader
+from node.answers import questions, replies
 from node.domain import Finding
 from node.outputs import impression
 from node.read import prompts
@@ -69,8 +71,8 @@ def test_a_box_across_the_middle_counts_on_both_sides() -> None:
         ("fracture", [], (0.8, 0.2), SURE, "unknown"),
         ("fracture", [RIGHT_BASE, LEFT_BASE], (0.6, 0.6), SURE, "boxes"),
         ("fracture", [RIGHT_BASE, LEFT_BASE], (0.6, 0.6), {}, "unknown"),
-        ("edema", [RIGHT_BASE], (0.6, 0.4), SURE, "both"),
-        ("edema", [RIGHT_BASE], (0.8, 0.2), {}, "both"),
+        ("edema", [RIGHT_BASE], (0.6, 0.4), SURE, "unknown"),
+        ("edema", [RIGHT_BASE], (0.8, 0.2), {}, "unknown"),
         ("edema", [RIGHT_BASE], (0.8, 0.2), SURE, "boxes"),
     ],
 )
@@ -133,9 +135,9 @@ def read(scores: list[float], **rules: object) -> tuple[tuple[PromptReading, ...
 def test_a_weak_box_is_not_drawn() -> None:
     (edema, fracture), texts = read([0.2, 0.1, 0.1], boxes={"fracture": replace(RULE, least=0.15)})
 
-    assert (edema.boxes, edema.laterality) == ((), "both")
+    assert (edema.boxes, edema.laterality) == ((), "unknown")
     assert ([round(scored.score, 3) for scored in fracture.boxes], fracture.laterality) == ([0.2], "unknown")
-    assert texts == ["There is bilateral edema.", "There is a fracture."]
+    assert texts == ["There is edema.", "There is a fracture."]
 
 
 def test_a_certain_side_is_told() -> None:
@@ -150,6 +152,79 @@ def test_without_any_rule_places_are_as_published() -> None:
 
     assert {(reading.laterality, len(reading.boxes)) for reading in (edema, fracture)} == {("boxes", 1)}
     assert texts == ["Edema on the right.", "Fracture on the right."]
+
+
+NECK = (0.25, 0.05, 0.2, 0.08)
+ACROSS_THE_EDGE = (0.25, 0.22, 0.2, 0.2)
+LUNG_ZONE = SET["right_upper_lung_zone"]
+UPPER_ZONE = (0.25, 0.4, 0.3, 0.3)
+
+
+@pytest.mark.parametrize("rules", [{}, {"boxes": SURE, "sides": SURE}])
+@pytest.mark.parametrize(
+    ("key", "box", "region", "is_drawn"),
+    [
+        ("pneumothorax", NECK, LUNG_ZONE, False),
+        ("lung_opacity", NECK, LUNG_ZONE, False),
+        ("pneumothorax", ACROSS_THE_EDGE, LUNG_ZONE, True),
+        ("pneumothorax", UPPER_ZONE, LUNG_ZONE, True),
+        ("fracture", NECK, LUNG_ZONE, True),  # a clavicle, say
+        ("pneumothorax", NECK, SET["abdomen"], True),  # no part of the lungs is asked for
+    ],
+)
+def test_a_finding_of_the_lungs_has_no_place_outside_them(
+    key: str, box: tuple[float, ...], region: ReaderPrompt, rules: dict[str, object], *, is_drawn: bool
+) -> None:
+    asked = (SET[key], region)
+    engine = ScriptedEngine(
+        [0.8, 0.5],
+        [f"{asked[0].phrases[0]} in the right upper zone.", ""],
+        scores=np.array([[0.9, 0.1, 0.1]] * 2, dtype=np.float32),
+        boxes=np.array([[box] * 3, [UPPER_ZONE] * 3], dtype=np.float32),
+    )
+
+    said = open_to_all(engine, **rules).report(LOOK, asked, side_of=side_of)
+
+    [sentence] = said.sentences
+    assert len(said.prompts[0].boxes) == len(sentence.boxes) == is_drawn
+    if not is_drawn:
+        assert said.prompts[0].laterality == "unknown"
+        assert not {"right", "upper", "zone"} & set(sentence.text.removesuffix(".").lower().split())
+
+
+@pytest.mark.parametrize(("box", "is_drawn"), [(NECK, False), (UPPER_ZONE, True)])
+def test_neither_has_one_that_is_asked_for_in_other_words(box: tuple[float, ...], *, is_drawn: bool) -> None:
+    engine = ThenLungs(
+        [0.8],
+        ["Small pneumothorax."],
+        scores=np.array([[0.9, 0.1, 0.1]], dtype=np.float32),
+        boxes=np.array([[box] * 3], dtype=np.float32),
+    )
+
+    [answer] = open_to_all(engine).ask(
+        LOOK, [Question(prompt="small pneumothorax")], reference=(SET["pneumothorax"], LUNG_ZONE)
+    )
+
+    assert (len(answer.boxes), answer.laterality) == ((1, "boxes") if is_drawn else (0, "unknown"))
+
+
+class ThenLungs(ScriptedEngine):
+    """Locates what is asked first where a test says, and what is asked next in the upper zone."""
+
+    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
+        regions = super().find(patches, prompts)
+        self.boxes = np.array([[UPPER_ZONE] * 3], dtype=np.float32)
+        return regions
+
+
+LOOK = reader_of(ScriptedEngine([], [])).look(np.zeros((300, 300), dtype=np.float32))
+
+
+def open_to_all(engine: ScriptedEngine, **rules: object) -> ChexReader:
+    """Make a reader with these rules of places whose vocabulary is open."""
+    manifest = reader_of(engine).manifest
+    manifest = replace(manifest, decisions=replace(manifest.decisions, **rules))  # type: ignore[arg-type]
+    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted="any", checked=True)
 
 
 @pytest.mark.parametrize(
@@ -180,19 +255,12 @@ def test_an_edema_without_an_opacity_is_to_be_reviewed(
         ({"laterality": "boxes"}, Side.RIGHT, "told", "Right pleural effusion, 80 %"),
         ({"laterality": "unknown"}, None, "no_side", "Pleural effusion, side not certain, 80 %"),
         ({"laterality": "unknown", "boxes": ()}, None, "no_place", "Pleural effusion, place not certain, 80 %"),
-        ({"laterality": "both"}, Side.BILATERAL, "told", "Pleural effusion on both sides, 80 %"),
-        (
-            {"laterality": "both", "boxes": ()},
-            Side.BILATERAL,
-            "no_place",
-            "Pleural effusion on both sides, place not certain, 80 %",
-        ),
     ],
 )
 def test_all_outputs_begin_with_what_is_certain_of_a_place(
     answer: dict[str, object], side: Side | None, place: str, impression_begins: str
 ) -> None:
-    finding = found(**answer)
+    finding = found(answer)
 
     assert (finding.side, finding.place, {box.side for box in finding.boxes} <= {Side.RIGHT, None}) == (
         side,
@@ -203,11 +271,38 @@ def test_all_outputs_begin_with_what_is_certain_of_a_place(
     assert impression.of_film(samples.film(findings=(finding,)))[0] == impression_begins
 
 
-def found(**changes: object) -> Finding:
+NOWHERE: Mapping[str, object] = {"laterality": "unknown", "boxes": ()}
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "is_film_sided", "expected"),
+    [
+        ("on the left?", {"laterality": "unknown"}, True, "The network is not certain enough on which side."),
+        ("on the left?", {"laterality": "unknown"}, False, "The film does not say on which side."),
+        ("on the left?", {}, False, "The film does not say on which side."),
+        ("on the left?", NOWHERE, True, "The network is not certain enough where it lies."),
+        ("in the left lower lung zone?", NOWHERE, True, "The network is not certain enough where it lies."),
+        ("in the left lower lung zone?", {"boxes": ()}, True, "Where it lies is not told."),
+        ("Where is", {"laterality": "unknown"}, True, "Its box lies in a zone that is not told."),
+        ("Where is", NOWHERE, True, "The network is not certain enough where it lies."),
+    ],
+)
+def test_a_reply_says_why_it_tells_no_place(
+    asked: str, answer: dict[str, object], expected: str, *, is_film_sided: bool
+) -> None:
+    film = samples.film(findings=(found(answer, sides_known=is_film_sided),))
+    text = f"{asked} the effusion?" if asked == "Where is" else f"Effusion {asked}"
+
+    reply = replies.answer(questions.understand(text, SET), film)
+
+    assert reply.text == f"There is a pleural effusion. The probability is 80 %. {expected}"
+
+
+def found(changes: Mapping[str, object], *, sides_known: bool = True) -> Finding:
     """Code an effusion whose box lies on the right."""
     framing = Framing(columns=1000, rows=1000, square=samples.SQUARE)
     box = ScoredBox(box=Box(left=100.0, top=600.0, right=300.0, bottom=800.0), score=0.6)
     answer = PromptReading(key="pleural_effusion", probability=0.8, state=FindingState.PRESENT, boxes=(box,))
     reading = FilmReading(prompts=(replace(answer, **changes),))  # type: ignore[arg-type]
-    [finding] = find(reading, SET, source="1.2", framing=framing, model=samples.MODEL, sides_known=True)
+    [finding] = find(reading, SET, source="1.2", framing=framing, model=samples.MODEL, sides_known=sides_known)
     return finding

@@ -67,7 +67,7 @@ def findings(draw: st.DrawFn, prompt: Prompt) -> Finding:
     """Draw what a network could say about one prompt: any state, sides and zones."""
     assert prompt.finding is not None
     state = draw(st.sampled_from(FindingState))
-    boxes = () if state is FindingState.ABSENT else tuple(draw(st.lists(_boxes(prompt), min_size=1, max_size=3)))
+    boxes = () if state is FindingState.ABSENT else tuple(draw(st.lists(_boxes(prompt), max_size=3)))
     sides = {box.side for box in boxes}
     return Finding(
         prompt=prompt.key,

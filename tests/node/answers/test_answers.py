@@ -135,7 +135,8 @@ def test_a_reported_finding_is_answered_with_boxes(film: Film, prompt: Prompt) -
 
     assert reply.needs_network is None
     assert reply.boxes == tuple(dict.fromkeys(box.tracking_uid for box in own.boxes))
-    assert bool(reply.boxes) is (own.state is not FindingState.ABSENT)
+    is_nowhere = own.state is not FindingState.ABSENT and not own.boxes
+    assert ("Where it lies is not told." in reply.text) is is_nowhere
     assert ("not reported, and may have been missed" in reply.text) is (own.state is FindingState.ABSENT)
     assert ("please review" in reply.text) is (own.state in wording.MARKS)
     assert ("uncalibrated" in reply.text) is (own.state is FindingState.UNCALIBRATED)
@@ -184,12 +185,11 @@ def test_what_the_film_was_not_asked_is_for_the_network() -> None:
 
 
 def test_a_side_without_a_box_is_not_denied() -> None:
-    film = samples.film(findings=(replace(finding(), prompt="pleural_effusion", side=None, boxes=()),))
-    unsided = replace(film.findings[0], boxes=(replace(finding().boxes[0], side=None),))
+    unsided = replace(finding(), prompt="pleural_effusion", side=None, boxes=(replace(finding().boxes[0], side=None),))
 
-    reply = ask("left effusion?", replace(film, findings=(unsided,)))
+    reply = ask("left effusion?", samples.film(findings=(unsided,)))
 
-    assert "The film does not say on which side." in reply
+    assert "Its side is not told." in reply
 
 
 @pytest.mark.parametrize("text", TEXTS[::9])

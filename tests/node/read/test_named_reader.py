@@ -21,6 +21,7 @@ from models.contract import (
     Box,
     FilmReading,
     FindingState,
+    Laterality,
     PromptKind,
     PromptReading,
     Question,
@@ -135,6 +136,24 @@ def test_what_breaks_the_contract_is_named(reader: Scripted, said: str) -> None:
         reported(reader)
 
     assert "DOE" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("box", "laterality", "left"),
+    [(scored(0.1, 0.4), "boxes", 1), (scored(0.1, 0.4), "unknown", 1), (scored(0.6, 0.9), "boxes", 0)],
+)
+def test_its_findings_have_no_place_that_is_not_certain(box: ScoredBox, laterality: Laterality, left: int) -> None:
+    zone = PromptReading(key="right_lower_lung_zone", kind=PromptKind.REGION, boxes=(scored(0.1, 0.4),))
+    answer = replace(effusion(0.8, box), laterality=laterality)
+    sentence = Sentence(text="There is a right pleural effusion.", prompt=answer.key, score=0.8, boxes=())
+    checked = named(Scripted(answer, zone, said=[sentence]), trusted="any")
+
+    said = checked.report(checked.look(GRAY), PROMPTS.prompts, side_of=lambda x, _: Side.RIGHT if x < 0.5 else None)
+
+    told = next(found for found in said.prompts if found.key == answer.key)
+    is_certain = left == 1 and laterality == "boxes"
+    assert (len(told.boxes), told.laterality) == (left, "boxes" if is_certain else "unknown")
+    assert [each.text for each in said.sentences] == [sentence.text if is_certain else "There is a pleural effusion."]
 
 
 class Rotated(Scripted):

@@ -94,7 +94,7 @@ def queue_of(bench: Bench, *, limit: int = 50) -> ReviewQueue:
             FindingState.UNCALIBRATED,
             "other_side",
             [
-                "Asked again about each side, the network finds it on the other side.",
+                "Asked again about each side by name, the network contradicts itself.",
                 "The threshold was not measured on such films.",
             ],
         ),
