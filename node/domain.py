@@ -95,11 +95,15 @@ class Note(StrEnum):
 
 
 class Assessment(StrEnum):
-    """What a reader, a person, said: a finding is there, is not, lies elsewhere, or was missed; or its sentence."""
+    """What a reader, a person, said: a finding is there, is not, lies elsewhere, or was missed; or its sentence.
+
+    Drawn: a finding that the network reports is there, and lies in a box that the reader drew for it.
+    """
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     MOVED = "moved"
+    DRAWN = "drawn"
     ADDED = "added"
     REWORDED = "reworded"
 
@@ -127,7 +131,7 @@ class FindingBox:
     """A box of a finding; its tracking UID is the same in every output (PS3.16 TID 1410, PS3.3 C.10.5).
 
     score: the network's, 1 of a box that a person drew
-    reader: who moved or added it; None if the network gave it
+    reader: who moved or drew it; None if the network gave it
     """
 
     box: Box
@@ -199,11 +203,14 @@ class Finding:
         """The probability that outputs may tell, None if there is none: the one rule for all of them.
 
         There is none for a finding that the model leaves out, for nobody showed that its number means anything. There
-        is none for what a person placed: the network did not say that it lies there, or at all.
+        is none for what a person moved or added: the network said that it lies elsewhere, or did not report it.
         """
-        is_placed = self.reader is not None and self.reader.what in (Assessment.MOVED, Assessment.ADDED)
-        is_drawn = bool(self.boxes) and all(box.reader is not None for box in self.boxes)
-        return None if self.left_out or is_placed or is_drawn else self.probability
+        is_placed = _is_placed(self.reader) or (bool(self.boxes) and all(_is_placed(box.reader) for box in self.boxes))
+        return None if self.left_out or is_placed else self.probability
+
+
+def _is_placed(mark: ReaderMark | None) -> bool:
+    return mark is not None and mark.what in (Assessment.MOVED, Assessment.ADDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

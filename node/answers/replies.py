@@ -300,19 +300,25 @@ def _statement(finding: Finding) -> str:
 
 
 def _missing(*findings: Finding) -> Iterator[str]:
-    """Say of findings that they are not reported, and apart of those that the model leaves out."""
-    for are_left_out in (False, True):
-        found = [wording.name_of(finding) for finding in findings if wording.is_left_out(finding) == are_left_out]
-        if not found:
-            continue
-        are_several = len(found) > 1 or is_plural(found[0])
-        names = f"{wording.joined([found[0], *map(wording.uncapitalized, found[1:])])} {'are' if are_several else 'is'}"
-        if are_left_out:
-            them = "them" if are_several else "it"
-            why = f"nobody showed that this model recognizes {them} well enough"
-            yield f"{names} not assessed, because {why}, and may be there."
-        else:
-            yield f"{names} not reported, and may have been missed."
+    """Say of findings that they are not reported, and apart of those that a reader rejected or the model leaves out."""
+    left_out = [finding for finding in findings if wording.is_left_out(finding)]
+    rejected = [finding for finding in findings if wording.is_rejected(finding)]
+    below = [finding for finding in findings if finding not in (*left_out, *rejected)]
+    texts = (
+        (below, "{} not reported, and may have been missed."),
+        (rejected, "{} rejected by a reader."),
+        (
+            left_out,
+            "{} not assessed, because nobody showed that this model recognizes {} well enough, and may be there.",
+        ),
+    )
+    for of_kind, text in texts:
+        names = [wording.name_of(finding) for finding in of_kind]
+        if names:
+            are_several = len(names) > 1 or is_plural(names[0])
+            named = wording.joined([names[0], *map(wording.uncapitalized, names[1:])])
+            be, them = ("are", "them") if are_several else ("is", "it")
+            yield text.format(f"{named} {be}", them)
 
 
 def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Exports what readers corrected as films with labels, which `models.train` reads; nothing of it names a patient.
 
 Each film is a line of JSON and a PNG, its upright picture. Only what a person said is a label: a finding that was
-accepted, moved or added is there in its boxes, one that was rejected is not. Patients are numbered by a key that is
+accepted, moved or added is there in its boxes, one that was rejected is not. Where one lies that was accepted without a
+box is not known. Patients are numbered by a key that is
 drawn for each export and not kept, so that films of one patient stay together and nobody can tell whose they are.
 """
 
@@ -89,8 +90,12 @@ def _truth(film: Film, framing: Framing, prompt_set: PromptSet) -> JsonObject:
     there = [finding for finding in judged if finding.state is FindingState.PRESENT]
     return {
         "present": {finding.prompt: finding in there for finding in judged},
-        "boxes": {finding.prompt: [list(framing.to_unit(box.box)) for box in finding.boxes] for finding in there},
-        "located": [finding.prompt for finding in judged],
+        "boxes": {
+            finding.prompt: [list(framing.to_unit(box.box)) for box in finding.boxes]
+            for finding in there
+            if finding.boxes
+        },
+        "located": [finding.prompt for finding in judged if finding.boxes or finding not in there],
         "said": [_said(finding, framing, prompt_set) for finding in there],
     }
 

@@ -1,9 +1,9 @@
 """The answer to a film with a reader's corrections as given, and all that depends on them.
 
-    accept   The finding is present, and nothing speaks against it any more.
+    accept   A finding that the network reports is present, and nothing speaks against it any more.
     reject   The finding is not reported and has no box; its sentence is withheld.
     move     The finding is present; the box lies where the reader drew it, and its zone is unknown.
-    add      The finding is present and has one box more, of unknown zone.
+    add      The finding is present and has one box more, of unknown zone. If the network reports it, this confirms it.
     reword   The sentence of the finding reads as the reader wrote it; all else is as it was.
     withdraw An earlier correction does not count.
 
@@ -99,8 +99,8 @@ def objection(
     original = next((found for found in film.findings if found.prompt == new.prompt), None)
     if finding is None or original is None:
         return "the film was not read for this finding; choose one of its findings"
-    if new.kind is CorrectionKind.ACCEPT and not (finding.boxes or original.boxes):
-        return "the network gives no box for this finding; add one"
+    if new.kind is CorrectionKind.ACCEPT and original.state is FindingState.ABSENT:
+        return "the network does not report this finding; add it by drawing its box"
     if new.kind is CorrectionKind.MOVE and all(found.tracking_uid != new.tracking_uid for found in finding.boxes):
         return "this finding has no such box now; load the film again"
     if new.kind is CorrectionKind.REWORD and finding.state is FindingState.ABSENT:
@@ -150,9 +150,10 @@ def _judged(finding: Finding, corrections: Sequence[Correction], prompt: Prompt,
         else box
         for box in found.boxes
     )
-    is_as_it_was = boxes == finding.boxes
+    if boxes == finding.boxes and found.state is not FindingState.ABSENT:
+        return found
     side = prompt.side or together([box.side for box in boxes])
-    return replace(found, boxes=boxes, side=side, evidence=finding.evidence if is_as_it_was and boxes else None)
+    return replace(found, boxes=boxes, side=side, evidence=None)
 
 
 def _after(found: Finding, original: Finding, correction: Correction) -> Finding:
@@ -163,20 +164,22 @@ def _after(found: Finding, original: Finding, correction: Correction) -> Finding
     if correction.kind is CorrectionKind.REJECT:
         return replace(found, state=FindingState.ABSENT, boxes=(), sentence=None, contradiction=None, reader=mark)
     boxes = found.boxes
+    is_reported = original.state is not FindingState.ABSENT
     if correction.kind is CorrectionKind.ACCEPT:
+        if not is_reported:
+            return found
         boxes = found.boxes or original.boxes
     elif correction.kind is CorrectionKind.MOVE:
         moved = next((box for box in boxes if box.tracking_uid == correction.tracking_uid), None)
         if moved is None:
             return found
-        if moved.reader is not None and moved.reader.what is Assessment.ADDED:
-            mark = replace(mark, what=Assessment.ADDED)  # the network never gave it
+        if moved.reader is not None:
+            mark = replace(mark, what=moved.reader.what)  # of a box that was drawn: the network never gave it
         boxes = tuple(_moved(box, correction, mark) for box in boxes)
     elif correction.box is not None:
+        mark = replace(mark, what=Assessment.DRAWN) if is_reported else mark
         uid = derive_uid("tracking", correction.film, correction.prompt, correction.id)
         boxes = (*boxes, FindingBox(box=correction.box, score=_CERTAIN, tracking_uid=uid, reader=mark))
-    if not boxes:
-        return found
     sentence = original.sentence if found.sentence is None else found.sentence
     return replace(found, state=FindingState.PRESENT, boxes=boxes, sentence=sentence, contradiction=None, reader=mark)
 

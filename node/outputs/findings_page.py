@@ -74,12 +74,9 @@ def _paragraphs(report: Report, film: Film, *, is_drawn: bool) -> Iterator[_Para
 
 
 def _findings(film: Film) -> Iterator[_Paragraph]:
-    for state in FindingState:
-        findings = [found for found in impression.by_urgency(film.in_state(state)) if not wording.is_left_out(found)]
-        if not findings:
-            continue
-        yield from _heading(wording.HEADINGS[state])
-        if state is FindingState.ABSENT:
+    for heading, findings in impression.under_headings(film):
+        yield from _heading(heading)
+        if findings[0].state is FindingState.ABSENT:
             names = (f"{wording.name_of(finding)} {wording.certainty(finding)}" for finding in findings)
             yield ", ".join(names), _SMALL, WHITE, 0
             continue
@@ -87,9 +84,9 @@ def _findings(film: Film) -> Iterator[_Paragraph]:
             yield _place(finding), _MIDDLE, WHITE, 0
             if finding.sentence is not None:
                 yield wording.said(film.sentences[finding.sentence]), _SMALL, GRAY, _INDENT
-    if left_out := [wording.name_of(finding) for finding in film.findings if wording.is_left_out(finding)]:
+    if left_out := impression.left_out(film):
         yield from _heading(wording.LEFT_OUT)
-        yield ", ".join(left_out), _SMALL, WHITE, 0
+        yield ", ".join(map(wording.name_of, left_out)), _SMALL, WHITE, 0
 
 
 def _heading(text: str) -> Iterator[_Paragraph]:

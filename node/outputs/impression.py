@@ -89,6 +89,23 @@ def by_urgency(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (urgency(finding), -finding.probability))
 
 
+def under_headings(film: Film) -> Iterator[tuple[str, list[Finding]]]:
+    """Yield each heading with its findings, the most urgent first; none that the model leaves out (`left_out`).
+
+    What a reader rejected stands apart from what the network did not report.
+    """
+    for state in FindingState:
+        findings = [found for found in by_urgency(film.in_state(state)) if not wording.is_left_out(found)]
+        for heading, is_rejected in ((wording.HEADINGS[state], False), (wording.REJECTED, True)):
+            if under := [found for found in findings if wording.is_rejected(found) is is_rejected]:
+                yield heading, under
+
+
+def left_out(film: Film) -> list[Finding]:
+    """Return the findings that the model leaves out, the most urgent first."""
+    return [found for found in by_urgency(film.findings) if wording.is_left_out(found)]
+
+
 def urgency(finding: Finding) -> int:
     """Return how soon a finding is to be told: within minutes, hours or days; the lowest number is the soonest."""
     return URGENCIES.get((finding.code.scheme, finding.code.value), DAYS)

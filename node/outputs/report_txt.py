@@ -37,15 +37,13 @@ def _measured(film: Film) -> Iterator[str]:
 
 
 def details(film: Film, measurements: Iterable[str]) -> Iterator[str]:
-    """Yield the findings of a film by state, what is said of its cardiothoracic ratio, and its sentences."""
-    for state in FindingState:
-        findings = impression.by_urgency(film.in_state(state))
-        if told := [finding for finding in findings if not wording.is_left_out(finding)]:
-            yield f"{wording.HEADINGS[state]}:"
-            for finding in told:
-                yield from (f"  {line}" for line in _finding(finding))
-        if left_out := [wording.name_of(finding) for finding in findings if wording.is_left_out(finding)]:
-            yield f"{wording.LEFT_OUT}: {', '.join(left_out)}"
+    """Yield the findings of a film by heading, what is said of its cardiothoracic ratio, and its sentences."""
+    for heading, findings in impression.under_headings(film):
+        yield f"{heading}:"
+        for finding in findings:
+            yield from (f"  {line}" for line in _finding(finding))
+    if left_out := impression.left_out(film):
+        yield f"{wording.LEFT_OUT}: {', '.join(map(wording.name_of, left_out))}"
     yield from measurements
     if film.sentences:
         yield "Sentences (unreviewed):"

@@ -105,6 +105,7 @@ HEADINGS: Mapping[FindingState, str] = {
 }
 LEFT_OUT = "Not assessed, because nobody showed that this model recognizes them well enough; any of them may be there"
 """What stands before the names of findings that the model leaves out."""
+REJECTED = "Rejected by a reader"
 NEVER = "Not assessed, because nobody showed that this model recognizes it well enough; it may be there"
 """The same of one finding."""
 MARKS: Mapping[FindingState, str] = {
@@ -135,6 +136,7 @@ READER: Mapping[Assessment, str] = {
     Assessment.ACCEPTED: "confirmed by a reader",
     Assessment.REJECTED: "rejected by a reader",
     Assessment.MOVED: "box drawn by a reader",
+    Assessment.DRAWN: "confirmed, box drawn by a reader",
     Assessment.ADDED: "added by a reader",
     Assessment.REWORDED: "written by a reader",
 }
@@ -192,6 +194,11 @@ def drawn(film: Film) -> Iterator[str]:
 def is_left_out(finding: Finding) -> bool:
     """Say whether a finding is absent because the model leaves it out, and no reader judged it."""
     return finding.left_out and finding.state is FindingState.ABSENT and finding.reader is None
+
+
+def is_rejected(finding: Finding) -> bool:
+    """Say whether a reader says that a finding is not there."""
+    return finding.state is FindingState.ABSENT and finding.reader is not None
 
 
 def nothing_reported(film: Film, *, where: str = "") -> str:

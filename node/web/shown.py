@@ -34,7 +34,8 @@ class ShownFinding:
     """A reported finding; number: its place on the page; state: present or review; mark: the state in words.
 
     prompt: its key; text: its sentence without a word on who wrote it
-    reader: what a reader said about it; plain: what it is, for a person who is no physician
+    reader: what a reader said about it, with the network's probability where it keeps one
+    plain: what it is, for a person who is no physician
     """
 
     number: int
@@ -74,7 +75,7 @@ class ShownFilm:
 
     about: what was analyzed, with the notes of the film; of a film that was not read, why
     absent: findings below their threshold that no reader rejected, each with its probability
-    left_out: names of those that the model leaves out
+    rejected, left_out: names of those that a reader rejected, and that the model leaves out
     loose: sentences that belong to no reported finding, with their boxes
     searched: for a layer that is off at every load
     """
@@ -87,6 +88,7 @@ class ShownFilm:
     about: tuple[str, ...]
     findings: tuple[ShownFinding, ...]
     absent: tuple[tuple[str, str], ...]
+    rejected: tuple[str, ...]
     left_out: tuple[str, ...]
     loose: tuple[tuple[str, tuple[Box, ...]], ...]
     withheld: tuple[ShownWithheld, ...]
@@ -97,7 +99,7 @@ class ShownFilm:
 def show(film: Film) -> ShownFilm:
     """Put the answer to a film into words: those of every other output."""
     ratio = measured.ratio_of(film)
-    absent = impression.by_urgency(film.in_state(FindingState.ABSENT))
+    listed = dict(impression.under_headings(film))
     return ShownFilm(
         is_read=film.is_read,
         columns=film.columns or 0,
@@ -108,10 +110,10 @@ def show(film: Film) -> ShownFilm:
         findings=tuple(_findings(film)),
         absent=tuple(
             (wording.name_of(finding), wording.certainty(finding))
-            for finding in absent
-            if finding.reader is None and not wording.is_left_out(finding)
+            for finding in listed.get(wording.HEADINGS[FindingState.ABSENT], ())
         ),
-        left_out=tuple(wording.name_of(finding) for finding in absent if wording.is_left_out(finding)),
+        rejected=tuple(map(wording.name_of, listed.get(wording.REJECTED, ()))),
+        left_out=tuple(map(wording.name_of, impression.left_out(film))),
         loose=tuple(
             (short_text(wording.spoken(sentence), 2000), tuple(scored.box for scored in sentence.boxes))
             for sentence in _loose_sentences(film)
@@ -145,9 +147,14 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),
             boxes=tuple(_boxes(finding)),
-            reader=wording.reader_of(finding.reader),
+            reader=_judged(finding),
             plain=explain(finding.code),
         )
+
+
+def _judged(finding: Finding) -> str | None:
+    said, told = wording.reader_of(finding.reader), finding.output_probability
+    return said if said is None or told is None else f"{said} AI probability {wording.percent(told)}."
 
 
 def _boxes(finding: Finding) -> Iterator[ShownBox]:

@@ -18,7 +18,7 @@ _MADE: Final[Mapping[CorrectionKind, str]] = {
     CorrectionKind.ACCEPT: "Accepted",
     CorrectionKind.REJECT: "Rejected",
     CorrectionKind.MOVE: "Box moved",
-    CorrectionKind.ADD: "Added",
+    CorrectionKind.ADD: "Box added",
     CorrectionKind.REWORD: "Reworded",
     CorrectionKind.WITHDRAW: "Taken back",
 }

@@ -54,6 +54,7 @@ class FilmLine:
 class FindingLine:
     """A finding: on how many films it is present or to be reviewed, and how often readers said what of it.
 
+    accepted: with or without a box that was drawn for it
     agreed: the share of the network's findings with which readers agreed, of those that they judged; a box that was
         moved agrees that the finding is there; None if none was judged
     """
@@ -154,12 +155,13 @@ def finding_lines(found: Iterable[FindingCount]) -> list[FindingLine]:
 
 
 def _finding_line(name: str, said: Counter[str]) -> FindingLine:
-    agreed, rejected = said[Assessment.ACCEPTED] + said[Assessment.MOVED], said[Assessment.REJECTED]
+    confirmed = said[Assessment.ACCEPTED] + said[Assessment.DRAWN]
+    agreed, rejected = confirmed + said[Assessment.MOVED], said[Assessment.REJECTED]
     return FindingLine(
         name=name,
         present=said[_FOUND],
         to_review=said["open"],
-        accepted=said[Assessment.ACCEPTED],
+        accepted=confirmed,
         moved=said[Assessment.MOVED],
         rejected=rejected,
         added=said[Assessment.ADDED],

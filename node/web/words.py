@@ -58,6 +58,7 @@ WITHHELD: Final[Mapping[str, str]] = {
 SEARCHED: Final = "Where the network looked for findings it does not report"
 NOT_FINDINGS: Final = "no findings: where the network looked for what it does not report"
 ABSENT: Final = "not reported, may have been missed"
+REJECTED: Final = wording.REJECTED
 LEFT_OUT: Final = wording.LEFT_OUT
 NO_SENTENCE: Final = (
     "The network's sentence failed the checks and is not shown; its answer is the state, the number and the boxes."

@@ -85,15 +85,17 @@ SIDES: Mapping[Side, Concept] = {
 }
 PERCENT = Concept("%", "UCUM", "percent")
 SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
-READER = Concept("reader", PRIVATE_SCHEME, "reader")
-"""A unit that can be read: OHIF shows its code, and `{reader}` of UCUM would stand there with its braces."""
+BOX = Concept("box", PRIVATE_SCHEME, "box")
+"""A unit that can be read: OHIF shows its code, and `{box}` of UCUM would stand there with its braces."""
 _PROBABILITY, _IN_SHORT = ", AI probability", ", AI"
 _BY_READER: Mapping[Assessment, tuple[str, str]] = {
-    Assessment.ACCEPTED: ("C", ", confirmed"),
-    Assessment.MOVED: ("M", ", box drawn"),
-    Assessment.ADDED: ("A", ", added"),
+    Assessment.ACCEPTED: ("C", f", confirmed{_IN_SHORT}"),
+    Assessment.DRAWN: ("D", f", drawn by reader{_IN_SHORT}"),
+    Assessment.MOVED: ("M", ", drawn by reader"),
+    Assessment.ADDED: ("A", ", added by reader"),
 }
-"""First letter of the code and end of the name of a box's number that stands for a reader's word, as its unit says."""
+"""First letter of the code and end of the name of a box's number where a reader has spoken: a probability of the
+network's, if it reports the finding and a reader confirmed it; else the count of the box."""
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
@@ -120,7 +122,7 @@ def state_of(finding: Finding) -> Concept:
     """Return the code of a finding's state."""
     if wording.is_left_out(finding):
         return NOT_ASSESSED
-    return REJECTED if finding.state is FindingState.ABSENT and finding.reader else STATES[finding.state]
+    return REJECTED if wording.is_rejected(finding) else STATES[finding.state]
 
 
 def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerContentItem | None:
@@ -228,7 +230,7 @@ def share(name: Concept, value: float, sites: Sequence[FindingSite] = ()) -> Mea
 
 
 def _number(finding: Finding, box: FindingBox) -> Measurement:
-    """Make the number of a box: the probability, or that one reader drew it or confirmed its finding.
+    """Make the number of a box: the probability of its finding, or that it is one box if a reader moved or added it.
 
     A group without a number hides the boxes of all others in OHIF 3.13.2, and a percentage would be the network's.
     """
@@ -236,7 +238,10 @@ def _number(finding: Finding, box: FindingBox) -> Measurement:
     if mark is None:
         return share(probability_name(finding, box.side), finding.probability, sites)
     letter, end = _BY_READER[mark.what]
-    return Measurement(_quantity(finding, letter, end, side=box.side), 1, READER, finding_sites=sites or None)
+    name = _quantity(finding, letter, end, side=box.side)
+    if mark.what in (Assessment.MOVED, Assessment.ADDED):
+        return Measurement(name, 1, BOX, finding_sites=sites or None)
+    return share(name, finding.probability, sites)
 
 
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:

@@ -87,12 +87,19 @@ export class Correcting {
 
   add(form) {
     const choice = form.elements.prompt;
-    const prompt = choice.value;
+    this.drawNew(`Add: ${choice.selectedOptions[0].textContent}.`, choice.value, form.querySelector("button"));
+  }
+
+  draw(button, { dataset }) {
+    this.drawNew(`Draw the box: ${dataset.name}.`, dataset.prompt, button);
+  }
+
+  drawNew(title, prompt, opener) {
     this.editing.open({
-      title: `Add: ${choice.selectedOptions[0].textContent}.`,
+      title,
       box: this.editing.drawn.box,
       isNew: true,
-      opener: form.querySelector("button"),
+      opener,
       save: (box) => this.store({ kind: "add", prompt, box }, prompt, () => this.editing.close()),
     });
   }

@@ -35,11 +35,8 @@ from tests.support.fakes import ScriptedReader
 from tests.support.samples import BERLIN
 
 CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
-_BY_READER: Final = {
-    "accepted": "confirmed",
-    "moved": "box drawn",
-    "added": "added",
-}
+_BY_READER: Final = {"moved": "drawn by reader", "added": "added by reader"}
+"""What stands in place of the network's percentage."""
 MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
 
 
@@ -119,7 +116,8 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
 
 def _sure(finding: Mapping[str, Any], box: Mapping[str, Any]) -> str:
     said = box.get("reader") or finding.get("reader")
-    return str(wording.whole_percent(finding["probability"])) if said is None else _BY_READER[said["what"]]
+    named = None if said is None else _BY_READER.get(said["what"])
+    return named or str(wording.whole_percent(finding["probability"]))
 
 
 class CaseReader(ScriptedReader):

@@ -11,7 +11,7 @@ import pytest
 from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
 
-from node.domain import Delivery
+from node.domain import Box, Delivery
 from node.jobs import answered_film, gathering
 from node.outputs import wording
 from node.outputs.document import save_bytes
@@ -31,6 +31,7 @@ def correct(
     kind: CorrectionKind,
     *,
     prompt: str = "",
+    box: Box | None = None,
     text: str = "",
     withdraws: str = "",
     by: str = "anna",
@@ -46,6 +47,7 @@ def correct(
         by=by,
         source="page",
         prompt=prompt,
+        box=box,
         text=text,
         withdraws=withdraws,
     )

@@ -179,6 +179,21 @@ def test_corrections_of_another_prompt_set_are_exported(read: Read, tmp_path: Pa
     assert unknown.code.meaning.lower() in said["text"].lower()
 
 
+def test_an_accepted_finding_without_a_box_is_exported_as_there_but_nowhere(read: Read, tmp_path: Path) -> None:
+    several = samples.several()
+    nowhere, drawn = (replace(finding, boxes=()) for finding in several.findings[:2])
+    answer = replace(several, source=read.film.sop_instance_uid, findings=(nowhere, drawn, *several.findings[2:]))
+    read.spool.keep_reading(read.film.study_uid, "2", {**report_json.film_to_json(answer), "file": read.film.path.name})
+    read.client.post(read.path, json={"kind": "accept", "prompt": nowhere.prompt})
+    read.client.post(read.path, json={"kind": "add", "prompt": drawn.prompt, "box": [100, 100, 500, 500]})
+
+    assert export(read.settings, tmp_path / "corrected.jsonl") == 1
+
+    truth = json.loads((tmp_path / "corrected.jsonl").read_text(encoding="utf-8"))["truth"]
+    assert truth["present"] == {nowhere.prompt: True, drawn.prompt: True}
+    assert (list(truth["boxes"]), truth["located"]) == ([drawn.prompt], [drawn.prompt])
+
+
 def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp_path: Path) -> None:
     read.client.post(read.path, json=REJECTION)
     out = tmp_path / "corrected.jsonl"

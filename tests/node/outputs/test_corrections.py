@@ -276,7 +276,7 @@ def test_findings_that_nobody_corrected_stay_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (made(CorrectionKind.ACCEPT, prompt="edema"), "add one"),
+        (made(CorrectionKind.ACCEPT, prompt="edema"), "add it by drawing its box"),
         (made(CorrectionKind.MOVE, prompt="edema", tracking_uid="2.25.1", box=LEFT_BOX), "no such box"),
         (made(CorrectionKind.REWORD, prompt="edema", text="Edema."), "accept or add it first"),
         (made(CorrectionKind.REJECT, prompt="zebra"), "choose one of its findings"),
@@ -294,6 +294,51 @@ def test_what_cannot_be_corrected_is_said(wrong: Correction, words: str) -> None
 
 def test_a_correction_that_fits_has_no_objection() -> None:
     assert objection(film(), [], made(CorrectionKind.REJECT), prompts=SET, side_of=side_of) is None
+
+
+def without_box() -> Film:
+    """A film whose consolidation is to be reviewed on a known side and has no box, as most findings of people have."""
+    placeless = replace(finding("consolidation", FindingState.INDETERMINATE, 1), boxes=(), evidence=None)
+    return replace(film(), findings=(film().findings[0], placeless, *film().findings[2:]))
+
+
+@pytest.mark.parametrize("before", [(), (CorrectionKind.REJECT,)])
+def test_a_finding_without_a_box_is_accepted(before: tuple[CorrectionKind, ...]) -> None:
+    earlier = [made(kind, prompt="consolidation") for kind in before]
+    accept = made(CorrectionKind.ACCEPT, 2, prompt="consolidation")
+
+    assert objection(without_box(), earlier, accept, prompts=SET, side_of=side_of) is None
+
+    answer = correct(without_box(), [*earlier, accept], prompts=SET, side_of=side_of)
+    accepted = found("consolidation", answer)
+    assert (accepted.state, accepted.boxes, accepted.side) == (FindingState.PRESENT, (), Side.LEFT)
+    assert accepted.reader is not None and accepted.reader.what is Assessment.ACCEPTED
+    assert accepted.output_probability == 0.8
+    assert said("consolidation", answer).text == "There is left consolidation."
+
+
+@pytest.mark.parametrize(
+    ("key", "what", "number"),
+    [("consolidation", Assessment.DRAWN, 0.8), ("pneumothorax", Assessment.ADDED, None)],
+)
+def test_a_box_that_is_drawn_adds_a_finding_only_if_the_network_does_not_report_it(
+    key: str, what: Assessment, number: float | None
+) -> None:
+    drawn = made(CorrectionKind.ADD, prompt=key, box=RIGHT_BOX)
+    answer = found(key, correct(without_box(), [drawn], prompts=SET, side_of=side_of))
+
+    assert answer.reader is not None and answer.boxes[0].reader is not None
+    assert (answer.reader.what, answer.boxes[0].reader.what) == (what, what)
+    assert (answer.state, answer.side, answer.output_probability) == (FindingState.PRESENT, Side.RIGHT, number)
+
+
+def test_what_a_reader_added_stays_added_when_it_is_accepted_too() -> None:
+    made_before = [made(CorrectionKind.ADD, prompt="pneumothorax", box=RIGHT_BOX)]
+    accept = made(CorrectionKind.ACCEPT, 2, prompt="pneumothorax")
+
+    assert "does not report" in str(objection(film(), made_before, accept, prompts=SET, side_of=side_of))
+    added = found("pneumothorax", corrected(*made_before, accept))
+    assert added.reader is not None and added.reader.what is Assessment.ADDED
 
 
 @pytest.mark.parametrize("changes", [{"prompt": ""}, {"text": "x"}, {"box": LEFT_BOX}, {"withdraws": "1"}])

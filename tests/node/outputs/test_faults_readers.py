@@ -19,7 +19,7 @@ from pydicom.dataset import Dataset
 from models.contract import PromptKind
 from node.answers.questions import understand
 from node.answers.replies import answer
-from node.domain import Box, Film, Finding, FindingState
+from node.domain import Box, Code, Film, Finding, FindingState
 from node.outputs import gsps, impression, report_json, report_txt, wording
 from node.outputs.corrected_film import correct
 from node.outputs.document import save_bytes
@@ -34,7 +34,8 @@ from tests.support.samples import BERLIN, EDEMA, absent, cr, finding, received, 
 from tests.support.spoken import PROMPTS
 
 SET = prompts.load("chexpert14")
-EFFUSION, PNEUMOTHORAX, LUNGS = "pleural_effusion", "pneumothorax", "pulmonary_edema"
+EFFUSION, PNEUMOTHORAX, LUNGS, NO_BOX = "pleural_effusion", "pneumothorax", "pulmonary_edema", "cardiomegaly"
+HEART = Code(value="8186001", scheme="SCT", meaning="Cardiomegaly")
 DRAWN = Box(left=300, top=200, right=800, bottom=700)
 TWO = (Box(left=130, top=60, right=900, bottom=1500), Box(left=1000, top=0, right=1900, bottom=1700))
 FILM = samples.film(
@@ -42,16 +43,24 @@ FILM = samples.film(
         finding(probability=0.83),
         replace(finding(EDEMA, state=FindingState.INDETERMINATE, probability=0.41, boxes=TWO, side=None)),
         replace(absent(), probability=0.38),
+        finding(HEART, state=FindingState.INDETERMINATE, probability=0.57, boxes=(), sentence=None, side=None),
     )
 )
-AI, CONFIRMED, MOVED, ADDED = "AI", "confirmed", "box drawn", "added"
+AI, CONFIRMED, DRAWN_FOR = "AI", "confirmed, AI", "drawn by reader, AI"
+MOVED, ADDED = "drawn by reader", "added by reader"
+LABELS = {
+    CONFIRMED: "confirmed by a reader",
+    DRAWN_FOR: "confirmed, box drawn by a reader",
+    MOVED: "box drawn by a reader",
+    ADDED: "added by a reader",
+}
 
 Said = tuple[CorrectionKind, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a reader does in turn, and what the boxes of the finding are then called, with their percents.
+    """What a reader does in turn, and what the boxes of the finding are then called, with the percents of the network.
 
     number: the probability of the finding in `report.json` and in HL7
     """
@@ -65,10 +74,18 @@ CASES = {
     "added": Case(said=((CorrectionKind.ADD, PNEUMOTHORAX),), boxes=((ADDED, None),), number=None),
     "moved": Case(said=((CorrectionKind.MOVE, EFFUSION),), boxes=((MOVED, None),), number=None),
     "one of two moved": Case(said=((CorrectionKind.MOVE, LUNGS),), boxes=((MOVED, None), (AI, 41)), number=None),
-    "a second box": Case(said=((CorrectionKind.ADD, EFFUSION),), boxes=((AI, 83), (ADDED, None)), number=None),
-    "confirmed": Case(said=((CorrectionKind.ACCEPT, EFFUSION),), boxes=((CONFIRMED, None),), number=0.83),
+    "a second box": Case(said=((CorrectionKind.ADD, EFFUSION),), boxes=((AI, 83), (DRAWN_FOR, 83)), number=0.83),
+    "a box for one without": Case(said=((CorrectionKind.ADD, NO_BOX),), boxes=((DRAWN_FOR, 57),), number=0.57),
+    "a box for one without, moved": Case(
+        said=((CorrectionKind.ADD, NO_BOX), (CorrectionKind.MOVE, NO_BOX)), boxes=((DRAWN_FOR, 57),), number=0.57
+    ),
+    "a box for one without, confirmed": Case(
+        said=((CorrectionKind.ADD, NO_BOX), (CorrectionKind.ACCEPT, NO_BOX)), boxes=((DRAWN_FOR, 57),), number=0.57
+    ),
+    "confirmed without a box": Case(said=((CorrectionKind.ACCEPT, NO_BOX),), boxes=(), number=0.57),
+    "confirmed": Case(said=((CorrectionKind.ACCEPT, EFFUSION),), boxes=((CONFIRMED, 83),), number=0.83),
     "confirmed, was to be reviewed": Case(
-        said=((CorrectionKind.ACCEPT, LUNGS),), boxes=((CONFIRMED, None), (CONFIRMED, None)), number=0.41
+        said=((CorrectionKind.ACCEPT, LUNGS),), boxes=((CONFIRMED, 41), (CONFIRMED, 41)), number=0.41
     ),
     "added, confirmed": Case(
         said=((CorrectionKind.ADD, PNEUMOTHORAX), (CorrectionKind.ACCEPT, PNEUMOTHORAX)),
@@ -85,7 +102,7 @@ CASES = {
     ),
     "a second box, confirmed": Case(
         said=((CorrectionKind.ADD, EFFUSION), (CorrectionKind.ACCEPT, EFFUSION)),
-        boxes=((CONFIRMED, None), (ADDED, None)),
+        boxes=((CONFIRMED, 83), (DRAWN_FOR, 83)),
         number=0.83,
     ),
     "reworded": Case(said=((CorrectionKind.REWORD, EFFUSION),), boxes=((AI, 83),), number=0.83),
@@ -138,7 +155,7 @@ def test_the_number_of_a_box_is_named_by_who_said_it(name: str, write: Writer) -
     code = judged(case, film).code.value
     own = [group for group in groups(dataset) if contents(group, "121071")[0].ConceptCodeSequence[0].CodeValue == code]
     assert [number_of(group) for group in own] == [
-        (who, ("1", "reader") if percent is None else (str(percent), "%")) for who, percent in case.boxes
+        (who, ("1", "box") if percent is None else (str(percent), "%")) for who, percent in case.boxes
     ]
     assert validators.dciodvfy(dataset) == []
     assert validators.dsrdump(dataset) == []
@@ -158,9 +175,7 @@ def test_labels_of_boxes_say_who_drew_them(name: str) -> None:
 
     labels = [wording.label(judged(case, film), box) for box in judged(case, film).boxes]
 
-    assert [ending(label) for label in labels] == [
-        f"{who} by a reader" if percent is None else f"{percent} %" for who, percent in case.boxes
-    ]
+    assert [ending(label) for label in labels] == [LABELS.get(who, f"{percent} %") for who, percent in case.boxes]
     state = samples.datasets(gsps.write, report(film), received(cr()), BERLIN)[0]
     texts = [
         str(item.UnformattedTextValue)
@@ -171,7 +186,7 @@ def test_labels_of_boxes_say_who_drew_them(name: str) -> None:
 
 
 def ending(label: str) -> str:
-    return re.sub(r"^(Right p|P)leural effusion |^Pneumothorax |^Pulmonary edema ", "", label)
+    return re.sub(r"^(Right p|P)leural effusion |^(Pneumothorax|Pulmonary edema|Cardiomegaly) ", "", label)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.number is None])
@@ -207,7 +222,7 @@ def test_report_json_names_the_reader_of_each_box(name: str) -> None:
     boxes = json.loads(json.dumps(report_json.film_for_programs(film)))["findings"]
     (own,) = (item["boxes"] for item in boxes if item["prompt"] == judged(case, film).prompt)
 
-    drawn = {MOVED: "moved", ADDED: "added"}
+    drawn = {MOVED: "moved", ADDED: "added", DRAWN_FOR: "drawn"}
     assert [box.get("reader", {}).get("what") for box in own] == [drawn.get(who) for who, _ in case.boxes]
     assert all(box["score"] == 1.0 for box in own if "reader" in box)
 
@@ -230,7 +245,30 @@ def test_the_text_says_who_said_it() -> None:
     assert "Pneumothorax: columns 300 to 800, rows 200 to 700 (added by a reader)\n" in texts["added"]
     assert "Pleural effusion: box drawn by a reader\n" in texts["moved"]
     assert "Pleural effusion, right: AI probability 83 %, confirmed by a reader\n" in texts["confirmed"]
-    assert "Pleural effusion: AI probability 83 %, rejected by a reader\n" in texts["rejected"]
+    assert "Rejected by a reader:\n    Pleural effusion: AI probability 83 %, rejected" in texts["rejected"]
+    drawn = "Cardiomegaly: AI probability 57 %, confirmed, box drawn by a reader\n"
+    assert drawn in texts["a box for one without"]
+    assert "Cardiomegaly: AI probability 57 %, confirmed by a reader\n" in texts["confirmed without a box"]
+
+
+@pytest.mark.parametrize("name", ["rejected", "added, rejected"])
+def test_no_output_says_of_what_a_reader_rejected_that_it_may_have_been_missed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    rejected = wording.name_of(judged(case, FILM))
+
+    texts = texts_of(corrected(case.said), monkeypatch)
+
+    for output, text in texts.items():
+        flat = " ".join(text.split())
+        for heading in ("may have been missed)", "Not reported, may have been missed:"):
+            listed = re.split(r"Rejected|Sentences|Not assessed|Not looked for", flat.partition(heading)[2])[0]
+            assert rejected not in listed, output
+    for output in ("sr", "sr3d", "text", "oru", "report.txt", "sc page"):
+        assert "Rejected by a reader" in texts[output], output
+    assert '"what": "rejected"' in texts["report.json"]
+    assert f"rejected=('{rejected}',)" in texts["study page"]
 
 
 def test_a_reply_says_who_said_it() -> None:
@@ -241,6 +279,8 @@ def test_a_reply_says_who_said_it() -> None:
     assert "Added by a reader." in ask("added", "pneumothorax?")
     assert "83 %" not in ask("moved", "effusion?")
     assert "Confirmed by a reader. The AI probability is 83 %." in ask("confirmed", "effusion?")
+    assert ask("rejected", "effusion?") == "Pleural effusion is rejected by a reader."
+    assert "Pleural effusion is rejected by a reader." in ask("rejected", "list the findings")
 
 
 def test_a_sentence_about_what_was_added_has_no_network_score() -> None:
@@ -269,7 +309,7 @@ def test_names_by_readers_fit_and_have_codes_of_their_own() -> None:
                 code = str(name.get("CodeValue") or name.LongCodeValue)
                 assert len(name.CodeMeaning) <= 64
                 assert meanings.setdefault(code, name.CodeMeaning) == name.CodeMeaning
-                assert number_of(group)[0] in (AI, CONFIRMED, MOVED, ADDED), "the name is cut before who said it"
+                assert number_of(group)[0] in (AI, CONFIRMED, DRAWN_FOR, MOVED), "the name is cut before who said it"
 
 
 def test_impressions_keep_their_words() -> None:

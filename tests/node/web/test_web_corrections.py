@@ -88,7 +88,7 @@ def test_a_missed_finding_is_drawn_where_the_reader_saw_it(reviewed: Reviewed) -
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        ({"kind": "accept", "prompt": ABSENT}, 409, "add one"),
+        ({"kind": "accept", "prompt": ABSENT}, 409, "drawing its box"),
         ({"kind": "add", "prompt": ABSENT}, 422, "and nothing else"),
         ({"kind": "add", "prompt": ABSENT, "box": [0, 0, 1e5, 9]}, 409, "leaves the film"),
         ({"kind": "add", "prompt": ABSENT, "box": [9, 0, 9, 9]}, 422, "must not be empty"),

@@ -259,6 +259,7 @@ def test_a_rejection_is_asked_for_and_can_be_taken_back(node: Node, seen: Browse
 
     assert (sent["kind"], sent["prompt"]) == ("reject", prompt)
     expect(page.locator(".finding")).to_have_count(count - 1)
+    expect(page.get_by_role("region", name="Rejected by a reader")).to_be_visible()
     taking = page.get_by_role("button", name="Take back: Rejected")
     expect(taking).to_be_focused()
     assert_followed(node, page, film, said="Rejected: ")
@@ -388,7 +389,24 @@ def test_a_missed_finding_is_added_in_a_box(node: Node, seen: Browsed) -> None:
     expect(page.locator(".finding", has_text="Pneumothorax")).to_contain_text("added by a reader")
     added = page.locator('rect[data-label*="neumothorax"]')
     assert edges(added) == pytest.approx(box_of(sent), abs=0.01)
-    assert_followed(node, page, film, said="Added: pneumothorax")
+    assert_followed(node, page, film, said="Box added: pneumothorax")
+
+
+def test_a_box_that_is_drawn_for_a_finding_confirms_it(node: Node, seen: Browsed) -> None:
+    film = node.read("drawn")
+    page = opened(seen, film)
+    finding = page.locator(".finding").first
+    name = finding.locator(".correct").get_attribute("data-name")
+
+    finding.locator('[data-correct="draw"]').click()
+    expect(page.locator("#editing")).to_contain_text(f"Draw the box: {name}.")
+    drag(page, (0.3, 0.1), (0.4, 0.25))
+    sent = corrected(page, page.locator("#editing .save"))
+
+    assert (sent["kind"], sent["prompt"]) == ("add", finding.locator(".correct").get_attribute("data-prompt"))
+    expect(finding).to_contain_text("confirmed, box drawn by a reader")
+    expect(finding.locator("details").first).to_contain_text(re.compile(r"AI probability \d+ %"))
+    assert_followed(node, page, film, said="Box added: ")
 
 
 def test_a_correction_that_is_refused_says_why(node: Node, seen: Browsed) -> None:

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from starlette.testclient import TestClient
 
+from node.domain import Box
 from node.jobs.known_patients import note_patients
 from node.service.reviews import ReviewFinder
 from node.store.correction import CorrectionKind
@@ -30,6 +31,8 @@ from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
 
 OTHER = "enlarged_cardiomediastinum"  # present on every film of the scripted reader, too
+DRAWN, MISSED = "consolidation", "cardiomegaly"
+BOX = Box(left=2, top=3, right=20, bottom=30)
 STATION = {"StationName": "ROOM 7", "ManufacturerModelName": "DigitalDiagnost"}
 ROOM = f"station-{hashlib.sha256(b'ROOM 7').hexdigest()[:6]}"
 PATIENT = {"PatientName": "Zyx^Secret", "PatientID": "SECRET-7"}
@@ -51,6 +54,8 @@ def bench(tmp_path: Path) -> Bench:
     bench.receive(films.as_another(films.thumbnail({"ViewPosition": "LL", "ManufacturerModelName": "=1+1"}), "lateral"))
     correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
     correct(bench, 2, CorrectionKind.ACCEPT, prompt=OTHER)
+    correct(bench, 3, CorrectionKind.ADD, prompt=DRAWN, box=BOX)
+    correct(bench, 4, CorrectionKind.ADD, prompt=MISSED, box=BOX)
     bench.round()
     return bench
 
@@ -77,6 +82,9 @@ def test_a_round_counts_its_films_and_what_readers_said(bench: Bench, tmp_path: 
     rejected, accepted = lines["finding", KEY], lines["finding", OTHER.replace("_", " ")]
     assert [rejected[name] for name in ("present", "rejected", "agreed")] == ["0", "1", "0.0"]
     assert [accepted[name] for name in ("present", "accepted", "agreed")] == ["1", "1", "1.0"]
+    drawn, missed = lines["finding", DRAWN.replace("_", " ")], lines["finding", MISSED]
+    assert [drawn[name] for name in ("accepted", "added", "agreed")] == ["1", "0", "1.0"]
+    assert [missed[name] for name in ("accepted", "added", "agreed")] == ["0", "1", ""]
 
 
 def test_the_page_shows_the_counts_and_no_patient(bench: Bench, tmp_path: Path) -> None:
