@@ -29,6 +29,7 @@ _UNSEEN: Final = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 """Characters that join, separate or turn around others and are not seen themselves (Unicode 15.1, 23.2, 23.3)."""
+_SEPARATING: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NOT_TEXT: Final = re.compile(f"[\x80-\x9f{LOST}]")
 _BETWEEN_LETTERS: Final = re.compile(r"[A-Za-z][^\x00-\x7f]|[^\x00-\x7f][A-Za-z]")
 _OF_MANY_BYTES: Final = frozenset(("shift_jis", "gb2312", "gbk", "gb18030", "euc_kr", "euc_jp", "big5"))
@@ -75,6 +76,8 @@ def _has_letters_alone(text: str) -> bool:
 def visible(text: str) -> str:
     """Remove the characters that are not seen and make a text look like another, as of text from a web page.
 
+    Separators of lines and paragraphs (Unicode 15.1, 23.2), controls other than line breaks and tabs, and lone
+    surrogates become blanks: to programs that read an output some of them end its line, or are no text.
     For the node's own words and for what its users write; names of patients in Persian, Arabic and Hebrew need some.
     """
-    return _UNSEEN.sub("", text)
+    return _UNSEEN.sub("", _SEPARATING.sub(" ", text))

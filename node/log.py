@@ -78,7 +78,8 @@ EVENTS: Final = {
     "instance.repeated": "an object was received again; the sender got Success",
     "instance.repaired": "a received object replaced its own file, which was damaged",
     "instance.conflict": "an object has other pixels than the stored one with its UID; stored beside it, not read",
-    "instance.refused": "a received object was not stored; `reason` says why; the sender got an error status",
+    "instance.refused": "a received object was not stored; `reason` says why; the sender got an error status; `times` "
+    "counts those of one HTTP request",
     "bucket.delayed": "the bucket of storage.s3 cannot be reached; the start waits for it",
     "bucket.levelled": "files that only the bucket or only the folder had were copied at start",
     "bucket.lost": "another node holds the bucket; this process ends",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+from node import csv_table
 from node.domain import FindingState, JsonObject
 from node.errors import NodeError
 
@@ -21,10 +21,7 @@ def write(path: Path, reports: Sequence[JsonObject]) -> None:
     lines = [line for report in reports for line in _lines(report)]
     names = dict.fromkeys((*_ABOUT, *(name for line in lines for name in line)))
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, names)
-            table.writeheader()
-            table.writerows(lines)
+        path.write_text(csv_table.write(names, lines), encoding="utf-8", newline="")
     except OSError as error:
         raise NodeError(f"{path}: cannot be written ({error.strerror}); name another file") from error
 

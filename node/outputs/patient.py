@@ -59,7 +59,6 @@ _NULL: Final = '""'
 
 _DIRECTING = re.compile(f"[{DIRECTING}]")
 _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_NOT_IN_LONG_TEXT = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _TIME = re.compile(r"([01]\d|2[0-3])([0-5]\d([0-5]\d(\.\d{1,6})?)?)?")
 _CODED = re.compile(r"[A-Z0-9_ ]{1,16}")
 
@@ -168,7 +167,7 @@ def short_text(value: str, limit: int = 64) -> str:
 
 def long_text(value: str, limit: int | None = None) -> str:
     """Make text valid as UT or ST (PS3.5 6.1.3), as `short_text`; line breaks and tabs stay."""
-    return _NOT_IN_LONG_TEXT.sub(" ", visible(value)).strip()[:limit].rstrip()
+    return visible(value).strip()[:limit].rstrip()
 
 
 def _decoded(source: Dataset, keyword: str) -> str:

@@ -48,6 +48,8 @@ _SERVER_ENVIRONMENT: Final = {
     "PYTHONPATH": str(_PROGRAM),
     "PYTHONSAFEPATH": "1",  # the working folder may hold packages of the same names
     "OPENBLAS_NUM_THREADS": "1",
+    # After `kill -9` multiprocessing's own process warns of locks that were left, which is no line of the log.
+    "PYTHONWARNINGS": "ignore",
 }
 """The server of Python 3.11 does not get the `sys.path` of this process, and a fork copies one thread alone."""
 

@@ -6,6 +6,8 @@ a C-STORE is. So the same object is the same whichever way it came.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pydicom.uid import UID
 
 from node.dicom.file_head import FileMeta, read_head
@@ -47,9 +49,12 @@ class IncomingFile:
         if self._size > self._intake.longest_bytes:
             raise TooLong("an object exceeds listener.max_object_mib; raise it, or send the object by C-STORE")
 
-    def keep(self, *, is_stat: bool) -> Kept:
-        """Store the complete object, synced. Raises Refused when it cannot be stored, or is not complete."""
-        with self._intake.attempt():
+    def keep(self, *, is_stat: bool, tell: Callable[[str], None]) -> Kept:
+        """Store the complete object, synced. Raises Refused when it cannot be stored, or is not complete.
+
+        tell: gets the reason of a refusal for the log, as one request may bring many
+        """
+        with self._intake.attempt(tell):
             if self._failure is None:
                 self._add(b"", is_last=True)
             if self._failure is not None:

@@ -25,6 +25,11 @@ _MIB: Final = 1024 * 1024
 _PREAMBLE: Final = b"\0" * 128 + b"DICM"
 
 
+def tell_refused(reason: str, *, times: int = 1) -> None:
+    """Log that objects were not stored; times: how many of one request."""
+    log.get().warning("instance.refused", reason=reason, **({"times": times} if times > 1 else {}))
+
+
 class Intake:
     """Stores objects and hands their studies on; may be called from several threads.
 
@@ -84,29 +89,29 @@ class Intake:
         return kept
 
     @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Measure how one object is stored, and count and log a failure. Raises Refused for every failure."""
+    def attempt(self, tell: Callable[[str], None] = tell_refused) -> Iterator[None]:
+        """Measure how one object is stored, count a failure, and tell its reason. Raises Refused for every failure."""
         try:
             with trace.of_study(None), self._metrics.timed("receive"):
                 yield
         except Refused as error:
-            self._note(error, reason=error.reason)
+            self._count(error, tell)
             raise
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a boundary: a failure with one object must not stop the others
             if isinstance(error, OSError) and takes_nothing(error):
                 refused = full(error)
-                self._note(refused, reason=refused.reason)
+                self._count(refused, tell)
                 raise refused from error
             failed = Failed("the object could not be processed; send it again")
-            self._note(failed, reason=where(error))
+            self._count(failed, tell, reason=where(error))
             raise failed from error
 
-    def _note(self, error: Refused, *, reason: str) -> None:
+    def _count(self, error: Refused, tell: Callable[[str], None], *, reason: str = "") -> None:
         self._metrics.instances.labels("refused").inc()
         self._metrics.failures.labels("receive", error.reason).inc()
-        log.get().warning("instance.refused", reason=reason)
+        tell(reason or error.reason)
 
     def _report(self, kept: Kept, size: int, sender: Mapping[str, str]) -> None:
         self._metrics.instances.labels(kept.outcome).inc()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, timedelta
 from typing import Final, Literal
 
@@ -15,6 +13,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from node import csv_table
 from node.domain import Assessment, FindingState
 from node.errors import NodeError
 from node.outputs.counted import station_label
@@ -172,19 +171,10 @@ def _finding_line(name: str, said: Counter[str]) -> FindingLine:
 def as_csv(found: Counts) -> str:
     """Write all lines as one table, whose first columns say what a line is about."""
     names = dict.fromkeys(("by", *(field.name for kind in (FilmLine, FindingLine) for field in fields(kind))))
-    text = io.StringIO()
-    table = csv.DictWriter(text, names)
-    table.writeheader()
-    for group in _GROUPS:
-        table.writerows({"by": group, **_values(line)} for line in film_lines(found, group))
-    table.writerows({"by": "finding", **_values(line)} for line in finding_lines(found.findings))
-    return text.getvalue()
-
-
-def _values(line: FilmLine | FindingLine) -> dict[str, object]:
-    """Return the values of a line. A name that a spreadsheet would take for a formula is quoted."""
-    values = {field.name: getattr(line, field.name) for field in fields(line)}
-    return {**values, "name": f"'{line.name}" if line.name[:1] in "=+-@" else line.name}
+    lines: list[tuple[str, FilmLine | FindingLine]] = []
+    lines += [(group, line) for group in _GROUPS for line in film_lines(found, group)]
+    lines += [("finding", line) for line in finding_lines(found.findings)]
+    return csv_table.write(names, ({"by": by, **asdict(line)} for by, line in lines))
 
 
 def _outcomes(films: Iterable[FilmCount]) -> Counter[str]:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from node.dicom.file_head import FileMeta
 from node.errors import Refused
 from node.receive.incoming_file import IncomingFile, TooLong
-from node.receive.intake import Intake
+from node.receive.intake import Intake, tell_refused
 from node.store.instances import Instance
 from node.web import bodies
 from node.web.parts import Parts
@@ -49,12 +49,13 @@ _ANSWERS: Final[dict[int | str, dict[str, object]]] = {
 class _Outcome:
     """What became of the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown.
 
-    kept: the objects on the spool that the stored files are
+    kept: the objects on the spool that the stored files are; reasons: of the failed ones, for the log
     """
 
     stored: list[FileMeta] = field(default_factory=list)
     kept: list[Instance] = field(default_factory=list)
     failed: list[tuple[FileMeta | None, int]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
 
     @property
     def status(self) -> int:
@@ -129,6 +130,11 @@ class _Submission:
             self._file.discard()
             self._file = None
 
+    def tell(self) -> None:
+        """Log the refused files of the request in one line."""
+        if reasons := self.outcome.reasons:
+            tell_refused(", ".join(sorted({*reasons})), times=len(reasons))
+
     def _begin(self) -> None:
         self._count += 1
         if self._count > _MOST_FILES:
@@ -144,7 +150,7 @@ class _Submission:
         if self._file is None:
             return
         try:
-            self.outcome.kept.append(self._file.keep(is_stat=self._is_stat).instance)
+            self.outcome.kept.append(self._file.keep(is_stat=self._is_stat, tell=self.outcome.reasons.append).instance)
         except Refused as error:
             self.outcome.failed.append((self._file.meta, error.status))
         else:
@@ -186,6 +192,7 @@ async def submit(
         raise Problem(400, "the connection was lost within the body") from error
     finally:
         submission.discard()
+        submission.tell()
     outcome = submission.outcome
     for kept in outcome.kept:
         audit(request, "film.submitted", study=kept.study_uid, sop_instance_uid=kept.sop_instance_uid)

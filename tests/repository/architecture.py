@@ -30,7 +30,7 @@ LAYERS = (
     {"settings"},
     {"outputs.kinds"},
     {"codec", "dicom", "hl7", "prompt_set"},
-    {"character_sets", "checks", "domain", "periodic", "plugs", "turns"},
+    {"character_sets", "checks", "csv_table", "domain", "periodic", "plugs", "turns"},
     {"errors", "measurement", "trace"},
 )
 

@@ -141,6 +141,18 @@ def test_what_people_write_leaves_without_unseen_signs(sign: str) -> None:
     assert NewCorrection(kind=correction.CorrectionKind.REWORD, text=said).text == said
 
 
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1b", "\x7f", "\ud800"], ids=ascii)
+def test_what_people_write_ends_no_line_of_an_output(sign: str) -> None:
+    said, seen = f"a nodule{sign}on the left", "a nodule on the left"
+    [asked] = NewQuestions.model_validate({"questions": [{"prompt": said}]}).checked() if sign < "\ud800" else [None]
+
+    assert asked is None or asked.prompt == seen
+    assert questions_of([said], [])[0].prompt == drawn.words(said) == seen
+    assert correction.from_json({**_REWORDED, "text": said}).text == seen
+    assert patient.short_text(said) == patient.long_text(said) == seen
+    assert patient.long_text("two\nlines\tand more") == "two\nlines\tand more"
+
+
 _REWORDED: Final[JsonObject] = {
     "id": "1",
     "study": "1.2",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -158,6 +160,18 @@ def test_a_writer_ends_with_a_process_that_is_killed() -> None:
     process.kill()
 
     wait_until(lambda: not Path(f"/proc/{writer}").exists(), what="the writer ends")
+
+
+def test_a_process_that_is_killed_leaves_no_line_of_another_process() -> None:
+    program = (
+        "import multiprocessing, os; from node.read import decoder_processes; "
+        "decoder_processes.of_this_process().start(); "
+        "kept = multiprocessing.get_context('forkserver').Lock(); os.kill(os.getpid(), 9)"
+    )
+
+    killed = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+
+    assert (killed.returncode, killed.stdout, killed.stderr) == (-signal.SIGKILL, "", "")
 
 
 @pytest.mark.parametrize(("setting", "count"), [(0, 0), (1, 1), (7, 7)])

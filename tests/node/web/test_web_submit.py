@@ -128,6 +128,19 @@ def test_what_cannot_be_stored_is_told_with_its_reason(node: Node) -> None:
     assert reasons(answer, "0008119A") == [0xC000, 0xC000]
 
 
+def test_the_refused_parts_of_a_request_are_one_line_of_the_log(node: Node) -> None:
+    before, sent = len(node.service.logged("instance.refused")), film("after them")
+    unknown = films.file_bytes(film("of a syntax")).replace(ExplicitVRLittleEndian.encode(), b"1.2.840.10008.1.2.9", 1)
+
+    assert node.submit(related([b"no film"] * 999 + [unknown]), kind=RELATED).status_code == 409
+    assert node.submit(films.file_bytes(sent)).status_code == 200
+
+    kept = ("instance.kept", sent.SOPInstanceUID)
+    node.service.wait_for_line(lambda line: (line["event"], line.get("sop_instance_uid")) == kept)
+    (line,) = node.service.logged("instance.refused")[before:]
+    assert (line["reason"], line["times"]) == ("cannot_understand", 1000)
+
+
 def test_another_uid_than_announced_is_refused(node: Node) -> None:
     sent = film("announced")
     announced = f"{sent.SOPInstanceUID[:-1]}{(int(sent.SOPInstanceUID[-1]) + 1) % 10}"
