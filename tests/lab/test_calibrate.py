@@ -106,6 +106,7 @@ def test_a_published_checkpoint_is_calibrated_without_extras(model: Path, site: 
     assert "node refuses this directory until it is accepted" in said
 
 
+@pytest.mark.drill(part="laboratory")
 def test_corrections_of_a_node_calibrate_its_model(model: Path, site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         {"file": f"{number}.png", "patient": f"p{number}", "truth": {"present": {"edema": bool(number % 2)}}}
@@ -269,6 +270,7 @@ def test_the_error_of_the_ratio_is_of_enough_films(
         assert (now.films, now.mean_absolute_error, now.bias) == (films, 0.01, pytest.approx(0.01))
 
 
+@pytest.mark.drill(part="laboratory")
 def test_an_error_of_change_goes_with_its_temperature(
     model: Path, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from models.lab.training.runfile import read_run
 from models.manifest import read_manifest
 from tests.support.training import stocked, write_run
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")

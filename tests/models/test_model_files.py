@@ -42,6 +42,7 @@ def written(folder: Path, model: Path, *, engine: str = "onnx") -> Path:
     return path
 
 
+@pytest.mark.drill(part="runtimes")
 @pytest.mark.parametrize("command", ["check", "serve"])
 @pytest.mark.parametrize("name", MISSING)
 def test_a_missing_model_file_is_named_with_its_remedy_at_once(

@@ -31,6 +31,8 @@ from tests.support.tensorrt_engines import machine as machine
 from tests.support.tensorrt_engines import reference as reference
 from tests.support.tensorrt_engines import sizes as sizes
 
+pytestmark = pytest.mark.drill(part="runtimes")
+
 
 @pytest.mark.parametrize(("count", "prompts"), [(1, 29), (2, 1), (11, 14)])
 def test_answers_are_those_of_onnx_runtime(

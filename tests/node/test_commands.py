@@ -40,6 +40,7 @@ def test_read_writes_the_study_and_prints_one_json_document(
     assert f"{wording.LEFT_OUT}: Pneumonia, " in said
 
 
+@pytest.mark.drill(part="packaging")
 @pytest.mark.parametrize("option", [("--population", "phantoms"), ("--uncalibrated", "accept")])
 def test_read_calls_findings_present_where_the_caller_says_so(
     option: tuple[str, str], tmp_path: Path, phantom_model: Path, opacity_film: Path
@@ -147,6 +148,7 @@ def test_check_says_when_nothing_is_sent_and_no_zone_is_set(tmp_path: Path, phan
     assert config.parse(tomllib.loads(shown.stdout)) == config.load(path)
 
 
+@pytest.mark.drill(part="packaging")
 @pytest.mark.parametrize("table", ["listener", "http"])
 def test_a_port_that_is_taken_is_named(table: str, tmp_path: Path, phantom_model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -190,6 +192,7 @@ def test_wrong_input_ends_with_2_and_one_clear_line(arguments: tuple[str, ...]) 
     assert done.stderr.startswith("error: ")
 
 
+@pytest.mark.drill(part="packaging")
 def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) -> None:
     film = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "PatientBirthDate": "not a date"})
     path = tmp_path / "film.dcm"
@@ -202,6 +205,7 @@ def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) 
         assert secret not in done.stdout + done.stderr
 
 
+@pytest.mark.drill(part="packaging")
 def test_ctrl_c_ends_a_reading_with_a_line_and_the_next_goes_on(tmp_path: Path, phantom_model: Path) -> None:
     folder, out = tmp_path / "films", tmp_path / "out"
     folder.mkdir()
@@ -241,6 +245,7 @@ def test_ctrl_c_ends_a_reading_with_a_line_and_the_next_goes_on(tmp_path: Path, 
     assert f"{there} done before" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.drill(part="packaging")
 def test_ctrl_c_ends_a_command_of_the_models_with_one_line(tmp_path: Path) -> None:
     command = [*INTERRUPTIBLE, sys.executable, "-m", "models.phantoms", "phantoms:2000000:9000", "--out", str(tmp_path)]
     with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as making:

@@ -22,6 +22,8 @@ from tests.support import films, peers
 from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.service import Service, run_command, settings_for
 
+pytestmark = pytest.mark.drill(part="peers")
+
 FILM = films.thumbnail()
 STUDY = str(FILM.StudyInstanceUID)
 STEPS = {"receive", "wait", "plan", "route", "decode", "read", "write", "finish", "deliver"}

@@ -123,6 +123,7 @@ def test_the_next_film_is_read_with_the_changed_prompts(tmp_path: Path) -> None:
         assert node.reload().stdout == "node: nothing has changed\n"
 
 
+@pytest.mark.drill(part="peers")
 def test_a_round_ends_with_the_prompts_it_began_with(tmp_path: Path) -> None:
     with running(tmp_path) as node:
         (tmp_path / "hold").touch()

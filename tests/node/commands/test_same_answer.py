@@ -133,6 +133,7 @@ def only(content: Content) -> Content:
     return answer
 
 
+@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_way_of_asking_gets_the_same_answer(node: Asked, capsys: pytest.CaptureFixture[str], name: str) -> None:
     question, film = QUESTIONS[name], dcmread(node.path)

@@ -143,6 +143,7 @@ def test_answers_leave_the_reports_of_their_study_alone(settings: Settings, arch
     assert f"answer {QUESTION}" in explained
 
 
+@pytest.mark.drill(part="peers")
 def test_an_answer_to_a_destination_that_is_down_waits(settings: Settings, archive: peers.ReceivingArchive) -> None:
     with archive.down(), Service(settings) as service:
         send(settings, question())
@@ -155,6 +156,7 @@ def test_an_answer_to_a_destination_that_is_down_waits(settings: Settings, archi
         assert service.stop() == 0
 
 
+@pytest.mark.drill(part="peers")
 def test_an_accepted_answer_survives_the_loss_of_databases(settings: Settings, archive: peers.ReceivingArchive) -> None:
     send(settings, question())  # the service does not run
     without_databases(settings)
@@ -164,6 +166,7 @@ def test_an_accepted_answer_survives_the_loss_of_databases(settings: Settings, a
         assert len(service.logged("answer.written")) == 1
 
 
+@pytest.mark.drill(part="peers")
 def test_a_damaged_object_of_an_answer_is_written_again(settings: Settings, archive: peers.ReceivingArchive) -> None:
     with archive.down(), Service(settings) as service:
         send(settings, question())
@@ -179,6 +182,7 @@ def test_a_damaged_object_of_an_answer_is_written_again(settings: Settings, arch
         assert not service.logged("study.parked")
 
 
+@pytest.mark.drill(part="peers")
 def test_a_new_round_replaces_no_lost_answer(settings: Settings, archive: peers.ReceivingArchive) -> None:
     with archive.down(), Service(settings) as service:
         send(settings, question())
@@ -244,6 +248,7 @@ def test_no_file_is_reached_by_a_bad_id(tmp_path: Path, question_id: str) -> Non
         sent_answers.question(Spool(tmp_path), STUDY, question_id)
 
 
+@pytest.mark.drill(part="peers")
 def test_an_archive_commits_to_an_answer_in_its_study(tmp_path: Path) -> None:
     with beside_node(tmp_path) as (orthanc, settings):
         [archive] = settings.destinations

@@ -120,6 +120,7 @@ def outputs(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("outputs/*")}
 
 
+@pytest.mark.drill(part="peers")
 def test_each_destination_gets_the_forms_it_asks_for(tmp_path: Path) -> None:
     with bench(tmp_path, SEVERAL) as opened:
         opened.receive("a")

@@ -123,6 +123,7 @@ def test_a_confirmed_finding_names_its_observer_in_its_group(tmp_path: Path) -> 
     assert any("Confirmed by a reader." in said for said in texts(report))
 
 
+@pytest.mark.drill(part="objects")
 def test_a_corrected_item_says_who_said_it_and_when(tmp_path: Path) -> None:
     bench = Bench(tmp_path, outputs=("sr", "sr3d"), zone="Europe/Berlin")
     bench.receive(FILM)

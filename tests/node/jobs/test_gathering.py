@@ -237,6 +237,7 @@ def assert_one_version(archive: ReceivingArchive) -> None:
     assert predecessor(new) == old.SOPInstanceUID
 
 
+@pytest.mark.drill(part="kills")
 def test_six_clicks_make_one_report_after_the_last(
     read: Callable[[float], Settings], archive: ReceivingArchive
 ) -> None:
@@ -254,6 +255,7 @@ def test_six_clicks_make_one_report_after_the_last(
     assert len(service.logged("study.finished")) == 1
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("is_with_a_click", [True, False])
 def test_finish_sends_the_report_at_once(
     read: Callable[[float], Settings], archive: ReceivingArchive, is_with_a_click: bool

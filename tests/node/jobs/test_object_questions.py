@@ -140,6 +140,7 @@ def test_an_object_without_its_film_ends_with_a_reason(tmp_path: Path, archive: 
     assert answers(archive) == {}
 
 
+@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize(
     ("questions", "is_answered"),
     [
@@ -163,6 +164,7 @@ def test_the_settings_say_what_a_question_is(
     assert len(answers(archive)) == (2 if is_answered else 0)
 
 
+@pytest.mark.drill(part="peers")
 def test_the_node_never_asks_itself(settings: Settings, archive: peers.ReceivingArchive) -> None:
     with Service(settings) as service:
         assert peers.send(REPORT, port=service.dicom_port) == 0
@@ -177,6 +179,7 @@ def test_the_node_never_asks_itself(settings: Settings, archive: peers.Receiving
     assert len(archive.kept) == 4
 
 
+@pytest.mark.drill(part="peers")
 def test_a_changed_object_is_not_answered_again(settings: Settings, archive: peers.ReceivingArchive) -> None:
     changed = report(FILM, group(finding("fracture"), region(FILM, "POLYLINE", SQUARE)))
     with Service(settings) as service:
@@ -214,6 +217,7 @@ def test_what_cannot_be_answered_says_why(
     assert len(archive.kept) == 2
 
 
+@pytest.mark.drill(part="peers")
 def test_each_graphic_of_an_object_is_answered(settings: Settings, archive: peers.ReceivingArchive) -> None:
     boxes = [rectangle(2, 3, 20, 30), rectangle(40, 3, 60, 30), workstation.graphic("POINT", [3, 3])]
     with Service(settings) as service:
@@ -229,6 +233,7 @@ def test_each_graphic_of_an_object_is_answered(settings: Settings, archive: peer
     assert "no area" in str(answered["reason"])
 
 
+@pytest.mark.drill(part="peers")
 def test_a_film_of_another_study_is_not_asked_about(settings: Settings, archive: peers.ReceivingArchive) -> None:
     other = films.as_another(films.thumbnail(), "other", study="another study")
     foreign = report(other, group(region(other, "POLYLINE", SQUARE)))

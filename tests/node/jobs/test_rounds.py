@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import pytest
 from dbos import DBOSClient
 from pydicom import dcmread
 from pydicom.dataset import Dataset
@@ -114,6 +115,7 @@ def test_rounds_of_one_study_run_one_after_the_other(tmp_path: Path) -> None:
     assert events == ["study.ready", "study.finished"] * 2
 
 
+@pytest.mark.drill(part="peers")
 def test_a_study_that_never_gets_quiet_is_read_all_the_same(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
     settings = replace(settings, study=StudySettings(quiet_seconds=4.0, max_seconds=4.5))
@@ -223,6 +225,7 @@ def test_only_the_late_film_is_read_even_after_a_restart(tmp_path: Path) -> None
     assert predecessor(reports[2]) == reports[1].SOPInstanceUID
 
 
+@pytest.mark.drill(part="peers")
 def test_captures_of_a_film_are_made_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, outputs=("sc",))
     bench.receive(film("first"))
@@ -241,6 +244,7 @@ def test_captures_of_a_film_are_made_once(tmp_path: Path) -> None:
     assert sources == {film(name).SOPInstanceUID for name in ("first", "late")}
 
 
+@pytest.mark.drill(part="peers")
 def test_a_late_film_does_not_resend_results_that_still_wait(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.receive(film("first"))
@@ -269,6 +273,7 @@ def test_each_correction_of_patient_data_makes_a_new_result(tmp_path: Path) -> N
     assert [predecessor(report) for report in reports[1:]] == [report.SOPInstanceUID for report in reports[:-1]]
 
 
+@pytest.mark.drill(part="peers")
 def test_an_added_destination_gets_the_results_of_later_rounds(tmp_path: Path) -> None:
     before, after = Bench(tmp_path), Bench(tmp_path, "archive", "added")
     before.receive(film("first"))

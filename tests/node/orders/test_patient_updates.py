@@ -35,6 +35,8 @@ from tests.support.mllp import InformationSystem
 from tests.support.service import Service, run_command, settings_with
 from tests.support.web_access import users_in
 
+pytestmark = pytest.mark.drill(part="kills")
+
 OLD = {"PatientID": "P-1", "PatientName": "WRONG^PATIENT", "PatientBirthDate": "19500228", "PatientSex": "M"}
 
 

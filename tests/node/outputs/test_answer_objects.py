@@ -103,6 +103,7 @@ def texts(layer: Dataset) -> list[str]:
     return [str(item.UnformattedTextValue) for item in layer.get("TextObjectSequence", ())]
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("name", QUESTIONS)
 @pytest.mark.parametrize("header", [cr(1), bare(1)], ids=["full", "bare"])
 def test_validators_accept_the_objects_of_an_answer(name: str, header: Dataset) -> None:
@@ -154,6 +155,7 @@ def is_named(item: Dataset, code: str) -> bool:
     return bool(item.ConceptNameCodeSequence[0].CodeValue == code)
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("name", LOCATED)
 @pytest.mark.parametrize(("kind", "document"), [("sr", ComprehensiveSR), ("sr3d", Comprehensive3DSR)])
 def test_highdicom_reads_the_boxes_of_an_answer(tmp_path: Path, name: str, kind: str, document: type) -> None:
@@ -235,6 +237,7 @@ def test_a_state_without_a_box_says_the_answer_in_its_heading() -> None:
         assert any(expected in line for line in texts(drawn[gsps.LABEL]))
 
 
+@pytest.mark.drill(part="objects")
 def test_the_templates_of_answers_hold_in_pixelmed() -> None:
     forms = [report(QUESTIONS[name]) for name in ("prompt", "both", "region", "absent in the box")]
 

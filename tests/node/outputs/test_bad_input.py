@@ -18,6 +18,8 @@ from tests.support import films, peers
 from tests.support.archived import StartNode
 from tests.support.service import Service
 
+pytestmark = pytest.mark.drill(part="objects")
+
 NOT_PROCESSED = "18748-4"  # LN Diagnostic imaging report: the root of an answer that says why nothing was read
 JAPANESE = ("Yamada^Tarou=山田^太郎=やまだ^たろう", ["", "ISO 2022 IR 87"])
 KOREAN = ("Hong^Gildong=洪^吉洞=홍^길동", ["", "ISO 2022 IR 149"])

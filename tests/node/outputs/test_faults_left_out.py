@@ -60,6 +60,7 @@ FILMS = {
 }
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("of", FILMS)
 def test_what_is_left_out_has_no_number(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = texts_of(FILMS[of], monkeypatch)
@@ -67,6 +68,7 @@ def test_what_is_left_out_has_no_number(of: str, monkeypatch: pytest.MonkeyPatch
     assert {output: NUMBER.findall(text) for output, text in texts.items()} == {output: [] for output in OUTPUTS}
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("of", ["left out", "all left out"])
 def test_what_is_left_out_is_named_once(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = texts_of(FILMS[of], monkeypatch)

@@ -58,6 +58,7 @@ def by_object(*of: tuple[Film, ...], kinds: tuple[str, ...] = KINDS) -> list[dic
     ]
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("correct", CORRECTIONS.values(), ids=CORRECTIONS)
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_a_correction_makes_no_version_of_another_film(other: Film, correct: Callable[[Film], Film]) -> None:

@@ -73,6 +73,7 @@ def mirrored(film: Dataset) -> Dataset:
     return film
 
 
+@pytest.mark.drill(part="objects")
 def test_the_network_measures_about_what_is_drawn(tmp_path: Path, reader: RadiographReader) -> None:
     ratio = measured(dicom.film(SEED).dataset, tmp_path, reader)
 

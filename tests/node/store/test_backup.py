@@ -19,6 +19,8 @@ from tests.support import films, peers
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, settings_for
 
+pytestmark = pytest.mark.drill(part="kills")
+
 
 def back_up(storage: Path, backup: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "deploy.backup", str(storage), str(backup), *more]

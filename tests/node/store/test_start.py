@@ -127,6 +127,7 @@ def test_a_damaged_database_is_moved_aside(tmp_path: Path, damage: Callable[[Pat
     assert database.files_set_aside(storage) == [aside]
 
 
+@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize(("name", "damage"), [("ledger.sqlite", cut), ("engine.sqlite", overwrite_a_page)])
 def test_a_node_builds_a_damaged_database_anew_and_goes_on(
     tmp_path: Path, name: str, damage: Callable[[Path], None]
@@ -168,6 +169,7 @@ def test_a_good_database_stays_where_it_is(tmp_path: Path) -> None:
         assert [parked.study for parked in ledger.parked()] == ["1.2.3"]
 
 
+@pytest.mark.drill(part="kills")
 def test_an_error_of_a_damaged_database_parks_no_single_study(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     path.write_bytes(b"no database" * 1000)

@@ -171,6 +171,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.drill(part="packaging")
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("unread", ["output", "both"])
 def test_a_reader_that_goes_is_no_fault(
