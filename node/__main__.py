@@ -177,8 +177,8 @@ def _ask(options: argparse.Namespace) -> int:
 def _answers_of_node(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:
     from node.commands import ask_node
 
-    uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
-    return ask_node.ask(options.node, uid, questions=questions, login=login, ca=options.ca)
+    film, login = ask_node.film_address(options.film), ask_node.login_of(options.user, options.password_file)
+    return ask_node.ask(options.node, film, questions=questions, login=login, ca=options.ca)
 
 
 def _answers_here(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:

@@ -78,6 +78,7 @@ EVENTS: Final = {
     "instance.repeated": "an object was received again; the sender got Success",
     "instance.repaired": "a received object replaced its own file, which was damaged",
     "instance.conflict": "an object has other pixels than the stored one with its UID; stored beside it, not read",
+    "instance.doubled": "an object of another study has the same UID; both are read, `patients` says if they differ",
     "instance.refused": "a received object was not stored; `reason` says why; the sender got an error status; `times` "
     "counts those of one HTTP request",
     "bucket.delayed": "the bucket of storage.s3 cannot be reached; the start waits for it",
@@ -142,7 +143,7 @@ FIELDS: Final = frozenset(
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
     user outcome films changed compared_at compared_by questions corrections trace fetched sent damaged
-    parts thresholds studies
+    parts thresholds studies other_study patients
     """.split()
 )
 

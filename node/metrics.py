@@ -107,7 +107,7 @@ class Metrics:
             "cxr_certificate_days", "Days until a certificate of the node expires.", "name"
         )
         self.instances = self._counter(
-            "cxr_instances", "Received objects: kept, repeated, conflict, refused.", "outcome"
+            "cxr_instances", "Received objects: kept, repeated, conflict, doubled, refused.", "outcome"
         )
         self.audit_waiting = self._gauge("cxr_audit_waiting", "Audit messages that wait for the collector.")
         self.audit_lost = self._counter(
@@ -121,7 +121,7 @@ class Metrics:
         _start_at_zero(self.associations_refused, REFUSALS)
         _start_at_zero(self.http_closed, CLOSE_REASONS)
         _start_at_zero(self.associations_aborted, ABORTS)
-        _start_at_zero(self.instances, ("kept", "repeated", "conflict", "refused"))
+        _start_at_zero(self.instances, ("kept", "repeated", "conflict", "doubled", "refused"))
 
     def _orders(self) -> None:
         self.orders = self._counter("cxr_orders", "Orders kept or cancelled, and messages refused.", "outcome")

@@ -54,20 +54,35 @@ def login_of(user: str | None, password_file: Path | None) -> Login | None:
     return Login(user=user, password=password.removesuffix("\r"))
 
 
-def film_uid(what: Path) -> str:
-    """Return the SOP Instance UID that a UID or a DICOM file names. Raises InputError for anything else."""
-    if is_uid(str(what)):
-        return str(what)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmAddress:
+    """Which film of a node is meant; study: None if the SOP Instance UID alone is known."""
+
+    study: str | None
+    uid: str
+
+    @property
+    def path(self) -> str:
+        """The part of a path that names the film."""
+        return f"films/{self.uid}" if self.study is None else f"studies/{self.study}/films/{self.uid}"
+
+
+def film_address(what: Path) -> FilmAddress:
+    """Return the film that a SOP Instance UID, STUDY/UID or a DICOM file names. Raises InputError for anything else."""
+    *studies, uid = str(what).split("/")
+    if len(studies) < 2 and all(map(is_uid, (*studies, uid))):
+        return FilmAddress(study=next(iter(studies), None), uid=uid)
     if not what.is_file():
-        raise InputError(f"{what}: is neither a DICOM file nor a SOP Instance UID")
+        raise InputError(f"{what}: is neither a DICOM file nor a SOP Instance UID, alone or as STUDY/UID")
     try:
-        return str(header_reading.read_identity(what).SOPInstanceUID)
+        known = header_reading.read_identity(what)
     except Undecodable as error:
         raise InputError(f"{what}: is no DICOM file, so the node cannot know it; ask with --model instead") from error
+    return FilmAddress(study=str(known.StudyInstanceUID), uid=str(known.SOPInstanceUID))
 
 
 def ask(
-    node: str, uid: str, *, questions: Sequence[Question], login: Login | None = None, ca: Path | None = None
+    node: str, film: FilmAddress, *, questions: Sequence[Question], login: Login | None = None, ca: Path | None = None
 ) -> list[JsonObject]:
     """Ask a node, and return the entries of `questions` in its answer.
 
@@ -79,7 +94,7 @@ def ask(
         {"prompt": question.prompt, "box": None if question.box is None else list(question.box.edges)}
         for question in questions
     ]
-    answered = _post(node, f"films/{uid}/questions", {"questions": asked}, login=login, ca=ca)
+    answered = _post(node, f"{film.path}/questions", {"questions": asked}, login=login, ca=ca)
     match answered.get("questions"):
         case [*entries]:
             return [entry for entry in entries if isinstance(entry, dict)]
@@ -88,17 +103,19 @@ def ask(
 
 def ask_in_words(
     node: str,
-    uid: str,
+    film: FilmAddress,
     *,
     words: str,
     box: Box | None = None,
-    earlier: str | None = None,
+    earlier: FilmAddress | None = None,
     login: Login | None = None,
     ca: Path | None = None,
 ) -> JsonObject:
-    """Ask a node in words, and return its reply; earlier: UID of the film to compare with; the rest as in `ask`."""
-    content: JsonObject = {"text": words, "box": None if box is None else list(box.edges), "earlier": earlier}
-    return _post(node, f"films/{uid}/replies", content, login=login, ca=ca)
+    """Ask a node in words, and return its reply; earlier: the film to compare with; the rest as in `ask`."""
+    content: JsonObject = {"text": words, "box": None if box is None else list(box.edges)}
+    if earlier is not None:
+        content |= {"earlier": earlier.uid, "earlier_study": earlier.study}
+    return _post(node, f"{film.path}/replies", content, login=login, ca=ca)
 
 
 def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca: Path | None) -> JsonObject:

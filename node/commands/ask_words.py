@@ -43,10 +43,10 @@ def asked(options: Namespace, *, open_reader: Callable[[Namespace, PromptSet], R
         raise InputError('--earlier is the film to compare with; ask by --words "what changed?"')
     box = _only_box(options.prompt, options.box)
     if options.node:
-        uid, login = ask_node.film_uid(options.film), ask_node.login_of(options.user, options.password_file)
-        earlier = None if options.earlier is None else ask_node.film_uid(options.earlier)
+        film, login = ask_node.film_address(options.film), ask_node.login_of(options.user, options.password_file)
+        earlier = None if options.earlier is None else ask_node.film_address(options.earlier)
         return ask_node.ask_in_words(
-            options.node, uid, words=options.words, box=box, earlier=earlier, login=login, ca=options.ca
+            options.node, film, words=options.words, box=box, earlier=earlier, login=login, ca=options.ca
         )
     if not options.words.strip():
         raise InputError("nothing was asked; give --words TEXT")

@@ -75,7 +75,8 @@ def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path
     key = secrets.token_bytes(32)
     for film, corrections in all_corrections(spool):
         answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides_of(film.answer, film.header))
-        drawn.append(pictures / f"{_number(key, film.instance.sop_instance_uid)}.png")
+        named = f"{film.instance.study_uid} {film.instance.sop_instance_uid}"
+        drawn.append(pictures / f"{_number(key, named)}.png")
         if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, drawn[-1]):
             patient = _number(key, said(film.header, "PatientID") or film.instance.study_uid)
             line = {"file": f"{pictures.name}/{drawn[-1].name}", "patient": patient, "truth": truth}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict
@@ -36,6 +37,7 @@ class Status(TypedDict):
     abandoned: dict[str, int]
     orders: dict[str, int]
     conflicts: list[dict[str, str]]
+    doubled: dict[str, list[str]]
     refused_callers: list[dict[str, object]]
     damaged_databases: list[str]
     parked: list[dict[str, str]]
@@ -69,6 +71,7 @@ def status(settings: Settings) -> Status:
         "abandoned": {name: count for (name, state), count in counts.items() if state == DeliveryState.ABANDONED},
         "orders": OrderStore(settings.storage.directory).counts(),
         "conflicts": _conflicts(settings.storage.directory),
+        "doubled": _doubled(settings.storage.directory),
         "refused_callers": [
             {**asdict(caller), "settings": callers.settings_for(caller)}
             for caller in callers.read_all(settings.storage.directory)
@@ -136,6 +139,15 @@ def _conflicts(directory: Path) -> list[dict[str, str]]:
     ]
 
 
+def _doubled(directory: Path) -> dict[str, list[str]]:
+    """Return the studies of each SOP Instance UID that objects of several studies have."""
+    studies: dict[str, list[str]] = defaultdict(list)
+    for folder in sorted(directory.glob("studies/*/received")):
+        for path in received.newest(folder):
+            studies[received.sop_instance_uid_of(path.name)].append(folder.parent.name)
+    return {uid: found for uid, found in studies.items() if len(found) > 1}
+
+
 def render(content: Status, *, zone: ZoneInfo) -> str:
     """Render the state as plain lines, with times in a zone."""
     lines = [f"ready: {'yes' if content['ready'] else 'no'}"]
@@ -160,6 +172,7 @@ def render(content: Status, *, zone: ZoneInfo) -> str:
         lines.append(
             f"conflict {conflict['study']}: {conflict['sop_instance_uid']} came with other pixels, {conflict['file']}"
         )
+    lines += [f"one UID in several studies {uid}: {', '.join(found)}" for uid, found in content["doubled"].items()]
     for caller in content["refused_callers"]:
         lines += _refused(caller, zone)
     lines += [

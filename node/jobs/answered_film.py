@@ -17,7 +17,6 @@ from node.outputs.corrected_film import sides_of
 from node.outputs.report_json import film_from_json
 from node.prompt_set import PromptSet
 from node.store.correction import Correction, from_json
-from node.store.films import find_film
 from node.store.instances import Instance, newest_reading
 from node.store.spool import Spool
 
@@ -42,15 +41,9 @@ class AnsweredFilm:
     stored: JsonObject
 
 
-def read_film(spool: Spool, uid: str) -> AnsweredFilm:
-    """Return a received film by its SOP Instance UID.
-
-    Raises InputError if the node has no such film or no answer, and UnusableFilm.
-    """
+def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
+    """Return a received film with its answer. Raises InputError if it has none, and UnusableFilm."""
     try:
-        instance = find_film(spool, uid)
-        if instance is None:
-            raise InputError("this node has no such film")
         reading = newest_reading(spool.readings(instance.study_uid), instance)
         if reading is None:
             raise InputError("this film has no answer yet; wait until it is read")
@@ -84,6 +77,6 @@ def all_corrections(spool: Spool) -> Iterator[tuple[AnsweredFilm, list[Correctio
         for instance in spool.study(study_uid).instances if stored else ():
             if own := corrections_of(spool, instance):
                 try:
-                    yield read_film(spool, instance.sop_instance_uid), own
+                    yield read_film(spool, instance), own
                 except InputError:
                     log.get().warning("correction.film_unreadable", study=study_uid)

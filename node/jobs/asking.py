@@ -84,7 +84,7 @@ class QuestionAnswerer:
         named: Sequence[Origin | None] = origins or [None] * len(answers)
         made = tuple(
             AskedQuestion(
-                id=uuid.uuid4().hex if origin is None else origin.question_id,
+                id=uuid.uuid4().hex if origin is None else origin.question_id(film.study_uid),
                 study_uid=film.study_uid,
                 film=film.sop_instance_uid,
                 asked_at=now,

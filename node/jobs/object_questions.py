@@ -160,7 +160,7 @@ class ObjectSteps:
             tracking=drawn.tracking,
         )
         try:
-            stored = answers.stored_question(self.spool, study_uid, origin.question_id)
+            stored = answers.stored_question(self.spool, study_uid, origin.question_id(study_uid))
         except InputError:  # it was not asked yet
             box = None if drawn.box is None else _on_film(drawn.box, film)
             if isinstance(box, LeftOut):

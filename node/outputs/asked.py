@@ -32,10 +32,9 @@ class Origin:
     is_report: bool
     tracking: tuple[str, str]
 
-    @property
-    def question_id(self) -> str:
-        """The id of the question: the same however often the object comes."""
-        said = f"{self.reference.sop_instance_uid} {self.number}"
+    def question_id(self, study_uid: str) -> str:
+        """Return the id of the question: the same however often the object comes into a study."""
+        said = f"{study_uid} {self.reference.sop_instance_uid} {self.number}"
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
     @property

@@ -47,7 +47,10 @@ REQUESTED: Final = (
     "RequestedProcedureDescription",
 )
 """What a report says of the request (PS3.3 C.17.2.3)."""
+TRAITS: Final = ("PatientBirthDate", "PatientSex")
+_IDENTITY: Final = ("PatientID", "IssuerOfPatientID", "PatientName", *TRAITS)
 
+_SEXES: Final = ("M", "F", "O")
 _LONGEST: Final = {"SH": 16, "LO": 64, "PN": 64}
 """Characters of a value, of a PN in each group (PS3.5 6.2)."""
 _LONGEST_BYTES: Final = 4096
@@ -67,7 +70,7 @@ def copy_patient(source: Dataset, target: Dataset) -> None:
     """Copy the patient and study attributes of the source into an object (PS3.3 C.7.1.1, C.7.2.1, C.7.2.2)."""
     for keyword in _REQUIRED:
         setattr(target, keyword, read_text(source, keyword))
-    if target.PatientSex not in ("M", "F", "O"):
+    if target.PatientSex not in _SEXES:
         target.PatientSex = ""
     for keyword in _OPTIONAL:
         if value := read_text(source, keyword):
@@ -113,6 +116,23 @@ def said(source: Dataset, keyword: str) -> str:
     """Return all that an attribute says, valid or not, to compare it with another; "" if it says nothing."""
     whole = "\\".join(value.strip(_PADDING) for value in _decoded(source, keyword).split("\\"))
     return whole if whole.strip("\\") and whole != _NULL else ""
+
+
+def comparable(source: Dataset, keyword: str) -> str:
+    """Return what an attribute says of the patient in a form that is compared; "" if it says nothing valid.
+
+    Of a name it is the first group in small letters: films seldom agree on the case.
+    """
+    if keyword == "PatientName":
+        return said(source, keyword).split("=")[0].rstrip("^ ").casefold()
+    value = read_text(source, keyword) if keyword in TRAITS else said(source, keyword)
+    return "" if keyword == "PatientSex" and value not in _SEXES else value
+
+
+def name_different(one: Dataset, other: Dataset) -> bool:
+    """Say whether two films differ in name, number, issuer, birth date or sex of the patient, where both state it."""
+    pairs = ((comparable(one, keyword), comparable(other, keyword)) for keyword in _IDENTITY)
+    return any(first and second and first != second for first, second in pairs)
 
 
 def said_of_request(source: Dataset, keyword: str) -> str:

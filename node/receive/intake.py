@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from pydicom.uid import UID
@@ -14,10 +15,14 @@ from pynetdicom.dsutils import create_file_meta, encode_file_meta
 
 from node import log, trace
 from node.config import ListenerSettings
+from node.dicom import header_reading
 from node.dicom.header import identify
-from node.errors import Failed, Refused, takes_nothing, where
+from node.errors import Failed, Refused, Undecodable, takes_nothing, where
 from node.metrics import Metrics
+from node.outputs.patient import name_different
+from node.store.films import elsewhere
 from node.store.incoming import Incoming, full
+from node.store.instances import Instance
 from node.store.received import Kept
 from node.store.spool import Spool
 
@@ -114,10 +119,28 @@ class Intake:
         tell(reason or error.reason)
 
     def _report(self, kept: Kept, size: int, sender: Mapping[str, str]) -> None:
-        self._metrics.instances.labels(kept.outcome).inc()
+        others = elsewhere(self._spool, kept.instance) if kept.outcome == "kept" else []
+        self._metrics.instances.labels("doubled" if others else kept.outcome).inc()
         self._metrics.received_bytes.inc(size)
         say = log.get().warning if kept.outcome == "conflict" else log.get().info
         study_uid, sop_instance_uid = kept.instance.study_uid, kept.instance.sop_instance_uid
         say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size, **sender)
         if kept.is_repaired:
             log.get().info("instance.repaired", study=study_uid, sop_instance_uid=sop_instance_uid)
+        for other in others:
+            log.get().warning(
+                "instance.doubled",
+                study=study_uid,
+                sop_instance_uid=sop_instance_uid,
+                other_study=other.study_uid,
+                patients=self._compared(kept.instance, other),
+            )
+
+    def _compared(self, one: Instance, other: Instance) -> str:
+        """Say whether two objects name the same patient: `same`, `different`, or `unknown` if one cannot be read."""
+        read = partial(header_reading.read_header, character_set=self._spool.character_set)
+        try:
+            is_different = name_different(read(one.path), read(other.path))
+        except (Undecodable, OSError):
+            return "unknown"
+        return "different" if is_different else "same"

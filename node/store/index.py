@@ -1,4 +1,4 @@
-"""Says by name alone to which study an object, an output or a question belongs, however many studies there are.
+"""Says by name alone to which studies an object, an output or a question belongs, however many studies there are.
 
     index/<three digits>/<name>~<study>      an empty file; name: a UID, or the id of a question
 
@@ -40,16 +40,18 @@ class Index:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
 
-    def find(self, name: str) -> str | None:
-        """Return the study with a name in it; of several, one that still has the object."""
+    def find(self, name: str) -> list[str]:
+        """Return the studies with a name in them; those that still have the object, if any has it."""
         with self._completing:
             if not self._is_complete:
                 self._complete()
                 self._is_complete = True
-        found = [study for study in _studies_in(self._shard(name), name) if (self._studies / study).is_dir()]
-        if len(found) > 1:
-            found = [study for study in found if self._has(study, name)] or found
-        return found[0] if found else None
+        found = self.noted(name)
+        return [study for study in found if self._has(study, name)] or found if len(found) > 1 else found
+
+    def noted(self, name: str) -> list[str]:
+        """Return the studies with an entry of a name, without looking for entries that are missing."""
+        return [study for study in _studies_in(self._shard(name), name) if (self._studies / study).is_dir()]
 
     def _complete(self) -> None:
         """Add every entry that is missing."""

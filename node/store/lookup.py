@@ -124,7 +124,7 @@ def to_review(storage: StorageSettings) -> list[ReviewRow]:
 
     Raises NodeError when the database cannot be read.
     """
-    order = (REVIEWS.c.is_stat.desc(), REVIEWS.c.urgency, REVIEWS.c.received_at, REVIEWS.c.film)
+    order = (REVIEWS.c.is_stat.desc(), REVIEWS.c.urgency, REVIEWS.c.received_at, REVIEWS.c.film, REVIEWS.c.study_uid)
     with reading(storage) as connection:
         if connection is None:
             return []
@@ -145,16 +145,16 @@ def fingerprint(storage: StorageSettings) -> str:
         return repr(sorted(map(tuple, rows)))
 
 
-def study_of(storage: StorageSettings, sop_instance_uid: str) -> str | None:
-    """Return the study of an output by its UID; None when no delivery of it is known.
+def studies_of(storage: StorageSettings, sop_instance_uid: str) -> list[str]:
+    """Return the studies with a delivery of an output, by its UID.
 
     Raises NodeError when the database cannot be read.
     """
     with reading(storage) as connection:
         if connection is None:
-            return None
+            return []
         query = sa.select(DELIVERIES.c.study_uid).where(DELIVERIES.c.sop_instance_uid == sop_instance_uid)
-        return connection.execute(query.limit(1)).scalar()
+        return list(connection.execute(query.distinct().order_by(DELIVERIES.c.study_uid)).scalars())
 
 
 @contextmanager

@@ -66,10 +66,10 @@ def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:
 
 def study_of(spool: Spool, question_id: str) -> str:
     """Return the study of a question. Raises InputError if the node does not have it (any more)."""
-    study_uid = spool.index.find(_checked(question_id))
-    if study_uid is None or not (_folder(spool, study_uid) / f"{question_id}.json").exists():
-        raise InputError("this node does not have the question any more; its study may have been removed")
-    return study_uid
+    for study_uid in spool.index.find(_checked(question_id)):
+        if (_folder(spool, study_uid) / f"{question_id}.json").exists():
+            return study_uid
+    raise InputError("this node does not have the question any more; its study may have been removed")
 
 
 def keep(spool: Spool, study_uid: str, answer: SentAnswer) -> None:

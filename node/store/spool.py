@@ -172,11 +172,14 @@ class Spool:
         """Return the UIDs of all studies on disk, also of removed studies that left marks of rounds."""
         return (folder.name for folder in sorted(self._studies.iterdir()) if is_uid(folder.name))
 
-    def find_study(self, uid: str) -> str | None:
-        """Return the study with this UID, or with an object of this UID; removed objects count too."""
+    def find_studies(self, uid: str) -> list[str]:
+        """Return the study with this UID, or those with an object of this UID; removed objects count if none is here.
+
+        A sender may give one UID to objects of several studies.
+        """
         if not is_uid(uid):
-            return None
-        return uid if (self._studies / uid).is_dir() else self.index.find(uid)
+            return []
+        return [uid] if (self._studies / uid).is_dir() else self.index.find(uid)
 
     @contextmanager
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The interface for programs, `/api/v1`: worklist, studies, pictures of films, outputs, retry, and what changes."""
+"""The interface for programs, `/api/v1`: worklist, studies, outputs, retry, and what changes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from node.domain import MESSAGE_KIND
-from node.errors import InputError, NodeError, Undecodable
+from node.errors import InputError, NodeError
 from node.jobs import parked
-from node.read.grayscale import Window
 from node.store import lookup, sent_answers
-from node.store.films import find_film
-from node.store.instances import Instance
 from node.store.worklist import WorklistFilter
-from node.web import pictures, studies
+from node.web import studies
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, problem_response, responses
 from node.web.studies import StudyDetail, Worklist
 from node.web.study_outputs import find_output
-from node.web.users import audit, host_of, name_of
+from node.web.users import audit
 
 UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
 
@@ -39,7 +36,7 @@ _MOST_LISTED: Final = 200
 _POLL_SECONDS: Final = 1.0
 _ALIVE_POLLS: Final = 2
 """A stream says something as often as this: only what is sent to a page that was left tells the node that it went."""
-_PNG: Final[dict[int | str, dict[str, object]]] = {
+PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
 _OBJECT: Final[dict[int | str, dict[str, object]]] = {
@@ -102,30 +99,6 @@ def retry_study(parts: Parts, request: Request, uid: StudyUid) -> Queued:
         raise Problem(404, "this node has no such study") from error
     audit(request, "study.retried", study=uid)
     return Queued(queued=count)
-
-
-@router.get("/films/{uid}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
-def show_film(
-    parts: Parts,
-    request: Request,
-    uid: FilmUid,
-    center: Annotated[float | None, Query(ge=-1e9, le=1e9, description="of the window, in modality values")] = None,
-    width: Annotated[float | None, Query(gt=0, le=1e9, description="of the window, in modality values")] = None,
-    invert: bool = False,
-    size: Annotated[int | None, Query(ge=pictures.SMALLEST, le=pictures.LARGEST, description="longer side")] = None,
-) -> Response:
-    """Draw a film in stored orientation. Without `size` it has the columns and rows of the stored film."""
-    if (center is None) != (width is None):
-        raise Problem(422, "center and width make a window together; give both or neither")
-    window = None if center is None or width is None else Window(center=center, width=width)
-    film = _film(parts, uid)
-    try:
-        shown = parts.pictures.draw(film, window=window, is_inverted=invert, longest=size)
-    except Undecodable as error:
-        raise Problem(409, "this film cannot be decoded; its report says why") from error
-    if window is None or not parts.moved.take((name_of(request), host_of(request), uid)):
-        audit(request, "film.viewed", study=film.study_uid, sop_instance_uid=uid)
-    return Response(shown.png, media_type="image/png", headers=_window_headers(shown))
 
 
 @router.get("/outputs/{uid}", response_class=Response, responses={**_OBJECT, **responses(404, 410, 422)})
@@ -194,20 +167,3 @@ async def _changes(parts: WebParts, request: Request, study: str | None) -> Asyn
 def _fingerprint(parts: WebParts, study: str | None) -> str:
     known = lookup.fingerprint(parts.settings.storage)
     return known if study is None else f"{known} {sent_answers.version(parts.spool, study)}"
-
-
-def _film(parts: WebParts, uid: str) -> Instance:
-    found = find_film(parts.spool, uid)
-    if found is None:
-        raise Problem(404, "this node has no such film")
-    return found
-
-
-def _window_headers(shown: pictures.ShownPicture) -> dict[str, str]:
-    """Return the window, the range of values and which of them are dark: what a page needs to move the window."""
-    low, high = shown.values
-    return {
-        "X-Window": f"{shown.window.center:.9g} {shown.window.width:.9g}",
-        "X-Values": f"{low:.9g} {high:.9g}",
-        "X-Dark": "high" if shown.is_dark_high else "low",
-    }

@@ -13,6 +13,7 @@ from node.dicom.identity import VERSION
 from node.web import (
     api,
     corrections,
+    films,
     login,
     looks,
     managing,
@@ -59,9 +60,11 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     give(application, parts)
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
+    for routes in (films.routes, questions.routes, replies.routes, corrections.routes):
+        for router in routes.routers:
+            application.include_router(router)
     application.include_router(corrections.router)
     application.include_router(questions.router)
-    application.include_router(replies.router)
     application.include_router(submit.router)
     application.include_router(review.api)
     application.include_router(managing.api)

@@ -14,13 +14,16 @@ from node.errors import InputError, RetryLater
 from node.jobs import answered_film, correcting
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.store.correction import Correction, CorrectionKind
-from node.web.api import FilmUid, StudyUid
+from node.store.instances import Instance
+from node.web.api import StudyUid
+from node.web.films import AddressedFilm, FilmRoutes
 from node.web.forms import Edges, box_of
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["corrections"])
+routes = FilmRoutes(tag="corrections")
 
 _LONGEST_TEXT = 1000
 
@@ -71,24 +74,22 @@ class Finished(BaseModel):
     changes: int
 
 
-@router.get("/films/{uid}/corrections", responses=responses(404, 409, 422))
-def list_corrections(parts: Parts, request: Request, uid: FilmUid) -> Corrections:
+@routes.add("GET", "/corrections", responses=responses(404, 409, 422))
+def list_corrections(parts: Parts, request: Request, film: AddressedFilm) -> Corrections:
     """List what readers corrected on a film."""
-    film = _film(parts, uid)
-    audit(request, "corrections.viewed", study=film.instance.study_uid, sop_instance_uid=uid)
-    return Corrections(
-        corrections=[_known(found) for found in answered_film.corrections_of(parts.spool, film.instance)]
-    )
+    _answered(parts, film)
+    audit(request, "corrections.viewed", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)
+    return Corrections(corrections=[_known(found) for found in answered_film.corrections_of(parts.spool, film)])
 
 
-@router.post("/films/{uid}/corrections", status_code=202, responses=responses(404, 409, 422, 503))
-def correct(parts: Parts, request: Request, uid: FilmUid, new: NewCorrection) -> KnownCorrection:
+@routes.add("POST", "/corrections", status_code=202, responses=responses(404, 409, 422, 503))
+def correct(parts: Parts, request: Request, film: AddressedFilm, new: NewCorrection) -> KnownCorrection:
     """Correct the answer to a film: a new report and overlay will replace the older ones in the archive."""
-    film = _film(parts, uid)
-    made = _made(new, request, study_uid=film.instance.study_uid, film=uid)
+    answered, uid = _answered(parts, film), film.sop_instance_uid
+    made = _made(new, request, study_uid=film.study_uid, film=uid)
     try:
         correcting.correct(
-            film,
+            answered,
             made,
             is_last=new.finish,
             settings=parts.settings,
@@ -118,9 +119,9 @@ def finish(parts: Parts, request: Request, uid: StudyUid) -> Finished:
     return Finished(corrections=len(found.corrections), changes=found.changes)
 
 
-def _film(parts: WebParts, uid: str) -> AnsweredFilm:
+def _answered(parts: WebParts, film: Instance) -> AnsweredFilm:
     try:
-        return answered_film.read_film(parts.spool, uid)
+        return answered_film.read_film(parts.spool, film)
     except UnusableFilm as error:
         raise Problem(409, str(error)) from error
     except InputError as error:

@@ -102,7 +102,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "numbers": {each.uid: number for number, each in enumerate(found.films, 1)},
         "parts": found.parts,
         "film": film,
-        "path": "" if film is None else f"/api/v1/films/{film.uid}",
+        "path": "" if film is None else f"/api/v1/studies/{uid}/films/{film.uid}",
         "corrections": corrections,
         "round_deliveries": {} if corrections is None else _of_round(found, corrections.round),
         "shown": {each.instance.sop_instance_uid: shown.show(each.film) for each in seen if each.film is not None},

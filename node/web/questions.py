@@ -21,17 +21,17 @@ from node.outputs import wording
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion, from_json
 from node.store import database, sent_answers
-from node.store.films import find_film
 from node.store.instances import Instance
 from node.store.ledger import is_away
 from node.store.spool import Spool
-from node.web.api import FilmUid
+from node.web.films import AddressedFilm, FilmRoutes
 from node.web.forms import NewQuestions
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
+routes = FilmRoutes(tag="questions")
 
 NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _SOURCES = {"page": "page", "command": "command"}
@@ -78,25 +78,23 @@ class KnownPrompts(BaseModel):
     suggestions: list[str]
 
 
-@router.get("/films/{uid}/questions", responses=responses(404, 422))
-def list_questions(parts: Parts, request: Request, uid: FilmUid) -> AnsweredQuestions:
+@routes.add("GET", "/questions", responses=responses(404, 409, 422))
+def list_questions(parts: Parts, request: Request, film: AddressedFilm) -> AnsweredQuestions:
     """List what was asked about a film, oldest first."""
-    film = film_of(parts, uid)
-    audit(request, "questions.viewed", study=film.study_uid, sop_instance_uid=uid)
-    return AnsweredQuestions(
-        film=uid, questions=[_entry(question, parts.spool) for question in questions_of(parts.spool, film)]
-    )
+    audit(request, "questions.viewed", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)
+    made = [_entry(question, parts.spool) for question in questions_of(parts.spool, film)]
+    return AnsweredQuestions(film=film.sop_instance_uid, questions=made)
 
 
-@router.post("/films/{uid}/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
-def ask(parts: Parts, request: Request, uid: FilmUid, new: NewQuestions) -> AnsweredQuestions:
+@routes.add("POST", "/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
+def ask(parts: Parts, request: Request, film: AddressedFilm, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
-    film, questions = film_of(parts, uid), new.checked()
+    questions = new.checked()
     answerer_of(parts)
     limit(parts, request, len(questions))
     made = ask_network(parts, request, film, questions)
-    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=uid)
-    return AnsweredQuestions(film=uid, questions=made)
+    audit(request, "question.asked", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)
+    return AnsweredQuestions(film=film.sop_instance_uid, questions=made)
 
 
 def answerer_of(parts: WebParts) -> QuestionAnswerer:
@@ -189,14 +187,6 @@ def list_prompts(parts: Parts) -> KnownPrompts:
             *(f"{side} {phrase}" for phrase in paired for side in ("Left", "Right")),
         ],
     )
-
-
-def film_of(parts: WebParts, uid: str) -> Instance:
-    """Return a received film by its SOP Instance UID. Raises Problem if there is none."""
-    found = find_film(parts.spool, uid)
-    if found is None:
-        raise Problem(404, "this node has no such film")
-    return found
 
 
 def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:

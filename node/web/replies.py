@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
@@ -19,14 +18,16 @@ from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
 from node.jobs.earlier_films import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
 from node.outputs.rejected_films import require_valid
 from node.read.manifest import read_change_error
-from node.web.api import FilmUid
+from node.store.instances import Instance
+from node.web.api import UID_PATTERN
+from node.web.films import AddressedFilm, FilmRoutes, film_of
 from node.web.forms import LONGEST_PROMPT, Edges, box_of
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
-from node.web.questions import NO_MODEL, ask_network, film_of, limit
+from node.web.questions import NO_MODEL, ask_network, limit
 from node.web.users import audit, name_of
 
-router = APIRouter(prefix="/api/v1", tags=["questions"])
+routes = FilmRoutes(tag="questions")
 
 _NOT_TOLD: Final = (
     "Only a user who has signed in is told which films are of one patient, and may compare them by words."
@@ -36,11 +37,17 @@ _NOT_OF_DAY: Final = "This node has read no earlier film of this patient of that
 
 
 class NewWords(BaseModel):
-    """A question in words, or a prompt; box: one on the film that it is about; earlier: the film to compare with."""
+    """A question in words, or a prompt; box: one on the film that it is about; earlier: the film to compare with.
+
+    earlier_study: needed if several studies have a film with the UID of the earlier one
+    """
 
     text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
     box: Edges = None
-    earlier: Annotated[str | None, Field(pattern=r"^[0-9.]{1,64}$", description="SOP Instance UID")] = None
+    earlier: Annotated[str | None, Field(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID")] = None
+    earlier_study: Annotated[
+        str | None, Field(pattern=UID_PATTERN, max_length=64, description="Study Instance UID of `earlier`")
+    ] = None
 
 
 class KnownEarlierFilm(BaseModel):
@@ -68,7 +75,7 @@ class WordedReply(BaseModel):
     findings, boxes: what the text rests on: keys of prompts, and tracking UIDs
     questions: what the network was asked, with its answer, as in the answer to `questions`; at most one
     earlier: films to compare with, the last one first; only for a user who has signed in, and a question on changes
-    compared_with: the film that was compared with; changes: what became of each finding
+    compared_with, compared_study: the film that was compared with; changes: what became of each finding
     """
 
     film: str
@@ -78,23 +85,24 @@ class WordedReply(BaseModel):
     questions: list[dict[str, object]] = []
     earlier: list[KnownEarlierFilm] = []
     compared_with: str | None = None
+    compared_study: str | None = None
     changes: list[FoundChange] = []
 
 
-@router.post("/films/{uid}/replies", responses=responses(404, 409, 422, 429, 503))
-def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> WordedReply:
+@routes.add("POST", "/replies", responses=responses(404, 409, 422, 429, 503))
+def reply(parts: Parts, request: Request, film: AddressedFilm, new: NewWords) -> WordedReply:
     """Answer a question in words by rule from the report of the film; ask the network what the report does not say."""
-    film, prompts = film_of(parts, uid), parts.prompts()
+    uid, prompts = film.sop_instance_uid, parts.prompts()
     query, box = understand(new.text, prompts), box_of(new.box)
     limit(parts, request)
     question: Question | None
     if is_plain_prompt(new.text, query, prompts):
         made, question = WordedReply(film=uid), Question(prompt=" ".join(visible(new.text).split()), box=box)
     else:
-        known = _read(parts, uid)
+        known = _read(parts, film)
         shown = as_corrected(known, parts.spool, prompts)
         if query.topic is Topic.COMPARE and shown.is_read:
-            made, question = _compared(parts, request, known, query=query, earlier=new.earlier), None
+            made, question = _compared(parts, request, known, query=query, new=new), None
         else:
             said = answer(query, shown, box=box)
             question = for_network(query, said, prompts, box=box) if shown.is_read else None
@@ -105,19 +113,17 @@ def reply(parts: Parts, request: Request, uid: FilmUid, new: NewWords) -> Worded
     return made
 
 
-def _read(parts: WebParts, uid: str) -> AnsweredFilm:
+def _read(parts: WebParts, film: Instance) -> AnsweredFilm:
     """Return a film with its answer. Raises Problem if it has none, or an archive has rejected it."""
     try:
-        film = read_film(parts.spool, uid)
-        require_valid(parts.spool, film.instance)
-        return film
+        answered = read_film(parts.spool, film)
+        require_valid(parts.spool, film)
+        return answered
     except InputError as error:
         raise Problem(409, str(error)) from error
 
 
-def _compared(
-    parts: WebParts, request: Request, film: AnsweredFilm, *, query: Query, earlier: str | None
-) -> WordedReply:
+def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Query, new: NewWords) -> WordedReply:
     """Answer a question on changes: by the named film, or the last one of the day that the words name, if any.
 
     Which films are of one patient is told to nobody whom the node does not know.
@@ -130,11 +136,11 @@ def _compared(
         return worded(uid, answer_by(obstacle, query))
     is_known = bool(name_of(request))
     known = parts.patients.earlier(film.instance, parts.spool) if is_known else []
-    chosen = of_day(known, query.day) if earlier is None else _of_uid(known, earlier)
-    if earlier is not None:
-        other = _named(parts, film, earlier)
-    elif chosen is not None:
-        other = _read(parts, chosen.instance.sop_instance_uid)
+    if new.earlier is not None:
+        other = _named(parts, film, new.earlier, study=new.earlier_study)
+        chosen = next((each for each in known if each.instance == other.instance), None)
+    elif (chosen := of_day(known, query.day)) is not None:
+        other = _read(parts, chosen.instance)
     else:
         text = _NOT_TOLD if not is_known else _NOT_OF_DAY if known else _NO_EARLIER
         return worded(uid, Reply(text=text), known)
@@ -145,21 +151,17 @@ def _compared(
     audit(request, "question.asked", study=other.instance.study_uid, sop_instance_uid=other.instance.sop_instance_uid)
     made = worded(uid, answer_by(compared, query), known)
     made.text = f"Compared with the film {about}. {made.text}"
-    made.compared_with = other.instance.sop_instance_uid
+    made.compared_with, made.compared_study = other.instance.sop_instance_uid, other.instance.study_uid
     made.changes = _changes(compared, made.findings)
     return made
 
 
-def _of_uid(films: Sequence[EarlierFilm], uid: str) -> EarlierFilm | None:
-    return next((film for film in films if film.instance.sop_instance_uid == uid), None)
-
-
-def _named(parts: WebParts, film: AnsweredFilm, uid: str) -> AnsweredFilm:
+def _named(parts: WebParts, film: AnsweredFilm, uid: str, *, study: str | None) -> AnsweredFilm:
     """Return the earlier film that a request names. Raises Problem if it is none."""
-    other = film_of(parts, uid)
+    other = film_of(parts, uid, study=study)
     if not parts.patients.are_in_order(other, film.instance):
         raise Problem(409, NOT_IN_ORDER)
-    return _read(parts, uid)
+    return _read(parts, other)
 
 
 def worded(uid: str, said: Reply, earlier: Sequence[EarlierFilm] = ()) -> WordedReply:

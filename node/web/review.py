@@ -99,13 +99,18 @@ def show_review(parts: Parts, request: Request) -> Response:
 
 
 @router.get("/review/next")
-def show_next(parts: Parts, request: Request, after: Annotated[str, Query(max_length=64)] = "") -> Response:
+def show_next(
+    parts: Parts,
+    request: Request,
+    study: Annotated[str, Query(max_length=64)] = "",
+    film: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
     """Lead to the film to look at after one; to the list if no other waits."""
     try:
-        film = next_film(parts.settings, parts.spool, parts.prompts(), after=after)
+        found = next_film(parts.settings, parts.spool, parts.prompts(), after=(study, film))
     except NodeError as error:
         return pages.refuse(parts, request, 503, str(error))
-    place = "/review" if film is None else f"/studies/{film.study}?film={film.film}"
+    place = "/review" if found is None else f"/studies/{found.study}?film={found.film}"
     return RedirectResponse(place, status_code=303)
 
 
@@ -126,15 +131,16 @@ def queue(
     return ReviewQueue(films=tuple(films), total=len(films))
 
 
-def next_film(settings: Settings, spool: Spool, prompts: PromptSet, *, after: str) -> ReviewFilm | None:
+def next_film(settings: Settings, spool: Spool, prompts: PromptSet, *, after: tuple[str, str]) -> ReviewFilm | None:
     """Return the film to look at after one, and behind the last one the first that waits; None if no other waits.
 
+    after: study and UID
     Raises NodeError when the database cannot be read.
     """
     rows = lookup.to_review(settings.storage)
-    place = next((number for number, row in enumerate(rows, 1) if row.film == after), 0)
+    place = next((number for number, row in enumerate(rows, 1) if (row.study_uid, row.film) == after), 0)
     for row in (*rows[place:], *rows[:place]):
-        if row.film != after:
+        if (row.study_uid, row.film) != after:
             for film in _waiting(row, received_films(row.study_uid, spool, prompts)):
                 if not film.finished:
                     return film

@@ -5,7 +5,7 @@ Nothing here holds a patient's name or another identity than UIDs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,10 +20,12 @@ from node.errors import Undecodable
 from node.jobs import gathering
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
+from node.outputs.patient import name_different
 from node.outputs.rejected_films import FilmRejection, rejections_of
 from node.prompt_set import PromptSet
 from node.store import lookup, question_objects
 from node.store.correction import from_json
+from node.store.films import elsewhere
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
 from node.store.rounds import coverage
@@ -84,6 +86,14 @@ class Worklist:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherStudy:
+    """Another study with a film of the same SOP Instance UID; differs: whether the two films name another patient."""
+
+    study: str
+    differs: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFilm:
     """One received object of a study that is no question of a workstation.
 
@@ -93,6 +103,7 @@ class StudyFilm:
     round: number of the newest round that covers it; None if no round does
     film: an entry of `films` in report.json; None if it has no answer
     model, engine, prompts: that read it; blank if it was not read
+    also_in: other studies with its UID
     """
 
     uid: str
@@ -104,6 +115,7 @@ class StudyFilm:
     model: str
     engine: str
     prompts: str
+    also_in: tuple[OtherStudy, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +183,7 @@ class ReceivedFilm:
             return "waiting" if self.round is None else "left_alone"
         return "read" if self.film.is_read else "not_processed"
 
-    def described(self, *, with_searched: bool) -> StudyFilm:
+    def described(self, *, also_in: Iterable[OtherStudy], with_searched: bool) -> StudyFilm:
         """Return the film as the interface for programs shows it; as `report_json.film_for_programs`."""
         return StudyFilm(
             uid=self.instance.sop_instance_uid,
@@ -183,6 +195,7 @@ class ReceivedFilm:
             model=str(self.reading.get("model", "")),
             engine=str(self.reading.get("engine", "")),
             prompts=str(self.reading.get("prompts", "")),
+            also_in=tuple(also_in),
         )
 
 
@@ -240,13 +253,25 @@ def study_with_films(
         of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1
     detail = StudyDetail(
         line=_line(study_uid, row, seen, spool, deliveries=counts, waits=waits),
-        films=tuple(found.described(with_searched=settings.report.searched) for found in seen),
+        films=tuple(
+            found.described(also_in=_others(spool, found.instance), with_searched=settings.report.searched)
+            for found in seen
+        ),
         parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
         waiting=waiting_corrections(settings, spool, study_uid),
     )
     return detail, seen
+
+
+def _others(spool: Spool, film: Instance) -> Iterator[OtherStudy]:
+    others = elsewhere(spool, film)
+    own = header_of(film.path, character_set=spool.character_set) if others else None
+    for other in others:
+        header = header_of(other.path, character_set=spool.character_set)
+        differs = own is not None and header is not None and name_different(own, header)
+        yield OtherStudy(study=other.study_uid, differs=differs)
 
 
 def waiting_corrections(settings: Settings, spool: Spool, study_uid: str) -> WaitingCorrections:

@@ -83,10 +83,8 @@ def _is_of_part(output: OutputObject) -> bool:
 
 def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:
     """Return an output of any study and its bytes, None if they are removed or damaged; None if it is unknown."""
-    study_uid = spool.find_study(uid)
-    if study_uid is None:
-        return None
-    found = next((output for output in _all_outputs(study_uid, spool) if output.sop_instance_uid == uid), None)
+    written = (output for study_uid in spool.find_studies(uid) for output in _all_outputs(study_uid, spool))
+    found = next((output for output in written if output.sop_instance_uid == uid), None)
     return None if found is None else (found, spool.output(found))
 
 

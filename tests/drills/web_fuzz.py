@@ -87,7 +87,8 @@ def running(folder: Path) -> Iterator[tuple[Service, Known]]:
         request = urllib.request.Request(url, films.file_bytes(film), {"Content-Type": "application/dicom"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             look = str(json.loads(answer.read())["id"])
-        yield service, {"uid": [str(film.StudyInstanceUID), str(film.SOPInstanceUID)], "look_id": [look]}
+        study, uid = str(film.StudyInstanceUID), str(film.SOPInstanceUID)
+        yield service, {"study": [study], "uid": [study, uid], "look_id": [look]}
 
 
 def run(port: int, known: Known, *, cases: int, seed: int, say: Callable[[str], None]) -> Tally:

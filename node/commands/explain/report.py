@@ -89,6 +89,12 @@ def _steps_of_study(explanation: StudyExplanation, settings_file: Path) -> Itera
         yield f"send film {', '.join(damaged)} again from where it came: its file has changed on disk"
     if any(instance.is_conflict for instance in explanation.received):
         yield "find out which of the two films of one UID is right, and give the other a UID of its own at the sender"
+    doubled = sorted({study for instance in explanation.received for study in instance.also_in})
+    if doubled:
+        yield (
+            f"an object of this study has the UID of one in {' and '.join(doubled)}: find out which study is right, "
+            "and delete the other on its page"
+        )
     if explanation.row is not None and explanation.row.stage == held_updates.STAGE:
         yield (
             "compare the patient's name of the update with that of the films, on the study's page or in held/ of its "
@@ -161,6 +167,8 @@ def _received_line(instance: ReceivedObject, zone: tzinfo) -> str:
         facts.append("not decided yet")
     else:
         facts.append(instance.outcome)
+    if instance.also_in:
+        facts.append(f"ALSO IN study {' and '.join(instance.also_in)}")
     if instance.read_by is not None:
         by = (
             f" by {instance.read_by.model} on {instance.read_by.engine} with {instance.read_by.prompts}"

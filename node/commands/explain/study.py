@@ -19,6 +19,7 @@ from node.outputs.rejected_films import rejections_of
 from node.read import routing
 from node.read.routing import Action
 from node.store import lookup, question_objects, received, sent_answers
+from node.store.films import elsewhere
 from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, Known, StudyRow
 from node.store.question_objects import ObjectMark
@@ -47,6 +48,7 @@ class ReceivedObject:
     round: number of the newest round that covers it; None if no round does
     outcome: read, answered, left alone, rejected, or the reason why it was not read; None if nothing is decided
     asked: what became of the questions of a workstation's object; None for any other object
+    also_in: other studies with an object of the same UID
     """
 
     film: str
@@ -61,6 +63,7 @@ class ReceivedObject:
     outcome: str | None
     read_by: ReadBy | None
     asked: str | None
+    also_in: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,20 +156,22 @@ def explain_uid(uid: str, settings: Settings) -> StudyExplanation:
 
 
 def _find(uid: str, spool: Spool, settings: Settings) -> str:
-    """Return the study that a UID belongs to. Raises InputError if no study is known."""
+    """Return the study that a UID belongs to. Raises InputError if none is known, or if several have it."""
     complaint = ""
-    study_uid = spool.find_study(uid)
-    if study_uid is None and is_uid(uid):
+    studies = spool.find_studies(uid)
+    if not studies and is_uid(uid):
         try:
-            study_uid = lookup.study_of(settings.storage, uid)
+            studies = lookup.studies_of(settings.storage, uid)
         except NodeError as error:
             complaint = f" ({error})"
-    if study_uid is None:
+    if not studies:
         raise InputError(
             f"{uid}: is no file, and no UID of a study or object that this node knows{complaint}; "
             "`node status` shows callers that were refused"
         )
-    return study_uid
+    if len(studies) > 1:
+        raise InputError(f"{uid}: {len(studies)} studies have an object with this UID; explain {' or '.join(studies)}")
+    return studies[0]
 
 
 def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Iterator[ReceivedObject]:
@@ -197,6 +202,7 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
             outcome=outcome,
             read_by=None if reading is None else _read_by(*reading),
             asked=_asked(asking.get(instance.path.name)),
+            also_in=tuple(other.study_uid for other in elsewhere(spool, instance)),
         )
 
 

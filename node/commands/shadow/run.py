@@ -163,7 +163,7 @@ def _answer(
 def _judged(spool: Spool, instance: Instance, prompt_set: PromptSet) -> dict[str, bool]:
     """Return what readers said of the findings of a film, by prompt: whether it is present."""
     try:
-        film = answered_film.as_corrected(answered_film.read_film(spool, instance.sop_instance_uid), spool, prompt_set)
+        film = answered_film.as_corrected(answered_film.read_film(spool, instance), spool, prompt_set)
     except InputError:
         return {}
     return {found.prompt: found.state is FindingState.PRESENT for found in film.findings if found.reader is not None}

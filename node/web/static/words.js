@@ -15,7 +15,7 @@ export class Words {
     });
   }
 
-  // Asks a text as if it were typed; earlier: the film to compare with.
+  // Asks a text as if it were typed; earlier: the film to compare with, and its study.
   send(text, earlier) {
     this.earlier = earlier;
     this.field.value = text;
@@ -26,7 +26,7 @@ export class Words {
   async ask(text, box) {
     const { earlier } = this;
     this.earlier = undefined;
-    const reply = await post(`${this.path}/replies`, { text, box, earlier });
+    const reply = await post(`${this.path}/replies`, { text, box, ...earlier });
     if (reply.text === null) this.clear();
     else this.show(text, reply);
     return reply;
@@ -50,7 +50,7 @@ export class Words {
     this.boxes.rest(KEY, reply.boxes);
     rests.append(...this.findings());
     rests.hidden = rests.children.length === 0;
-    const others = reply.earlier.filter(({ film }) => film !== reply.compared_with);
+    const others = reply.earlier.filter(({ film, study }) => film !== reply.compared_with || study !== reply.compared_study);
     choices.append(...others.map((film) => this.choice(text, film)));
     choices.hidden = others.length === 0;
     this.place.replaceChildren(made);
@@ -58,9 +58,9 @@ export class Words {
     this.form.scrollIntoView({ block: "nearest" });
   }
 
-  choice(text, { film, at }) {
+  choice(text, { film, study, at }) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: at });
-    button.addEventListener("click", () => this.send(text, film));
+    button.addEventListener("click", () => this.send(text, { earlier: film, earlier_study: study }));
     return button;
   }
 

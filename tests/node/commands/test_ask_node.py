@@ -13,9 +13,10 @@ import pytest
 
 from models.contract import Question
 from node.commands import ask_node
-from node.commands.ask_node import Login
+from node.commands.ask_node import FilmAddress, Login
 from node.errors import InputError, NodeError
 
+FILM, AWAY = FilmAddress(study=None, uid="1.2.3"), FilmAddress(study=None, uid="1.2.9")
 EDEMA = Question(prompt="Edema")
 ANNA = Login(user="anna", password="secret: \u00e4")
 
@@ -53,7 +54,7 @@ def node() -> Iterator[HTTPServer]:
 def test_a_node_is_asked_as_a_user_and_through_no_proxy(node: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
-    answers = ask_node.ask(f"http://127.0.0.1:{node.server_port}/page", "1.2.3", questions=[EDEMA], login=ANNA)
+    answers = ask_node.ask(f"http://127.0.0.1:{node.server_port}/page", FILM, questions=[EDEMA], login=ANNA)
 
     assert answers == [{"prompt": "Edema"}]
     secret = b64encode("anna:secret: \u00e4".encode()).decode()
@@ -62,21 +63,21 @@ def test_a_node_is_asked_as_a_user_and_through_no_proxy(node: HTTPServer, monkey
 
 
 def test_nobody_is_named_without_a_user(node: HTTPServer) -> None:
-    ask_node.ask(f"http://127.0.0.1:{node.server_port}", "1.2.3", questions=[EDEMA])
+    ask_node.ask(f"http://127.0.0.1:{node.server_port}", FILM, questions=[EDEMA])
 
     assert [authorization for _, authorization, _ in Handler.asked] == [""]
 
 
 def test_no_redirect_is_followed(node: HTTPServer) -> None:
     with pytest.raises(NodeError):
-        ask_node.ask(f"http://127.0.0.1:{node.server_port}", "1.2.9", questions=[EDEMA], login=ANNA)
+        ask_node.ask(f"http://127.0.0.1:{node.server_port}", AWAY, questions=[EDEMA], login=ANNA)
 
     assert [path for path, _, _ in Handler.asked] == ["/api/v1/films/1.2.9/questions"]
 
 
 def test_a_password_is_not_sent_in_clear_to_another_machine() -> None:
     with pytest.raises(InputError, match="https:// only"):
-        ask_node.ask("http://192.0.2.1:8080", "1.2.3", questions=[EDEMA], login=ANNA)
+        ask_node.ask("http://192.0.2.1:8080", FILM, questions=[EDEMA], login=ANNA)
 
 
 def test_the_password_is_the_first_line_of_a_file(tmp_path: Path) -> None:
@@ -102,4 +103,4 @@ def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
     for name in ("ca.pem", "nothing.pem"):
         with pytest.raises(InputError, match="--ca"):
-            ask_node.ask("https://127.0.0.1:9", "1.2.3", questions=[EDEMA], ca=tmp_path / name)
+            ask_node.ask("https://127.0.0.1:9", FILM, questions=[EDEMA], ca=tmp_path / name)

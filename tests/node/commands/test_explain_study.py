@@ -154,9 +154,9 @@ def test_a_study_is_found_by_the_whole_uid_of_an_object_alone(tmp_path: Path) ->
     (tmp_path / "studies" / "1.9.1" / "outputs").mkdir()
     (tmp_path / "studies" / "1.9.1" / "outputs" / f"2.25.7~{'0' * 64}.sr.dcm").touch()
 
-    assert spool.find_study("1.2.3.1") == "1.9.2"
-    assert spool.find_study("1.2.3.1.5") == spool.find_study("2.25.7") == spool.find_study("1.9.1") == "1.9.1"
-    assert [spool.find_study(uid) for uid in ("1.2.3", "1.2", "2.25")] == [None, None, None]
+    assert spool.find_studies("1.2.3.1") == ["1.9.2"]
+    assert [spool.find_studies(uid) for uid in ("1.2.3.1.5", "2.25.7", "1.9.1")] == [["1.9.1"]] * 3
+    assert [spool.find_studies(uid) for uid in ("1.2.3", "1.2", "2.25")] == [[], [], []]
 
 
 def test_a_parked_film_stands_in_the_round_that_parked_it(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
+import copy
 import hashlib
 import shutil
 import tracemalloc
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, generate_uid
 from pynetdicom import AE, build_context
 from pynetdicom.dsutils import encode
 
+from node import log
 from node.config import Caller, ListenerSettings
 from node.dicom.header import identify
 from node.metrics import Metrics
@@ -38,6 +41,34 @@ def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:
     assert instance.path.read_bytes().endswith(sent)
     assert instance.sha256 == hashlib.sha256(sent).hexdigest()
     assert node.told == [film.StudyInstanceUID]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"PatientID": "another"}, "different"),
+        ({"PatientName": "Another^Name"}, "different"),
+        ({"PatientBirthDate": "19010101"}, "different"),
+        ({"PatientSex": "O"}, "different"),
+        ({"PatientID": None, "PatientName": "", "PatientBirthDate": "unknown", "PatientSex": "?"}, "same"),
+        ({}, "same"),
+    ],
+)
+def test_a_uid_of_two_studies_is_reported_without_patient_data(
+    node: Node, changes: dict[str, object], said: str
+) -> None:
+    film, events = films.thumbnail({"PatientSex": "F", "PatientBirthDate": "19900101"}), list[Mapping[str, object]]()
+    study, again = film.StudyInstanceUID, films.changed(copy.deepcopy(film), {**changes, "StudyInstanceUID": "1.2.3"})
+
+    with log.observed(events.append):
+        for sent in (film, film, again, again, film):
+            assert peers.send(sent, port=node.listener.port) == 0x0000
+
+    (told,) = (event for event in events if event["event"] == "instance.doubled")
+    assert (told["study"], told["other_study"], told["patients"]) == ("1.2.3", study, said)
+    assert node.metrics.registry.get_sample_value("cxr_instances_total", {"outcome": "doubled"}) == 1
+    assert node.told.count("1.2.3") == 2  # it is read, too
+    assert "Another" not in str(events)
 
 
 def test_the_file_tells_who_sent_it_to_whom(node: Node) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from node.errors import InputError
 from node.store import files, sent_answers
-from node.store.films import find_film
+from node.store.films import elsewhere, films_of
 from node.store.index import Index
 from node.store.instances import Instance
 from node.store.rounds import RoundMark
@@ -42,14 +42,14 @@ def seconds(spool: Spool, uid: str) -> float:
     taken = []
     for _ in range(50):
         began = time.perf_counter()
-        spool.find_study(uid)
+        spool.find_studies(uid)
         taken.append(time.perf_counter() - began)
     return statistics.median(taken)
 
 
 def test_a_uid_is_found_as_fast_among_many_studies_as_among_few(tmp_path: Path) -> None:
     few, many = filled(tmp_path / "few", FEW), filled(tmp_path / "many", MANY)
-    assert (few.find_study("1.4.7"), many.find_study("1.4.7777")) == ("1.2.7", "1.2.7777")
+    assert (few.find_studies("1.4.7"), many.find_studies("1.4.7777")) == (["1.2.7"], ["1.2.7777"])
 
     slower = {
         name: seconds(many, among_many) / seconds(few, among_few)
@@ -80,19 +80,19 @@ def remove(spool: Spool, film: Instance) -> None:
 
 
 def test_a_film_of_another_process_is_found_at_once(tmp_path: Path, spool: Spool) -> None:
-    assert spool.find_study("1.9.9") is None
+    assert spool.find_studies("1.9.9") == []
 
     kept = films.keep(Spool(tmp_path), films.thumbnail()).instance
 
-    assert find_film(spool, kept.sop_instance_uid) == kept
+    assert films_of(spool, kept.sop_instance_uid) == [kept]
 
 
 def test_an_entry_without_its_file_leads_to_no_film(spool: Spool, film: Instance) -> None:
     spool.index.add("1.3.5", film.study_uid)  # the process was killed before it wrote the object
     spool.index.add("1.3.6", "1.2.99")  # before it made the folder of the study
 
-    assert find_film(spool, "1.3.5") is None
-    assert spool.find_study("1.3.6") is None
+    assert films_of(spool, "1.3.5") == []
+    assert spool.find_studies("1.3.6") == []
 
 
 def test_what_a_power_cut_took_from_the_index_comes_back(tmp_path: Path, spool: Spool, film: Instance) -> None:
@@ -101,7 +101,7 @@ def test_what_a_power_cut_took_from_the_index_comes_back(tmp_path: Path, spool: 
 
     started = Spool(tmp_path)
 
-    assert find_film(started, film.sop_instance_uid) == film
+    assert films_of(started, film.sop_instance_uid) == [film]
     assert sent_answers.study_of(started, "a" * 32) == film.study_uid
 
 
@@ -110,15 +110,17 @@ def test_a_removed_object_still_names_its_study(tmp_path: Path, spool: Spool, fi
     shutil.rmtree(tmp_path / "index")
 
     for known in (spool, Spool(tmp_path)):
-        assert find_film(known, film.sop_instance_uid) is None
-    assert Spool(tmp_path).find_study(film.sop_instance_uid) == film.study_uid
+        assert films_of(known, film.sop_instance_uid) == []
+    assert Spool(tmp_path).find_studies(film.sop_instance_uid) == [film.study_uid]
 
 
-def test_of_two_studies_the_one_with_the_object_is_found(spool: Spool, film: Instance) -> None:
-    remove(spool, film)
+def test_of_two_studies_both_are_found_until_one_is_removed(spool: Spool, film: Instance) -> None:
     again = films.keep(spool, films.thumbnail(), study_uid=f"{film.study_uid}.1").instance
+    both, others = films_of(spool, film.sop_instance_uid), elsewhere(spool, film)
+    remove(spool, film)
 
-    assert find_film(spool, film.sop_instance_uid) == again
+    assert (both, others) == ([film, again], [again])
+    assert (films_of(spool, film.sop_instance_uid), elsewhere(spool, again)) == ([again], [])
 
 
 def test_a_question_goes_with_its_study(spool: Spool, film: Instance) -> None:
@@ -134,4 +136,4 @@ def test_a_question_goes_with_its_study(spool: Spool, film: Instance) -> None:
 def test_no_name_leads_out_of_the_index(tmp_path: Path) -> None:
     index = Index(tmp_path / "index", tmp_path / "studies")
 
-    assert [index.find(name) for name in ("", "..", "../studies", "1~2")] == [None] * 4
+    assert [index.find(name) for name in ("", "..", "../studies", "1~2")] == [[]] * 4

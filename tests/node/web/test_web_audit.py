@@ -67,26 +67,32 @@ class Asked:
 
 def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
     """A request to each route that touches a study or a film."""
-    film, about = f"/api/v1/films/{UID}", {"questions": [{"prompt": "Edema"}]}
+    about = {"questions": [{"prompt": "Edema"}]}
     in_none, sent = {"study": NO_STUDY}, films.file_bytes(OTHER)
     submitted = {"study": str(OTHER.StudyInstanceUID), "film": str(OTHER.SOPInstanceUID)}
+    of_films = {
+        "GET picture": ("film.viewed", None),
+        "GET questions": ("questions.viewed", None),
+        "POST questions": ("question.asked", about),
+        "POST replies": ("question.asked", {"text": "list the findings"}),
+        "GET corrections": ("corrections.viewed", None),
+        "POST corrections": ("correction.made", {"kind": "reject", "prompt": "atelectasis"}),
+    }
+    addresses = {
+        "/api/v1/films/{uid}": f"/api/v1/films/{UID}",
+        "/api/v1/studies/{study}/films/{uid}": f"/api/v1/studies/{STUDY}/films/{UID}",
+    }
     return {
+        f"{method} {address}/{what}": Asked(path=f"{path}/{what}", event=event, body=body)
+        for address, path in addresses.items()
+        for (method, what), (event, body) in ((tuple(route.split()), asked) for route, asked in of_films.items())
+    } | {
         "GET /studies/{uid}": Asked(path=f"/studies/{STUDY}", event="study.viewed", film=""),
         "GET /studies/{uid}/manage": Asked(path=f"/studies/{STUDY}/manage", event="study.viewed", film=""),
         "GET /api/v1/studies/{uid}": Asked(path=f"/api/v1/studies/{STUDY}", event="study.viewed", film=""),
-        "GET /api/v1/films/{uid}/picture": Asked(path=f"{film}/picture", event="film.viewed"),
         "GET /api/v1/outputs/{uid}": Asked(path=f"/api/v1/outputs/{output}", event="output.downloaded", film=output),
-        "GET /api/v1/films/{uid}/questions": Asked(path=f"{film}/questions", event="questions.viewed"),
-        "POST /api/v1/films/{uid}/questions": Asked(path=f"{film}/questions", event="question.asked", body=about),
-        "POST /api/v1/films/{uid}/replies": Asked(
-            path=f"{film}/replies", event="question.asked", body={"text": "list the findings"}
-        ),
         "POST /api/v1/questions/{question_id}/send": Asked(
             path=f"/api/v1/questions/{question}/send", event="question.sent", film="", body={}
-        ),
-        "GET /api/v1/films/{uid}/corrections": Asked(path=f"{film}/corrections", event="corrections.viewed"),
-        "POST /api/v1/films/{uid}/corrections": Asked(
-            path=f"{film}/corrections", event="correction.made", body={"kind": "reject", "prompt": "atelectasis"}
         ),
         "POST /api/v1/studies/{uid}/finish": Asked(
             path=f"/api/v1/studies/{STUDY}/finish", event="corrections.finished", film="", body={}

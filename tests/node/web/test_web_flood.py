@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import time
 from collections import Counter
@@ -178,7 +179,7 @@ def test_another_site_changes_nothing_on_a_node(node: Service, fields: list[str]
     uid = str(SEEN.StudyInstanceUID)
 
     for path in posted:
-        asked = path.replace("{uid}", uid).replace("{look_id}", "0" * 32).replace("{question_id}", "0" * 32)
+        asked = re.sub(r"\{\w+_id\}", "0" * 32, re.sub(r"\{(uid|study)\}", uid, path))
         request = requested("POST", asked, "Connection: close", f"Content-Length: {HUGE}", *fields)
         assert status_of(node, request) == status, path
 

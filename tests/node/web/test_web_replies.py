@@ -17,6 +17,7 @@ from node.answers.replies import answer
 from node.commands import demo
 from node.config import ModelSettings
 from node.jobs.answered_film import read_film
+from node.store.films import films_of
 from node.store.spool import Spool
 from tests.support import films
 from tests.support.archived import StartNode
@@ -102,7 +103,9 @@ def unknown(start_node: StartNode, phantom_model: Path) -> Node:
     "text", ["list the findings", "summarize", "any ptx", "left base?", "heart size", "is it normal"]
 )
 def test_a_reply_is_what_the_rules_say_of_the_report(node: Node, text: str) -> None:
-    film = read_film(Spool(node.directory), str(node.film.SOPInstanceUID)).answer
+    spool = Spool(node.directory)
+    (received,) = films_of(spool, str(node.film.SOPInstanceUID))
+    film = read_film(spool, received).answer
     before = len(node.questions())
 
     reply = node.reply(text)

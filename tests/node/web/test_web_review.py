@@ -101,7 +101,9 @@ def test_one_goes_from_film_to_film_by_a_key(node: Node, seen: Browsed) -> None:
     for film in (node.second, node.first):
         page.keyboard.press("n")
         expect(page.locator("#results")).to_have_attribute("data-study", str(film.StudyInstanceUID))
-        expect(page.locator("#frame")).to_have_attribute("data-path", f"/api/v1/films/{film.SOPInstanceUID}")
+        expect(page.locator("#frame")).to_have_attribute(
+            "data-path", f"/api/v1/studies/{film.StudyInstanceUID}/films/{film.SOPInstanceUID}"
+        )
         page.wait_for_selector("#stage.ready")
 
 

@@ -200,7 +200,10 @@ def test_the_description_names_every_problem(node: Node) -> None:
     paths = cast(dict[str, dict[str, Content]], schema["paths"])
 
     assert cast(Content, schema["info"])["title"] == "ChEX Node"
-    assert {f"/api/v1/{name}" for name in ("studies", "events", "films/{uid}/picture")} <= paths.keys()
+    assert {
+        f"/api/v1/{name}"
+        for name in ("studies", "events", "films/{uid}/picture", "studies/{study}/films/{uid}/picture")
+    } <= paths.keys()
     for operations in paths.values():
         for operation in operations.values():
             assert "HTTPValidationError" not in json.dumps(operation["responses"])

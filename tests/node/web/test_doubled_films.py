@@ -1,0 +1,226 @@
+"""A film that came into two studies with one UID: each address names one of them, and pages and answers say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from pydicom.dataset import Dataset
+from starlette.testclient import TestClient
+
+from node.commands.ask_node import FilmAddress, film_address
+from node.commands.corrections import export
+from node.commands.explain import report as explained
+from node.commands.explain.study import explain_uid
+from node.commands.operate import render, status
+from node.config import Settings
+from node.domain import ObjectReference
+from node.errors import InputError
+from node.jobs.asking import QuestionAnswerer
+from node.metrics import Metrics
+from node.outputs import report_json
+from node.outputs.asked import Origin
+from node.read import prompts
+from node.read.open_model import OpenModel
+from node.store import lookup
+from node.store.instances import Instance
+from node.store.reviews import ReviewRow
+from node.store.spool import Spool
+from node.web import application, replies
+from node.web.look_files import Looks
+from node.web.parts import WebParts
+from tests.support import films, samples
+from tests.support.fakes import ScriptedReader
+from tests.support.service import settings_for
+
+WRONG, RIGHT = "1.2.1", "1.2.2"
+QUESTION = {"questions": [{"prompt": "Edema"}]}
+REJECTION: dict[str, object] = {"kind": "reject", "prompt": samples.several().findings[0].prompt}
+MAN: dict[str, object] = {
+    "PatientID": "4711",
+    "PatientName": "Mann^Max",
+    "PatientBirthDate": "19500101",
+    "PatientSex": "M",
+}
+WOMAN: dict[str, object] = {
+    "PatientID": "4712",
+    "PatientName": "Frau^Eva",
+    "PatientBirthDate": "19900101",
+    "PatientSex": "F",
+}
+
+ROUTES: tuple[tuple[str, str, object, int], ...] = (
+    ("GET", "picture", None, 200),
+    ("GET", "questions", None, 200),
+    ("POST", "questions", QUESTION, 201),
+    ("POST", "replies", {"text": "List the findings"}, 200),
+    ("GET", "corrections", None, 200),
+    ("POST", "corrections", REJECTION, 503),  # stored, but no database is there
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubled:
+    """The application of a node that has read one UID in two studies, darker in the second; no database is there."""
+
+    client: TestClient
+    settings: Settings
+    spool: Spool
+    uid: str
+
+    def path(self, study: str | None, what: str) -> str:
+        return f"/api/v1/{FilmAddress(study=study, uid=self.uid).path}/{what}"
+
+    def counts(self, kind: str) -> list[int]:
+        return [len(list((self.spool.directory / "studies" / study).glob(f"{kind}/*"))) for study in (WRONG, RIGHT)]
+
+
+def taken(changes: dict[str, object], *, study: str) -> Dataset:
+    return films.thumbnail({**changes, "StudyInstanceUID": study})
+
+
+def keep(spool: Spool, film: Dataset) -> Instance:
+    """Keep a film with an answer."""
+    kept = films.keep(spool, film).instance
+    answer = replace(samples.several(), source=kept.sop_instance_uid)
+    spool.keep_reading(kept.study_uid, "1", {**report_json.film_to_json(answer), "file": kept.path.name})
+    return kept
+
+
+@pytest.fixture
+def doubled(tmp_path: Path) -> Iterator[Doubled]:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    spool = Spool(settings.storage.directory)
+    dark = taken({**WOMAN, "RescaleSlope": "1", "WindowWidth": "9000"}, study=RIGHT)
+    kept = [keep(spool, film) for film in (taken(MAN, study=WRONG), dark)]
+    model = OpenModel(reader=ScriptedReader(), prompts=prompts.load("chexpert14"))
+    answerer, looks = QuestionAnswerer(spool, model, Metrics()), Looks(tmp_path / "looks")
+    parts = WebParts(
+        settings=settings,
+        spool=spool,
+        metrics=Metrics(),
+        prompts=lambda: model.prompts,
+        answerer=lambda: answerer,
+        model=lambda: model,
+        looks=looks,
+    )
+    client = TestClient(application.build(parts), raise_server_exceptions=False)
+    yield Doubled(client=client, settings=settings, spool=spool, uid=kept[0].sop_instance_uid)
+    looks.close()
+
+
+@pytest.mark.parametrize(("method", "what", "body", "expected"), ROUTES)
+def test_a_uid_alone_is_no_address_and_with_its_study_it_is(
+    doubled: Doubled, method: str, what: str, body: object, expected: int
+) -> None:
+    refused = doubled.client.request(method, doubled.path(None, what), json=body)
+    unknown = doubled.client.request(method, doubled.path("1.2.3", what), json=body)
+    answered = [doubled.client.request(method, doubled.path(study, what), json=body) for study in (WRONG, RIGHT)]
+
+    detail = refused.json()["detail"]
+    assert (refused.status_code, WRONG in detail, RIGHT in detail) == (409, True, True)
+    assert "/api/v1/studies/{study}/films/{uid}/" in detail
+    assert unknown.status_code == 404
+    assert [answer.status_code for answer in answered] == [expected, expected]
+    if what == "picture":
+        assert answered[0].content != answered[1].content
+
+
+def test_what_is_said_of_a_film_stays_in_the_study_that_was_named(doubled: Doubled, tmp_path: Path) -> None:
+    doubled.client.post(doubled.path(RIGHT, "questions"), json=QUESTION)
+    doubled.client.post(doubled.path(RIGHT, "corrections"), json=REJECTION)
+    asked, corrected = doubled.counts("questions"), doubled.counts("corrections")
+    doubled.client.post(doubled.path(WRONG, "corrections"), json={**REJECTION, "kind": "accept"})
+
+    exported = export(doubled.settings, tmp_path / "corrected.jsonl")
+
+    assert (asked, corrected) == ([0, 1], [0, 1])
+    lines = [json.loads(line) for line in (tmp_path / "corrected.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert (exported, len({line["file"] for line in lines})) == (2, 2)
+
+
+def test_an_earlier_film_is_named_with_its_study_where_its_uid_is_doubled(
+    doubled: Doubled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies, "obstacle_of", lambda *_model: None)  # the scripted reader compares nothing
+    later = keep(doubled.spool, films.as_another(taken(MAN, study="1.2.4"), "later"))
+    path = f"/api/v1/studies/1.2.4/films/{later.sop_instance_uid}/replies"
+    words = {"text": "what changed?", "earlier": doubled.uid}
+
+    refused = doubled.client.post(path, json=words)
+    other = doubled.client.post(path, json={**words, "earlier_study": "1.2.9"})
+
+    assert (refused.status_code, RIGHT in refused.json()["detail"]) == (409, True)
+    assert other.status_code == 404
+
+
+@pytest.mark.parametrize(("changes", "is_other"), [({}, True), (MAN, False), (dict.fromkeys(WOMAN), False)])
+def test_a_page_and_the_interface_name_the_other_study(
+    doubled: Doubled, changes: dict[str, object], is_other: bool
+) -> None:
+    if changes:
+        films.keep(doubled.spool, taken(changes, study=RIGHT))
+
+    page = doubled.client.get(f"/studies/{WRONG}").text
+    (film,) = doubled.client.get(f"/api/v1/studies/{RIGHT}").json()["films"]
+
+    assert f'<a href="/studies/{RIGHT}?film={doubled.uid}">{RIGHT}</a>' in page
+    assert ("of another patient" in page) is is_other
+    assert film["also_in"] == [{"study": WRONG, "differs": is_other}]
+    assert "/api/v1/films/" not in page
+    assert doubled.path(WRONG, "").rstrip("/") in page
+
+
+def test_the_film_to_review_after_one_is_found_in_its_study(doubled: Doubled, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        ReviewRow(study_uid=study, film=doubled.uid, reason="uncertain", is_stat=False, urgency=1, received_at=1.0)
+        for study in (WRONG, RIGHT)
+    ]
+    monkeypatch.setattr(lookup, "to_review", lambda _storage: rows)
+
+    places = [
+        doubled.client.get(f"/review/next?study={study}&film={doubled.uid}", follow_redirects=False).headers["Location"]
+        for study in (WRONG, RIGHT)
+    ]
+
+    assert places == [f"/studies/{study}?film={doubled.uid}" for study in (RIGHT, WRONG)]
+    assert "/api/v1/films/" not in doubled.client.get("/review").text
+
+
+def test_commands_name_both_studies(doubled: Doubled) -> None:
+    with pytest.raises(InputError, match=rf"2 studies .* explain {WRONG} or {RIGHT}"):
+        explain_uid(doubled.uid, doubled.settings)
+
+    told = explained.render(explain_uid(WRONG, doubled.settings), doubled.settings, Path("node.toml"))
+    state = status(doubled.settings)
+
+    assert f"ALSO IN study {RIGHT}" in told
+    assert "do: an object of this study has the UID of one in" in told
+    assert state["doubled"] == {doubled.uid: [WRONG, RIGHT]}
+    assert f"{doubled.uid}: {WRONG}, {RIGHT}" in render(state, zone=doubled.settings.site.zone)
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (lambda _folder: Path("1.2.3"), FilmAddress(study=None, uid="1.2.3")),
+        (lambda _folder: Path("1.2.3/1.2.4"), FilmAddress(study="1.2.3", uid="1.2.4")),
+        (lambda folder: folder / "film.dcm", FilmAddress(study=RIGHT, uid=str(films.thumbnail().SOPInstanceUID))),
+    ],
+)
+def test_a_command_names_a_film_with_its_study_if_it_is_known(
+    tmp_path: Path, named: Callable[[Path], Path], expected: FilmAddress
+) -> None:
+    taken(WOMAN, study=RIGHT).save_as(tmp_path / "film.dcm")
+
+    assert film_address(named(tmp_path)) == expected
+
+
+def test_a_question_of_a_workstation_is_another_one_in_another_study() -> None:
+    reference = ObjectReference(sop_class_uid="1.2", sop_instance_uid="1.3", series_instance_uid="1.4")
+    origin = Origin(reference=reference, number=1, instance_number=1, is_report=False, tracking=("", ""))
+
+    assert origin.question_id(RIGHT) != origin.question_id(WRONG)
