@@ -11,15 +11,33 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.dataset import Dataset
-from pydicom.tag import BaseTag
+from pydicom.hooks import hooks, raw_element_vr
+from pydicom.tag import BaseTag, Tag
 
 from node.character_sets import LOST
+from node.domain import is_uid
 
 Key = str | BaseTag
 """The keyword of an attribute, or its tag if the keyword stands for several (60xx, PS3.5 7.6)."""
+
+_CHARACTER_SET: Final = Tag("SpecificCharacterSet")
+
+
+def _find_vr(raw: RawDataElement, found: dict[str, object], *, ds: Dataset | None = None, **_context: object) -> None:
+    """Find the value representation of an element as pydicom does, but for Specific Character Set, which is text.
+
+    pydicom 3.0.2 converts it when it reads a dataset, and reads none where its device wrote a number.
+    """
+    raw_element_vr(raw, found, ds=ds)
+    if raw.tag == _CHARACTER_SET:
+        found["VR"] = "CS"
+
+
+hooks.register_callback("raw_element_vr", _find_vr)
 
 
 @contextmanager
@@ -60,6 +78,12 @@ def text(dataset: Dataset, keyword: Key) -> str:
 def text_with_gaps(dataset: Dataset, keyword: Key) -> str:
     """Return a text as `text` does, with U+FFFD where it could not be decoded: to find words in it, never to show."""
     return "\\".join(str(value).strip() for value in values(dataset, keyword) if value is not None)
+
+
+def uid(dataset: Dataset, keyword: Key) -> str:
+    """Return an attribute that is one valid UID (PS3.5 9.1); "" for several values, and for all else."""
+    found = text(dataset, keyword)
+    return found if is_uid(found) else ""
 
 
 def raw(dataset: Dataset, tag: BaseTag, *, longest: int) -> RawDataElement | None:

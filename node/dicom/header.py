@@ -27,6 +27,7 @@ from node.dicom.inflated import Inflated
 from node.domain import Reason
 from node.errors import Refused, Undecodable, is_of_disk
 
+_CHARACTER_SET: Final = Tag("SpecificCharacterSet")
 _SOP_INSTANCE_UID, _STUDY_INSTANCE_UID = Tag("SOPInstanceUID"), Tag("StudyInstanceUID")
 _NAMING: Final = frozenset(
     Tag(keyword) for keyword in ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
@@ -139,11 +140,12 @@ def _skim(file: BinaryIO, syntax: UID, stop_when: StopWhen, *, longest_bytes: in
     Raises any error of pydicom.
     """
     with attributes.quiet():
+        file = _frugal(file)
         return read_dataset(
-            _frugal(file),
+            file,
             is_implicit_VR=syntax.is_implicit_VR,
             is_little_endian=syntax.is_little_endian,
-            stop_when=_bounded(stop_when),
+            stop_when=_bounded(stop_when, file),
             defer_size=longest_bytes,
             specific_tags=[_SOP_INSTANCE_UID, _STUDY_INSTANCE_UID],
         )
@@ -274,7 +276,7 @@ def _read(
     else:
         file.seek(start)
         dataset = read_partial(
-            file, stop_when=_bounded(stop_when), defer_size=longest_bytes, force=True, specific_tags=tags
+            file, stop_when=_bounded(stop_when, file), defer_size=longest_bytes, force=True, specific_tags=tags
         )
     for tag in tuple(dataset.keys()):
         if tag.group == 2:
@@ -309,7 +311,7 @@ def _read_behind(
             file,
             syntax.is_implicit_VR,
             syntax.is_little_endian,
-            stop_when=_bounded(stop_when),
+            stop_when=_bounded(stop_when, file),
             defer_size=longest_bytes,
             specific_tags=tags,
         )
@@ -364,8 +366,11 @@ def _never(_tag: BaseTag, _vr: str | None, _length: int) -> bool:
     return False
 
 
-def _bounded(stop_when: StopWhen) -> StopWhen:
-    """Count the elements of a dataset while it is read; raises ValueError above `_MOST_ELEMENTS`."""
+def _bounded(stop_when: StopWhen, file: object = None) -> StopWhen:
+    """Count the elements of a dataset while it is read; raises ValueError above `_MOST_ELEMENTS`.
+
+    file: from which it is read, if that is a `_WithoutNul`
+    """
     left = _MOST_ELEMENTS
 
     def look(tag: BaseTag, vr: str | None, length: int) -> bool:
@@ -373,12 +378,29 @@ def _bounded(stop_when: StopWhen) -> StopWhen:
         left -= 1
         if left < 0:
             raise ValueError(f"the header has more than {_MOST_ELEMENTS} elements")
+        if tag == _CHARACTER_SET and isinstance(file, _WithoutNul):
+            file.charset_bytes = length
         return stop_when(tag, vr, length)
 
     return look
 
 
-class _CountedReads(io.BufferedReader):
+class _WithoutNul:
+    """A file that may come to Specific Character Set, of which a NUL is read as a blank.
+
+    pydicom 3.0.2 reads no dataset with a NUL in it, as a number has.
+
+    charset_bytes: the length of its value, if that is the next to be read; it may be skipped
+    """
+
+    charset_bytes = 0
+
+    def _text(self, part: bytes) -> bytes:
+        is_charset, self.charset_bytes = len(part) == self.charset_bytes, 0
+        return part.replace(b"\0", b" ") if is_charset else part
+
+
+class _CountedReads(_WithoutNul, io.BufferedReader):
     """A file that allows `_MOST_READS` reads; for pydicom it is like a file that `open` returned."""
 
     _left = _MOST_READS
@@ -388,10 +410,10 @@ class _CountedReads(io.BufferedReader):
         self._left -= 1
         if self._left < 0:
             raise ValueError("the header has more elements than any")
-        return super().read(size)
+        return self._text(super().read(size))
 
 
-class _LimitedFile:
+class _LimitedFile(_WithoutNul):
     """The methods of a file that pydicom's parser uses, with a limit on the bytes read."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -402,6 +424,6 @@ class _LimitedFile:
         """Read `size` bytes. Raises ValueError if the total would exceed 16 MiB, or if no size is given."""
         if not 0 <= size <= self._left:
             raise ValueError("the header exceeds 16 MiB")
-        part = self._read(size)
+        part = self._text(self._read(size))
         self._left -= len(part)
         return part

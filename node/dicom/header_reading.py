@@ -10,7 +10,7 @@ from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from node.dicom import attributes, film_text, header
-from node.domain import Note, Reason, is_uid
+from node.domain import Note, Reason
 from node.errors import Undecodable, is_of_disk
 
 _LONG_BYTES: Final = 4096
@@ -32,7 +32,7 @@ def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, 
     """Read a header as `read_header` does, with what is to be said of its text and of the order of its elements."""
     order = header.Order()
     dataset = read(path, order=order)
-    if not is_uid(attributes.text(dataset, "SOPInstanceUID")):
+    if not attributes.uid(dataset, "SOPInstanceUID"):
         raise Undecodable(Reason.UNDECODABLE, "its SOP Instance UID is none (PS3.5 9.1); correct it at the sender")
     notes = film_text.settle(dataset, site=character_set)
     return dataset, (*notes, Note.HEADER_DISORDERED) if order.is_broken else notes
@@ -74,7 +74,7 @@ def read(
         if is_of_disk(error):
             raise
         raise Undecodable(Reason.UNDECODABLE, f"not readable as DICOM ({type(error).__name__})") from error
-    if not (attributes.text(dataset, "SOPClassUID") and attributes.text(dataset, "SOPInstanceUID")):
+    if not (attributes.uid(dataset, "SOPClassUID") and attributes.text(dataset, "SOPInstanceUID")):
         raise Undecodable(Reason.UNDECODABLE, "no DICOM object: it names no SOP class or no SOP instance")
     _complete_meta(dataset)
     return dataset

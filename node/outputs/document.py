@@ -124,13 +124,15 @@ def evidence(report: Report, received: Dataset) -> Dataset:
     """Return what highdicom needs of a received object: which it is, and a patient and study that are empty.
 
     `complete` copies the patient: highdicom 0.28.2 raises AttributeError for an attribute that is missing, raises other
-    errors for a value that is not valid, and logs a name that it doubts.
+    errors for a value that is not valid, and logs a name that it doubts. An object without a valid series gets one of
+    its own, because a reference to it needs a series (PS3.3 10.8).
     """
     found = Dataset()
     copy_patient(Dataset(), found)
     found.StudyInstanceUID = report.study_uid
-    for keyword in ("SeriesInstanceUID", "SOPClassUID", "SOPInstanceUID"):
-        setattr(found, keyword, attributes.text(received, keyword))
+    found.SOPClassUID = attributes.text(received, "SOPClassUID")
+    found.SOPInstanceUID = uid = attributes.text(received, "SOPInstanceUID")
+    found.SeriesInstanceUID = attributes.uid(received, "SeriesInstanceUID") or derive_uid("series of", uid)
     return found
 
 

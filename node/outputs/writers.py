@@ -9,11 +9,9 @@ from datetime import datetime
 from types import FunctionType
 from zoneinfo import ZoneInfo
 
-from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
 from node import plugs
-from node.dicom import attributes
 from node.domain import MESSAGE_KIND, About, Film, ModelIdentity, OutputObject, Report, derive_uid
 from node.outputs import rejection
 from node.outputs.kinds import OUTPUTS, Written
@@ -83,8 +81,7 @@ def write_kinds(
     report: Report, sources: Mapping[str, Source], *, zone: ZoneInfo, kinds: Collection[str]
 ) -> Collection[Written]:
     """Write some kinds of objects for a report as `divided` makes it; sources: of all films of the whole report."""
-    named = {uid: replace(source, header=_with_series(source.header)) for uid, source in sources.items()}
-    written = (made for kind in kinds for made in writer_of(kind)(report, named, zone))
+    written = (made for kind in kinds for made in writer_of(kind)(report, sources, zone))
     return {str(made.dataset.SOPInstanceUID): made for made in written}.values()
 
 
@@ -130,16 +127,6 @@ def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -
 def _is_text_of_no_film(output: OutputObject) -> bool:
     is_of_film = output.subject.about in (About.FILM, About.RATIO)
     return output.kind == COMPREHENSIVE.kind and output.template == TEXT and not is_of_film
-
-
-def _with_series(header: Dataset) -> Dataset:
-    """Derive a series UID for a film without it, because a reference to the film needs a series UID (PS3.3 10.8)."""
-    if attributes.text(header, "SeriesInstanceUID"):
-        return header
-    named = copy.deepcopy(header)  # a shallow copy of a pydicom dataset shares its elements
-    # Added as a new element, because reading the value of the old element may raise an error.
-    named.add_new("SeriesInstanceUID", "UI", derive_uid("series of", str(header.SOPInstanceUID)))
-    return named
 
 
 def output_of(written: Written) -> OutputObject:

@@ -11,8 +11,13 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from pydicom.datadict import dictionary_VR
+from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
+from node.dicom import attributes
+from node.dicom.film_header import parse_header
 from node.dicom.header import identify
 from node.dicom.header_reading import read_header
 from node.errors import Refused, Undecodable
@@ -126,6 +131,36 @@ def test_pixels_are_compared_without_what_stands_before_them(
     with little_memory():
         assert not has_other_pixels(first, first)
         assert has_other_pixels(first, second) is is_found
+
+
+NUMBERS = {"US": "<H", "SS": "<h", "UL": "<L", "SL": "<l", "FL": "<f", "FD": "<d", "AT": "<HH", "UV": "<Q"}
+TEXT_VRS = ["CS", "LO", "SH", "UI", "PN", "IS", "DS", "UT", "UC", "OB", "OW", "UN", "AS", "DA"]
+
+
+@pytest.mark.parametrize("vr", [*TEXT_VRS, *NUMBERS])
+@pytest.mark.parametrize("keyword", ["SpecificCharacterSet", "PatientAge"])
+def test_text_under_another_value_representation_stops_no_film(keyword: str, vr: str, tmp_path: Path) -> None:
+    path, text = tmp_path / "film.dcm", {"SpecificCharacterSet": b"ISO_IR 100", "PatientAge": b"045Y"}[keyword]
+    numbers = [100] if vr != "AT" else [8, 5]
+    value = struct.pack(NUMBERS[vr], *numbers) if vr in NUMBERS else text
+    film = films.thumbnail({"SpecificCharacterSet": "ISO_IR 100", "PatientAge": "045Y"})
+    tag = struct.pack("<HH", *divmod(Tag(keyword), 0x10000))
+    head, end = films.file_bytes(film).split(
+        tag + dictionary_VR(keyword).encode() + struct.pack("<H", len(text)) + text
+    )
+    is_long = vr in EXPLICIT_VR_LENGTH_32
+    path.write_bytes(
+        head + tag + vr.encode() + struct.pack("<HL" if is_long else "<H", *[0] * is_long, len(value)) + value + end
+    )
+    header = read_header(path)
+
+    assert attributes.text(header, "PatientName") == str(film.PatientName)
+    assert parse_header(header).sop_instance_uid == film.SOPInstanceUID
+    if keyword == "PatientAge" and vr in TEXT_VRS and not vr.startswith("O"):
+        assert parse_header(header).age_years == 45
+    with path.open("rb") as file:
+        file.seek(file.read().index(films.body_of(path.read_bytes())))
+        assert identify(file, ExplicitVRLittleEndian) == (film.StudyInstanceUID, film.SOPInstanceUID)
 
 
 def with_many(before: bytes = b"", after: bytes = b"") -> bytes:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from pydicom.dataset import Dataset
 
-from node.domain import About, Film
-from node.outputs import writers
+from node.domain import About, Film, is_uid
+from node.outputs import answers, writers
 from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.source import Picture, from_files
 from node.read import decoding
+from tests.node.outputs.test_answer_objects import asked
 from tests.support import films, samples
 from tests.support.documents import reference
 from tests.support.samples import BERLIN, cr, film, report, several, sources, unread
@@ -129,6 +130,22 @@ def test_an_error_of_the_disk_is_no_fault_of_a_film(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="No such file"):
         source.picture()
+
+
+@pytest.mark.parametrize("series", [None, "", "1.2.3\\1.2.4", "1.2..3", "none", f"1.{'2' * 64}"])
+def test_what_is_no_single_valid_series_is_none(series: str | None) -> None:
+    header = films.as_written(cr(1), {"SeriesInstanceUID": None if series is None else series.encode()})
+    received = {str(header.SOPInstanceUID): samples.source(header, lambda: GRAY)}
+
+    kinds = ("sr", "text", "gsps")
+
+    objects = [made.dataset for made in writers.write_objects(report(film()), received, zone=BERLIN, kinds=kinds)]
+    answered = answers.write_objects(asked(), report(film()), *received.values(), zone=BERLIN, kinds=kinds)
+    objects += [made.dataset for made in answered]
+
+    named = {str(element.value) for made in objects for element in made.iterall() if element.VR == "UI"}
+    assert len(objects) == 5
+    assert all(map(is_uid, named))
 
 
 def test_writing_changes_no_received_header() -> None:
