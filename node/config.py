@@ -133,10 +133,17 @@ class SiteSettings:
     """The hospital: DICOM times are local time.
 
     character_set: of films whose text is neither in the set that they name nor in UTF-8; a defined term, empty for none
+    no_patient_ids: what stands for the number of a patient whose number is not known, however it is capitalized
     """
 
     timezone: str = setting(TIME_ZONE, default=UNSET_ZONE)
     character_set: str = setting(one_of("", *TERMS), default="")
+    no_patient_ids: tuple[str, ...] = setting(NOT_BLANK, default=("0", "ANONYMOUS", "NONE", "UNKNOWN"))
+
+    @property
+    def nobodys(self) -> frozenset[str]:
+        """Return `no_patient_ids` as `domain.is_nobodys` compares them."""
+        return frozenset(number.strip().casefold() for number in self.no_patient_ids)
 
     @property
     def zone(self) -> ZoneInfo:

@@ -46,6 +46,11 @@ def is_uid(text: str) -> bool:
     return len(text) <= 64 and _UID.fullmatch(text) is not None
 
 
+def is_nobodys(number: str, nobodys: Collection[str]) -> bool:
+    """Say whether a patient's number is one of those that stand for none (`SiteSettings.nobodys`)."""
+    return number.strip().casefold() in nobodys
+
+
 def derive_uid(*parts: str) -> str:
     """Derive a UID from texts: equal texts give an equal UID (PS3.5 B.2, `2.25.` and the integer of a uuid5)."""
     return f"2.25.{uuid.uuid5(_NAMESPACE, chr(0).join(parts)).int}"

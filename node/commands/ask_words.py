@@ -13,6 +13,7 @@ from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
 from node.character_sets import visible
 from node.commands import ask_node
+from node.config import SiteSettings
 from node.domain import Box, Film, Json, JsonObject, derive_uid
 from node.errors import InputError
 from node.jobs.earlier_films import NOT_IN_ORDER, files_are_in_order, obstacle_of
@@ -74,7 +75,7 @@ def _check_earlier(earlier: Path, film: Path, query: Query) -> None:
     if query.topic is not Topic.COMPARE:
         raise InputError('--earlier is for words on changes, such as --words "what changed?"')
     are_pictures = open_film.is_picture(earlier) or open_film.is_picture(film)
-    if not are_pictures and not files_are_in_order(earlier, film):
+    if not are_pictures and not files_are_in_order(earlier, film, nobodys=SiteSettings().nobodys):
         raise InputError(f"--earlier {earlier}: {NOT_IN_ORDER}")
 
 

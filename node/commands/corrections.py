@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import numpy as np
 from language.sentences import by_rule
 from node.config import Settings
 from node.dicom.film_header import parse_header
-from node.domain import Film, Finding, FindingState, JsonObject
+from node.domain import Film, Finding, FindingState, JsonObject, is_nobodys
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs.answered_film import AnsweredFilm, all_corrections
 from node.outputs.corrected_film import correct, prompt_of, sides_of
@@ -49,7 +49,7 @@ def export(settings: Settings, path: Path) -> int:
     try:
         pictures.mkdir(parents=True, exist_ok=True)
         with _removed_after_failure(pictures) as drawn:
-            lines = list(_lines(spool, pictures, prompt_set, drawn))
+            lines = list(_lines(spool, pictures, prompt_set, drawn, nobodys=settings.site.nobodys))
             files.write(path, "".join(lines).encode(), mode=files.ORDINARY)
     except OSError as error:
         raise NodeError(f"{path}: cannot be written ({error.strerror}); name another file") from error
@@ -70,7 +70,9 @@ def _removed_after_failure(folder: Path) -> Iterator[list[Path]]:
         raise
 
 
-def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path]) -> Iterator[str]:
+def _lines(
+    spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path], *, nobodys: Collection[str]
+) -> Iterator[str]:
     """Yield the line of each corrected film after its picture is written; drawn: gets the path of each picture."""
     key = secrets.token_bytes(32)
     for film, corrections in all_corrections(spool):
@@ -78,7 +80,8 @@ def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path
         named = f"{film.instance.study_uid} {film.instance.sop_instance_uid}"
         drawn.append(pictures / f"{_number(key, named)}.png")
         if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, drawn[-1]):
-            patient = _number(key, said(film.header, "PatientID") or film.instance.study_uid)
+            number = said(film.header, "PatientID")
+            patient = _number(key, film.instance.study_uid if is_nobodys(number, {"", *nobodys}) else number)
             line = {"file": f"{pictures.name}/{drawn[-1].name}", "patient": patient, "truth": truth}
             yield json.dumps(line) + "\n"
 

@@ -137,7 +137,7 @@ def _write(out: Path, archive: Spool, settings: Settings, reader: RadiographRead
     """Write the objects that the archive received, and the node's own report of the same round."""
     pipeline = Pipeline(
         spool=Spool(settings.storage.directory),
-        orders=OrderStore(settings.storage.directory),
+        orders=OrderStore(settings.storage.directory, nobodys=settings.site.nobodys),
         reader=reader,
         prompts=prompts.load(settings.model.prompts),
         zone=settings.site.zone,

@@ -1,13 +1,14 @@
 """Finds the earlier films of a patient among all received films, and compares two films of one patient.
 
-Two films are of one patient if both name the same patient ID and the same issuer, or no issuer (PS3.3 C.7.1.1). What
-is remembered of a film is a hash of both and the time in its header, never a name or a number of a patient.
+Two films are of one patient if both name the same patient ID and the same issuer, or no issuer (PS3.3 C.7.1.1), unless
+their birth dates or sexes differ, or the ID is one that stands for none. What is remembered of a film are hashes of
+these and the time in its header, never a name, a number or a birth date of a patient.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from hashlib import sha256
@@ -25,10 +26,10 @@ from node.answers.comparison import (
     without_measure,
 )
 from node.dicom import header_reading
-from node.domain import ModelIdentity
+from node.domain import ModelIdentity, is_nobodys
 from node.errors import Undecodable
 from node.jobs.answered_film import AnsweredFilm, as_corrected
-from node.outputs.patient import read_text, said
+from node.outputs.patient import TRAITS, comparable, read_text, said
 from node.outputs.rejected_films import rejections_of
 from node.prompt_set import PromptSet
 from node.store.instances import Instance, newest_reading
@@ -51,21 +52,25 @@ class EarlierFilm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """Of whom and when a film was taken; patient: a hash; None for what the header does not tell."""
+    """Of whom and when a film was taken; None for what the header does not tell.
+
+    patient: a hash of number and issuer; traits: hashes of birth date and sex
+    """
 
     patient: bytes | None
+    traits: tuple[bytes | None, ...]
     at: datetime | None
 
 
 class Patients:
     """Which received films are of one patient. The first search reads the header of every film. For several threads.
 
-    character_set: as in `header_reading.read_header`
+    character_set: as in `header_reading.read_header`; nobodys: as in `SiteSettings`
     """
 
-    def __init__(self, *, character_set: str = "") -> None:
+    def __init__(self, *, character_set: str = "", nobodys: Collection[str] = ()) -> None:
         self._known: dict[Path, _Taken] = {}
-        self._character_set = character_set
+        self._character_set, self._nobodys = character_set, nobodys
         self._searching = threading.Lock()
 
     def are_in_order(self, earlier: Instance, later: Instance) -> bool:
@@ -103,7 +108,9 @@ class Patients:
         return self._taken(film).at
 
     def _taken(self, film: Instance) -> _Taken:
-        return self._known.get(film.path) or _look_at(film.path, character_set=self._character_set)
+        return self._known.get(film.path) or _look_at(
+            film.path, character_set=self._character_set, nobodys=self._nobodys
+        )
 
 
 def _is_read(film: Instance, spool: Spool) -> bool:
@@ -113,9 +120,9 @@ def _is_read(film: Instance, spool: Spool) -> bool:
     return is_answered and film.sop_instance_uid not in rejections_of(instances)
 
 
-def files_are_in_order(earlier: Path, later: Path) -> bool:
+def files_are_in_order(earlier: Path, later: Path, *, nobodys: Collection[str]) -> bool:
     """Say of two files what `Patients.are_in_order` says of two received films."""
-    return _are_in_order(_look_at(earlier), _look_at(later))
+    return _are_in_order(_look_at(earlier, nobodys=nobodys), _look_at(later, nobodys=nobodys))
 
 
 def compare_films(
@@ -149,18 +156,26 @@ def of_day(films: Sequence[EarlierFilm], day: date | None) -> EarlierFilm | None
 
 def _are_in_order(first: _Taken, second: _Taken) -> bool:
     is_one_patient = first.patient is not None and first.patient == second.patient
+    traits = zip(first.traits, second.traits, strict=True)
+    if any(one is not None and other is not None and one != other for one, other in traits):
+        return False
     return is_one_patient and first.at is not None and second.at is not None and first.at < second.at
 
 
-def _look_at(path: Path, *, character_set: str = "") -> _Taken:
+def _look_at(path: Path, *, character_set: str = "", nobodys: Collection[str]) -> _Taken:
     try:
         header = header_reading.read_header(path, character_set=character_set)
     except (Undecodable, OSError):
-        return _Taken(patient=None, at=None)
+        return _Taken(patient=None, traits=(None,) * len(TRAITS), at=None)
     number, issuer = said(header, "PatientID"), said(header, "IssuerOfPatientID")
-    patient = sha256(f"{number}\0{issuer}".encode()).digest() if number else None
+    patient = None if is_nobodys(number, nobodys) else _hash(number, issuer)
+    traits = tuple(_hash(comparable(header, keyword)) for keyword in TRAITS)
     times = ((read_text(header, day), read_text(header, time)) for day, time in _TIMES)
-    return _Taken(patient=patient, at=next((_moment(day, time) for day, time in times if day), None))
+    return _Taken(patient=patient, traits=traits, at=next((_moment(day, time) for day, time in times if day), None))
+
+
+def _hash(value: str, *others: str) -> bytes | None:
+    return sha256("\0".join((value, *others)).encode()).digest() if value else None
 
 
 def _moment(day: str, time: str) -> datetime:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Literal
 
 from node import log
+from node.domain import is_nobodys
 from node.hl7.patient import PatientUpdate
 from node.jobs import held_updates
 from node.jobs.patient_numbers import PatientNumbers
@@ -27,10 +28,18 @@ class PatientUpdates:
     """Stores updates in the studies that the node still keeps.
 
     submit: has the next round of a study begin, or the study parked for an update that waits; never blocks
+    nobodys: numbers that stand for no patient, as in `SiteSettings`: an update of one concerns no study
     """
 
-    def __init__(self, spool: Spool, metrics: Metrics, *, submit: Callable[[str], None]) -> None:
-        self._spool, self._metrics, self._submit = spool, metrics, submit
+    def __init__(
+        self,
+        spool: Spool,
+        metrics: Metrics,
+        *,
+        submit: Callable[[str], None],
+        nobodys: Collection[str] = frozenset(),
+    ) -> None:
+        self._spool, self._metrics, self._submit, self._nobodys = spool, metrics, submit, nobodys
         self._lock = threading.Lock()
         self._numbers = PatientNumbers(spool)
 
@@ -46,7 +55,8 @@ class PatientUpdates:
         """
         message = hashlib.sha256(content).hexdigest()[:32]
         with self._lock:
-            concerned = self._numbers.studies_of(prior.number for prior in update.prior)
+            numbers = (prior.number for prior in update.prior)
+            concerned = self._numbers.studies_of(one for one in numbers if not is_nobodys(one, self._nobodys))
             outcomes = {study: self._follow(study, update, message) for study in concerned}
         changed = [study for study, kinds in outcomes.items() if "patients" in kinds]
         held = [study for study, kinds in outcomes.items() if "held" in kinds]

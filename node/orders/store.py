@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from node.codec import decode
-from node.domain import Json
+from node.domain import Json, is_nobodys
 from node.hl7.order import Order, Priority
 from node.hl7.patient import Patient
 from node.store import files
@@ -28,8 +28,11 @@ from node.store.place import PlainFolder, SafePlace
 class OrderStore:
     """The orders below a node's directory; place: makes them safe."""
 
-    def __init__(self, directory: Path, *, place: SafePlace | None = None) -> None:
-        self._directory, self._place = directory, place or PlainFolder()
+    def __init__(
+        self, directory: Path, *, place: SafePlace | None = None, nobodys: Collection[str] = frozenset()
+    ) -> None:
+        """Use a folder; nobodys: numbers that stand for no patient, as in `SiteSettings`."""
+        self._directory, self._place, self._nobodys = directory, place or PlainFolder(), nobodys
         self._orders, self._rounds = directory / "orders", directory / "orders" / "rounds"
 
     def keep(self, order: Order) -> None:
@@ -65,6 +68,7 @@ class OrderStore:
         is_only_number: whether no film of the patient in the study has another accession number, or none; otherwise an
             order has to name it
         """
+        patients = self._named(patients)
         for key in _keys(study_uid=study_uid, accession=accession):
             own = [
                 order
@@ -108,7 +112,11 @@ class OrderStore:
 
         self._place.patiently(fix)
         order = _order(files.read_json(path))
-        return order if order is not None and order.is_for(patients) else None
+        return order if order is not None and order.is_for(self._named(patients)) else None
+
+    def _named(self, patients: Iterable[Patient]) -> list[Patient]:
+        """Return the patients whose numbers are theirs."""
+        return [patient for patient in patients if not is_nobodys(patient[0], self._nobodys)]
 
     def counts(self) -> dict[str, int]:
         """Return the number of orders by priority."""

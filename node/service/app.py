@@ -357,7 +357,7 @@ def _shared(
         destinations=DestinationTable(settings.destinations),
         process=process,
         spool=spool,
-        orders=OrderStore(settings.storage.directory, place=spool.place),
+        orders=OrderStore(settings.storage.directory, place=spool.place, nobodys=settings.site.nobodys),
         metrics=metrics,
         remote=remote,
     )
@@ -379,7 +379,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
         metrics=shared.metrics,
         model=lambda: opened.model,
         looks=looks,
-        patients=Patients(character_set=settings.site.character_set),
+        patients=Patients(character_set=settings.site.character_set, nobodys=settings.site.nobodys),
         intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
         answerer=lambda: opened.answerer,
         in_force=lambda: opened.shared.settings,

@@ -163,7 +163,7 @@ def _open_orders(shared: Shared, submitter: Submitter, parts: ExitStack) -> Orde
     if settings.orders is None:
         return None
     with opening("orders", settings.orders.host, settings.orders.port):
-        updates = PatientUpdates(shared.spool, shared.metrics, submit=submitter.submit)
+        updates = PatientUpdates(shared.spool, shared.metrics, submit=submitter.submit, nobodys=settings.site.nobodys)
         if settings.orders.patient_updates:
             updates.prepare()
         listener = OrderListener(

@@ -31,6 +31,7 @@ from node.outputs import patient, patient_update, review
 from node.outputs.gsps_grayscale import pixel_shape
 from node.store import stored_updates
 from node.store.instances import Instance
+from node.store.spool import Spool
 from node.store.stored_updates import StoredUpdate
 from node.store.worklist import studies_of_patient
 from node.web import shown, studies, words
@@ -96,6 +97,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         corrections = show_corrections(
             own.film, made, parts.spool.rounds(uid), waiting=found.waiting, now=datetime.now(UTC)
         )
+    earlier = _earlier(parts, own.instance, header) if sees and own is not None and header is not None else None
     about = {
         "study": found.line,
         "films": [each for each, _ in pairs],
@@ -110,8 +112,9 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "words": words,
         "marks": {each.instance.sop_instance_uid: _review_mark(each.film) for each in seen if each.film is not None},
         "forms": words.FORMS,
-        "earlier": _earlier(parts, own.instance, header) if sees and own is not None and header is not None else None,
+        "earlier": earlier,
         "patient": _patient(header) if sees and header is not None else {},
+        "earlier_patient": "" if earlier is None else _named(earlier.instance, parts.spool),
         "held": [_held(update) for update in held_updates.of_study(parts.spool, uid)] if sees else [],
         **about_header(header),
     }
@@ -175,6 +178,13 @@ def about_header(header: Dataset | None) -> dict[str, object]:
 
 def _patient(header: Dataset) -> dict[str, str]:
     return {name: readable(patient.whole_text(header, keyword), keyword) for keyword, name in _PATIENT.items()}
+
+
+def _named(film: Instance, spool: Spool) -> str:
+    """Return name and birth date of a film's patient, as its header has them."""
+    header = header_of(film.path, character_set=spool.character_set)
+    said = {} if header is None else _patient(header)
+    return f"{said.get('Name') or 'name not stated'}, born {said.get('Born') or 'on a day that is not stated'}"
 
 
 def _held(update: StoredUpdate) -> dict[str, str]:

@@ -194,6 +194,22 @@ def test_an_accepted_finding_without_a_box_is_exported_as_there_but_nowhere(read
     assert (list(truth["boxes"]), truth["located"]) == ([drawn.prompt], [drawn.prompt])
 
 
+@pytest.mark.parametrize(("number", "are_one"), [("UNKNOWN", False), ("", False), ("P-1", True)])
+def test_films_of_one_patient_stay_together_in_an_export(
+    read: Read, tmp_path: Path, number: str, are_one: bool
+) -> None:
+    for study in ("1.2.1", "1.2.2"):
+        kept = films.keep(read.spool, films.thumbnail({"StudyInstanceUID": study, "PatientID": number})).instance
+        answer = replace(samples.several(), source=kept.sop_instance_uid)
+        read.spool.keep_reading(study, "1", {**report_json.film_to_json(answer), "file": kept.path.name})
+        read.client.post(f"/api/v1/studies/{study}/films/{kept.sop_instance_uid}/corrections", json=REJECTION)
+
+    assert export(read.settings, tmp_path / "corrected.jsonl") == 2
+
+    lines = [json.loads(line) for line in (tmp_path / "corrected.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({line["patient"] for line in lines}) == (1 if are_one else 2)
+
+
 def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp_path: Path) -> None:
     read.client.post(read.path, json=REJECTION)
     out = tmp_path / "corrected.jsonl"

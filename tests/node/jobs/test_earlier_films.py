@@ -9,9 +9,10 @@ import pytest
 
 from models.contract import ChangeError
 from node.answers.comparison import Obstacle
+from node.config import SiteSettings
 from node.domain import JsonObject, ModelIdentity
 from node.jobs.answered_film import AnsweredFilm
-from node.jobs.earlier_films import Patients, compare_films
+from node.jobs.earlier_films import Patients, compare_films, files_are_in_order
 from node.store.instances import Instance
 from node.store.spool import Spool
 from tests.node.outputs.test_rejection import highdicom_note
@@ -62,12 +63,25 @@ def stored(folder: Path, header: Header, name: str) -> Instance:
         ({**FIRST, "StudyTime": ""}, FIRST, True),
         ({**FIRST, "ContentDate": "20261102"}, SECOND, False),
         ({**SECOND, "AcquisitionDate": "20261031", "AcquisitionTime": "2359"}, FIRST, True),
+        ({**FIRST, "PatientBirthDate": "19500101"}, {**SECOND, "PatientBirthDate": "19900101"}, False),
+        ({**FIRST, "PatientBirthDate": "19500101"}, {**SECOND, "PatientBirthDate": "1950.01.01"}, True),
+        ({**FIRST, "PatientBirthDate": ""}, {**SECOND, "PatientBirthDate": "19900101"}, True),
+        ({**FIRST, "PatientBirthDate": "unknown"}, {**SECOND, "PatientBirthDate": "19900101"}, True),
+        ({**FIRST, "PatientSex": "M"}, {**SECOND, "PatientSex": "F"}, False),
+        ({**FIRST, "PatientSex": "m "}, {**SECOND, "PatientSex": "M"}, True),
+        ({**FIRST, "PatientSex": None}, {**SECOND, "PatientSex": "F"}, True),
+        ({**FIRST, "PatientSex": "U"}, {**SECOND, "PatientSex": "F"}, True),
+        *(
+            ({**FIRST, "PatientID": number}, {**SECOND, "PatientID": number}, is_patients)
+            for number, is_patients in (("UNKNOWN", False), ("unknown ", False), ("0", False), ("00", True))
+        ),
     ],
 )
 def test_films_of_one_patient_are_in_order(tmp_path: Path, earlier: Header, later: Header, expected: bool) -> None:
     pair = stored(tmp_path, earlier, "earlier"), stored(tmp_path, later, "later")
 
-    assert Patients().are_in_order(*pair) is expected
+    assert Patients(nobodys=SiteSettings().nobodys).are_in_order(*pair) is expected
+    assert files_are_in_order(*(film.path for film in pair), nobodys=SiteSettings().nobodys) is expected
 
 
 def test_a_file_that_is_no_film_is_of_nobody(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.config import SiteSettings
 from node.hl7.acknowledgment import AcknowledgmentCode
 from node.hl7.order import Order, Priority
 from node.hl7.text import read
@@ -143,6 +144,18 @@ def test_whatever_segments_say_is_an_order_or_a_refusal(segments: list[str]) -> 
 @pytest.fixture
 def store(tmp_path: Path) -> OrderStore:
     return OrderStore(tmp_path)
+
+
+@pytest.mark.parametrize(("number", "is_found"), [("unknown", False), ("0", False), ("PID-7788", True)])
+def test_no_order_is_found_by_a_number_that_is_nobodys(tmp_path: Path, number: str, is_found: bool) -> None:
+    store, patients = OrderStore(tmp_path, nobodys=SiteSettings().nobodys), [(number, "")]
+    (order,) = orders(ORM.replace("PID-7788", number))
+    store.keep(order)
+
+    found = store.find(study_uid=STUDY, accession="A-17", patients=patients)
+    fixed = store.fix(study_uid=STUDY, accession="A-17", patients=patients, at=NOON)
+
+    assert (found, fixed) == ((order, order) if is_found else (None, None))
 
 
 def test_an_order_is_found_by_accession_number_or_by_study(store: OrderStore) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hl7apy.core import Message
 from pydicom.dataset import Dataset
 
-from node.config import OrdersSettings
+from node.config import OrdersSettings, SiteSettings
 from node.hl7.patient import PatientNumber, PatientUpdate
 from node.hl7.text import read
 from node.jobs.patient_updates import PatientUpdates
@@ -66,7 +66,9 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.bench, self.submitted = Bench(folder, zone="UTC"), list[str]()
         self.metrics = Metrics()
-        self.updates = PatientUpdates(self.bench.spool, self.metrics, submit=self.submitted.append)
+        self.updates = PatientUpdates(
+            self.bench.spool, self.metrics, submit=self.submitted.append, nobodys=SiteSettings().nobodys
+        )
 
     def hear(self, message: str) -> None:
         for update in read_updates(read(message.encode())):
@@ -104,6 +106,14 @@ def test_an_update_rejects_the_old_objects_and_writes_new_ones(site: Site) -> No
     assert patients(site.bench.objects(deliveries, "gsps")) == {("P-1", "RIGHT^PATIENT")}
     assert all(site.bench.spool.has_output(delivery) for delivery in written)
     assert site.bench.reader.count == 1
+
+
+def test_an_update_of_a_number_that_is_nobodys_concerns_no_film(site: Site) -> None:
+    site.bench.receive(old(PatientID="UNKNOWN"))
+
+    site.hear(adt("A08", "UNKNOWN^^^CLINIC", "RIGHT^PATIENT", born="19510228", sex="F"))
+
+    assert site.submitted == []
 
 
 def test_a_merge_after_a_merge_follows_the_chain(site: Site) -> None:

@@ -40,7 +40,8 @@ def shown(settings: Settings) -> Settings:
 def taken(name: str, day: str, *, study: str | None = None, **values: object) -> Dataset:
     film = films.as_another(films.thumbnail(), name, study=study or name)
     dated = {f"{of}Date": day for of in ("Study", "Acquisition", "Content")}
-    return films.changed(film, {"PatientID": "P-1", **dated, **values})
+    named = {"PatientID": "P-1", "PatientName": "Frau^Eva", "PatientBirthDate": "19900203"}
+    return films.changed(film, {**named, **dated, **values})
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,8 @@ def test_the_earlier_film_stands_beside_by_a_key(node: Node, seen: Browsed) -> N
     page.keyboard.press("e")
 
     expect(beside).to_be_visible()
-    expect(beside).to_contain_text("Earlier film, 2026-01-01")
+    expect(beside).to_contain_text("Earlier film, 2026-01-01 00:00: Frau, Eva, born 1990-02-03")
+    expect(page.locator(".panel header")).to_contain_text("2026-01-01 00:00 (Frau, Eva, born 1990-02-03)")
     assert f"/films/{node.earlier.SOPInstanceUID}/" in str(beside.locator("img").get_attribute("src"))
     expect(beside.locator("img")).not_to_have_js_property("naturalWidth", 0)
     assert frame.evaluate("frame => frame.clientWidth") < width
