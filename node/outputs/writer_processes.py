@@ -35,8 +35,12 @@ def count_of(setting: int | None) -> int:
     return min(processors, _MOST) if processors > 1 else 0
 
 
+PRELOADED: Final = (__name__, "node.outputs.preloaded")
+"""What the server imports before it forks the first writer."""
+
+
 class WriterProcesses:
-    """So many processes, which write at the same time; thread-safe. Each is started when it is first needed.
+    """So many processes, which write at the same time; thread-safe. They run when this is made.
 
     Each has a pool of its own: where several shared one, a process that is killed while it waits for work leaves the
     others waiting for its lock.
@@ -44,8 +48,12 @@ class WriterProcesses:
 
     def __init__(self, count: int) -> None:
         self._idle = SimpleQueue[ProcessPoolExecutor]()
-        for _ in range(count):
-            self._idle.put(_new())
+        writers = [_new() for _ in range(count)]
+        started = [writer.submit(os.getpid) for writer in writers]
+        for writer, start in zip(writers, started, strict=True):
+            with suppress(BrokenProcessPool):  # it is replaced when it is to write
+                start.result()
+            self._idle.put(writer)
 
     def write(self, batch: Batch) -> tuple[EncodedObject, ...]:
         """Write a batch as `batches.write` does, once a process is idle."""

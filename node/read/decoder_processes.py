@@ -91,6 +91,11 @@ class DecoderProcesses:
                 _CONTEXT.set_forkserver_preload([*PRELOADED, *others])
             forkserver.ensure_running()
 
+    def start_child(self) -> None:
+        """Start a child and let it wait for a film, so that the first film need not wait for it."""
+        with suppress(OSError), self._places, self._child():  # the first film tries again
+            pass
+
     def decode_film(self, path: Path, film_header: FilmHeader) -> StoredPixels:
         """Decode the pixels of a film; its header allows them (`pixel_format.reason_against`).
 

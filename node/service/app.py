@@ -202,6 +202,7 @@ def run(
         _count_set_aside(settings, metrics)
         if process.reads:
             _open_model(opened, reader, stop)
+            decoder_processes.of_this_process().start_child()
         if process.reads or process.sends:
             opened.working = open_working(
                 shared, model=opened.model, answerer=opened.answerer, on_step=on_step, stop=stop, parts=parts
@@ -234,7 +235,7 @@ def serve(
     """
     memory.keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
-    imported = [writer_processes.__name__] if writers_of(settings, process) else []
+    imported = writer_processes.PRELOADED if writers_of(settings, process) else ()
     decoder_processes.of_this_process().start(*imported)  # it imports the decoders meanwhile
     stop = threading.Event()
 

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from highdicom import _standard_utils
 
 from node.domain import Box
 from node.outputs import batches, writer_processes
 from node.outputs.batches import Batch, EncodedObject
+from node.outputs.kinds import OUTPUTS
 from node.outputs.writer_processes import WriterProcesses
 from node.read.thumbnail import of_picture
 from tests.support import films, samples
@@ -54,10 +56,33 @@ def pids() -> set[int]:
 
 
 @pytest.fixture
-def processes() -> Iterator[WriterProcesses]:
+def before() -> set[int]:
+    """The processes that are no writers."""
+    return pids()
+
+
+@pytest.fixture
+def processes(before: set[int]) -> Iterator[WriterProcesses]:
     processes = WriterProcesses(1)
     yield processes
     processes.close()
+
+
+def test_a_writer_runs_and_has_all_that_it_needs_before_the_first_film(
+    processes: WriterProcesses, before: set[int]
+) -> None:
+    writer = processes._idle.get()
+
+    assert len(pids() - before) == 1
+    assert writer.submit(lacked).result(timeout=60) == []
+    processes._idle.put(writer)
+
+
+def lacked() -> list[str]:
+    """What a process would have to load before it writes."""
+    writers = {kind.writer.partition(":")[0] for kind in OUTPUTS.own.values()}
+    tables = (_standard_utils.get_iod_module_map, _standard_utils.get_module_attribute_map)
+    return [*(writers - sys.modules.keys()), *(table.__name__ for table in tables if not table.cache_info().currsize)]
 
 
 def test_writers_write_the_same_objects_as_this_process(processes: WriterProcesses) -> None:
@@ -89,8 +114,8 @@ def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProc
     assert said(written) == said(batches.write(batch))
 
 
-def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses) -> None:
-    before, batch = pids(), batch_of("sr")
+def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses, before: set[int]) -> None:
+    batch = batch_of("sr")
     expected = said(batches.write(batch))
     assert said(processes.write(batch)) == expected
 
@@ -103,7 +128,8 @@ def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses) -> None:
 
 
 def test_a_writer_that_is_killed_idle_blocks_no_other() -> None:
-    processes, before, batch = WriterProcesses(2), pids(), batch_of("sr")
+    before, batch = pids(), batch_of("sr")
+    processes = WriterProcesses(2)
     expected = said(batches.write(batch))
     for _ in range(2):
         assert said(processes.write(batch)) == expected
@@ -130,8 +156,8 @@ def test_an_error_of_a_writer_is_raised_here(processes: WriterProcesses) -> None
     assert any(entry.frame.code.name == "check" for entry in raised.traceback)
 
 
-def test_no_signal_of_the_service_ends_a_writer(processes: WriterProcesses) -> None:
-    before, batch = pids(), batch_of("sr")
+def test_no_signal_of_the_service_ends_a_writer(processes: WriterProcesses, before: set[int]) -> None:
+    batch = batch_of("sr")
     processes.write(batch)
     [writer] = pids() - before
 

@@ -29,7 +29,7 @@ from node.dicom import attributes
 from node.domain import Reason
 from node.errors import Undecodable
 from node.read import decoder_child, decoding, prompts
-from node.read.decoder_processes import of_this_process
+from node.read.decoder_processes import DecoderProcesses, of_this_process
 from node.read.film import answer_film
 from tests.paths import REPOSITORY
 from tests.support import decoded, films, peers
@@ -216,6 +216,18 @@ def test_a_film_beside_a_slow_one_is_read() -> None:
             assert neighbor.result().any()
 
     assert slow.result().reason == Reason.UNDECODABLE
+
+
+def test_a_child_that_was_started_before_the_first_film_decodes_it(tmp_path: Path) -> None:
+    path, processes = tmp_path / "film.png", DecoderProcesses()
+    path.write_bytes(imagecodecs.png_encode(np.full((64, 64), 90, np.uint8)))
+    processes.start_child()
+    started = processes.children
+    assert len(started) == 1
+
+    assert processes.decode_picture(path).shape == (64, 64)
+    assert processes.children == started
+    processes.close()
 
 
 def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
