@@ -47,7 +47,7 @@ EVENTS: Final = {
     "session.ended": "a user signed out",
     "passwords.reloaded": "the changed password file was read and is in use",
     "passwords.refused": "the password file, or lines of it, cannot be used; those users cannot sign in",
-    "worklist.viewed": "audit: a user saw the patients of a list of studies; `studies` says of how many",
+    "worklist.viewed": "audit: a user saw the patients of a list; `studies` says of how many studies",
     "study.viewed": "audit: a user opened a study",
     "study.retried": "audit: a user had parked work of a study run again",
     "film.viewed": "audit: a user opened the picture of a film",

@@ -69,6 +69,11 @@ def of_report(report: Report) -> list[str]:
     return lines
 
 
+def in_brief(film: Film) -> list[str]:
+    """Return the first line of the impression of one film, and what is to be reviewed on it."""
+    return list(dict.fromkeys((of_film(film)[0], *_to_review(film))))
+
+
 def labeled(lines: Iterable[str]) -> list[str]:
     """Put the research label before the lines of an impression."""
     return [identity.RESEARCH_LABEL, *lines]

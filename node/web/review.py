@@ -18,17 +18,20 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from node.config import Settings
+from node.dicom.patient_age import patient_age
 from node.domain import Finding, FindingState
 from node.errors import NodeError
-from node.outputs import review, wording
+from node.outputs import patient, patient_update, review, wording
 from node.prompt_set import PromptSet
-from node.store import lookup
+from node.store import lookup, stored_updates
 from node.store.reviews import ReviewRow
 from node.store.spool import Spool
 from node.web import pages
-from node.web.parts import Parts
+from node.web.parts import Parts, WebParts
+from node.web.patients import readable, sees_patients
 from node.web.problems import responses
-from node.web.studies import ReceivedFilm, received_films
+from node.web.studies import ReceivedFilm, header_of, received_films
+from node.web.users import audit_list
 
 MOST_LISTED: Final = 200
 """The most films that a page or an answer lists; the others follow as these are judged."""
@@ -82,6 +85,19 @@ class ReviewQueue:
     total: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmPatient:
+    """Whom a film shows, as its header says: name, ID, age at the time of the film, and that time; blank if not stated.
+
+    It stands on the page alone, and only for who may see patients.
+    """
+
+    name: str
+    patient_id: str
+    age: str
+    taken: str
+
+
 @api.get("/review", responses=responses(422, 503))
 def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 50) -> ReviewQueue:
     """List films with uncertain or contradicted findings, the most urgent first."""
@@ -95,7 +111,12 @@ def show_review(parts: Parts, request: Request) -> Response:
         found = queue(parts.settings, parts.spool, parts.prompts(), limit=MOST_LISTED, with_finished=True)
     except NodeError as error:
         return pages.refuse(parts, request, 503, str(error))
-    return pages.render(parts, request, "review.html", {"queue": found})
+    sees = sees_patients(request, parts.settings.http)
+    studies = {film.study for film in found.films}
+    if sees:
+        audit_list(request, "worklist.viewed", studies=len(studies))
+    patients = {uid: _patients(parts, uid) for uid in studies} if sees else {}
+    return pages.render(parts, request, "review.html", {"queue": found, "sees_patients": sees, "patients": patients})
 
 
 @router.get("/review/next")
@@ -145,6 +166,24 @@ def next_film(settings: Settings, spool: Spool, prompts: PromptSet, *, after: tu
                 if not film.finished:
                     return film
     return None
+
+
+def _patients(parts: WebParts, study_uid: str) -> dict[str, FilmPatient]:
+    """Return whom each film of a study shows, by SOP Instance UID; each by its own header, for they may differ."""
+    updates = stored_updates.of_study(parts.spool, study_uid)
+    found = {}
+    for instance in parts.spool.study(study_uid).instances:
+        if (stored := header_of(instance.path, character_set=parts.spool.character_set)) is not None:
+            header = patient_update.corrected(stored, instance.path.name, updates)
+            name, years = patient.whole_text(header, "PatientName"), patient_age(header).years
+            taken = parts.patients.time_of(instance)
+            found[instance.sop_instance_uid] = FilmPatient(
+                name=readable(name, "PatientName"),
+                patient_id=patient.whole_text(header, "PatientID"),
+                age="" if years is None else f"{years} y",
+                taken="" if taken is None else f"{taken:%Y-%m-%d %H:%M}",
+            )
+    return found
 
 
 def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFilm]:

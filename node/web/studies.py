@@ -46,7 +46,7 @@ class StudyLine:
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
-    impression: the first lines of every output on its film; of several films, the first line of each
+    impression: the first lines of every output on its film; of several films, that of each in brief
     deliveries: how many by destination and state
     delivered: whether its destinations have taken all deliveries, some or none; nothing: there is none
     waits: by destination, why deliveries that are not sent wait or are parked
@@ -323,14 +323,15 @@ def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
 
 
 def _impression(seen: Sequence[ReceivedFilm]) -> Iterator[str]:
-    """Yield the impression of a film; of several films, the first line of each. One that is rejected has none."""
+    """Yield the impression of a film; of several films, that of each in brief. One that is rejected has none."""
     answered = [known for known in seen if known.film is not None or known.rejected is not None]
+    told = impression.of_film if len(answered) == 1 else impression.in_brief
     for number, known in enumerate(answered, 1):
         if known.rejected is not None:
             lines = [known.rejected.said[:1].upper() + known.rejected.said[1:]]
         else:
-            lines = impression.of_film(known.film) if known.film is not None else []
-        yield from lines if len(answered) == 1 else (f"Film {number}: {line}" for line in lines[:1])
+            lines = told(known.film) if known.film is not None else []
+        yield from lines if len(answered) == 1 else (f"Film {number}: {line}" for line in lines)
 
 
 def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[ReceivedFilm]:

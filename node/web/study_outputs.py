@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from node.domain import NO_PART, About, OutputObject
+from node.domain import NO_PART, About, OutputObject, Subject
 from node.errors import InputError
 from node.jobs.answers import stored_question
 from node.outputs import answer_wording
+from node.outputs.sr.forms import FORMS
 from node.store import sent_answers
+from node.store.rounds import RoundMark
 from node.store.spool import Spool
 
 
@@ -22,6 +25,7 @@ class StudyOutput:
     film, about: SOP Instance UID of the film that it is about, "" if it is about none; and what of it
     films: those of the films that it is about, if it is about some of a study of several patients or accession numbers
     round: its number; None for an answer
+    version: of what it says about its subject, as its own text counts it; 0 for an answer
     question: id of the question that it answers; "" for an output of a round
     asked: what that question asks for, in words; "" if the question is damaged
     written_at: when its round began, or the answer was sent
@@ -34,6 +38,7 @@ class StudyOutput:
     about: About
     films: tuple[str, ...]
     round: int | None
+    version: int
     question: str
     asked: str
     written_at: datetime
@@ -42,8 +47,9 @@ class StudyOutput:
 
 def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
     """Yield the outputs of all rounds, each once, the newest round first, then those of sent answers in their order."""
-    yielded = set()
-    for mark in reversed(spool.rounds(study_uid)):
+    yielded, rounds = set(), spool.rounds(study_uid)
+    versions = _versions(rounds)
+    for mark in reversed(rounds):
         for output in mark.outputs:
             if output.sop_instance_uid in yielded:
                 continue
@@ -55,6 +61,7 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 about=output.subject.about,
                 films=tuple(sorted(mark.films_beside(output))) if mark.parts and _is_of_part(output) else (),
                 round=mark.number,
+                version=versions[output.sop_instance_uid],
                 question="",
                 asked="",
                 written_at=mark.created_at,
@@ -70,11 +77,28 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 about=output.subject.about,
                 films=(),
                 round=None,
+                version=0,
                 question=answer.question,
                 asked=asked,
                 written_at=answer.requested_at,
                 is_there=spool.has_output(output),
             )
+
+
+def _versions(rounds: Iterable[RoundMark]) -> dict[str, int]:
+    """Return which version each output is, by its UID, counted as `Report.version`; rounds: oldest first."""
+    versions: dict[str, int] = {}
+    newest = Counter[tuple[str, Subject, int]]()
+    for mark in rounds:
+        fresh = [output for output in mark.outputs if output.sop_instance_uid not in versions]
+        newest.update({_document(output) for output in fresh})
+        versions |= {output.sop_instance_uid: newest[_document(output)] for output in fresh}
+    return versions
+
+
+def _document(output: OutputObject) -> tuple[str, Subject, int]:
+    """Name what an output is a version of: the forms of a report are one document."""
+    return "report" if output.kind in FORMS else output.kind, output.subject, output.part
 
 
 def _is_of_part(output: OutputObject) -> bool:

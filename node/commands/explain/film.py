@@ -18,20 +18,21 @@ from node.read import decoding, pixel_format, routing
 from node.read.manifest import FilmRule, read_film_rule
 from node.read.routing import Action, Decision, Rule
 
-_ADVICE: Final[Mapping[Reason, str]] = {
+ADVICE: Final[Mapping[Reason, str]] = {
     Reason.OWN_OBJECT: "the node wrote this object; do not route the node's own objects back to it",
-    Reason.MODALITY: "nothing, unless it is a chest film: then correct the attribute at the modality",
+    Reason.MODALITY: "if it is a chest film, correct the attribute at the modality and send it again; else leave it",
     Reason.FOR_PROCESSING: "let the modality send the image For Presentation",
-    Reason.NOT_CHEST: "nothing, unless it is a chest film: then correct the attribute at the modality",
-    Reason.LATERAL: "nothing, unless it is a frontal film: then correct the attribute at the modality",
+    Reason.NOT_CHEST: "if it is a chest film, correct the attribute at the modality and send it again; else leave it",
+    Reason.LATERAL: "if it is a frontal film, correct the attribute at the modality and send it again; else leave it",
     Reason.UNDECODABLE: "send the film again, uncompressed if the modality can; compare its size with the original",
     Reason.NO_PIXELS: "send the film with its pixels",
     Reason.BLANK: "look at the film: the part that is analyzed shows one gray",
     Reason.UNREADABLE: "look at the film; send it with the gray values that the detector measured",
     Reason.TOO_SMALL: "send the film itself and not its thumbnail",
     Reason.COLOR: "send the film in gray (MONOCHROME1 or MONOCHROME2)",
-    Reason.AGE: "nothing, unless the age is wrong: then correct it at the modality; the model's card says its ages",
+    Reason.AGE: "if the age is wrong, correct it at the modality and send it again; the model's card has its ages",
 }
+"""What a person can do about an object that is not read, by the reason."""
 _WANTED: Final[Mapping[Note, str]] = {
     Note.VIEW_UNKNOWN: "fills in ViewPosition and BodyPartExamined",
     Note.AGE_UNKNOWN: "fills in PatientAge or PatientBirthDate",
@@ -216,11 +217,11 @@ def _advice(decision: Decision, *, has_uids: bool) -> str:
     if not has_uids:
         return "set a valid Study and SOP Instance UID at the sender; the node refuses to receive it without them"
     if decision.reason is not None:
-        return _ADVICE[decision.reason]
+        return ADVICE[decision.reason]
     if decision.notes:
         wanted = dict.fromkeys(_WANTED[note] for note in decision.notes)
-        return f"nothing; the note goes when the modality {' and '.join(wanted)}"
-    return "nothing; if no result came, run explain with the study's UID and node.toml"
+        return f"see that the modality {' and '.join(wanted)}; then the note goes"
+    return "if no result of it came, run explain with the study's UID and node.toml"
 
 
 def _film_line(explanation: FilmExplanation) -> str:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from node import command_for, trace
+from node.commands.explain.film import ADVICE
 from node.commands.explain.study import (
+    NOT_ANSWERED,
     FinishedRound,
     ReceivedObject,
     StudyExplanation,
@@ -24,6 +26,7 @@ from node.store.tables import TAKEN
 
 _NODE: Final = command_for("node")
 _UNFINISHED: Final = ("receiving", "reading")
+_MOST_NAMED: Final = 3
 _OPEN: Final = (DeliveryState.WAITING, DeliveryState.SENDING)
 
 
@@ -87,6 +90,12 @@ def _steps_of_study(explanation: StudyExplanation, settings_file: Path) -> Itera
     )
     if damaged:
         yield f"send film {', '.join(damaged)} again from where it came: its file has changed on disk"
+    yield from _steps_of_unread(explanation.received)
+    for answer in explanation.answers:
+        if answer.reason:
+            yield f"ask again and send the new answer: answer {answer.question} is not sent, see above"
+    if any(instance.asked is not None and NOT_ANSWERED in instance.asked for instance in explanation.received):
+        yield "ask what was not answered again in the way that its reason above says, and save it as a new object"
     if any(instance.is_conflict for instance in explanation.received):
         yield "find out which of the two films of one UID is right, and give the other a UID of its own at the sender"
     doubled = sorted({study for instance in explanation.received for study in instance.also_in})
@@ -106,6 +115,15 @@ def _steps_of_study(explanation: StudyExplanation, settings_file: Path) -> Itera
         yield "the database has no entry for this study: restart the node, which makes one from the files"
     if explanation.database:
         yield f"mend the database, see {_NODE} doctor {settings_file}; nothing is lost meanwhile"
+
+
+def _steps_of_unread(objects: Sequence[ReceivedObject]) -> Iterator[str]:
+    """Yield what can be done about the objects of each reason for which they were not read."""
+    newest = [instance for instance in objects if instance.is_newest and not instance.is_conflict]
+    for reason, advice in ADVICE.items():
+        if films := [instance.film for instance in newest if instance.reason == reason]:
+            more = f" and {len(films) - _MOST_NAMED} more" if len(films) > _MOST_NAMED else ""
+            yield f"{', '.join(films[:_MOST_NAMED])}{more} ({reason}): {advice}"
 
 
 def _steps_of_deliveries(deliveries: Sequence[DeliveryRow], settings: Settings, settings_file: Path) -> Iterator[str]:

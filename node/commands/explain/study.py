@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from node.config import Settings
 from node.dicom import header_reading
@@ -28,6 +29,9 @@ from node.store.rounds import AGAIN, RoundMark, coverage
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 
+NOT_ANSWERED: Final = "not answered"
+"""What stands before why questions of a workstation's object were not answered, in `ReceivedObject.asked`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBy:
@@ -47,6 +51,7 @@ class ReceivedObject:
     size: bytes of the file
     round: number of the newest round that covers it; None if no round does
     outcome: read, answered, left alone, rejected, or the reason why it was not read; None if nothing is decided
+    reason: that reason, if the network did not read it and the archive did not reject it
     asked: what became of the questions of a workstation's object; None for any other object
     also_in: other studies with an object of the same UID
     """
@@ -61,6 +66,7 @@ class ReceivedObject:
     size: int
     round: int | None
     outcome: str | None
+    reason: str | None
     read_by: ReadBy | None
     asked: str | None
     also_in: tuple[str, ...]
@@ -186,9 +192,10 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
         is_intact = received.is_intact(instance.path)
         number, parked = (None, None) if is_conflict else rounds.get(instance.path.name, (None, None))
         reading = None if is_conflict else newest_reading(readings, instance)
-        outcome = _outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None)
+        outcome, reason = _outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None)
         if (why := rejected.get(instance.sop_instance_uid)) is not None:
             outcome = f"{outcome}, then {why.said}" if outcome == Action.READ else why.said
+            reason = None
         yield ReceivedObject(
             film=instance.sop_instance_uid,
             file=str(instance.path),
@@ -200,6 +207,7 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
             size=instance.path.stat().st_size,
             round=number,
             outcome=outcome,
+            reason=reason,
             read_by=None if reading is None else _read_by(*reading),
             asked=_asked(asking.get(instance.path.name)),
             also_in=tuple(other.study_uid for other in elsewhere(spool, instance)),
@@ -213,7 +221,7 @@ def _asked(mark: ObjectMark | None) -> str | None:
         return "its questions are not answered yet, or wait for their film"
     said = [f"answers {', '.join(mark.questions)} are sent"] if mark.questions else []
     if mark.reasons:
-        said.append(f"not answered: {'; '.join(mark.reasons)}")
+        said.append(f"{NOT_ANSWERED}: {'; '.join(mark.reasons)}")
     return ", ".join(said)
 
 
@@ -229,22 +237,24 @@ def _outcome(
     *,
     is_intact: bool,
     is_covered: bool,
-) -> str | None:
-    """Return the outcome of an object: from its stored reading, from why it is parked, or from routing."""
+) -> tuple[str | None, str | None]:
+    """Return the outcome of an object, and why it was not read: from its reading, why it is parked, or routing."""
     if reading is not None:
-        outcome = str(reading[1].get("reason") or Action.READ)
-        return f"{outcome}, not reported ({parked})" if parked == Reason.PATIENT_UNCLEAR else outcome
+        reason = None if reading[1].get("reason") is None else str(reading[1]["reason"])
+        outcome = reason or Action.READ
+        return f"{outcome}, not reported ({parked})" if parked == Reason.PATIENT_UNCLEAR else outcome, reason
     if not is_intact:
-        return Reason.DAMAGED
+        return Reason.DAMAGED, Reason.DAMAGED
     if not is_covered or parked == Reason.DAMAGED:  # damaged, and received again since then
-        return None
+        return None, None
     if parked is not None:
-        return parked
+        return parked, parked
     try:
         decision = routing.choose(parse_header(header_reading.read_header(instance.path)), routing.rules_for(None))
     except Undecodable:
-        return Reason.UNDECODABLE
-    return f"left alone ({decision.reason})" if decision.action is Action.LEAVE else "answered"
+        return Reason.UNDECODABLE, Reason.UNDECODABLE
+    outcome = f"left alone ({decision.reason})" if decision.action is Action.LEAVE else "answered"
+    return outcome, decision.reason
 
 
 def _finished(mark: RoundMark, spool: Spool) -> FinishedRound:

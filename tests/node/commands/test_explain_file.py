@@ -92,6 +92,7 @@ def test_the_rule_that_decides_is_named_with_its_attribute(
     assert deciding(explanation) == expected
     assert explanation.reason is reason
     assert [outcome.applies for outcome in explanation.rules[expected[0] :]] == [None] * (8 - expected[0])
+    assert "nothing" not in explanation.advice, "the film can be corrected and sent again"
     (line,) = [line for line in render(explanation).splitlines() if "YES" in line]
     assert line.startswith(f"  {expected[0]} ") and f"{expected[1]} is " in line
 
@@ -126,7 +127,8 @@ def test_a_film_whose_age_is_not_known_is_read_with_the_note(tmp_path: Path) -> 
     explanation = explained(tmp_path, films.thumbnail({"PatientBirthDate": ""}))
 
     assert (explanation.action, explanation.notes) == (Action.READ, (Note.AGE_UNKNOWN,))
-    assert "fills in PatientAge or PatientBirthDate" in render(explanation)
+    advice = "see that the modality fills in PatientAge or PatientBirthDate; then the note goes"
+    assert render(explanation).endswith(f"do: {advice}")
 
 
 def test_without_a_model_the_film_is_decoded_without_a_square(tmp_path: Path) -> None:

@@ -11,9 +11,12 @@ from typing import cast
 
 import pytest
 
-from node.commands.explain.study import explain_uid
+from node.commands.explain.film import ADVICE
+from node.commands.explain.report import next_steps
+from node.commands.explain.study import StudyExplanation, WrittenAnswer, explain_uid
 from node.config import Settings, SiteSettings
 from node.domain import OutputObject, Reason, derive_uid
+from node.store.lookup import StudyRow
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films, peers
@@ -26,6 +29,9 @@ STUDY, UID = str(FILM.StudyInstanceUID), str(FILM.SOPInstanceUID)
 LATERAL, REPORT = films.as_another(films.lateral(), "lateral"), films.non_image("SR")
 
 Content = dict[str, object]
+
+
+FINISHED = StudyRow(state="finished", stage=None, reason=None, changed_at=datetime.now(UTC))
 
 
 def in_berlin(settings: Settings) -> Settings:
@@ -98,7 +104,10 @@ def test_a_study_is_told_from_first_object_to_last_delivery(finished: tuple[Path
     assert [
         (delivery["destination"], delivery["state"], delivery["attempts"]) for delivery in rows(content, "deliveries")
     ] == [("archive", "sent", 1)] * 3
-    assert content["next"] == ["nothing; the node is done with it"]
+    assert cast(list[str], content["next"])[:2] == [
+        f"{REPORT.SOPInstanceUID} (modality): {ADVICE[Reason.MODALITY]}",
+        f"{LATERAL.SOPInstanceUID} (lateral): {ADVICE[Reason.LATERAL]}",
+    ]
     assert state_of(folder) == before
 
 
@@ -123,7 +132,8 @@ def test_plain_lines_say_the_same_in_the_sites_time(finished: tuple[Path, Path])
     assert lines[0].startswith(f"study {STUDY}: finished since ") and lines[0].endswith(("CET", "CEST"))
     assert any(UID in line and "read, decided at" in line and "by scripted 1 on scripted" in line for line in lines)
     assert any(line.startswith("  archive: sr ") and " sent, sent " in line for line in lines)
-    assert lines[-1] == "do: nothing; the node is done with it"
+    assert [line for line in lines if line.startswith("do: nothing")] == []
+    assert told(UID, settings_path).splitlines()[-1] == "do: nothing; the node is done with it"
 
 
 def test_damage_and_a_conflict_are_marked_with_what_to_do(tmp_path: Path) -> None:
@@ -178,6 +188,25 @@ def test_a_parked_film_stands_in_the_round_that_parked_it(tmp_path: Path) -> Non
     assert [(film.round, film.outcome) for film in waiting.received] == [(1, "interrupted")]
     assert [output.uid for explained_round in waiting.rounds for output in explained_round.outputs] == ["1.2.3"]
     assert [(film.round, film.outcome) for film in again.received] == [(None, None)]
+
+
+def test_what_was_not_answered_or_sent_can_be_asked_again(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=104)
+    films.keep(Spool(settings.storage.directory), FILM)
+    known = replace(explain_uid(STUDY, settings), row=FINISHED)
+    (film,) = known.received
+
+    def steps(explanation: StudyExplanation) -> list[str]:
+        return next_steps(replace(explanation, is_running=True), settings, tmp_path / "node.toml")
+
+    unsent = WrittenAnswer(question="7", requested_at=datetime.now(UTC), outputs=(), reason="the film was replaced")
+    refused = replace(film, asked="not answered: the words deny; name what to look for")
+
+    assert steps(known) == ["nothing; the node is done with it"]
+    (step,) = steps(replace(known, answers=(unsent,)))
+    assert step.startswith("ask again and send the new answer: answer 7")
+    (step,) = steps(replace(known, received=(refused,)))
+    assert "save it as a new object" in step
 
 
 def test_a_parked_delivery_says_why_and_how_to_go_on(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
@@ -18,6 +19,7 @@ from node.outputs.document import save_bytes
 from node.store import correction
 from node.store.correction import Correction, CorrectionKind
 from node.store.films import films_of
+from node.web.study_outputs import outputs_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.support import validators
 
@@ -122,6 +124,25 @@ def test_a_confirmed_finding_names_its_observer_in_its_group(tmp_path: Path) -> 
     assert set(persons(report)) == {"Reader^"}
     assert validators.dciodvfy(report) == []
     assert any("Confirmed by a reader." in said for said in texts(report))
+
+
+def test_the_results_of_a_study_have_the_versions_that_the_reports_tell(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, outputs=("sr", "sr3d", "text", "gsps"))
+    bench.receive(FILM)
+    sent = bench.round()
+    for number, kind in enumerate((CorrectionKind.REJECT, CorrectionKind.ACCEPT), 1):
+        correct(bench, number, kind, prompt=KEY)
+        sent += bench.round()
+
+    listed = list(outputs_of(str(STUDY), bench.spool))
+
+    assert {(output.kind, output.version) for output in listed} == {
+        (kind, version) for kind in ("sr", "sr3d", "text", "gsps") for version in (1, 2, 3)
+    }
+    versions = {output.uid: output.version for output in listed}
+    for report in (report for kind in ("sr", "sr3d", "text") for report in bench.objects(sent, kind)):
+        said = [int(number) for number in re.findall(r"Version (\d)\. It replaces", " ".join(texts(report)))]
+        assert said == [version for version in (versions[report.SOPInstanceUID],) if version > 1]
 
 
 @pytest.mark.drill(part="objects")

@@ -17,11 +17,12 @@ from node.answers.questions import Topic, understand
 from node.config import Settings
 from node.domain import Delivery, DeliveryState, FindingState
 from node.metrics import Metrics
-from node.outputs import impression, rejection, wording
+from node.outputs import impression, rejection, report_json, wording
 from node.outputs.corrected_film import CORRECTED
 from node.outputs.kinds import OUTPUTS
 from node.read import prompts
 from node.store.ledger import Ledger, open_ledger
+from node.store.reviews import ReviewRow
 from node.store.spool import Spool
 from node.web import application, shown, words
 from node.web.look_files import Looks
@@ -194,6 +195,76 @@ def test_only_a_known_user_sees_the_patient(settings: Settings, spool: Spool) ->
     assert [text in seen.text for text in ("Zyx, Secret, Dr", "SECRET-7", "1961-02-03", "2024-01-31")] == [True] * 4
     assert seen.headers["cache-control"] == "no-store"
     assert [word for page in others for word in ("Zyx", "SECRET", "1961") if word in page.text] == []
+
+
+LONG_STUDY = f"1.2.{'3' * 60}"
+
+
+@pytest.fixture
+def two_to_review(settings: Settings, spool: Spool) -> list[str]:
+    """A study of two patients' films, each with a finding that is present and one to be reviewed; their UIDs."""
+    uids = []
+    said = samples.several()
+    for number, patient in enumerate((PATIENT, {**PATIENT, "PatientName": "Abc^Other", "PatientID": "OTHER-8"})):
+        taken = {"AcquisitionDate": "20240131", "AcquisitionTime": f"09{number}500", "PatientAge": f"06{number}Y"}
+        film = films.as_another(films.thumbnail({**patient, **taken}), f"to review {number}", study="two")
+        kept = films.keep(spool, film, study_uid=LONG_STUDY).instance
+        reading = report_json.film_to_json(replace(said, source=kept.sop_instance_uid))
+        spool.keep_reading(LONG_STUDY, str(number), {**reading, "file": kept.path.name})
+        uids.append(kept.sop_instance_uid)
+
+    def change(ledger: Ledger) -> None:
+        ledger.set_study(LONG_STUDY, "finished")
+        rows = [
+            ReviewRow(
+                study_uid=LONG_STUDY, film=uid, reason="near_threshold", is_stat=False, urgency=1, received_at=number
+            )
+            for number, uid in enumerate(uids)
+        ]
+        ledger.reviews.replace(LONG_STUDY, rows)
+
+    in_ledger(settings, change)
+    return uids
+
+
+def test_the_review_list_names_the_patient_of_each_film(
+    settings: Settings, spool: Spool, two_to_review: list[str]
+) -> None:
+    page = client(settings, spool, user="reader").get("/review").text
+
+    rows = {uid: row for uid in two_to_review for row in page.split("<tr ") if f'data-uid="{uid}"' in row}
+    first, second = (re.sub("<[^>]*>", " ", rows[uid]) for uid in two_to_review)
+    for own, other in (
+        (first, ("Abc", "OTHER-8", "61 y", "09:15")),
+        (second, ("Zyx", "SECRET-7", "60 y", "09:05")),
+    ):
+        assert [word for word in other if word in own] == []
+    assert all(word in first for word in ("Zyx, Secret, Dr", "SECRET-7", "60 y", "2024-01-31 09:05"))
+    assert all(word in second for word in ("Abc, Other", "OTHER-8", "61 y", "2024-01-31 09:15"))
+
+
+def test_who_may_not_see_patients_sees_none_in_the_review_list(
+    settings: Settings, spool: Spool, two_to_review: list[str]
+) -> None:
+    pages = client(settings, spool)
+    page = pages.get("/review").text
+
+    assert [word for word in ("Zyx", "SECRET", "OTHER", "60 y", "2024-01-31") if word in page] == []
+    assert page.count(">Study …333333333333</a>") == len(two_to_review)
+    listed = client(settings, spool, user="reader").get("/api/v1/review").text
+    assert [word for word in ("Zyx", "SECRET", "OTHER") if word in listed] == []
+
+
+def test_the_line_of_a_study_says_what_is_to_be_reviewed_on_each_film(
+    settings: Settings, spool: Spool, two_to_review: list[str]
+) -> None:
+    (line,) = client(settings, spool).get("/api/v1/studies").json()["studies"]
+
+    assert line["impression"] == [
+        f"Film {number}: {words}"
+        for number in range(1, 1 + len(two_to_review))
+        for words in ("Right pleural effusion, lower zone, 83 %", "Review: pulmonary edema, 41 %")
+    ]
 
 
 def test_the_bar_names_a_user_who_can_log_out(settings: Settings, spool: Spool) -> None:
