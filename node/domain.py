@@ -395,6 +395,37 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whom, and for which request, an output is written, as its films say; hashes, because it outlives the films.
+
+    number, issuer: of the patient; "" if no film says
+    names, born: what the films say of name and date of birth, which count if a number is missing
+    """
+
+    number: str = ""
+    issuer: str = ""
+    names: tuple[str, ...] = ()
+    born: tuple[str, ...] = ()
+    accession: str = ""
+
+    def contradicts(self, other: Identity) -> bool:
+        """Say whether this is another patient or another request. What either does not say contradicts nothing.
+
+        So an issuer that was missing and is added makes no other patient.
+        """
+        if self.number and other.number:
+            is_another = self.number != other.number or _differ((self.issuer,), (other.issuer,))
+        else:
+            is_another = _differ(self.names, other.names) or _differ(self.born, other.born)
+        return is_another or _differ((self.accession,), (other.accession,))
+
+
+def _differ(these: Collection[str], others: Collection[str]) -> bool:
+    said, otherwise_said = set(filter(None, these)), set(filter(None, others))
+    return bool(said and otherwise_said) and said.isdisjoint(otherwise_said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputObject:
     """An output: a DICOM object, or an HL7 message without SOP class and series. One UID never carries two contents.
 
@@ -403,6 +434,8 @@ class OutputObject:
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds
     number: Instance Number; 0 for a message
     part: index of the part of the study that it is about, in `RoundMark.parts`; `NO_PART` if it is about none
+    identity: of its part
+    voids: of a rejection note or a withdrawal, the UIDs of the outputs that nobody may use any more
     """
 
     kind: str
@@ -415,6 +448,8 @@ class OutputObject:
     template: str = field(default="", compare=False)
     number: int = field(default=0, compare=False)
     part: int = field(default=0, compare=False)
+    identity: Identity = field(default=Identity(), compare=False)
+    voids: tuple[str, ...] = field(default=(), compare=False)
 
 
 class DeliveryState(StrEnum):

@@ -98,6 +98,7 @@ EVENTS: Final = {
     "study.finished": "all outputs of a round are stored and their deliveries queued",
     "answer.written": "a person sent an answer; its objects are stored and their deliveries queued",
     "answer.refused": "an answer that a person sent cannot be written, `reason` says why; ask the question again",
+    "outputs.voided": "`outputs` outputs of earlier rounds are rejected or withdrawn, and are not sent any more",
     "study.divided": "a study has films of several patients or accession numbers; each of its `parts` has results",
     "study.parked": "a round failed; a person must act (`node retry`)",
     "study.removed": "a delivered study was removed from disk after keep_days",

@@ -79,7 +79,8 @@ class Sending:
         content = self.spool.output(delivery)
         if content is None:
             return self._rewritten(delivery, record, attempt, settings=settings, started=started)
-        self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt)
+        if not self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt):
+            return {"outcome": "abandoned"}  # just now
         log.get().debug("delivery.begun", attempts=attempt, **_facts(delivery, settings))
         try:
             with self.metrics.timed("deliver"):

@@ -25,7 +25,7 @@ from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
 from node.store.ledger import Ledger, is_away
 from node.store.sent_answers import SentAnswer
-from node.store.study_facts import load
+from node.store.study_facts import StudyFacts, load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +77,13 @@ class AnswerSteps:
             return known.outputs
         question = stored_question(spool, study_uid, question_id)
         while True:
+            version = _versions(load(spool, study_uid)).get(question.film)
             known = self._stored(known, question, pipeline=pipeline)
             facts = load(spool, study_uid)
             if question.film in facts.rejected:
                 raise InputError("the archive has rejected the film of this question; nothing was sent")
-            if known.updates == tuple(update.id for update in facts.updates):
+            is_current = version == _versions(facts).get(question.film)
+            if is_current and known.updates == tuple(update.id for update in facts.updates):
                 break
         sent_answers.keep(spool, study_uid, replace(known, is_released=True))
         log.get().info("answer.written", study=study_uid, outputs=len(known.outputs))
@@ -108,3 +110,8 @@ class AnswerSteps:
         if known is not None:
             sent_answers.keep(spool, study_uid, replace(known, outputs=(), updates=None, reason=reason))
         log.get().error("answer.refused", study=study_uid, reason=reason)
+
+
+def _versions(facts: StudyFacts) -> dict[str, str]:
+    """Return the file of the newest version of each received object, by SOP Instance UID."""
+    return {instance.sop_instance_uid: instance.path.name for instance in facts.instances}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -100,7 +101,8 @@ def objects_of(
     kinds = [kind for kind in answers.KINDS if kind in pipeline.kinds]
     with pipeline.spool.work.together():
         for written in answers.write_objects(question, alone.report, source, zone=pipeline.zone, kinds=kinds):
-            yield writers.output_of(written), document.save_bytes(written.dataset)
+            output = replace(writers.output_of(written), identity=alone.identity)
+            yield output, document.save_bytes(written.dataset)
 
 
 def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | None:

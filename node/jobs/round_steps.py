@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -160,11 +160,13 @@ class Steps:
             self._tell_rejected(facts, planned)
             self._tell_identity(planned.study_uid, written)
             earlier = {output.sop_instance_uid for mark in facts.rounds for output in mark.outputs}
+            self._tell_void(planned.study_uid, written.outputs)
             deliveries = {
                 name: tuple(
                     delivery
                     for output in for_destination(written.outputs, settings.outputs)
-                    if self._is_open(delivery := delivery_of(name, output), earlier)
+                    if not self._withholds(name, output)
+                    and self._is_open(delivery := delivery_of(name, output), earlier)
                 )
                 for name, settings in self.destinations.items()
             }
@@ -200,6 +202,18 @@ class Steps:
         if written.unmatched:
             self.metrics.orders_unmatched.inc(written.unmatched)
             log.get().warning("order.unmatched", study=study_uid, outputs=written.unmatched)
+
+    def _tell_void(self, study_uid: str, outputs: Iterable[OutputObject]) -> None:
+        """Log that outputs of earlier rounds are rejected or withdrawn."""
+        if void := {uid for output in outputs for uid in output.voids}:
+            log.get().warning("outputs.voided", study=study_uid, outputs=len(void))
+
+    def _withholds(self, destination: str, output: OutputObject) -> bool:
+        """End what an output makes void and still waits; return whether the destination cannot have got any of that.
+
+        Then it is not told either. Nothing that is void is sent after the message that says so.
+        """
+        return bool(output.voids) and self.ledger.withhold(destination, output.voids).issuperset(output.voids)
 
     def _is_open(self, delivery: Delivery, earlier: Collection[str]) -> bool:
         """Whether this round is to send an output; an output that was sent already is not sent again.

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from pydicom.dataset import Dataset
 
+from node.domain import Identity
 from node.hl7.patient import Patient
 from node.outputs.patient import said, said_of_request
 
@@ -33,23 +34,29 @@ class Part:
 
     name: tells the parts of a study apart, as long as patients and numbers stay; "" if the study has only one
     patient: tells the patients of a study apart; never leaves the process
+    identity: what its films say together
     """
 
     name: str
     patient: tuple[str, ...]
     films: tuple[str, ...]
+    identity: Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """The parts of a study, by their first films, and the films that belong to no part."""
+    """The parts of a study, by their first films, and the films that belong to no part.
+
+    identities: of each film: what it says itself, and what its part says of patient and request
+    """
 
     parts: tuple[Part, ...]
     unclear: frozenset[str]
+    identities: Mapping[str, Identity]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Identity:
+class _Said:
     """What a film says of its patient and its request; "" for what it does not say."""
 
     number: str
@@ -63,22 +70,29 @@ def divide(study_uid: str, headers: Mapping[str, Dataset]) -> Division:
     """Divide the films of a study; headers: of each film, by SOP Instance UID."""
     films = {uid: _read(header) for uid, header in headers.items()}
     patients = _patients(films)
-    by_patient: dict[_Key, list[_Identity]] = defaultdict(list)
+    by_patient: dict[_Key, list[_Said]] = defaultdict(list)
     for uid, patient in patients.items():
         by_patient[patient].append(films[uid])
     numbers = {patient: {film.accession for film in own} - {""} for patient, own in by_patient.items()}
     keys = {uid: _key(film, patients.get(uid), by_patient, numbers) for uid, film in films.items()}
+    has_numbers = any(film.number for film in films.values())
     by_key: dict[_Key, list[str]] = defaultdict(list)
     for uid, key in keys.items():
         if key is not None:
             by_key[key].append(uid)
-    parts = (
-        Part(name=_name(study_uid, key) if len(by_key) > 1 else "", patient=key[:-1], films=tuple(sorted(uids)))
+    parts = [
+        Part(
+            name=_name(study_uid, key) if len(by_key) > 1 else "",
+            patient=key[:-1],
+            films=tuple(sorted(uids)),
+            identity=_identity(study_uid, [films[uid] for uid in uids], key, has_numbers),
+        )
         for key, uids in by_key.items()
-    )
+    ]
     return Division(
         parts=tuple(sorted(parts, key=lambda part: part.films)),
         unclear=frozenset(uid for uid, key in keys.items() if key is None),
+        identities={uid: _identity(study_uid, [film], keys[uid], has_numbers) for uid, film in films.items()},
     )
 
 
@@ -97,8 +111,8 @@ def patients_of(headers: Iterable[Dataset]) -> frozenset[Patient]:
     )
 
 
-def _read(header: Dataset) -> _Identity:
-    return _Identity(
+def _read(header: Dataset) -> _Said:
+    return _Said(
         number=said(header, "PatientID"),
         issuer=said(header, "IssuerOfPatientID"),
         name=said(header, "PatientName").split("=")[0].rstrip("^ ").casefold(),  # films seldom agree on the case
@@ -107,7 +121,7 @@ def _read(header: Dataset) -> _Identity:
     )
 
 
-def _patients(films: Mapping[str, _Identity]) -> dict[str, _Key]:
+def _patients(films: Mapping[str, _Said]) -> dict[str, _Key]:
     """Return a key of the patient for each film that tells its patient."""
     issuers: dict[str, set[str]] = defaultdict(set)
     for film in films.values():
@@ -124,9 +138,9 @@ def _patients(films: Mapping[str, _Identity]) -> dict[str, _Key]:
 
 
 def _key(
-    film: _Identity,
+    film: _Said,
     patient: _Key | None,
-    by_patient: Mapping[_Key, Sequence[_Identity]],
+    by_patient: Mapping[_Key, Sequence[_Said]],
     numbers: Mapping[_Key, set[str]],
 ) -> _Key | None:
     """Return patient and accession number of a film; None if they are not clear.
@@ -146,7 +160,7 @@ def _key(
     return (*patient, accession)
 
 
-def _is_another(film: _Identity, others: Sequence[_Identity]) -> bool:
+def _is_another(film: _Said, others: Sequence[_Said]) -> bool:
     """Say whether a film's name or date of birth is not among those of a patient."""
     names, born = {other.name for other in others} - {""}, {other.born for other in others} - {""}
     is_other_name = bool(film.name and names) and film.name not in names
@@ -154,4 +168,33 @@ def _is_another(film: _Identity, others: Sequence[_Identity]) -> bool:
 
 
 def _name(study_uid: str, key: _Key) -> str:
-    return hashlib.sha256("\0".join((study_uid, *key)).encode()).hexdigest()[:8]
+    return _hash(study_uid, *key)[:8]
+
+
+def _identity(study_uid: str, films: Sequence[_Said], key: _Key | None, has_numbers: bool) -> Identity:
+    """Return whom and which request films of one part name; key: of the part, None if they belong to none.
+
+    has_numbers: whether the key has the patient's number and issuer, not name and date of birth
+    """
+    [first, *_] = films
+    if key is None:
+        number, issuer, accession = first.number, first.issuer, first.accession
+    elif has_numbers:
+        number, issuer, accession = key
+    else:
+        number, issuer, accession = "", "", key[-1]
+
+    def hashed(what: str, *values: str) -> tuple[str, ...]:
+        return tuple(sorted({_hash(study_uid, what, value) for value in values if value}))
+
+    return Identity(
+        number="".join(hashed("number", number)),
+        issuer="".join(hashed("issuer", issuer)),
+        names=hashed("name", *(film.name for film in films)),
+        born=hashed("born", *(film.born for film in films)),
+        accession="".join(hashed("accession", accession)),
+    )
+
+
+def _hash(*values: str) -> str:
+    return hashlib.sha256("\0".join(values).encode()).hexdigest()[:16]

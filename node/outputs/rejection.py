@@ -47,7 +47,7 @@ def own_notes(
     for note, films in facts.new_notes():
         named = set[OutputObject]()
         for alone in _by_part(note, report.study_uid, headers):
-            about = outputs_about(alone.rejected & films, outputs, _or_films(facts.rounds, content_of))
+            about = outputs_about(alone.rejected & films, outputs, or_films(facts.rounds, content_of))
             if own := [output for output in about if output not in named]:
                 named.update(own)
                 yield write(alone, own, report, zone=zone)
@@ -70,7 +70,7 @@ def _by_part(note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset]
     ]
 
 
-def _or_films(earlier: Sequence[RoundMark], content_of: ContentOf) -> ContentOf:
+def or_films(earlier: Sequence[RoundMark], content_of: ContentOf) -> ContentOf:
     """Return what reads an output; of one that was removed, and is about no single film, all films it may be about."""
     of_study = ((mark, output) for mark in earlier for output in mark.outputs if not output.subject.film)
     films_of = {output: mark.films_beside(output) for mark, output in of_study}
@@ -121,7 +121,8 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, z
     document.complete(dataset, report, note.header)
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=sorted(output.sop_instance_uid for output in own), zone=zone)
-    return Written(kind=KIND, dataset=dataset, subject=Subject())
+    voids = tuple(output.sop_instance_uid for output in own)
+    return Written(kind=KIND, dataset=dataset, subject=Subject(), voids=voids)
 
 
 def _evidence(report: Report, output: OutputObject) -> Dataset:

@@ -1,4 +1,6 @@
-"""Withdraws an HL7 result when an archive has rejected every film that it is about, and no new result replaces it.
+"""Withdraws an HL7 result that is void, if no new result takes its place.
+
+An archive has rejected every film that it is about, or one of its films names another patient or request by now.
 
 It is the result's own message again, with a time and control id of its own: OBR-25 is X (no result available, order
 cancelled; table 0123), OBX-11 of each observation is W (posted as wrong, for example for a wrong patient; table 0085).
@@ -7,14 +9,15 @@ Patient, order numbers and identifiers of the observations are those under which
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from node.domain import MESSAGE_KIND, OutputObject, Report, derive_uid
+from node.domain import MESSAGE_KIND, Identity, OutputObject, Report, derive_uid
 from node.hl7.text import SEGMENT_END, Message, read
 from node.outputs import oru
+from node.outputs.changed_identity import is_ended
 from node.outputs.rejection import ContentOf
 from node.store.study_facts import StudyFacts, rejected_by
 
@@ -25,16 +28,23 @@ _FIELD: Final = "|"
 
 
 def withdraw(
-    facts: StudyFacts, report: Report, *, instead: Iterable[bytes], content_of: ContentOf, zone: ZoneInfo
+    facts: StudyFacts,
+    report: Report,
+    *,
+    identities: Mapping[str, Identity],
+    instead: Iterable[bytes],
+    content_of: ContentOf,
+    zone: ZoneInfo,
 ) -> Iterator[tuple[OutputObject, bytes]]:
-    """Yield the withdrawal of each newest result whose films are all rejected, if no other takes its place.
+    """Yield the withdrawal of each newest result that is void, if no other takes its place.
 
     A result whose content was removed with its study is not withdrawn.
     facts: those that the round knows
+    identities: of all films, by SOP Instance UID
     instead: the new results; one takes the place of an earlier one of the same patient and accession number
     """
     rejected = rejected_by(facts.notes.values())
-    results = [output for mark in facts.rounds for output in mark.outputs if output.kind == MESSAGE_KIND and rejected]
+    results = [output for mark in facts.rounds for output in mark.outputs if output.kind == MESSAGE_KIND]
     places = [_place(read(content)) for content in instead]
     seen: set[str] = set()
     for result in reversed(results):
@@ -47,19 +57,22 @@ def withdraw(
         seen |= films
         is_withdrawn = any(segment.text(_STATUS) == _WITHDRAWN for segment in message.named("OBR"))
         is_replaced = any(_is_same(_place(message), place) for place in places)
-        if is_newest and films and films.issubset(rejected) and not (is_withdrawn or is_replaced):
+        is_void = bool(films) and (films.issubset(rejected) or is_ended(result, films, identities))
+        if is_newest and is_void and not (is_withdrawn or is_replaced):
             yield _withdrawal(result, content, report, zone)
 
 
-def _place(message: Message) -> tuple[str, str]:
-    """Return where a receiver puts a result: the patient with the authority, as encoded, and the accession number."""
+def _place(message: Message) -> tuple[str, str, str]:
+    """Return where a receiver puts a result: number of the patient, its authority, and the accession number."""
     patient, request = next(message.named("PID")), next(message.named("OBR"))
-    return patient.fields[3], request.text(18)
+    return patient.text(3), patient.text(3, 4), request.text(18)
 
 
-def _is_same(earlier: tuple[str, str], later: tuple[str, str]) -> bool:
-    """Say whether a result takes the place of an earlier one; an order may have seen the accession number since."""
-    return earlier[0] == later[0] and (earlier[1] == later[1] or "" in (earlier[1], later[1]))
+def _is_same(earlier: tuple[str, str, str], later: tuple[str, str, str]) -> bool:
+    """Say whether a result takes the place of an earlier one; a film or an order may have added what was missing."""
+    return earlier[0] == later[0] and all(
+        before == after or "" in (before, after) for before, after in zip(earlier[1:], later[1:], strict=True)
+    )
 
 
 def _withdrawal(result: OutputObject, content: bytes, report: Report, zone: ZoneInfo) -> tuple[OutputObject, bytes]:
@@ -74,4 +87,5 @@ def _withdrawal(result: OutputObject, content: bytes, report: Report, zone: Zone
     for fields in lines:
         for place, value in changes.get(fields[0], {}).items():
             fields[place] = value
-    return replace(result, sop_instance_uid=uid), SEGMENT_END.join(map(_FIELD.join, lines)).encode()
+    output = replace(result, sop_instance_uid=uid, voids=(result.sop_instance_uid,))
+    return output, SEGMENT_END.join(map(_FIELD.join, lines)).encode()

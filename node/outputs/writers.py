@@ -49,11 +49,15 @@ def make_report(
 
 
 def report_on(part: Part, report: Report, *, earlier: tuple[tuple[OutputObject, ...], ...] = ()) -> Report:
-    """Return what a report on a study says of one of its parts; earlier: `written_on` it."""
+    """Return what a report on a study says of one of its parts; earlier: `written_on` it.
+
+    It replaces no report on another patient or request, as which a film was received before.
+    """
     films = tuple(film for film in report.films if film.source in part.films)
     reports = [tuple(output for output in outputs if output.kind in FORMS) for outputs in earlier]
     newest = next(filter(None, reversed(reports)), ())
-    return replace(report, films=films, part=part.name, earlier=earlier, predecessors=newest)
+    own = tuple(output for output in newest if not output.identity.contradicts(part.identity))
+    return replace(report, films=films, part=part.name, earlier=earlier, predecessors=own)
 
 
 def write_objects(
@@ -141,6 +145,7 @@ def output_of(written: Written) -> OutputObject:
         subject=written.subject,
         template=written.template,
         number=int(dataset.InstanceNumber),
+        voids=written.voids,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -14,7 +15,7 @@ from pydicom.dataset import Dataset
 
 from node.domain import MESSAGE_KIND, NO_PART, OutputObject
 from node.hl7.order import Order
-from node.outputs import document, oru, patient_update, rejection, writers
+from node.outputs import changed_identity, document, oru, patient_update, rejection, writers
 from node.outputs.batches import Batch, EncodedObject
 from node.outputs.kinds import in_order
 from node.outputs.rejection import ContentOf
@@ -47,27 +48,36 @@ def objects_of(
     write: writes a batch, here or in another process
     """
     documents: list[OutputObject] = []
-    messages: list[bytes] = []
+    messages: list[WrittenObject] = []
     known = [*(instead_of or ()), *(output for mark in facts.rounds for output in mark.outputs)]
     for number, (part, order) in enumerate(zip(answers.parts, orders, strict=True)):
         written = _of_part(part, kinds=kinds, instead_of=instead_of, known=known, order=order, zone=zone, write=write)
         for output, content in written:
-            documents.append(output)
+            about = replace(output, part=number, priority=priority_of(part.report), identity=part.identity)
+            documents.append(about)
             if output.kind == MESSAGE_KIND:
-                messages.append(content)
-            yield replace(output, part=number, priority=priority_of(part.report)), content
-    report = answers.report
-    if MESSAGE_KIND in kinds:
-        for output, content in withdraw(facts, report, instead=messages, content_of=content_of, zone=zone):
+                messages.append((about, content))
+            else:
+                yield about, content
+    report, identities = answers.report, answers.identities
+    if MESSAGE_KIND in kinds:  # before the new results: a receiver may know both by the same order
+        instead = [content for _, content in messages]
+        for output, content in withdraw(
+            facts, report, identities=identities, instead=instead, content_of=content_of, zone=zone
+        ):
             yield replace(output, part=NO_PART, priority=priority_of(report)), content
+    yield from messages
     parts = [part.headers.keys() for part in answers.parts]
-    for note in (
-        *rejection.own_notes(facts, report, headers=answers.headers, content_of=content_of, zone=zone),
-        *patient_update.notes(
-            facts, report, headers=renamed, parts=parts, written=documents, content_of=content_of, zone=zone
-        ),
-    ):
+    ended = rejection.own_notes(facts, report, headers=answers.headers, content_of=content_of, zone=zone)
+    changed = patient_update.notes(
+        facts, report, headers=renamed, parts=parts, written=documents, content_of=content_of, zone=zone
+    )
+    other = changed_identity.notes(
+        facts, report, identities=identities, written=documents, content_of=content_of, zone=zone
+    )
+    for note in chain(ended, changed, other):  # one after the other: the last looks at what those before it name
         known.append(output := writers.numbered(note, known))
+        documents.append(output)
         yield replace(output, part=NO_PART, priority=priority_of(report)), document.save_bytes(note.dataset)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from node.domain import CRITICAL, ROUTINE, Film, ModelIdentity, Reason, Report
+from node.domain import CRITICAL, ROUTINE, Film, Identity, ModelIdentity, Reason, Report
 from node.hl7.patient import Patient
 from node.outputs import impression, patient_update, writers
 from node.outputs.corrected_film import correct, sides_of
@@ -33,6 +33,7 @@ class AnsweredPart:
     """The answers to the films of one patient and one accession number.
 
     headers, files, thumbnails: of every film of the report, by SOP Instance UID; thumbnails as in `RoundFilms`
+    identity: whom and which request the films name
     patients: who the patient is, by all numbers that the films and the updates which they follow name
     is_only_number: whether no other part is of this patient
     """
@@ -41,6 +42,7 @@ class AnsweredPart:
     headers: Mapping[str, Dataset]
     files: Mapping[str, Path]
     thumbnails: Mapping[str, Thumbnail]
+    identity: Identity
     patients: frozenset[Patient]
     is_only_number: bool
 
@@ -62,12 +64,14 @@ class Answers:
     report: on all films of the round; outputs are written for each of its parts
     parts: its parts, one or several; none if the report has no film
     headers: of all films, also of those that a note rejects, by SOP Instance UID
+    identities: of all these films
     parked: file names of the parked films, with the reason
     """
 
     report: Report
     parts: tuple[AnsweredPart, ...]
     headers: Mapping[str, Dataset]
+    identities: Mapping[str, Identity]
     parked: Mapping[str, Reason]
 
 
@@ -105,10 +109,12 @@ def answers_of(
     headers |= {sop_instance_uid_of(file): header for file, header in followed.items() if file not in films.answers}
     unclear = {file: Reason.PATIENT_UNCLEAR for file, film in films.answers.items() if film.source in division.unclear}
     parked = {file: film.reason for file, film in films.answers.items() if film.reason in _PARKED}
+    whole = divide(facts.uid, headers)
     return Answers(
         report=report,
-        parts=tuple(_parts(facts, films, report, division, headers)),
+        parts=tuple(_parts(facts, films, report, division, headers, whole)),
         headers=headers,
+        identities=whole.identities,
         parked=unclear | parked,
     )
 
@@ -122,10 +128,15 @@ def _corrected(film: Film, header: Dataset, facts: StudyFacts, prompts: PromptSe
 
 
 def _parts(
-    facts: StudyFacts, films: RoundFilms, report: Report, division: Division, headers: Mapping[str, Dataset]
+    facts: StudyFacts,
+    films: RoundFilms,
+    report: Report,
+    division: Division,
+    headers: Mapping[str, Dataset],
+    whole: Division,
 ) -> Iterator[AnsweredPart]:
-    """Yield the parts of a report; headers: of all films, also of those that a note rejects."""
-    whole, files = divide(facts.uid, headers), {film.source: file for file, film in films.answers.items()}
+    """Yield the parts of a report; headers, whole: of all films, also of those that a note rejects."""
+    files = {film.source: file for file, film in films.answers.items()}
     paths = {uid: facts.folder / file for uid, file in files.items()}
     numbers = Counter(part.patient for part in division.parts)
     for part in division.parts:
@@ -137,6 +148,7 @@ def _parts(
             headers=own,
             files={uid: paths[uid] for uid in own},
             thumbnails={uid: films.thumbnails[files[uid]] for uid in own if files[uid] in films.thumbnails},
+            identity=part.identity,
             patients=patients_of(chain(own.values(), *before)),
             is_only_number=numbers[part.patient] == 1,
         )

@@ -269,10 +269,14 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
 
 
 def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
-    """Return every delivery of a study's finished rounds and released answers; which of them were sent is unknown."""
-    rounds = (mark.outputs for mark in shared.spool.rounds(study_uid))
+    """Return every delivery of a study's finished rounds and released answers; which of them were sent is unknown.
+
+    What is void by now is left out: if it was sent, its rejection follows it.
+    """
+    rounds = [mark.outputs for mark in shared.spool.rounds(study_uid)]
+    void = {uid for outputs in rounds for output in outputs for uid in output.voids}
     for outputs in (*rounds, tuple(sent_answers.released(shared.spool, study_uid))):
         for _, receiver in shared.destinations.items():
             for output in for_destination(outputs, receiver.outputs):
-                if shared.spool.has_output(output):
+                if output.sop_instance_uid not in void and shared.spool.has_output(output):
                     yield delivery_of(receiver.name, output)

@@ -313,11 +313,12 @@ def upsert(
     *,
     changed: Mapping[str, object],
     where: sa.ColumnElement[bool] | None = None,
-) -> None:
-    """Add a row, or change these values of the row with the same key, if it matches `where`."""
+) -> bool:
+    """Add a row, or change values of the row with the same key, if it matches `where`; return whether that was done."""
     keys = [column.name for column in table.primary_key]
     insert = _insert(connection, table, row)
-    connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=dict(changed), where=where))
+    done = connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=dict(changed), where=where))
+    return done.rowcount > 0
 
 
 def _mode_for_reading(path: Path) -> str:

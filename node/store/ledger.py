@@ -6,7 +6,7 @@ received and written, and the durable executor knows what is still to be done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -153,10 +153,13 @@ class Ledger:
         attempts: int,
         reason: str | None = None,
         is_down: bool = False,
-    ) -> None:
-        """Record a delivery's state; is_down: the attempt failed because its destination is down."""
+    ) -> bool:
+        """Record a delivery's state, unless it is abandoned; returns whether it was recorded.
+
+        is_down: the attempt failed because its destination is down
+        """
         with self._database.begin() as connection:
-            _change(connection, delivery, state, attempts=attempts, reason=reason, is_down=is_down)
+            return _change(connection, delivery, state, attempts=attempts, reason=reason, is_down=is_down)
 
     def unpark_delivery(self, delivery: Delivery) -> None:
         """Set a parked delivery back to waiting; does nothing if it is no longer parked."""
@@ -241,14 +244,8 @@ class Ledger:
 
     def abandon(self, destination: str) -> int:
         """End all open deliveries to a destination permanently; returns their number."""
-        which = (DELIVERIES.c.destination == destination) & _IS_OPEN
-        is_sent = DELIVERIES.c.state == DeliveryState.SENT
-        state = sa.case((is_sent, DELIVERIES.c.state), else_=DeliveryState.ABANDONED)
         with self._database.begin() as connection:
-            _lock(connection, which)
-            return connection.execute(
-                sa.update(DELIVERIES).where(which).values(state=state, awaits_commitment=False)
-            ).rowcount
+            return _abandon(connection, DELIVERIES.c.destination == destination)
 
     def open_deliveries(self) -> list[Delivery]:
         """Return every delivery that is to be sent or committed. Parked deliveries wait for a person."""
@@ -264,6 +261,15 @@ class Ledger:
         which = (DELIVERIES.c.id == delivery.id) & DELIVERIES.c.state.not_in(_TAKEN)
         with self._database.begin() as connection:
             connection.execute(sa.update(DELIVERIES).where(which).values(state=DeliveryState.ABANDONED))
+
+    def withhold(self, destination: str, uids: Collection[str]) -> frozenset[str]:
+        """End the open deliveries of void outputs to a destination; return those that it was never offered."""
+        which = (DELIVERIES.c.destination == destination) & DELIVERIES.c.sop_instance_uid.in_(uids)
+        is_untried = (DELIVERIES.c.state == DeliveryState.ABANDONED) & (DELIVERIES.c.since == DELIVERIES.c.created_at)
+        with self._database.begin() as connection:
+            _abandon(connection, which)
+            untried = sa.select(DELIVERIES.c.sop_instance_uid).where(which, is_untried)
+            return frozenset(connection.execute(untried).scalars())
 
     def delivered_studies(self) -> set[str]:
         """Return every study that has a delivery in any state."""
@@ -384,6 +390,14 @@ def is_away(error: BaseException) -> bool:
     return is_lost or database.is_damaged(error)
 
 
+def _abandon(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
+    """End open deliveries unsent; those that were sent await no commitment any more. Return their number."""
+    which &= _IS_OPEN
+    _lock(connection, which)
+    state = sa.case((DELIVERIES.c.state == DeliveryState.SENT, DELIVERIES.c.state), else_=DeliveryState.ABANDONED)
+    return connection.execute(sa.update(DELIVERIES).where(which).values(state=state, awaits_commitment=False)).rowcount
+
+
 def _asked(transaction_uid: str) -> sa.Select[tuple[str]]:
     """Return a query for the deliveries of a transaction, for use in a condition."""
     return sa.select(TRANSACTIONS.c.delivery_id).where(TRANSACTIONS.c.uid == transaction_uid)
@@ -419,8 +433,8 @@ def _change(
     attempts: int,
     reason: str | None = None,
     is_down: bool = False,
-) -> None:
-    """Insert or update a row; an abandoned delivery stays abandoned."""
+) -> bool:
+    """Insert or update a row, and return whether that was done; an abandoned delivery stays abandoned."""
     values: dict[str, object] = {"state": state, "attempts": attempts}
     if state is not DeliveryState.SENDING:  # while it is tried again, the reason of the last failure stands
         fails = state is DeliveryState.WAITING and attempts > 0
@@ -431,7 +445,7 @@ def _change(
         values["commit_failures"] = 0
     is_wanted = DELIVERIES.c.state != DeliveryState.ABANDONED
     row = _row(delivery, state, attempts=attempts, reason=reason)
-    database.upsert(connection, DELIVERIES, row, changed=values, where=is_wanted)
+    return database.upsert(connection, DELIVERIES, row, changed=values, where=is_wanted)
 
 
 def _now() -> float:

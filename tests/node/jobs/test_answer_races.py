@@ -1,4 +1,4 @@
-"""A rejection note, or an update of a patient, that comes in the very moment in which an answer is written."""
+"""A rejection note, an update of a patient or a corrected film that comes while an answer is written."""
 
 from __future__ import annotations
 
@@ -83,6 +83,11 @@ class Race:
             updates.follow(update, message)
         self.read()
 
+    def correct(self) -> None:
+        """The film comes again as another patient's, and the node follows."""
+        self.reading.receive(thumbnail({**OLD, "PatientID": "P-2"}))
+        self.read()
+
     def read(self) -> None:
         for note in self.reading.objects(self.reading.round(), "rejection"):
             self.rejected |= rejected_uids(note)
@@ -105,11 +110,14 @@ def test_no_answer_escapes_a_rejection_note(tmp_path: Path, moment: tuple[int, s
     assert sent or "rejected the film" in answer.reason
 
 
+@pytest.mark.parametrize("change", [Race.merge, Race.correct])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_no_answer_escapes_an_update_of_its_patient(tmp_path: Path, moment: tuple[int, str]) -> None:
+def test_no_answer_escapes_another_patient(
+    tmp_path: Path, moment: tuple[int, str], change: Callable[[Race], None]
+) -> None:
     race = Race(tmp_path, moment)
 
-    sent = race.answer(race.merge)
+    sent = race.answer(lambda: change(race))
 
     is_old = moment == (RELEASED, "before")
     assert race.patients(sent) == {"P-1" if is_old else "P-2"}

@@ -662,7 +662,8 @@ def test_a_merge_of_two_patients_makes_them_one(node: Node) -> None:
 
     second = node.round()
 
-    [message] = node.messages(output for output in second if output not in first)
+    withdrawn, message = node.messages(output for output in second if output not in first)
+    assert (said_in(withdrawn, "PID", 3), said_in(withdrawn, "OBR", 25)) == ("P-1", "X")
     assert (said_in(message, "PID", 3), said_in(message, "ORC", 2)) == ("P-0", "PL1")
     assert {patient_of(dataset)[0] for dataset in node.objects(second, "sr", "gsps", "sc")} == {"P-0"}
     assert [patient_of(dataset)[0] for dataset in node.objects(second, "rejection")] == ["P-1"]
@@ -768,10 +769,64 @@ def test_an_unclear_film_goes_on_when_the_other_is_rejected(node: Node) -> None:
 
     assert node.ledger.study_state(STUDY) == "finished"
     assert [(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in node.messages(outputs)] == [
-        ("P-1", "P"),
         ("P-2", "X"),
+        ("P-1", "P"),
     ]
     assert {patient_of(dataset)[0] for dataset in node.objects(outputs, "sr")} == {"P-1"}
+
+
+# what the second of two films says at first, and what its next version says; the messages then
+MOVED: Final[dict[str, tuple[Changes, Changes, list[tuple[str, str, str]]]]] = {
+    "another patient": (X, Y, [("P-1", "A-1", "P"), ("P-2", "A-2", "P")]),
+    "a third patient": (
+        Y,
+        {**Y, "PatientID": "P-3"},
+        [("P-2", "A-2", "X"), ("P-1", "A-1", "P"), ("P-3", "A-2", "P")],
+    ),
+    "another long number": (
+        {**Y, "PatientID": "7" * 70},
+        {**Y, "PatientID": "7" * 69 + "8"},
+        [("7" * 70, "A-2", "X"), ("7" * 69 + "8", "A-2", "P"), ("P-1", "A-1", "P")],
+    ),
+    "the patient of the other": (Y, X, [("P-2", "A-2", "X"), ("P-1", "A-1", "P")]),
+    "another accession number": (
+        {**X, "AccessionNumber": "A-2"},
+        {**X, "AccessionNumber": "A-3"},
+        [("P-1", "A-2", "X"), ("P-1", "A-1", "P"), ("P-1", "A-3", "P")],
+    ),
+    "another name": (Y, {**Y, "PatientName": "Yilmaz^Y"}, [("P-1", "A-1", "P"), ("P-2", "A-2", "P")]),
+    "an issuer that was missing": (Y, {**Y, "IssuerOfPatientID": "H"}, [("P-1", "A-1", "P"), ("P-2", "A-2", "P")]),
+    "unclear by now": (
+        {**X, "AccessionNumber": "A-2"},
+        {**NOBODY, "PatientName": "Yilmaz^Yasar"},
+        [("P-1", "A-2", "X"), ("P-1", "A-1", "P")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("first", "corrected", "messages"), MOVED.values(), ids=MOVED)
+def test_a_result_of_another_patient_is_withdrawn(
+    tmp_path: Path, first: Changes, corrected: Changes, messages: list[tuple[str, str, str]]
+) -> None:
+    node = Node(tmp_path, "oru")
+    node.order(order("A-2", "P-2"))
+    for name, changes in (("stays", X), ("moves", first)):
+        node.receive(name, **changes)
+    node.round()
+    node.receive("moves", **corrected)
+
+    written = node.messages(node.round())
+    node.receive("late", **corrected)
+    later = node.messages(node.round())
+
+    fields = (("PID", 3), ("OBR", 18), ("OBR", 25))
+    said = [tuple(said_in(message, *field) for field in fields) for message in written]
+    assert sorted(said, key=lambda found: (found[2] == "P", found)) == messages
+    statuses = [status for *_, status in said]
+    assert statuses == sorted(statuses, reverse=True), "first what is void"
+    placers = {said_in(message, "ORC", 2) for message in written if said_in(message, "PID", 3) != "P-2"}
+    assert placers <= {""}, "no other patient's order"
+    assert all(said_in(message, "OBR", 25) == "P" for message in later), "once"
 
 
 def test_a_number_that_is_left_out_is_noted_everywhere(tmp_path: Path) -> None:

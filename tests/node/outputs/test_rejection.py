@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
+from typing import Final
 
 import highdicom
 import hl7
@@ -15,7 +17,7 @@ from pydicom.sr.coding import Code
 from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorage
 
 from node.dicom import rejection_note
-from node.domain import Delivery
+from node.domain import Delivery, DeliveryState
 from node.outputs import rejection
 from node.store import sent_answers
 from node.store.spool import Spool
@@ -24,6 +26,9 @@ from tests.support import films, peers
 from tests.support.mllp import InformationSystem
 from tests.support.orthanc import beside_node
 from tests.support.service import Service, settings_for, settings_with
+
+Changes = Mapping[str, object]
+"""What is changed in a header, by keyword; None removes it."""
 
 TITLES = sorted(rejection_note.TITLES)
 
@@ -104,6 +109,11 @@ def rejected_uids(note: Dataset) -> set[str]:
         for series in study.ReferencedSeriesSequence
         for item in series.ReferencedSOPSequence
     }
+
+
+def requested(**values: str) -> list[Dataset]:
+    """Make the request items of a film."""
+    return [films.changed(Dataset(), values)]
 
 
 def uids(deliveries: list[Delivery]) -> set[str]:
@@ -279,6 +289,156 @@ def test_the_nodes_own_note_rejects_nothing(tmp_path: Path) -> None:
     bench.receive(own)
 
     assert bench.round() == []
+
+
+X: Final[Changes] = {
+    "PatientID": "P-1",
+    "IssuerOfPatientID": "CLINIC",
+    "PatientName": "Xiang^Xu",
+    "PatientBirthDate": "19500101",
+    "AccessionNumber": "A-1",
+}
+NOBODY: Final[Changes] = {**X, "PatientID": None, "IssuerOfPatientID": None}
+# what the header says first, what is corrected, whether that is another patient or request
+CORRECTED: Final[dict[str, tuple[Changes, Changes, bool]]] = {
+    "another number": (X, {"PatientID": "P-2"}, True),
+    "another number by a blank": (X, {"PatientID": "P 1"}, True),
+    "another issuer": (X, {"IssuerOfPatientID": "OTHER"}, True),
+    "an issuer that was missing": ({**X, "IssuerOfPatientID": None}, {"IssuerOfPatientID": "CLINIC"}, False),
+    "an issuer that is gone": (X, {"IssuerOfPatientID": None}, False),
+    "another accession number": (X, {"AccessionNumber": "A-2"}, True),
+    "another accession number in its request": (
+        {**X, "AccessionNumber": "", "RequestAttributesSequence": requested(AccessionNumber="A-1")},
+        {"RequestAttributesSequence": requested(AccessionNumber="A-2")},
+        True,
+    ),
+    "an accession number that was missing": ({**X, "AccessionNumber": ""}, {"AccessionNumber": "A-1"}, False),
+    "another name": (X, {"PatientName": "Xiang^X", "PatientBirthDate": "19500102"}, False),
+    "a number that was missing": (NOBODY, {"PatientID": "P-1"}, False),
+    "a number that was missing, another name": (NOBODY, {"PatientID": "P-1", "PatientName": "Yilmaz^Yasar"}, True),
+    "a number that is gone": (X, {"PatientID": None}, False),
+    "a number that is gone, another date of birth": (X, {"PatientID": None, "PatientBirthDate": "19600101"}, True),
+    "no number, another name": (NOBODY, {"PatientName": "Yilmaz^Yasar"}, True),
+    "no number, the name in capitals": (NOBODY, {"PatientName": "XIANG^XU"}, False),
+}
+
+
+def identity_of(dataset: Dataset) -> tuple[str, ...]:
+    return tuple(str(dataset.get(keyword, "")) for keyword in X)
+
+
+@pytest.mark.parametrize(("said", "corrected", "is_another"), CORRECTED.values(), ids=CORRECTED)
+def test_a_film_of_another_patient_voids_what_was_written_before(
+    tmp_path: Path, said: Changes, corrected: Changes, is_another: bool
+) -> None:
+    bench = Bench(tmp_path, outputs=("sr", "gsps", "sc"))
+    bench.receive(film("film", None, **said))
+    first = bench.round()
+    bench.receive(film("film", None, **{**said, **corrected}))
+
+    second = bench.round()
+
+    [report] = bench.objects(second, "sr")
+    notes = bench.objects(second, "rejection")
+    void = uids(first) - {output.sop_instance_uid for output in bench.spool.rounds(STUDY)[-1].outputs}
+    assert ("PredecessorDocumentsSequence" in report) is not is_another
+    assert [note.ConceptNameCodeSequence[0].CodeValue for note in notes] == ["113037"] * is_another
+    assert [rejected_uids(note) for note in notes] == [void] * is_another
+    assert bench.objects(first, "sr")[0].SOPInstanceUID in void
+    assert [identity_of(note) for note in notes] == [identity_of(bench.objects(first, "sr")[0])] * is_another
+    bench.receive(film("late", None, **{**said, **corrected}))
+    assert not bench.objects(bench.round(), "rejection"), "once"
+
+
+def test_a_film_that_goes_back_to_its_first_patient_gets_new_objects(tmp_path: Path) -> None:
+    bench, written = Bench(tmp_path), list[list[Delivery]]()
+    for patient in ("P-1", "P-2", "P-1"):
+        bench.receive(film("film", PatientID=patient))
+        written.append(bench.round())
+
+    notes = [bench.objects(deliveries, "rejection") for deliveries in written]
+    assert [[str(note.PatientID) for note in found] for found in notes] == [[], ["P-1"], ["P-2"]]
+    results = [uids([item for item in found if item.kind != "rejection"]) for found in written]
+    assert [rejected_uids(note) for [note] in notes[1:]] == results[:2]
+    assert not results[0] & results[2]
+    assert not any("PredecessorDocumentsSequence" in bench.objects(found, "sr")[0] for found in written)
+
+
+def test_a_film_that_leaves_the_patient_of_others_leaves_their_objects(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for name in ("a", "b"):
+        bench.receive(film(name, None, **X))
+    first = bench.round()
+    bench.receive(film("b", None, **{**X, "PatientID": "P-2"}))
+
+    second = bench.round()
+
+    [note] = bench.objects(second, "rejection")
+    kept = {output.sop_instance_uid for output in bench.spool.rounds(STUDY)[-1].outputs} & uids(first)
+    assert rejected_uids(note) == uids(first) - kept
+    assert len(kept) == 2, "report and presentation state of the other film"
+    assert len(bench.objects(second, "sr")) == 1
+
+
+def test_what_was_removed_is_rejected_without_a_name(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(film("film", None, **X))
+    first = uids(bench.round())
+    bench.ledger.forget(STUDY)
+    assert bench.spool.remove_study(STUDY)
+    bench.receive(film("film", None, **{**X, "PatientID": "P-2"}))
+
+    second = bench.round()
+
+    [note] = bench.objects(second, "rejection")
+    assert (rejected_uids(note), str(note.PatientID), str(note.PatientName)) == (first, "", "")
+    assert "PredecessorDocumentsSequence" not in bench.objects(second, "sr")[0]
+
+
+def test_an_answer_about_a_film_of_another_patient_is_void(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), film("film", None, **X)
+    bench.receive(wrong)
+    bench.round()
+    answered = uids(bench.answer(str(wrong.SOPInstanceUID)))
+    bench.receive(film("film", None, **{**X, "PatientID": "P-2"}))
+
+    [note] = bench.objects(bench.round(), "rejection")
+    later = bench.objects(bench.answer(str(wrong.SOPInstanceUID), 2), "sr")
+
+    assert answered < rejected_uids(note)
+    assert [str(answer.PatientID) for answer in later] == ["P-2"]
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_what_is_void_is_not_sent_any_more(tmp_path: Path, attempts: int) -> None:
+    """A note goes to a destination that may have got something: `attempts` of one object were made."""
+    bench = Bench(tmp_path)
+    bench.receive(film("film", None, **X))
+    waiting = bench.round(is_sent=False)
+    if attempts:
+        bench.ledger.set_delivery(waiting[0], DeliveryState.WAITING, attempts=attempts, reason="down")
+    bench.receive(film("film", None, **{**X, "PatientID": "P-2"}))
+
+    second = bench.round(is_sent=False)
+
+    assert [bench.ledger.delivery_state(delivery) for delivery in waiting] == [DeliveryState.ABANDONED] * 2
+    assert sorted(delivery.kind for delivery in second) == ["gsps", *["rejection"] * attempts, "sr"]
+    assert not bench.ledger.set_delivery(waiting[0], DeliveryState.SENDING, attempts=1)
+
+
+def test_a_step_that_runs_again_after_a_correction_writes_the_same(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(film("film", None, **X))
+    bench.round()
+    bench.receive(film("film", None, **{**X, "PatientID": "P-2"}))
+    plan = bench.steps.pipeline.plan(STUDY)
+    assert plan is not None
+
+    first, second = bench.steps.write(plan), bench.steps.write(plan)
+
+    assert first is not None and second is not None
+    assert sorted(output.kind for output in first.outputs) == ["gsps", "rejection", "sr"]
+    assert (first.outputs, first.deliveries) == (second.outputs, second.deliveries)
 
 
 @pytest.mark.drill(part="peers")
