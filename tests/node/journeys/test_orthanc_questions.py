@@ -13,6 +13,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import EnhancedSRStorage
 
 from node.config import QuestionsSettings
+from node.dicom import question_object
 from tests.drills.conformance import cases
 from tests.drills.conformance.ohif import beside
 from tests.node.jobs.test_rounds import predecessor
@@ -79,6 +80,8 @@ def test_a_rectangle_drawn_in_ohif_is_answered(orthanc: Orthanc, browser: Browse
         assert seen.faults == []
     found = orthanc.instances(uid)
     (asked,) = [each for each in found if each.SOPClassUID == EnhancedSRStorage]
+    said = question_object.read(asked)
+    assert (said.labels, said.creators, said.asked_by) == ({"create report"}, {"unspecified"}, ""), "as documented"
     (answer,) = [each for each in found if predecessor_of(each) == asked.SOPInstanceUID]
     assert answer.Modality == "SR"
     with beside(browser, orthanc) as viewer, viewer.show(uid, count=1) as seen:

@@ -41,11 +41,11 @@ KEY = "edema"
 
 
 class Doubtful(ScriptedReader):
-    """Answers everything but one prompt with "absent"."""
+    """Answers everything but one prompt with "absent"; has_box: whether it says where that one lies."""
 
-    def __init__(self, state: FindingState, contradiction: Contradiction | None) -> None:
+    def __init__(self, state: FindingState, contradiction: Contradiction | None, *, has_box: bool) -> None:
         super().__init__()
-        self._state, self._contradiction = state, contradiction
+        self._state, self._contradiction, self._has_box = state, contradiction, has_box
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         reading = super().read(image, prompts)
@@ -54,7 +54,8 @@ class Doubtful(ScriptedReader):
             is_doubtful = answer.key == KEY
             state = self._state if is_doubtful else FindingState.ABSENT
             against = self._contradiction if is_doubtful else None
-            answers.append(replace(answer, state=state, contradiction=against))
+            boxes = answer.boxes if self._has_box else ()
+            answers.append(replace(answer, state=state, contradiction=against, boxes=boxes))
         return replace(reading, prompts=tuple(answers))
 
 
@@ -64,9 +65,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def read(bench: Bench, state: FindingState, contradiction: Contradiction | None = None) -> None:
+def read(
+    bench: Bench, state: FindingState, contradiction: Contradiction | None = None, *, has_box: bool = True
+) -> None:
     """Read the film with a network that is in doubt about one finding."""
-    pipeline = replace(bench.steps.pipeline, reader=Doubtful(state, contradiction))
+    pipeline = replace(bench.steps.pipeline, reader=Doubtful(state, contradiction, has_box=has_box))
     bench.steps = replace(bench.steps, pipeline=pipeline)
     bench.keep(FILM)
     bench.round()
@@ -142,8 +145,9 @@ def test_a_film_is_counted_once_by_its_reason(
     assert reason in get_args(ReviewReason)
 
 
-def test_a_film_that_a_reader_judged_is_not_counted_any_more(bench: Bench) -> None:
-    read(bench, FindingState.INDETERMINATE)
+@pytest.mark.parametrize("has_box", [True, False])
+def test_a_film_that_a_reader_judged_is_not_counted_any_more(bench: Bench, has_box: bool) -> None:
+    read(bench, FindingState.INDETERMINATE, has_box=has_box)
     judge(bench)
 
     assert queue_of(bench).films == (), "the queue does not wait for the round"
