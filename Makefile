@@ -16,7 +16,8 @@
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make day      24 hours of a hospital in 30 minutes, watched by Prometheus: nothing lost, memory flat, each alert once
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
-#   make conformance  OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
+#   make conformance  make encodings, then OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
+#   make encodings  good films of every encoder at hand, in every wrapping: each must be read with the same pixels; some minutes
 #   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; an hour
 #   make bench-quick  the same for one film at a time; five minutes
 #   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
@@ -72,7 +73,7 @@ DRILLS := drill and not full_size and not gpu
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check drills drills-short quick durations coverage lint types collect run-tests float16 train full-size paper-small
-.PHONY: chaos soak day flood bench bench-quick sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
+.PHONY: chaos soak day flood encodings bench bench-quick sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
 
@@ -169,10 +170,10 @@ full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/drills/test_full_size.py
 
 # Each ends with one JSON object; --help says what can be chosen.
-chaos soak day flood fuzz: setup system-packages
+chaos soak day flood fuzz encodings: setup system-packages
 	$(VENV)/bin/python -m tests.drills.$@
 
-conformance: viewers
+conformance: viewers encodings
 	$(VENV)/bin/python -m tests.drills.conformance
 
 sweep: setup model

@@ -15,6 +15,7 @@ want() { # want COMMAND-OR-FILE PACKAGE...
 want /usr/sbin/Orthanc orthanc
 want /usr/share/orthanc/plugins/libOrthancDicomWeb.so orthanc-dicomweb
 want dsrdump dcmtk
+want gdcmconv libgdcm-tools
 want dciodvfy dicom3tools
 want DicomSRValidator pixelmed-apps
 want javac default-jdk-headless

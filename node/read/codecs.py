@@ -7,7 +7,6 @@ damaged bytes may end its process or never come back: call this only in a decode
 from __future__ import annotations
 
 import io
-from contextlib import suppress
 from typing import Final
 
 import imagecodecs
@@ -52,7 +51,7 @@ def _jpeg(frame: bytes) -> Cells:
     if pixel_format.jpeg_bits(frame) == 8:
         with Image.open(io.BytesIO(frame), formats=("JPEG",)) as image:
             return np.asarray(image)
-    if not pixel_format.is_ended(frame):  # libjpeg fills what is missing with one gray and reports no error
+    if pixel_format.end_of_scan(frame) is None:  # libjpeg fills what is missing with one gray and reports no error
         raise Undecodable(Reason.UNDECODABLE, "the codestream is cut off")
     decoded: Cells = imagecodecs.jpeg8_decode(frame)
     return decoded
@@ -65,18 +64,31 @@ def _lossless_jpeg(frame: bytes) -> Cells:
     picture needs more bytes than there are, or leaves some unused: so other bytes behind the end must change nothing,
     and other bytes before the end must change something.
     """
-    if not pixel_format.has_whole_segments(frame):
+    if pixel_format.start_of_scan(frame) is None:
         raise Undecodable(Reason.UNDECODABLE, "the codestream has bytes that belong to no part of it")
+    body = frame[: pixel_format.end_of_scan(frame)]
     decoded: Cells = imagecodecs.jpeg8_decode(frame)
-    body = pixel_format.without_end(frame)
-    behind = (body + filler * _TRIED_BYTES for filler in _FILLERS)
-    before = body[:-_TRIED_BYTES] + bytes(value ^ 0x55 for value in body[-_TRIED_BYTES:])
-    if any(not np.array_equal(decoded, imagecodecs.jpeg8_decode(other)) for other in behind):
+    if any(_changes(decoded, body + filler * _TRIED_BYTES) is True for filler in _FILLERS):
         raise Undecodable(Reason.UNDECODABLE, "the codestream is cut off or damaged")
-    with suppress(imagecodecs.Jpeg8Error):
-        if np.array_equal(decoded, imagecodecs.jpeg8_decode(before)):
-            raise Undecodable(Reason.UNDECODABLE, "the codestream is damaged")
+    if _changes(decoded, _with_other_end(body)) is False:
+        raise Undecodable(Reason.UNDECODABLE, "the codestream is damaged")
     return decoded
+
+
+def _with_other_end(body: bytes) -> bytes:
+    """Change the last bytes of a scan, and make none of them a marker."""
+    kept, last = body[:-_TRIED_BYTES], body[-_TRIED_BYTES:]
+    if kept.endswith(b"\xff"):  # a zero is stuffed behind it (ISO 10918-1 B.1.1.5)
+        kept, last = kept + last[:1], last[1:]
+    return kept + bytes(value ^ (0x55 if value != 0xAA else 0x2A) for value in last)
+
+
+def _changes(decoded: Cells, other: bytes) -> bool | None:
+    """Say whether other bytes give another picture; None if libjpeg refuses them, which says nothing of the film."""
+    try:
+        return not np.array_equal(decoded, imagecodecs.jpeg8_decode(other))
+    except imagecodecs.Jpeg8Error:
+        return None
 
 
 def _signed(decoded: Cells, frame: bytes, pixels: PixelFormat) -> Cells:

@@ -21,7 +21,7 @@ _JPEG_2000 = b"\xff\x4f\xff\x51"
 _JPEG_FRAMES = frozenset((*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0), 0xF7))
 
 _START_OF_SCAN = 0xDA
-_END, _PADDING = b"\xff\xd9", b"\0\xff"
+_END, _PADDING, _FILL = b"\xff\xd9", b"\0\xff", b"\xff"
 _LOSSLESS_FRAMES = frozenset((0xC3, 0xC7, 0xCB, 0xCF))
 
 
@@ -122,24 +122,28 @@ def is_lossless_jpeg(frame: bytes) -> bool:
     return at is not None and frame[at + 1] in _LOSSLESS_FRAMES
 
 
-def has_whole_segments(frame: bytes) -> bool:
-    """Say whether nothing lies between the marker segments of a JPEG before its first scan (ISO 10918-1 B.1.1.2)."""
+def start_of_scan(frame: bytes) -> int | None:
+    """Return where the first scan of a JPEG begins; None if other than marker segments lies before it (B.1.1.2)."""
     at = 2
     while at + 4 <= len(frame) and frame[at] == 0xFF:
         if frame[at + 1] == _START_OF_SCAN:
-            return True
+            return at
         at += 1 if frame[at + 1] == 0xFF else 2 + int.from_bytes(frame[at + 2 : at + 4], "big")
-    return False
+    return None
+
+
+def end_of_scan(frame: bytes) -> int | None:
+    """Return where the scans of a JPEG end; None without an end marker.
+
+    Fill bytes may stand before the marker (ISO 10918-1 B.1.1.2). What stands behind it belongs to no scan.
+    """
+    end = frame.find(_END, start_of_scan(frame) or 0)
+    return None if end < 0 else len(frame[:end].rstrip(_FILL))
 
 
 def is_ended(frame: bytes) -> bool:
     """Say whether a codestream of JPEG, JPEG-LS or JPEG 2000 has its end marker, behind which it may be padded."""
     return frame.rstrip(_PADDING).endswith(_END)
-
-
-def without_end(frame: bytes) -> bytes:
-    """Return a codestream without its end marker and what pads it."""
-    return frame.rstrip(_PADDING).removesuffix(_END)
 
 
 def _jpeg_size(frame: bytes) -> tuple[int, int] | None:

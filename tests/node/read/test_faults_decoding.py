@@ -192,6 +192,25 @@ def test_a_damaged_lossless_jpeg_is_refused() -> None:
         decoded.picture_of(film)
 
 
+def test_damage_is_seen_wherever_a_zero_is_stuffed() -> None:
+    """What is tried at the end of a codestream makes no marker of a byte and the zero that is stuffed behind it."""
+    film, noise, tried = films.at_depth(16), np.random.default_rng(3), 8
+    for _ in range(200):
+        pixels = film.pixel_array.copy()
+        pixels[-1] = noise.integers(0, 2**16, film.Columns)
+        frame = imagecodecs.jpeg8_encode(pixels, lossless=True, bitspersample=16, predictor=1)
+        if frame[-len(b"\xff\xd9") - tried - 1] == 0xFF:
+            break
+    else:
+        pytest.fail("no codestream ends so")
+    middle = len(frame) // 2
+    with_frame(film, frame[:middle] + bytes(512) + frame[middle + 512 :], JPEGLosslessSV1)
+
+    with pytest.raises(Undecodable) as refused:
+        decoded.picture_of(film)
+    assert refused.value.reason == Reason.UNDECODABLE
+
+
 def test_other_work_goes_on_while_a_decoder_is_busy() -> None:
     with ThreadPoolExecutor() as pool:
         began = time.monotonic()

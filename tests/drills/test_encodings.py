@@ -1,0 +1,48 @@
+"""The short form of `make encodings`: one film of each encoder, as it is written and in one other wrapping."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.uid import RLELossless
+
+from tests.drills import encodings
+from tests.drills.encodings import Case, Encoder
+from tests.support import films
+
+MAKERS = {maker: list(group) for maker, group in groupby(encodings.encoders(), lambda encoder: encoder.name.split()[0])}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_good_films_of_every_encoder_are_read(maker: str) -> None:
+    chosen: list[Encoder] = MAKERS[maker]
+
+    tally = encodings.run(encodings.few_cases(chosen))
+
+    assert tally.faults == {}
+    assert tally.not_made == {}
+    assert len(tally.read) == len(chosen)
+
+
+def test_fill_bytes_stand_before_markers_alone() -> None:
+    table, scan, data = b"\xff\xc4\0\4ab", b"\xff\xda\0\3c", b"d\xff\0e\xff\xd9"
+
+    assert encodings.filled(b"\xff\xd8" + table + scan + data, 1) == b"\xff\xd8\xff" + table + b"\xff" + scan + (
+        b"d\xff\0e\xff\xff\xd9"
+    )
+    assert encodings.filled(b"\xff\xd8" + table + scan + data, 2, only_end=True) == b"\xff\xd8" + table + scan + (
+        b"d\xff\0e\xff\xff\xff\xd9"
+    )
+
+
+def test_a_film_that_is_read_with_other_pixels_is_a_fault() -> None:
+    tally = encodings.run([Case(Encoder(name="upside down", bits=range(12, 13), encode=upside_down), films.ramp(), 0)])
+
+    assert not tally.passed
+    assert list(tally.faults.values()) == ["other pixels, by up to 4032"] * 2
+
+
+def upside_down(film: Dataset) -> Dataset:
+    return films.compressed(films.with_pixels(film, film.pixel_array[::-1], bits=12), RLELossless)
