@@ -182,10 +182,10 @@ def run(
         _set_damaged_aside(database.LEDGER, settings)
         remote = open_remote(settings.storage, stop=stop, parts=parts)
         shared = _shared(settings, prompt_set, process, metrics, remote)
-        parts.callback(shared.spool.work.end)
         opened = _Opened(shared=shared)
         if process.receives:
             opened.receiving = open_receiving(shared, parts=ports)
+        ports.callback(shared.spool.work.end)  # first of all: a stop that takes long may be cut short
         metrics.registry.register(SnapshotCollector(lambda: _snapshot(opened)))
         running = Running(
             http_port=_open_pages(opened, parts),

@@ -113,6 +113,36 @@ def test_an_orderly_end_blames_nobody_and_forgets_nothing(tmp_path: Path) -> Non
     assert counts == [0, 2]
 
 
+def test_work_that_begins_during_an_orderly_end_is_not_counted(tmp_path: Path) -> None:
+    path, work = tmp_path / "late.begun", BegunWork()
+    work.end()
+
+    with work.counted(path):
+        assert begun.count(path) == 0
+
+
+def test_the_last_try_waits_until_the_process_has_worked_for_a_while(tmp_path: Path) -> None:
+    good, path, work = tmp_path / "good.begun", tmp_path / "suspect.begun", BegunWork(settled_seconds=1.0)
+    died(path, times=MOST_INTERRUPTIONS - 1)
+
+    with waiting(work, lambda: work.counted(path)) as suspect:
+        assert begun.count(path) == MOST_INTERRUPTIONS - 1  # who kills the service now blames nothing
+        with work.counted(good):  # does not wait
+            assert not suspect.is_in.is_set()
+        assert suspect.is_in.wait(LIMIT_SECONDS)
+        assert begun.count(path) == MOST_INTERRUPTIONS
+
+
+def test_an_orderly_end_does_not_wait_for_the_last_try(tmp_path: Path) -> None:
+    path, work = tmp_path / "suspect.begun", BegunWork()
+    died(path, times=MOST_INTERRUPTIONS - 1)
+
+    with waiting(work, lambda: work.counted(path)) as suspect:
+        work.end()
+        assert suspect.is_in.wait(LIMIT_SECONDS)
+        assert begun.count(path) == MOST_INTERRUPTIONS - 1
+
+
 def test_a_part_of_work_that_returns_clears_no_count(tmp_path: Path) -> None:
     path = tmp_path / "writing.begun"
     died(path, times=2)

@@ -27,7 +27,7 @@ from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.rounds.planned import Round
 from node.settings.destinations import DicomDestination
-from node.store.begun import MOST_INTERRUPTIONS
+from node.store.begun import MOST_INTERRUPTIONS, BegunWork
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.received import sop_instance_uid_of
@@ -255,10 +255,11 @@ def test_a_reader_that_raises_again_and_again_blames_no_film(bench: Bench) -> No
 @contextmanager
 def ended_while_reading(steps: Steps, file: str, *, times: int) -> Iterator[None]:
     """Leave what processes leave that end while they read a film: readings that neither returned nor raised."""
-    processes = [Spool(steps.pipeline.spool.directory) for _ in range(times)]
-    readings = [process.reading_film(STUDY, steps.pipeline.films.key(file)) for process in processes]
-    for reading in readings:
-        reading.__enter__()
+    path = steps.pipeline.spool.directory / "studies" / STUDY / "readings" / f"{steps.pipeline.films.key(file)}.begun"
+    processes = [BegunWork(settled_seconds=0.0).counted(path) for _ in range(times)]
+    path.parent.mkdir(exist_ok=True)
+    for process in processes:
+        process.__enter__()
     yield
 
 
