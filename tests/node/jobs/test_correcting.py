@@ -85,8 +85,8 @@ def remove(read: Read) -> None:
 def test_a_study_that_is_removed_meanwhile_is_not_corrected(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     known = answered_film.read_film
 
-    def removed_after(spool: Spool, uid: str) -> answered_film.AnsweredFilm:
-        film = known(spool, uid)
+    def removed_after(spool: Spool, instance: Instance) -> answered_film.AnsweredFilm:
+        film = known(spool, instance)
         remove(read)
         return film
 
