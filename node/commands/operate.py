@@ -73,7 +73,13 @@ def status(settings: Settings) -> Status:
         "conflicts": _conflicts(settings.storage.directory),
         "doubled": _doubled(settings.storage.directory),
         "refused_callers": [
-            {**asdict(caller), "settings": callers.settings_for(caller)}
+            {
+                **asdict(caller),
+                "to_do": callers.to_do(
+                    caller.reason, calling_aet=caller.calling_aet, own_title=settings.listener.ae_title
+                ),
+                "settings": callers.settings_for(caller),
+            }
             for caller in callers.read_all(settings.storage.directory)
         ],
         "damaged_databases": [str(path) for path in database.files_set_aside(settings.storage)],
@@ -196,10 +202,12 @@ def _local(moment: str, zone: ZoneInfo) -> str:
 
 
 def _refused(caller: dict[str, object], zone: ZoneInfo) -> Iterator[str]:
-    """Say which caller was refused, and which lines of the settings would admit it."""
+    """Say which caller was refused, and what would admit it: a correction at the caller, or lines of the settings."""
     titles = f"{caller['calling_aet'] or 'unknown'} at {caller['host']}, calling {caller['called_aet'] or 'no title'}"
     times = "once" if caller["times"] == 1 else f"{caller['times']} times"
     yield f"refused {titles}: {caller['reason']}, {times}, last at {_local(str(caller['at']), zone)}"
+    if caller["to_do"]:
+        yield f"  {caller['to_do']}"
     if caller["settings"]:
         yield "  these lines of node.toml would admit it:"
         yield from (f"    {line}" for line in str(caller["settings"]).splitlines())

@@ -181,13 +181,19 @@ def read_file(path: Path) -> list[RefusedCaller]:
     return [_caller(caller) for caller in callers if isinstance(caller, dict)] if isinstance(callers, list) else []
 
 
+def to_do(reason: str, *, calling_aet: str, own_title: str) -> str:
+    """Say what to correct at a refused caller; empty if its request is not at fault.
+
+    A wrong called title is the caller's: another one of the node would lock out every other sender.
+    """
+    return f"at {calling_aet or 'the sender'}, call {own_title.strip()}" if reason == "called_ae" else ""
+
+
 def settings_for(caller: RefusedCaller) -> str:
     """Return the lines of node.toml that would admit a refused caller; empty if no setting would.
 
     A caller that is known at another address gets a table of its own, so that the known table stays as it is.
     """
-    if caller.reason == "called_ae" and _is_whole(caller.called_aet):
-        return f"[listener]\nae_title = {json.dumps(caller.called_aet)}"
     if caller.reason == "caller" and _is_whole(caller.calling_aet):
         lines = ("[[listener.callers]]", f"ae_title = {json.dumps(caller.calling_aet)}", f'hosts = ["{caller.host}"]')
         return "\n".join(lines)

@@ -25,7 +25,7 @@ from node.metrics import Metrics
 from node.net import admission, pynetdicom_adapter
 from node.net.admission import Call, Refusal
 from node.net.caller_names import CallerNames
-from node.net.callers import RefusalKey, Refusals, printable
+from node.net.callers import RefusalKey, Refusals, printable, to_do
 from node.net.tls import ServerTls
 from node.receive import contexts
 from node.receive.dimse import DatasetOnDisk, Reception
@@ -215,6 +215,7 @@ class Listener:
         """Count and log a refusal."""
         self._metrics.associations_refused.labels(reason).inc()
         titles = (printable(call.calling_aet), printable(call.called_aet))
+        message = message or to_do(reason, calling_aet=titles[0], own_title=self._settings.ae_title) or None
         self._refusals.note(RefusalKey("association.refused", reason, call.host, *titles), message=message)
 
     def _on_aborted(self, call: Call, reason: str) -> None:

@@ -74,12 +74,13 @@ class _Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RefusedCaller:
-    """A refused caller; lines: of node.toml, which would admit it; "" if none would."""
+    """A refused caller; to_do: there; lines: of node.toml, which would admit it; each "" if nothing would."""
 
     who: str
     reason: str
     times: int
     at: datetime
+    to_do: str
     lines: str
 
 
@@ -169,6 +170,7 @@ def _refused(settings: Settings) -> Iterator[_RefusedCaller]:
             reason=caller.reason,
             times=caller.times,
             at=datetime.fromisoformat(caller.at),
+            to_do=callers.to_do(caller.reason, calling_aet=caller.calling_aet, own_title=settings.listener.ae_title),
             lines=callers.settings_for(caller),
         )
 

@@ -50,7 +50,6 @@ def test_a_disk_that_is_gone_refuses_nobody_twice(tmp_path: Path) -> None:
     ("caller", "lines"),
     [
         (refused(), {"listener": {"callers": [{"ae_title": "CR2", "hosts": ["192.0.2.7"]}]}}),
-        (refused("called_ae", called="CHEST"), {"listener": {"ae_title": "CHEST"}}),
         (refused(calling='A"]\\'), {"listener": {"callers": [{"ae_title": 'A"]\\', "hosts": ["192.0.2.7"]}]}}),
     ],
 )
@@ -65,6 +64,7 @@ def test_the_lines_that_let_a_caller_in_are_settings(caller: RefusedCaller, line
         refused(calling=""),
         refused(calling="A?"),
         refused("called_ae", called="?"),
+        refused("called_ae", called="CHEST"),
     ],
 )
 def test_no_line_is_offered_where_none_would_let_a_caller_in(caller: RefusedCaller) -> None:
@@ -89,7 +89,11 @@ def test_an_operator_lets_a_refused_caller_in_as_the_lines_say(tmp_path: Path) -
 
         assert "refused NEWROOM at 127.0.0.1, calling CHEX: caller, once, last at" in status.stdout
         assert (second["calling_aet"], second["called_aet"], second["reason"]) == ("ELSEWHERE", "CHESS", "called_ae")
-        assert tomllib.loads(second["settings"]) == {"listener": {"ae_title": "CHESS"}}
+        assert (second["settings"], second["to_do"], first["to_do"]) == ("", "at ELSEWHERE, call CHEX", "")
+        assert f"  {second['to_do']}\n" in status.stdout
+        assert "would admit it" in status.stdout.partition("calling CHESS")[0]
+        assert "would admit it" not in status.stdout.partition("calling CHESS")[2]
+        assert node.wait_for("association.refused", count=2)["message"] == second["to_do"]
         assert node.stop() == 0
 
     lines = config.render(settings) + "\n" + first["settings"]
