@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def test_every_part_has_a_program_or_tests() -> None:
     programs = {name for name, part in PARTS.items() if part.command}
 
     assert programs | MARKED == set(PARTS)
+    commands = [part.command for part in PARTS.values() if part.command and part.command[0] == PYTHON]
+    assert [command for command in commands if find_spec(command[2]) is None] == []
 
 
 def test_a_part_passes_by_its_exit_code_and_by_its_last_line(capfd: pytest.CaptureFixture[str]) -> None:
