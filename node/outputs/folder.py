@@ -14,8 +14,9 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
+from node.dicom.spacing import pixel_shape
 from node.domain import Film, JsonObject, Report
-from node.outputs import document, gsps_grayscale, overlay, report_json, report_txt
+from node.outputs import document, overlay, report_json, report_txt
 from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.source import Source
 from node.store import files
@@ -62,7 +63,7 @@ def write_folder(
             continue
         names.append(f"{film.source}.overlay.png")
         png = BytesIO()
-        drawn = overlay.draw(picture, film, shape=gsps_grayscale.pixel_shape(source.header))
+        drawn = overlay.draw(picture, film, shape=pixel_shape(source.header))
         # Takes half the time of Pillow's default level 6, and makes the file 3 % larger.
         drawn.save(png, "PNG", compress_level=3)
         _write(folder / names[-1], png.getvalue())

@@ -24,6 +24,7 @@ from highdicom.pr import GraphicLayer, GrayscaleSoftcopyPresentationState
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
+from node.dicom.spacing import pixel_shape
 from node.domain import About, Box, Film, Report, Subject
 from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
@@ -125,7 +126,7 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
     )
     document.complete(dataset, report, source)
     dataset.update(kept)
-    highdicom_gaps.show_whole(dataset, gsps_grayscale.pixel_shape(source))
+    highdicom_gaps.show_whole(dataset, pixel_shape(source))
     dataset.BodyPartExamined = "CHEST"
     dataset.PresentationCreationDate, dataset.PresentationCreationTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[film.source], zone=zone)

@@ -22,8 +22,9 @@ from PIL import Image
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
+from node.dicom.spacing import pixel_shape
 from node.domain import About, Film, Report, Subject
-from node.outputs import document, findings_page, gsps_grayscale, highdicom_gaps, overlay, wording
+from node.outputs import document, findings_page, highdicom_gaps, overlay, wording
 from node.outputs.kinds import Written
 from node.outputs.patient import described_by, read_text
 from node.outputs.source import Source
@@ -52,7 +53,7 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iter
         patient = described_by(header, (source.header for source in sources.values()))
         picture = sources[film.source].picture() if film.is_read else None
         if picture is not None:
-            drawn = overlay.draw(picture, film, shape=gsps_grayscale.pixel_shape(header))
+            drawn = overlay.draw(picture, film, shape=pixel_shape(header))
             capture = _begin(report, header, patient, FILM, drawn)
             _describe_film(header, capture)
             yield _finish(capture, report, film, zone)

@@ -171,8 +171,9 @@ def displayed(header: GrayscaleHeader, levels: Levels) -> FloatTable:
     if header.voi_lut is not None:
         table = _usable(header.voi_lut)
         gray = _look_up(table, modality) / table.top
-    elif (windowed := _window(header, modality)) is not None:
-        gray = windowed
+    elif has_usable_window(header) and header.window_center is not None and header.window_width is not None:
+        center, width = header.window_center, header.window_width
+        gray = through_window(modality, center=center, width=width, function=header.voi_lut_function)
     else:
         gray = _stretch(modality, *_range(modality, levels, tail=_TAIL))
     if header.is_inverted:
@@ -203,6 +204,19 @@ def has_usable_window(header: GrayscaleHeader) -> bool:
     if center is None or width is None:
         return False
     return width > 0 if header.voi_lut_function in ("SIGMOID", "LINEAR_EXACT") else width >= 1
+
+
+def through_window(values: FloatTable, *, center: float, width: float, function: str) -> FloatTable:
+    """Return the gray of modality values in a window that can be used (PS3.3 C.11.2.1.2 and .3), 0 black to 1 white.
+
+    function: LINEAR_EXACT, SIGMOID, or any other for LINEAR
+    """
+    if function == "SIGMOID":
+        with np.errstate(over="ignore"):  # a very narrow window is a threshold
+            return 1.0 / (1.0 + np.exp(np.clip(-4.0 * (values - center) / width, -700.0, 700.0)))
+    if function == "LINEAR_EXACT":
+        return _stretch(values, center - width / 2, center + width / 2)
+    return _stretch(values, center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
 
 
 def window_of(header: GrayscaleHeader, levels: Levels) -> Window:
@@ -317,19 +331,6 @@ def _look_up(table: LookUpTable, inputs: npt.NDArray[np.int64] | FloatTable) -> 
     indices = np.clip(np.rint(inputs) - first, 0, table.entries.size - 1).astype(np.int64)
     found: FloatTable = table.entries[indices].astype(np.float64)
     return found
-
-
-def _window(header: GrayscaleHeader, values: FloatTable) -> FloatTable | None:
-    """Apply the first window (PS3.3 C.11.2.1.2 and .3); None when it is absent or cannot be used."""
-    center, width = header.window_center, header.window_width
-    if center is None or width is None or not has_usable_window(header):
-        return None
-    if header.voi_lut_function == "SIGMOID":
-        with np.errstate(over="ignore"):  # a very narrow window is a threshold
-            return 1.0 / (1.0 + np.exp(np.clip(-4.0 * (values - center) / width, -700.0, 700.0)))
-    if header.voi_lut_function == "LINEAR_EXACT":
-        return _stretch(values, center - width / 2, center + width / 2)
-    return _stretch(values, center - 0.5 - (width - 1) / 2, center - 0.5 + (width - 1) / 2)
 
 
 def _stretch(values: FloatTable, low: float, high: float) -> FloatTable:

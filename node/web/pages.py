@@ -23,12 +23,12 @@ from starlette.templating import Jinja2Templates
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header, place_in_study
+from node.dicom.spacing import pixel_shape
 from node.domain import About, Film, is_uid
 from node.errors import NodeError
 from node.jobs import answered_film, held_updates
 from node.jobs.earlier_films import EarlierFilm
 from node.outputs import patient, patient_update, review
-from node.outputs.gsps_grayscale import pixel_shape
 from node.store import stored_updates
 from node.store.instances import Instance
 from node.store.spool import Spool

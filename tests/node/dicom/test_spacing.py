@@ -66,6 +66,9 @@ def test_a_broken_attribute_counts_as_absent(keyword: str) -> None:
         ({"PixelSpacing": [0.4, 0.8]}, True),
         ({"PixelSpacing": [0.4, 0.4], "ImagerPixelSpacing": [0.4, 0.8]}, True),
         ({"PixelAspectRatio": ["1", "2"]}, True),
+        ({"PixelAspectRatio": ["1", "2"], "PixelSpacing": [0.4, 0.4]}, False),
+        ({"PixelAspectRatio": ["1", "2"], "ImagerPixelSpacing": [0.4, 0.4]}, False),
+        ({"PixelAspectRatio": ["1", "2"], "PixelSpacing": [0, 0]}, True),
         ({"PixelSpacing": [0, 0.8]}, False),
     ],
 )

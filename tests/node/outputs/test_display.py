@@ -5,17 +5,24 @@ from __future__ import annotations
 import math
 import struct
 from io import BytesIO
+from pathlib import Path
 
+import numpy as np
 import pytest
 from pydicom import dcmread
 from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset
 
+from node.dicom.header_reading import read_header
 from node.domain import Box, Film
 from node.outputs import gsps
 from node.outputs.document import save_bytes
-from tests.support import validators
+from node.outputs.source import Source
+from tests.support import films, validators
+from tests.support.decoded import stored_picture
 from tests.support.samples import BERLIN, cr, datasets, finding, received, report, several
+
+BOX = Box(left=0, top=0, right=64, bottom=64)
 
 
 def written(of: Film, header: Dataset | None = None) -> Dataset:
@@ -24,8 +31,9 @@ def written(of: Film, header: Dataset | None = None) -> Dataset:
     return dcmread(BytesIO(save_bytes(dataset)))
 
 
-def test_pixels_that_are_not_square_stay_so() -> None:
-    header = cr()
+@pytest.mark.parametrize("beside", [{}, {"PixelAspectRatio": ["1", "1"]}, {"PixelAspectRatio": ["3", "1"]}])
+def test_pixels_that_are_not_square_stay_so_and_a_spacing_counts(beside: dict[str, object]) -> None:
+    header = films.changed(cr(), beside)
     header.PixelSpacing = [0.2, 0.1]
 
     [area] = written(several(), header).DisplayedAreaSelectionSequence
@@ -83,6 +91,35 @@ def test_a_window_that_cannot_be_used_is_left_out(center: float | None, width: f
 
     assert "SoftcopyVOILUTSequence" not in dataset
     assert validators.dciodvfy(dataset) == []
+
+
+NARROW: dict[str, dict[str, object]] = {
+    "fractions": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "VOILUTFunction": "LINEAR_EXACT"},
+    "a falling slope": {"RescaleSlope": "-0.0001", "RescaleIntercept": "0.3", "VOILUTFunction": "LINEAR_EXACT"},
+    "sigmoid": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "VOILUTFunction": "SIGMOID"},
+    "no window": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "WindowCenter": None, "WindowWidth": None},
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_a_window_below_1_is_written_as_a_table_that_shows_the_same(case: str, tmp_path: Path) -> None:
+    header = films.changed(films.ramp(), {"WindowCenter": 0.1, "WindowWidth": 0.2, **NARROW[case]})
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(header))
+    of = Film(source=str(header.SOPInstanceUID), columns=64, rows=64, analyzed=BOX)
+    stored = stored_picture(path)
+    source = Source(header=read_header(path), thumbnail=stored.thumbnail)
+
+    [dataset] = datasets(gsps.write, report(of), {of.source: source}, BERLIN)
+
+    [voi] = dataset.SoftcopyVOILUTSequence
+    [table] = voi.VOILUTSequence
+    entries = np.frombuffer(table.LUTData, "<u2")
+    shown = entries[np.clip(header.pixel_array.astype(int) - table.LUTDescriptor[1], 0, entries.size - 1)] / 65535
+    assert "WindowWidth" not in voi and "RescaleSlope" not in dataset
+    assert shown == pytest.approx(stored.displayed(), abs=1e-4)
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
 
 
 def _table(descriptor: list[int], data: bytes, *, vr: str) -> Dataset:
