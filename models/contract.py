@@ -58,8 +58,8 @@ By: TypeAlias = Literal["network", "network_uncalibrated", "rule", "reader"]
 """Who made a sentence: the network, with or without a measured threshold for what it asserts; a rule in place of a
 faulty one; or a person."""
 
-Doubt: TypeAlias = Literal["other_view", "mirrored", "rotated"]
-"""What speaks against every finding of a film, because its picture is not what it is read as."""
+Doubt: TypeAlias = Literal["other_view", "mirrored", "rotated", "image_type", "two_views", "maybe_child"]
+"""What speaks against every finding of a film: its picture or its header says that it may be another than is read."""
 
 Contradiction: TypeAlias = Literal[
     "film_normal", "box_denied", "other_side", "sentence_denies", "companion_silent", Doubt

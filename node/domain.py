@@ -73,6 +73,7 @@ class Reason(StrEnum):
     DAMAGED = "damaged"
     INTERRUPTED = "interrupted"
     AGE = "age"
+    SPECIES = "species"
     PATIENT_UNCLEAR = "patient_unclear"
     READER_FAILED = "reader_failed"
 
@@ -83,6 +84,9 @@ class Note(StrEnum):
     VIEW_UNKNOWN = "view_unknown"
     AGE_UNKNOWN = "age_unknown"
     AGE_WITHOUT_UNIT = "age_without_unit"
+    MAYBE_CHILD = "maybe_child"
+    IMAGE_TYPE = "image_type"
+    TWO_VIEWS = "two_views"
     TEXT_RECODED = "text_recoded"
     TEXT_LEFT_OUT = "text_left_out"
     VIEW_DISAGREES = "view_disagrees"

@@ -292,7 +292,7 @@ def _statement(finding: Finding) -> str:
     reader, told = wording.reader_of(finding.reader), finding.output_probability
     whose = "probability" if reader is None else "AI probability"
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
-    is_contradicted = finding.contradiction is not None and finding.contradiction not in wording.OF_PICTURE
+    is_contradicted = finding.contradiction is not None and finding.contradiction not in wording.OF_FILM
     doubt = "The network contradicts itself about it." if is_contradicted else None
     unsure = "The network is not certain enough where it lies." if finding.place == "no_place" else None
     nowhere = None if finding.boxes else unsure or "Where it lies is not told."

@@ -18,6 +18,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 
 from node.dicom import attributes, identity
 from node.dicom.patient_age import DATES, patient_age
+from node.dicom.spacing import pixel_size
 
 
 class ConceptCode(NamedTuple):
@@ -52,11 +53,15 @@ class FilmHeader:
 
     present: keywords of those attributes below that the header has, with any value
     is_own: whether this program wrote the object (`identity.is_own`)
-    anatomic_region_codes, view_codes: the codes of the items of AnatomicRegionSequence and ViewCodeSequence
+    image_type: the values of ImageType (PS3.3 C.7.6.1.1.2)
+    species: PatientSpeciesDescription
+    species_codes, anatomic_region_codes, view_codes: the codes of the items of PatientSpeciesCodeSequence,
+        AnatomicRegionSequence and ViewCodeSequence
     patient_orientation: the direction of the rows, then of the columns, as written (PS3.3 C.7.6.1.1.1)
     age_years: completed years at the time of the study; the lower one if age and date of birth disagree; None if
         neither can be read
     age_has_unit: false if PatientAge is a number alone, which was taken as years
+    field_width: of the film across the patient, in mm; None without a spacing
     sex: of the patient, as written: M, F or O, if it keeps to the standard
     study_description, series_description, protocol_name: with U+FFFD where they could not be decoded
     """
@@ -69,6 +74,9 @@ class FilmHeader:
     transfer_syntax_uid: str
     is_own: bool
     modality: str
+    image_type: tuple[str, ...]
+    species: str
+    species_codes: tuple[ConceptCode, ...]
     conversion_type: str
     presentation_intent_type: str
     body_part_examined: str
@@ -78,6 +86,7 @@ class FilmHeader:
     patient_orientation: tuple[str, ...]
     age_years: int | None
     age_has_unit: bool
+    field_width: float | None
     sex: str
     study_description: str
     series_description: str
@@ -92,6 +101,8 @@ _KEYWORDS = (
     "SOPClassUID",
     "ContributingEquipmentSequence",
     "Modality",
+    "PatientSpeciesDescription",
+    "PatientSpeciesCodeSequence",
     "ConversionType",
     "PresentationIntentType",
     "BodyPartExamined",
@@ -137,6 +148,8 @@ def parse_header(dataset: Dataset) -> FilmHeader:
     )
     description = attributes.text_with_gaps(dataset, "SeriesDescription")
     equipment, age = attributes.items(dataset, "ContributingEquipmentSequence"), patient_age(dataset)
+    orientation = tuple(str(value) for value in attributes.values(dataset, "PatientOrientation"))
+    pixels = _pixel_format(dataset)
     return FilmHeader(
         present=frozenset(keyword for keyword in _KEYWORDS if keyword in dataset),
         study_instance_uid=study,
@@ -153,20 +166,24 @@ def parse_header(dataset: Dataset) -> FilmHeader:
             part=identity.part_in(description),
         ),
         modality=modality,
+        image_type=tuple(str(value).strip() for value in attributes.values(dataset, "ImageType")),
+        species=attributes.text_with_gaps(dataset, "PatientSpeciesDescription"),
+        species_codes=_codes(dataset, "PatientSpeciesCodeSequence"),
         conversion_type=attributes.text(dataset, "ConversionType"),
         presentation_intent_type=attributes.text(dataset, "PresentationIntentType"),
         body_part_examined=attributes.text(dataset, "BodyPartExamined"),
         anatomic_region_codes=_codes(dataset, "AnatomicRegionSequence"),
         view_position=attributes.text(dataset, "ViewPosition"),
         view_codes=_codes(dataset, "ViewCodeSequence"),
-        patient_orientation=tuple(str(value) for value in attributes.values(dataset, "PatientOrientation")),
+        patient_orientation=orientation,
         age_years=age.years,
         age_has_unit=age.has_unit,
+        field_width=_field_width(pixel_size(dataset), pixels, orientation),
         sex=attributes.text(dataset, "PatientSex"),
         study_description=attributes.text_with_gaps(dataset, "StudyDescription"),
         series_description=description,
         protocol_name=attributes.text_with_gaps(dataset, "ProtocolName"),
-        pixels=_pixel_format(dataset),
+        pixels=pixels,
     )
 
 
@@ -184,6 +201,14 @@ def _pixel_format(dataset: Dataset) -> PixelFormat:
         high_bit=attributes.whole(dataset, "HighBit"),
         pixel_representation=attributes.whole(dataset, "PixelRepresentation"),
     )
+
+
+def _field_width(size: tuple[float, float] | None, pixels: PixelFormat, orientation: tuple[str, ...]) -> float | None:
+    """Return the width of a film across the patient, in mm; of one that lies on its side, that is its height."""
+    if size is None or pixels.rows is None or pixels.columns is None:
+        return None
+    lies = bool(orientation) and orientation[0][:1] in ("H", "F")
+    return pixels.rows * size[0] if lies else pixels.columns * size[1]
 
 
 def _codes(dataset: Dataset, keyword: str) -> tuple[ConceptCode, ...]:

@@ -47,6 +47,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.OWN_OBJECT: "it was made by this program",
     Reason.DAMAGED: "its stored copy was damaged on the disk of this program; it has to be sent again",
     Reason.AGE: "its patient's age lies outside the ages that the model is for",
+    Reason.SPECIES: "its header says that its patient is an animal",
     Reason.INTERRUPTED: "the program ended several times while it was reading it; its operator has to look",
     Reason.READER_FAILED: "the network that reads films failed on it; its operator has to look",
     Reason.PATIENT_UNCLEAR: "its study has films of several patients or requests, and it does not say of which it is",
@@ -63,6 +64,12 @@ NOTES: Mapping[Note, str] = {
     Note.VIEW_UNKNOWN: "no known words state its view or body part; it was read as a frontal chest view",
     Note.AGE_UNKNOWN: "its header states no age that could be read; the model is not for every age",
     Note.AGE_WITHOUT_UNIT: "its header states the patient's age without a unit; it was taken as years",
+    Note.MAYBE_CHILD: (
+        "it may be a child's: its header states no age, and its field is narrower than an adult's chest; the model is "
+        "not for children"
+    ),
+    Note.IMAGE_TYPE: "its Image Type says that it is no plain film (bone, subtraction, tomography, localizer)",
+    Note.TWO_VIEWS: "its header names a frontal view, and its series a lateral one; it was read as frontal",
     Note.TEXT_RECODED: "text of its header is not in the character set that it names, and was read in another one",
     Note.TEXT_LEFT_OUT: "a text of its header could not be decoded, and is left empty",
     Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",
@@ -90,6 +97,9 @@ CAUTIONS: Mapping[Note, str] = {
     Note.VIEW_DISAGREES: "The header names another view than the picture shows.",
     Note.MIRRORED: "The picture looks mirrored: check the sides.",
     Note.ROTATED: "The picture looks rotated.",
+    Note.MAYBE_CHILD: "It may be a child's film: it states no age, and its field is small.",
+    Note.IMAGE_TYPE: "Its Image Type says that it is no plain film.",
+    Note.TWO_VIEWS: "Its header names a frontal view, its series a lateral one.",
     Note.STRETCHED: "No person could read the picture as given: it was stretched.",
     Note.POLARITY_UNCLEAR: "Its header contradicts itself: some viewers show it as a negative.",
     Note.IDENTIFIER_LEFT_OUT: "DICOM objects leave an identifier empty: see the film.",
@@ -123,11 +133,14 @@ CONTRADICTIONS: Mapping[str, str] = {
     "other_view": "The picture does not look like the view that it was read as.",
     "mirrored": "The picture looks mirrored.",
     "rotated": "The picture looks rotated.",
+    "image_type": "Its Image Type says that it is no plain film.",
+    "two_views": "Its header names a frontal view, and its series a lateral one.",
+    "maybe_child": "The film may be a child's, whom the model is not for.",
 }
 """What speaks against a finding that is reported, by its short name in `Finding.contradiction`: what the network itself
-says of the finding, or how the whole picture looks."""
-OF_PICTURE: Final[Collection[str]] = get_args(Doubt)
-"""Those that are about the picture, and so about each finding of the film."""
+says of the finding, how the whole picture looks, or what its header says of it."""
+OF_FILM: Final[Collection[str]] = get_args(Doubt)
+"""Those that are about the film, and so about each of its findings."""
 
 PLACES_IN_DOUBT: Mapping[str, str] = {"no_side": "side not certain", "no_place": "place not certain"}
 """What stands beside the name of a finding, by its `place`."""

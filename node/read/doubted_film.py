@@ -15,7 +15,7 @@ from language.sentences import stated, unstated
 from models.contract import Doubt, FindingState, PromptReading, Question, Sentence
 from node.dicom.film_header import FilmHeader
 from node.prompt_set import PromptSet
-from node.read import views
+from node.read import routing, views
 from node.read.decoding import Radiograph
 from node.read.model import FilmAnswer, RadiographReader, Reading, SeenFilm
 
@@ -52,12 +52,12 @@ def doubt_reading(reading: Reading, doubt: Doubt | None, prompts: PromptSet, *, 
 
 
 def see_film(image: Radiograph, header: FilmHeader | None, reader: RadiographReader) -> SeenFilm:
-    """Encode a film for questions, with notes about what its picture shows; header: None for a PNG or JPEG."""
+    """Encode a film for questions, with what its header and its picture say against it; header: None for a PNG."""
     film = reader.see(image)
-    if film.view is None:
-        return film
     tag = None if header is None else views.tag_of(header)
-    return replace(film, notes=(*film.notes, *views.notes_of(tag, film.view)))
+    of_header = () if header is None else routing.choose(header, routing.rules_for(reader.ages)).notes
+    of_picture = () if film.view is None else views.notes_of(tag, film.view)
+    return replace(film, notes=(*film.notes, *filter(views.is_doubt, of_header), *of_picture))
 
 
 def ask_film(

@@ -45,6 +45,8 @@ class HeaderWords:
     slanted: frozenset[str]
     slanted_terms: frozenset[str]
     decubitus: frozenset[str]
+    human: frozenset[str]
+    no_species: frozenset[str]
     known: frozenset[str]
     fillers: frozenset[str]
     same: dict[str, str]
@@ -56,7 +58,7 @@ def vocabulary() -> HeaderWords:
     """Return the words of `header_words.toml`."""
     tables: dict[str, dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     sets = {name: frozenset(fold(" ".join(lines.values())).split()) for name, lines in tables.items()}
-    meaningless = ("fillers", "unspaced", "posteroanterior", "anteroposterior")
+    meaningless = ("fillers", "human", "no_species", "unspaced", "posteroanterior", "anteroposterior")
     return HeaderWords(
         chest=sets["chest"],
         other_parts=sets["other_parts"],
@@ -65,6 +67,8 @@ def vocabulary() -> HeaderWords:
         slanted=sets["slanted"],
         slanted_terms=sets["slanted_terms"],
         decubitus=sets["decubitus"],
+        human=sets["human"],
+        no_species=sets["no_species"],
         known=frozenset((_PA, _AP)).union(*(found for name, found in sets.items() if name not in meaningless)),
         fillers=sets["fillers"],
         same=dict.fromkeys(sets["posteroanterior"], _PA) | dict.fromkeys(sets["anteroposterior"], _AP),
@@ -136,6 +140,13 @@ def names_frontal(found: frozenset[str]) -> bool:
 def names_decubitus(found: frozenset[str]) -> bool:
     """Say whether words say that the patient lies on one side."""
     return not vocabulary().decubitus.isdisjoint(found)
+
+
+def names_animal(found: frozenset[str]) -> bool:
+    """Say whether words name a species that is not human, such as "Canine" or "non-human primate"."""
+    known = vocabulary()
+    is_human = not known.human.isdisjoint(found) and "NON" not in found
+    return not (is_human or found <= known.no_species)
 
 
 def names_slant(found: frozenset[str]) -> bool:

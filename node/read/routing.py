@@ -123,6 +123,17 @@ _SLANTED_CODES = (
     codes.SCT.PosteroAnteriorOblique,
     codes.SCT.FrontalOblique,
 )
+_HUMAN_CODES = (
+    codes.SCT.HomoSapiens,
+    codes.SCT.HomoSapiensLivingOrganism,
+    *(Code("L-85B00", scheme, "homo sapiens") for scheme in ("SRT", "SNM3", "99SDM")),
+)
+_SNOMED = frozenset(code.scheme_designator for code in _HUMAN_CODES)
+_NO_PLAIN_FILM = frozenset(("BONE", "SUBTRACTION", "TOMO", "LOCALIZER"))
+"""Image Types, in the third or fourth value, of what only looks like a plain film."""
+_ADULT_FIELD_MM = 240.0
+"""A field that is narrower holds no adult's chest: both lungs of an adult are 24 cm wide or more."""
+_UNKNOWN = ConceptCode(codes.SCT.Unknown.value, "SCT")
 _FRONTAL_CODES = (codes.SCT.Frontal, codes.SCT.PosteroAnterior, codes.SCT.AnteroPosterior)
 
 
@@ -134,7 +145,10 @@ def choose(header: FilmHeader, rules: Sequence[Rule]) -> Decision:
     asks_age = any("PatientAge" in rule.looks_at for rule in rules)
     notes = {
         Note.VIEW_UNKNOWN: not _is_named(header),
+        Note.TWO_VIEWS: names_frontal(header) and _described_as_slanted(header) is not None,
+        Note.IMAGE_TYPE: any(not _NO_PLAIN_FILM.isdisjoint(words(value)) for value in header.image_type[2:4]),
         Note.AGE_UNKNOWN: asks_age and header.age_years is None,
+        Note.MAYBE_CHILD: asks_age and header.age_years is None and _is_narrow(header),
         Note.AGE_WITHOUT_UNIT: asks_age and not header.age_has_unit,
     }
     return Decision(action=Action.READ, notes=tuple(note for note, applies in notes.items() if applies))
@@ -204,6 +218,21 @@ def _no_radiograph(header: FilmHeader) -> Objection | None:
     return Objection(Reason.MODALITY, "Modality")
 
 
+def _animal(header: FilmHeader) -> Objection | None:
+    """Object to a species that is not the human one (PS3.3 C.7.1.1, CID 7454); a code of SNOMED goes before words."""
+    coded = tuple(code for code in header.species_codes if code.value and code.scheme in _SNOMED and code != _UNKNOWN)
+    if coded:
+        is_human = _any_code(coded, _HUMAN_CODES)
+        return None if is_human else Objection(Reason.SPECIES, "PatientSpeciesCodeSequence")
+    is_animal = header_words.names_animal(words(header.species))
+    return Objection(Reason.SPECIES, "PatientSpeciesDescription") if is_animal else None
+
+
+def _is_narrow(header: FilmHeader) -> bool:
+    """Say whether the field of a film is too narrow for an adult's chest; False if its size is not known."""
+    return header.field_width is not None and header.field_width < _ADULT_FIELD_MM
+
+
 def _raw(header: FilmHeader) -> Objection | None:
     """Recognize raw detector values, which are not meant for display (PS3.3 C.8.11.2)."""
     if header.sop_class_uid == DigitalXRayImageStorageForProcessing:
@@ -264,9 +293,14 @@ def says_slanted(header: FilmHeader) -> str | None:
         return "PatientOrientation"
     if header_words.names_slant(part):
         return "BodyPartExamined"
-    if header_words.names_frontal(views):
-        return None
-    # People type descriptions and copy them between series ("CHEST PA AND LAT"): used last, and only if unambiguous.
+    return None if names_frontal(header) else _described_as_slanted(header)
+
+
+def _described_as_slanted(header: FilmHeader) -> str | None:
+    """Return the keyword of the description that names a lateral or oblique view alone; None if none does.
+
+    People type descriptions and copy them between series ("CHEST PA AND LAT"): used last, and only if unambiguous.
+    """
     for keyword, text in (("SeriesDescription", header.series_description), ("ProtocolName", header.protocol_name)):
         found = words(text)
         if header_words.names_slant(found) and not header_words.names_frontal(found):
@@ -329,6 +363,12 @@ RULES: Final = (
         action=Action.ANSWER,
         looks_at=("SOPClassUID", "Modality", "ConversionType"),
         find=_no_radiograph,
+    ),
+    Rule(
+        about="of an animal",
+        action=Action.ANSWER,
+        looks_at=("PatientSpeciesCodeSequence", "PatientSpeciesDescription"),
+        find=_animal,
     ),
     Rule(
         about="raw detector values",

@@ -30,6 +30,9 @@ _DOUBTS: Final[dict[Note, Doubt]] = {
     Note.VIEW_DISAGREES: "other_view",
     Note.MIRRORED: "mirrored",
     Note.ROTATED: "rotated",
+    Note.IMAGE_TYPE: "image_type",
+    Note.TWO_VIEWS: "two_views",
+    Note.MAYBE_CHILD: "maybe_child",
 }
 
 
@@ -74,6 +77,11 @@ def doubt_of(picture: ViewReading | None, notes: Collection[Note]) -> Doubt | No
     if picture is not None and not picture.is_frontal:
         return "other_view"
     return next((doubt for note, doubt in _DOUBTS.items() if note in notes), None)
+
+
+def is_doubt(note: Note) -> bool:
+    """Say whether a note speaks against every finding of a film."""
+    return note in _DOUBTS
 
 
 def notes_of(tag: str | None, picture: ViewReading) -> Iterator[Note]:

@@ -30,6 +30,7 @@ ADVICE: Final[Mapping[Reason, str]] = {
     Reason.UNREADABLE: "look at the film; send it with the gray values that the detector measured",
     Reason.TOO_SMALL: "send the film itself and not its thumbnail",
     Reason.COLOR: "send the film in gray (MONOCHROME1 or MONOCHROME2)",
+    Reason.SPECIES: "if it is of a person, correct the species at the modality and send it again",
     Reason.AGE: "if the age is wrong, correct it at the modality and send it again; the model's card has its ages",
 }
 """What a person can do about an object that is not read, by the reason."""
@@ -37,6 +38,9 @@ _WANTED: Final[Mapping[Note, str]] = {
     Note.VIEW_UNKNOWN: "fills in ViewPosition and BodyPartExamined",
     Note.AGE_UNKNOWN: "fills in PatientAge or PatientBirthDate",
     Note.AGE_WITHOUT_UNIT: "fills in PatientAge with its unit, such as 045Y",
+    Note.MAYBE_CHILD: "fills in PatientAge or PatientBirthDate",
+    Note.IMAGE_TYPE: "sends the plain film, with its own ImageType",
+    Note.TWO_VIEWS: "writes ViewPosition and SeriesDescription that agree",
     Note.STRETCHED: "writes a window or lookup table that fits the pixels",
     Note.POLARITY_UNCLEAR: "writes PhotometricInterpretation and PresentationLUTShape that agree",
     Note.SIGN_DISAGREES: "writes the PixelRepresentation of its codestreams",

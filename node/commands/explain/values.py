@@ -28,6 +28,7 @@ _TEXTS: Final[Mapping[str, Callable[[FilmHeader], str]]] = {
     "SeriesInstanceUID": lambda header: header.series_instance_uid,
     "SOPClassUID": lambda header: header.sop_class_uid,
     "Modality": lambda header: header.modality,
+    "PatientSpeciesDescription": lambda header: header.species,
     "ConversionType": lambda header: header.conversion_type,
     "PresentationIntentType": lambda header: header.presentation_intent_type,
     "BodyPartExamined": lambda header: header.body_part_examined,
@@ -45,6 +46,7 @@ _NUMBERS: Final[Mapping[str, Callable[[PixelFormat], int | None]]] = {
     "SamplesPerPixel": lambda pixels: pixels.samples_per_pixel,
 }
 _CODES: Final[Mapping[str, Callable[[FilmHeader], tuple[ConceptCode, ...]]]] = {
+    "PatientSpeciesCodeSequence": lambda header: header.species_codes,
     "AnatomicRegionSequence": lambda header: header.anatomic_region_codes,
     "ViewCodeSequence": lambda header: header.view_codes,
 }

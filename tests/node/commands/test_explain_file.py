@@ -62,26 +62,31 @@ def test_a_film_that_is_read_passes_every_rule(tmp_path: Path) -> None:
         (lambda: films.non_image("SR"), (2, "SOPClassUID"), Reason.MODALITY),
         (lambda: films.thumbnail({"Modality": "PX"}), (3, "Modality"), Reason.MODALITY),
         (
+            lambda: films.thumbnail({"PatientSpeciesDescription": "Canine"}),
+            (4, "PatientSpeciesDescription"),
+            Reason.SPECIES,
+        ),
+        (
             lambda: films.thumbnail({"PresentationIntentType": "FOR PROCESSING"}),
-            (4, "PresentationIntentType"),
+            (5, "PresentationIntentType"),
             Reason.FOR_PROCESSING,
         ),
-        (lambda: films.thumbnail({"BodyPartExamined": "HIP"}), (5, "BodyPartExamined"), Reason.NOT_CHEST),
+        (lambda: films.thumbnail({"BodyPartExamined": "HIP"}), (6, "BodyPartExamined"), Reason.NOT_CHEST),
         (
             lambda: films.thumbnail({"BodyPartExamined": "", "StudyDescription": "Hip, left"}),
-            (5, "StudyDescription"),
+            (6, "StudyDescription"),
             Reason.NOT_CHEST,
         ),
-        (films.lateral, (6, "ViewPosition"), Reason.LATERAL),
+        (films.lateral, (7, "ViewPosition"), Reason.LATERAL),
         (
             lambda: films.thumbnail({"ViewPosition": "", "SeriesDescription": "Thorax lat."}),
-            (6, "SeriesDescription"),
+            (7, "SeriesDescription"),
             Reason.LATERAL,
         ),
-        (films.two_frames, (7, "NumberOfFrames"), Reason.MODALITY),
-        (films.color, (7, "SamplesPerPixel"), Reason.COLOR),
-        (lambda: films.thumbnail({"PatientAge": "004M"}), (8, "PatientAge"), Reason.AGE),
-        (films.one_pixel, (7, "Columns"), Reason.TOO_SMALL),
+        (films.two_frames, (8, "NumberOfFrames"), Reason.MODALITY),
+        (films.color, (8, "SamplesPerPixel"), Reason.COLOR),
+        (lambda: films.thumbnail({"PatientAge": "004M"}), (9, "PatientAge"), Reason.AGE),
+        (films.one_pixel, (8, "Columns"), Reason.TOO_SMALL),
     ],
 )
 def test_the_rule_that_decides_is_named_with_its_attribute(
@@ -91,7 +96,7 @@ def test_the_rule_that_decides_is_named_with_its_attribute(
 
     assert deciding(explanation) == expected
     assert explanation.reason is reason
-    assert [outcome.applies for outcome in explanation.rules[expected[0] :]] == [None] * (8 - expected[0])
+    assert [outcome.applies for outcome in explanation.rules[expected[0] :]] == [None] * (9 - expected[0])
     assert "nothing" not in explanation.advice, "the film can be corrected and sent again"
     (line,) = [line for line in render(explanation).splitlines() if "YES" in line]
     assert line.startswith(f"  {expected[0]} ") and f"{expected[1]} is " in line
@@ -186,8 +191,8 @@ def test_the_command_answers_with_one_document(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
     assert (content["action"], content["reason"]) == ("answer", "lateral")
-    assert content["rules"][5]["attributes"]["ViewPosition"] == "LL"
-    assert [rule["applies"] for rule in content["rules"]] == [False] * 5 + [True, None, None]
+    assert content["rules"][6]["attributes"]["ViewPosition"] == "LL"
+    assert [rule["applies"] for rule in content["rules"]] == [False] * 6 + [True, None, None]
 
 
 @pytest.mark.parametrize("name", ["README.md", "nothing.dcm"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +36,12 @@ DOUBTS = {
     "rotated": (picture(PA=1.0, rotated=True), Note.ROTATED, "rotated"),
 }
 """What a picture shows of a film whose header says PA, and what is said of it."""
+HEADERS: dict[str, tuple[dict[str, object], Note, str]] = {
+    "bone": ({"ImageType": ["DERIVED", "PRIMARY", "BONE"]}, Note.IMAGE_TYPE, "image_type"),
+    "a lateral series": ({"SeriesDescription": "CHEST LAT"}, Note.TWO_VIEWS, "two_views"),
+    "a small field": ({"PatientAge": None, "PixelSpacing": [0.2, 0.2]}, Note.MAYBE_CHILD, "maybe_child"),
+}
+"""What a header says, and what is said of its film."""
 PLAIN = picture(PA=1.0)
 SAID_OF_PRESENT = {
     "sr": "P60046008",
@@ -66,9 +73,27 @@ class SureReader(SeeingReader):
         return replace(super().see(image), view=self._view)
 
 
-def read(folder: Path, view: ViewReading = PLAIN, *, reader: SureReader | None = None) -> Film:
+class AdultReader(SureReader):
+    """Reads films of adults only."""
+
+    ages = range(18, 130)
+
+
+def saved(folder: Path, changes: Mapping[str, object]) -> Path:
     path = folder / "film.dcm"
-    path.write_bytes(films.file_bytes(films.thumbnail({"ViewPosition": "PA", "PatientAge": "050Y"})))
+    said = {"ViewPosition": "PA", "PatientAge": "050Y", "PatientBirthDate": None, **changes}
+    path.write_bytes(films.file_bytes(films.thumbnail(said)))
+    return path
+
+
+def read(
+    folder: Path,
+    view: ViewReading = PLAIN,
+    *,
+    reader: SureReader | None = None,
+    changes: Mapping[str, object] | None = None,
+) -> Film:
+    path = saved(folder, changes or {})
     film = answer_film(path, reader or SureReader(view), PROMPTS).film
     assert film is not None
     return replace(film, source=samples.film_uid(1))
@@ -88,6 +113,27 @@ def test_findings_of_a_film_in_doubt_are_to_be_reviewed(of: str, tmp_path: Path)
 
 
 @pytest.mark.drill(part="objects")
+@pytest.mark.parametrize("view", [PLAIN, None], ids=["a view head", "without"])
+@pytest.mark.parametrize("of", HEADERS)
+def test_nothing_is_present_on_a_film_that_its_header_puts_in_doubt(
+    of: str, view: ViewReading | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes, note, doubt = HEADERS[of]
+    reader = AdultReader(view)
+
+    film = read(tmp_path, reader=reader, changes=changes)
+    (answer,) = open_film.ask(saved(tmp_path, changes), [Question(prompt="Edema")], reader=reader, prompts=PROMPTS)
+
+    assert {(found.state, found.contradiction) for found in film.findings} == {(FindingState.INDETERMINATE, doubt)}
+    assert (film.ratio, note in film.notes) == (None, True)
+    assert (answer.state, answer.contradiction, answer.notes) == (FindingState.INDETERMINATE, doubt, (note,))
+    texts = texts_of(film, monkeypatch)
+    assert [output for output, said in SAID_OF_PRESENT.items() if re.search(said, texts[output], re.MULTILINE)] == []
+    for output in ("report.txt", "text"):
+        words = " ".join(texts[output].split())
+        assert [note for note in film.notes if wording.NOTES[note] not in words] == []
+
+
 @pytest.mark.parametrize("of", [*DOUBTS, "plain"])
 def test_outputs_call_findings_present_only_beyond_doubt(
     of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -213,7 +213,67 @@ def test_one_attribute_that_says_lateral_or_oblique_is_enough(changes: dict[str,
 
 def test_a_description_of_both_views_makes_no_film_lateral() -> None:
     assert choose(header({"ViewPosition": "", "SeriesDescription": "CHEST PA AND LATERAL"})) == READ_VIEW_UNKNOWN
-    assert choose(header({"ViewPosition": "AP", "SeriesDescription": "Chest lateral"})) == READ
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ViewPosition": "PA", "SeriesDescription": "Thorax LAT"},
+        {"ViewPosition": "AP", "ProtocolName": "Chest lateral"},
+        {"ViewPosition": "", "ViewCodeSequence": coded("399348003"), "SeriesDescription": "CHEST LAT"},
+    ],
+)
+def test_a_lateral_series_beside_a_frontal_header_is_noted(changes: dict[str, object]) -> None:
+    assert choose(header(changes)) == Decision(action=Action.READ, notes=(Note.TWO_VIEWS,))
+
+
+@pytest.mark.parametrize(
+    ("values", "notes"),
+    [
+        (["DERIVED", "PRIMARY", "BONE"], (Note.IMAGE_TYPE,)),
+        (["DERIVED", "PRIMARY", "", "SUBTRACTION"], (Note.IMAGE_TYPE,)),
+        (["ORIGINAL", "PRIMARY", "TOMO"], (Note.IMAGE_TYPE,)),
+        (["ORIGINAL", "PRIMARY", "LOCALIZER"], (Note.IMAGE_TYPE,)),
+        (["ORIGINAL", "PRIMARY", "", "", "BONE"], ()),
+        (["DERIVED", "PRIMARY", "POST_PROCESSED", "", "100000"], ()),
+        (["DERIVED", "PRIMARY", "RT", "STANDARD"], ()),
+        (["ORIGINAL", "PRIMARY"], ()),
+        (None, ()),
+    ],
+)
+def test_an_image_type_that_is_no_plain_film_is_noted(values: list[str] | None, notes: tuple[Note, ...]) -> None:
+    assert choose(header({"ImageType": values})).notes == notes
+
+
+@pytest.mark.parametrize("text", ["Thorax BONE enhanced", "TOMO off", "Chest localizer", "subtraction none"])
+def test_words_of_a_series_say_nothing_of_its_image_type(text: str) -> None:
+    assert choose(header({"SeriesDescription": text, "ProtocolName": text})) == READ
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"PatientSpeciesDescription": word} for word in ("Human", "HOMO SAPIENS", "Mensch", "humain", "ヒト", "")),
+        *({"PatientSpeciesDescription": word} for word in ("UNKNOWN", "n/a", "Homo sapiens (organism)", "unspecified")),
+        *({"PatientSpeciesCodeSequence": coded(*code)} for code in (("337915000",), ("L-85B00", "SRT"), ("", ""))),
+        {"PatientSpeciesCodeSequence": coded("337915000"), "PatientSpeciesDescription": "Adult"},
+        {"PatientSpeciesCodeSequence": coded("HUM", "99LOCAL")},
+    ],
+)
+def test_films_of_people_are_read_however_their_species_is_named(changes: dict[str, object]) -> None:
+    assert choose(header(changes)) == READ
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"PatientSpeciesDescription": word} for word in ("Canine", "FELINE", "non-human primate", "Hund", "馬")),
+        *({"PatientSpeciesCodeSequence": coded(*code)} for code in (("448771007",), ("L-80700", "SRT"))),
+        {"PatientSpeciesCodeSequence": coded("448771007"), "PatientSpeciesDescription": "Human"},
+    ],
+)
+def test_films_of_animals_are_not_read(changes: dict[str, object]) -> None:
+    assert choose(header(changes)) == answer(Reason.SPECIES)
 
 
 @pytest.mark.parametrize("view", [None, "", "ERECT", "LLD", "RLD", "LEFT LATERAL DECUBITUS"])
@@ -274,6 +334,31 @@ def test_a_film_is_read_if_the_model_is_for_its_age(changes: dict[str, object], 
     film = header({"PatientBirthDate": None, "StudyDate": "20040826"} | changes)
 
     assert routing.choose(parse_header(film), rules) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_noted"),
+    [
+        ({"PixelSpacing": [0.1, 0.12]}, True),
+        ({"PixelSpacing": None, "ImagerPixelSpacing": [0.1, 0.12]}, True),
+        ({"PixelSpacing": [0.1, 0.14]}, False),
+        ({"PixelSpacing": [0.12, 0.14], "PatientOrientation": ["F", "L"]}, True),
+        ({"PixelSpacing": [0.14, 0.1], "PatientOrientation": ["F", "L"]}, False),
+        ({"PixelSpacing": [0, 0]}, False),
+        ({"PixelSpacing": None}, False),
+        ({"PixelSpacing": [0.1, 0.1], "PatientAge": "040Y"}, None),
+    ],
+)
+def test_a_film_without_an_age_whose_field_is_small_may_be_a_childs(
+    changes: dict[str, object], is_noted: bool | None
+) -> None:
+    film = header({"PatientBirthDate": None, "PatientAge": None, "Rows": 1955, "Columns": 1841} | changes)
+
+    notes = routing.choose(parse_header(film), routing.rules_for(range(18, 130))).notes
+
+    asked = () if is_noted is None else (Note.AGE_UNKNOWN, Note.MAYBE_CHILD) if is_noted else (Note.AGE_UNKNOWN,)
+    assert notes == asked
+    assert choose(film).notes == ()
 
 
 def test_no_age_is_asked_for_by_a_model_for_all_ages() -> None:
