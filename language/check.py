@@ -20,7 +20,8 @@ from language.normal import Normality, names_in, normal_statements
 from language.statements import Stance, Statement, sides_in, statements_of
 from models.contract import FindingState, Side
 
-_REPORTED: Final = (FindingState.PRESENT, FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
+_REPORTED: Final = tuple(state for state in FindingState if state.is_reported)
+_UNREPORTED: Final = tuple(state for state in FindingState if not state.is_reported)
 _ASSERTED: Final = (Stance.AFFIRMED, Stance.UNCLEAR)
 _DENIED: Final = (Stance.DENIED, Stance.UNCLEAR)
 _STATES_NOTHING: Final = re.compile(
@@ -129,7 +130,7 @@ def contradictions(sentence: str, decided: Mapping[str, FindingState]) -> tuple[
         else:
             asserted = any(statement.stance in _ASSERTED for statement in own)
             denied = _denies(own, frozenset()) or (key in by_normal and not own)
-        if (asserted and decided.get(key) is FindingState.ABSENT) or (denied and decided.get(key) in _REPORTED):
+        if (asserted and decided.get(key) in _UNREPORTED) or (denied and decided.get(key) in _REPORTED):
             found.append(key)
     return tuple(found)
 
@@ -169,13 +170,11 @@ def _is_denied(read: _Read, claim: Claim) -> bool:
 
 def _is_asserted(read: _Read, claim: Claim) -> bool:
     if claim.finding == NO_FINDING:
-        if claim.state is FindingState.ABSENT:
+        if not claim.state.is_reported:
             return any(statement.is_of_all for statement in read.normal)
         return _asserts_any(read.statements)
     if claim.finding is not None:
-        return claim.state is FindingState.ABSENT and any(
-            statement.stance is not Stance.DENIED for statement in read.own
-        )
+        return not claim.state.is_reported and any(statement.stance is not Stance.DENIED for statement in read.own)
     return not claim.region_has_finding and any(statement.stance in _ASSERTED for statement in read.statements)
 
 
@@ -192,7 +191,7 @@ def _names_wrong_side(read: _Read, claim: Claim) -> bool:
     stated = [
         statement.sides
         for statement in read.own
-        if claim.state is FindingState.ABSENT or statement.stance is not Stance.DENIED
+        if not claim.state.is_reported or statement.stance is not Stance.DENIED
     ]
     named = frozenset[Side]().union(*stated)
     return bool(named) and named != asked

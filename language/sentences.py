@@ -33,9 +33,9 @@ def by_rule(*, name: str, state: FindingState, side: Side | None, zone: str | No
 
     name: of the finding, such as "Pleural effusion"; side: of the patient, None if it is not known
     zone: of the lung, such as "lower" or "lower zone"; or its "apex" or "hilum"
-    Raises ValueError for an absent finding, because nobody may say that there is none, and for a blank name.
+    Raises ValueError for what is not reported, because nobody may say that there is none, and for a blank name.
     """
-    if state is FindingState.ABSENT:
+    if not state.is_reported:
         raise ValueError("no sentence says that a finding is absent: it may have been missed")
     if not name.strip():
         raise ValueError("a sentence needs a name")
@@ -49,8 +49,11 @@ def by_rule(*, name: str, state: FindingState, side: Side | None, zone: str | No
 
 
 def of_words(state: FindingState) -> str:
-    """Say what was decided about the words of a person that no sentence may repeat. Raises ValueError if absent."""
-    if state is FindingState.ABSENT:
+    """Say what was decided about the words of a person that no sentence may repeat.
+
+    Raises ValueError for what is not reported.
+    """
+    if not state.is_reported:
         raise ValueError("no sentence says that something is absent: it may have been missed")
     if state is FindingState.PRESENT:
         return "What was asked for is above the threshold."

@@ -28,14 +28,21 @@ if TYPE_CHECKING:
 class FindingState(StrEnum):
     """The answer to one prompted finding; indeterminate and uncalibrated mean that a person should look.
 
-    Uncalibrated: not below a band that ends at a threshold which nobody measured on such films. Absent: below the band,
-    or left out; "not reported" in outputs.
+    Uncalibrated: not below a band that ends at a threshold which nobody measured on such films. Absent: below the band;
+    "not reported" in outputs. Left out: the model never reports it on such films, whatever its probability; "not
+    assessed" in outputs.
     """
 
     PRESENT = "present"
     INDETERMINATE = "indeterminate"
     UNCALIBRATED = "uncalibrated"
     ABSENT = "absent"
+    LEFT_OUT = "left_out"
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether outputs report a finding in this state: it is neither absent nor left out."""
+        return self not in (FindingState.ABSENT, FindingState.LEFT_OUT)
 
 
 class Side(StrEnum):
@@ -180,7 +187,6 @@ class PromptReading:
     if there is none
     generated: what the network said for it at first, before any check; empty if nothing
     contradiction: what speaks against a finding that is reported; None if nothing does
-    left_out: whether the model leaves this finding out on such films, whatever its probability
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below
     laterality: how its side follows, if its prompt names none
     """
@@ -193,7 +199,6 @@ class PromptReading:
     sentence: int | None = None
     generated: str = ""
     contradiction: Contradiction | None = None
-    left_out: bool = False
     near: bool = False
     laterality: Laterality = "boxes"
 
@@ -243,7 +248,7 @@ class Answer:
     score: of the prompt; for a box alone, how different its content is from the negative prompts
     state: None for a region, which is neither present nor absent, and for words that the model never learned
     boxes: where the network locates the prompt; the box that was asked about, if there was one
-    contradiction, left_out, laterality: as in a `PromptReading`
+    contradiction, laterality: as in a `PromptReading`
     never_learned: words of the prompt that the model never learned; then there is no score, no sentence and no box
     """
 
@@ -253,7 +258,6 @@ class Answer:
     boxes: tuple[ScoredBox, ...]
     by: By = "network"
     contradiction: Contradiction | None = None
-    left_out: bool = False
     never_learned: tuple[str, ...] = ()
     laterality: Laterality = "boxes"
 
@@ -460,6 +464,5 @@ def _answer(question: Question, reading: PromptReading | None, said: FilmReading
         boxes=reading.boxes,
         by="network" if sentence is None else sentence.by,
         contradiction=reading.contradiction,
-        left_out=reading.left_out,
         laterality=reading.laterality,
     )

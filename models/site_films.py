@@ -30,7 +30,7 @@ from models.reading.preprocess import square
 from node.answers.comparison import extents
 from node.dicom import attributes, header_reading
 from node.dicom.film_header import parse_header
-from node.domain import Film, FindingState
+from node.domain import Film
 from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts, routing
@@ -227,7 +227,8 @@ def differences(pairs: Sequence[tuple[Film, Film]]) -> tuple[list[float], list[f
         for first, second in zip(earlier_film.findings, later_film.findings, strict=True):
             earlier, later = extents(first), extents(second)
             grown += [abs(later[zone] - earlier[zone]) for zone in earlier.keys() & later.keys()]
-            if {first.state, second.state} != {FindingState.ABSENT}:
+            is_reported = first.state.is_reported or second.state.is_reported
+            if is_reported and first.probability is not None and second.probability is not None:
                 probable.append(abs(second.probability - first.probability))
     return grown, probable
 

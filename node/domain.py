@@ -179,14 +179,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one pathology prompt; made from the prompt's key, never from generated text. No box if absent.
+    """The answer to one pathology prompt; made from the prompt's key, never from generated text.
 
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
-    boxes, evidence: none if it is absent
+    probability: None if the model leaves it out, for nobody showed that its number means anything
+    boxes, evidence: none if it is not reported
     contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
     reader: what a person said about it; None if nobody did. The probability stays the network's
-    left_out: whether the model leaves it out on such films, whatever its probability
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
     place: what is known of where it lies: all, `told`; `no_side`, if the network is not certain of one; `film_unsided`,
     if the film does not tell which side is which; `no_place`, if the network is not certain of any: it has no box
@@ -196,26 +196,28 @@ class Finding:
     code: Code
     site: Code | None
     side: Side | None
-    probability: float
+    probability: float | None
     state: FindingState
     boxes: tuple[FindingBox, ...]
     sentence: int | None
     evidence: Evidence | None = None
     contradiction: str | None = None
     reader: ReaderMark | None = None
-    left_out: bool = False
     near: bool | None = False
     place: str = "told"
+
+    def __post_init__(self) -> None:
+        if self.probability is None and any(box.reader is None for box in self.boxes):
+            raise ValueError(f"{self.prompt}: what the network places in a box has a probability")
 
     @property
     def output_probability(self) -> float | None:
         """The probability that outputs may tell, None if there is none: the one rule for all of them.
 
-        There is none for a finding that the model leaves out, for nobody showed that its number means anything. There
-        is none for what a person moved or added: the network said that it lies elsewhere, or did not report it.
+        There is none for what a person moved or added: the network said that it lies elsewhere, or did not report it.
         """
         is_placed = _is_placed(self.reader) or (bool(self.boxes) and all(_is_placed(box.reader) for box in self.boxes))
-        return None if self.left_out or is_placed else self.probability
+        return None if is_placed else self.probability
 
 
 def _is_placed(mark: ReaderMark | None) -> bool:

@@ -52,8 +52,8 @@ _LIES_IN: Final = 0.1
 
 
 def is_reported(prompt: ReaderPrompt, state: FindingState | None) -> bool:
-    """Whether outputs report a prompt: it is a pathology, and not absent."""
-    return prompt.kind is PromptKind.PATHOLOGY and state is not FindingState.ABSENT
+    """Whether outputs report a prompt: it is a pathology, and neither absent nor left out."""
+    return prompt.kind is PromptKind.PATHOLOGY and state is not None and state.is_reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +61,6 @@ class Decided:
     """What was decided about one film, which its sentences are compared with.
 
     states, measured: by index of a judged prompt; measured: whether its threshold is trusted
-    left_out: the judged prompts that the model leaves out
     boxes: [n, 4] of each prompt, those that are shown
     regions: the best box [4] of each region, by its key
     side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
@@ -73,7 +72,6 @@ class Decided:
     measured: Mapping[int, bool]
     boxes: Sequence[FloatArray]
     side_of: SideOf | None
-    left_out: frozenset[int] = frozenset()
     regions: Mapping[str, FloatArray] = field(default_factory=dict)
     zone_of: ZoneOf | None = None
     lateralities: Mapping[int, Laterality] = field(default_factory=dict)
@@ -85,7 +83,7 @@ class Decided:
     def fault(self, index: int, text: str) -> str | None:
         """Return why a sentence may not stand for a prompt; None if it may."""
         prompt = self.prompts[index]
-        if prompt.kind is PromptKind.NO_FINDING or index in self.left_out:
+        if prompt.kind is PromptKind.NO_FINDING or self.states.get(index) is FindingState.LEFT_OUT:
             return NOT_MEASURED
         if found := faults(text, self._claim(index)):
             return found[0].value
@@ -309,10 +307,11 @@ def answer_in_words(text: str, *, prompt: str | None, state: FindingState | None
     """Choose the sentence of an answer to other words than those of a prompt set, or about a box.
 
     prompt: None for a box alone; state: None for a region
-    Returns an empty sentence where nothing may be said: what is absent, a region, and a box alone without a sentence of
-    the network that may leave. A sentence that names no finding of the prompt, or another one, gives way to a rule.
+    Returns an empty sentence where nothing may be said: what is absent or left out, a region, and a box alone without a
+    sentence of the network that may leave. A sentence that names no finding of the prompt, or another one, gives way to
+    a rule.
     """
-    if state is None or state is FindingState.ABSENT:
+    if state is None or not state.is_reported:
         return "", "network"
     if _may_answer(text, prompt, state):
         return stated(

@@ -35,9 +35,7 @@ def without_companion(film: DecidedFilm, decisions: Decisions) -> frozenset[int]
     silent = {
         key
         for index, state in film.states.items()
-        if state is FindingState.ABSENT
-        and index not in film.left_out
-        and decisions.is_of_people(key := film.prompts[index].key)
+        if state is FindingState.ABSENT and decisions.is_of_people(key := film.prompts[index].key)
     }
     return frozenset(index for index in film.reported if COMPANIONS.get(film.prompts[index].key) in silent)
 

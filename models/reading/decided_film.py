@@ -23,7 +23,7 @@ class DecidedFilm:
     """Answers by index of the prompt; probabilities, states, measured: of the judged prompts only.
 
     visible: the boxes and scores of each prompt that are shown
-    side_of: None if the film does not say which side is which; zone_of, measured, left_out: as in `checking.Decided`
+    side_of: None if the film does not say which side is which; zone_of, measured: as in `checking.Decided`
     contradictions: of findings that are reported; lateralities: of those whose side does not follow from boxes alone
     """
 
@@ -34,7 +34,6 @@ class DecidedFilm:
     probabilities: Mapping[int, float]
     states: Mapping[int, FindingState]
     measured: Mapping[int, bool]
-    left_out: frozenset[int]
     side_of: SideOf | None
     zone_of: ZoneOf | None = None
     contradictions: Mapping[int, Contradiction] = field(default_factory=dict)
@@ -66,7 +65,6 @@ class DecidedFilm:
             prompts=self.prompts,
             states=self.states,
             measured=self.measured,
-            left_out=self.left_out,
             boxes=[boxes for boxes, _ in self.visible],
             regions={
                 prompt.key: boxes[scores.argmax()]

@@ -23,7 +23,7 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
     probability: spec §8
     """
     if key is not None and decisions.leaves_out(key):
-        return FindingState.ABSENT
+        return FindingState.LEFT_OUT
     threshold = decisions.default_threshold if key is None else decisions.threshold(key)
     if probability < decisions.lower(key):
         return FindingState.ABSENT

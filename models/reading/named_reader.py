@@ -213,11 +213,9 @@ class NamedReader(Reader[object]):
         if prompt.kind is PromptKind.REGION:
             return answer or PromptReading(key=prompt.key, kind=prompt.kind)
         if answer is None or prompt.key in self.left_out:
-            return PromptReading(
-                key=prompt.key, kind=prompt.kind, probability=0.0, state=FindingState.ABSENT, left_out=True
-            )
+            return PromptReading(key=prompt.key, kind=prompt.kind, probability=0.0, state=FindingState.LEFT_OUT)
         state = self._state(answer.state, prompt.key)
-        return replace(answer, state=state, near=answer.near or state is not FindingState.ABSENT)
+        return replace(answer, state=state, near=answer.near or is_reported(prompt, state))
 
     def _settled(
         self,
@@ -238,7 +236,6 @@ class NamedReader(Reader[object]):
             prompts=prompts,
             states=states,
             measured={index: self._trusted == "any" or prompts[index].key in self.measured for index in states},
-            left_out=frozenset(index for index in states if answers[prompts[index].key].left_out),
             boxes=[boxes[prompt.key] for prompt in prompts],
             side_of=side_of,
             regions={

@@ -299,7 +299,6 @@ class ChexReader(Reader[Look]):
             sentence=sentence,
             generated=said.generated.get(index, ""),
             contradiction=film.contradictions.get(index),
-            left_out=index in film.states and self.manifest.decisions.leaves_out(prompt.key),
             near=index in film.states
             and is_near(self.manifest.decisions, prompt.key, float(film.probabilities[index])),
             laterality=film.lateralities.get(index, "boxes"),
@@ -334,7 +333,6 @@ class ChexReader(Reader[Look]):
                 boxes=unit_boxes.to_scored(*film.visible[place]),
                 by=said.by(place),
                 contradiction=film.contradictions.get(place),
-                left_out=self.manifest.decisions.leaves_out(prompts[place].key),
                 laterality=film.lateralities.get(place, "boxes"),
             )
             for place in places
@@ -363,7 +361,6 @@ class ChexReader(Reader[Look]):
             probabilities=probabilities,
             states=states,
             measured={index: is_trusted(decisions, prompts[index].key, self.trusted) for index in states},
-            left_out=frozenset(index for index in states if decisions.leaves_out(prompts[index].key)),
             side_of=side_of,
             zone_of=zone_of,
         )
@@ -445,7 +442,6 @@ class ChexReader(Reader[Look]):
             state=state,
             boxes=unit_boxes.to_scored(*boxes),
             by=by,
-            left_out=left_out is not None,
             laterality="boxes" if len(boxes[0]) else "unknown",
         )
 

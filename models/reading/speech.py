@@ -24,6 +24,7 @@ DIRECTIONS: Final[Mapping[FindingState, int]] = {
     FindingState.INDETERMINATE: 0,
     FindingState.UNCALIBRATED: 1,
     FindingState.ABSENT: -1,
+    FindingState.LEFT_OUT: -1,
 }
 """Where the sentence of a finding is moved to; see `ReportRule.emphasis`."""
 

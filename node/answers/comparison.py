@@ -206,7 +206,7 @@ def _change(earlier: Finding | None, later: Finding | None, error: ChangeError) 
     if not was and not is_now:
         return Change.NOT_REPORTED, None
     if was is not is_now:
-        if abs(later.probability - earlier.probability) <= error.probability:
+        if abs((later.probability or 0.0) - (earlier.probability or 0.0)) <= error.probability:
             return Change.NOT_COMPARABLE, Obstacle.NEAR
         return (Change.NEW if is_now else Change.GONE), None
     return _resized(extents(earlier), extents(later), error.extent)
@@ -227,11 +227,13 @@ def _resized(earlier: Mapping[str, float], later: Mapping[str, float], error: fl
 def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     """Say what became of a finding; finding: as it is on the later film, if that was asked for it."""
     name = wording.name_of(finding)
-    sided = name if finding.state is FindingState.ABSENT else wording.sided(name, finding.side)
+    sided = name if not finding.state.is_reported else wording.sided(name, finding.side)
     be, was = ("are", "were") if is_plural(name) else ("is", "was")
     if obstacle is not None:
-        missing = f" {be} not reported, and" if finding.state is FindingState.ABSENT else ""
+        missing = f" {be} not reported, and" if not finding.state.is_reported else ""
         return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
+    if finding.state is FindingState.LEFT_OUT:
+        return f"{sided} {be} not assessed by this model, and may be there."
     review = " To be reviewed." if finding.state in wording.MARKS else ""
     texts = {
         Change.NEW: f"{sided} {be} reported, and {was} not reported on the earlier film.",

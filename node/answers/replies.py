@@ -199,7 +199,7 @@ def _list(_query: Query, film: Film) -> Iterator[_Said]:
     yield from _reported(film)
     if (heart := measured.wide_heart(film)) is not None:
         yield _Said(text=f"{heart}.")
-    for text in _missing(*film.in_state(FindingState.ABSENT)):
+    for text in _missing(*wording.unreported(film)):
         yield _Said(text=text)
     yield from _limits(film)
 
@@ -260,7 +260,7 @@ def _limits(film: Film) -> Iterator[_Said]:
 
 def _stated(finding: Finding, query: Query) -> _Said:
     """State a finding, with a word about the asked side and regions if it does not lie there."""
-    if finding.state is FindingState.ABSENT:
+    if not finding.state.is_reported:
         return _Said(text=next(_missing(finding)), finding=finding.prompt)
     texts, boxes = [_statement(finding)], finding.boxes
     if query.side is not None and boxes and not any(box.side for box in boxes):
@@ -301,7 +301,7 @@ def _statement(finding: Finding) -> str:
 
 def _missing(*findings: Finding) -> Iterator[str]:
     """Say of findings that they are not reported, and apart of those that a reader rejected or the model leaves out."""
-    left_out = [finding for finding in findings if wording.is_left_out(finding)]
+    left_out = [finding for finding in findings if finding.state is FindingState.LEFT_OUT]
     rejected = [finding for finding in findings if wording.is_rejected(finding)]
     below = [finding for finding in findings if finding not in (*left_out, *rejected)]
     texts = (
@@ -400,7 +400,7 @@ def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:
     return (
         bool(asserted)
         and all(statement.stance in (Stance.AFFIRMED, Stance.POSSIBLE) for statement in asserted)
-        and all(decided.get(statement.key) != FindingState.ABSENT for statement in asserted)
+        and all(decided.get(statement.key, FindingState.PRESENT).is_reported for statement in asserted)
         and not normal_statements(sentence.text)
         and not contradictions(sentence.text, decided)
     )

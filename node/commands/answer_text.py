@@ -44,9 +44,11 @@ def _state(question: JsonObject) -> str:
     if question["state"] is None:
         return ""
     state = FindingState(str(question["state"]))
-    if state is FindingState.ABSENT and question["score"] is None:
-        return "not assessed"
-    names = {FindingState.PRESENT: "present", FindingState.ABSENT: wording.HEADINGS[state].lower()}
+    names = {
+        FindingState.PRESENT: "present",
+        FindingState.ABSENT: wording.HEADINGS[FindingState.ABSENT].lower(),
+        FindingState.LEFT_OUT: "not assessed",
+    }
     return names.get(state) or wording.MARKS[state]
 
 

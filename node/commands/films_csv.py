@@ -49,6 +49,6 @@ def _items(film: Mapping[str, object], key: str) -> list[JsonObject]:
 
 def _state(finding: JsonObject) -> str:
     """Name a state as every output does: what is below its threshold may have been missed, and is not called absent."""
-    if finding["state"] != FindingState.ABSENT:
-        return str(finding["state"])
-    return "not_assessed" if finding["probability"] is None else "not_reported"
+    names = {FindingState.ABSENT: "not_reported", FindingState.LEFT_OUT: "not_assessed"}
+    state = FindingState(str(finding["state"]))
+    return names.get(state, str(state))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.domain import JsonObject
+from node.domain import FindingState, JsonObject
 from node.outputs import wording
 from node.read.model import FilmAnswer
 
@@ -12,15 +12,15 @@ def answer_to_json(answer: FilmAnswer) -> JsonObject:
 
     What the model leaves out has no number, as in every output: neither a score, nor one of the box asked about.
     """
-    question, is_assessed = answer.question, not answer.left_out
+    question, is_assessed = answer.question, answer.state is not FindingState.LEFT_OUT
     content: JsonObject = {
         "prompt": question.prompt,
         "box": None if question.box is None else list(question.box.edges),
         "sentence": answer.sentence,
-        "score": answer.score if is_assessed else None,
+        "score": answer.score,
         "state": answer.state,
         "positive": answer.positive,
-        "reason": wording.reason_of(answer.contradiction, left_out=answer.left_out),
+        "reason": wording.reason_of(answer.contradiction, answer.state),
         "boxes": [
             {"box": list(scored.box.edges), "score": scored.score if is_assessed else None} for scored in answer.boxes
         ],

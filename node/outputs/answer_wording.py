@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from node.domain import Box, Film, FindingState, GroundedSentence, derive_uid
 from node.outputs import wording
 from node.outputs.asked import AskedQuestion
@@ -12,8 +14,10 @@ _LONGEST_NAME = 48
 _BOX_ALONE = "Anything abnormal in the box"
 """What a box alone asks for: its score says how much its content differs from what the negative prompts describe."""
 _BOX_ALONE_IN_SHORT = "box"
-_NOT_REPORTED = "not reported, may have been missed"
-_NEVER = "not assessed by this model, may be there"
+_UNREPORTED: Mapping[FindingState | None, str] = {
+    FindingState.ABSENT: "not reported, may have been missed",
+    FindingState.LEFT_OUT: "not assessed by this model, may be there",
+}
 _REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
 _LIMITS = "This answers one question and is no report on the film. Not looked for: all else."
 
@@ -30,7 +34,7 @@ def title(asked: AskedQuestion) -> str:
 
 def located(asked: AskedQuestion) -> list[tuple[Tracking, Box]]:
     """Return the boxes where what was asked for lies, each with tracking ID and UID; none if it is not reported."""
-    if asked.answer.state is FindingState.ABSENT:
+    if asked.answer.state is not None and not asked.answer.state.is_reported:
         return []
     boxes, short = [scored.box for scored in asked.answer.boxes], name(asked)
     names = [short] if len(boxes) == 1 else [f"{short} {number}/{len(boxes)}" for number in range(1, len(boxes) + 1)]
@@ -55,8 +59,8 @@ def question(asked: AskedQuestion) -> str:
 def label(asked: AskedQuestion) -> str:
     """Return the label of a drawn box."""
     answer, short = asked.answer, name(asked)
-    if answer.state is FindingState.ABSENT:
-        return f"{short}: {_NEVER if answer.left_out else _NOT_REPORTED}"
+    if answer.state in _UNREPORTED:
+        return f"{short}: {_UNREPORTED[answer.state]}"
     if answer.score is None:
         return short
     if answer.state is None:
@@ -86,7 +90,7 @@ def _state(asked: AskedQuestion) -> str:
     if answer.state is None:
         return _REGION if answer.boxes else "The network points to no place for what it was asked."
     what = f"{_BOX_ALONE}: " if answer.question.prompt is None else ""
-    if answer.left_out:
+    if answer.state is FindingState.LEFT_OUT:
         return f"{what}{wording.NEVER}."
     probability = "" if answer.score is None else f", AI probability {wording.percent(answer.score)}"
     return f"{what}{wording.HEADINGS[answer.state]}{probability}."

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
-from node.domain import About, Box, Film, FindingState, Report, Subject, is_uid
+from node.domain import About, Box, Film, Report, Subject, is_uid
 from node.errors import InputError
 from node.outputs import answer_wording, document, gsps, wording
 from node.outputs.asked import AskedQuestion
@@ -89,7 +89,7 @@ def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
         heading.append("Dashed in its own layer: box that was asked about")
         boxes.append(_asked_box(asked, answer.question.box, label="" if boxes else label))
     elif not boxes:
-        heading.append(label if answer.state is FindingState.ABSENT else f"{label}: not located")
+        heading.append(label if answer.state is not None and not answer.state.is_reported else f"{label}: not located")
     origin = asked.origin
     return State(
         series_number=SERIES_NUMBER,

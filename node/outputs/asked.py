@@ -97,7 +97,6 @@ def to_json(asked: AskedQuestion) -> JsonObject:
         "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
         "by": answer.by,
         "contradiction": answer.contradiction,
-        "left_out": answer.left_out,
         "placed": answer.laterality,  # `laterality` is a side in all other documents
         "never_learned": list(answer.never_learned),
         "notes": list(answer.notes),

@@ -99,11 +99,11 @@ def objection(
     original = next((found for found in film.findings if found.prompt == new.prompt), None)
     if finding is None or original is None:
         return "the film was not read for this finding; choose one of its findings"
-    if new.kind is CorrectionKind.ACCEPT and original.state is FindingState.ABSENT:
+    if new.kind is CorrectionKind.ACCEPT and not original.state.is_reported:
         return "the network does not report this finding; add it by drawing its box"
     if new.kind is CorrectionKind.MOVE and all(found.tracking_uid != new.tracking_uid for found in finding.boxes):
         return "this finding has no such box now; load the film again"
-    if new.kind is CorrectionKind.REWORD and finding.state is FindingState.ABSENT:
+    if new.kind is CorrectionKind.REWORD and not finding.state.is_reported:
         return "a finding that is not reported has no sentence; accept or add it first"
     return None if new.box is None else leaving(new.box, columns=film.columns or 0, rows=film.rows or 0)
 
@@ -150,7 +150,7 @@ def _judged(finding: Finding, corrections: Sequence[Correction], prompt: Prompt,
         else box
         for box in found.boxes
     )
-    if boxes == finding.boxes and found.state is not FindingState.ABSENT:
+    if boxes == finding.boxes and found.state.is_reported:
         return found
     side = prompt.side or together([box.side for box in boxes])
     return replace(found, boxes=boxes, side=side, evidence=None)
@@ -164,7 +164,7 @@ def _after(found: Finding, original: Finding, correction: Correction) -> Finding
     if correction.kind is CorrectionKind.REJECT:
         return replace(found, state=FindingState.ABSENT, boxes=(), sentence=None, contradiction=None, reader=mark)
     boxes = found.boxes
-    is_reported = original.state is not FindingState.ABSENT
+    is_reported = original.state.is_reported
     if correction.kind is CorrectionKind.ACCEPT:
         if not is_reported:
             return found
@@ -229,7 +229,7 @@ def _restated(sentence: GroundedSentence, film: Film, prompts: PromptSet) -> Gro
     asserted = {
         prompt_of(finding, prompts).phrases[0]: finding.state
         for finding in film.findings
-        if finding.prompt in named and finding.state is not FindingState.ABSENT
+        if finding.prompt in named and finding.state.is_reported
     }
     return replace(sentence, text=stated(words, asserted))
 
@@ -264,7 +264,7 @@ def _own_sentence(
 ) -> GroundedSentence | None:
     """Return a sentence that a finding needs instead of its own; None if its own may stay, or it has none."""
     boxes = tuple(ScoredBox(box=box.box, score=box.score) for box in finding.boxes)
-    if finding.state is FindingState.ABSENT:
+    if not finding.state.is_reported:
         return None
     if (worded := texts.get(finding.prompt)) is not None:
         mark = ReaderMark(what=Assessment.REWORDED, by=worded.by, at=worded.at)
@@ -278,7 +278,7 @@ def _own_sentence(
         return None
     side, zone = finding.side, zone_of(finding)
     text = by_rule(name=prompt.phrases[0], state=finding.state, side=side, zone=zone)
-    score = finding.probability if finding.reader is None else _CERTAIN
+    score = _CERTAIN if finding.reader is not None or finding.probability is None else finding.probability
     return GroundedSentence(text=text, prompt=finding.prompt, score=score, boxes=boxes, by="rule")
 
 

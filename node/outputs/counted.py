@@ -51,7 +51,7 @@ def _film_row(study_uid: str, film: Film, header: Dataset, *, received_at: datet
 
 def _finding_rows(study_uid: str, film: Film) -> Iterator[FindingRow]:
     for finding in film.findings:
-        if finding.state is not FindingState.ABSENT or finding.reader is not None:
+        if finding.state.is_reported or finding.reader is not None:
             yield FindingRow(
                 study_uid=study_uid,
                 film=film.source,

@@ -85,7 +85,7 @@ def _findings(film: Film) -> Iterator[_Paragraph]:
             if finding.sentence is not None:
                 yield wording.said(film.sentences[finding.sentence]), _SMALL, GRAY, _INDENT
     if left_out := impression.left_out(film):
-        yield from _heading(wording.LEFT_OUT)
+        yield from _heading(wording.HEADINGS[FindingState.LEFT_OUT])
         yield ", ".join(map(wording.name_of, left_out)), _SMALL, WHITE, 0
 
 

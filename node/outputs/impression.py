@@ -91,7 +91,7 @@ def critical_films(report: Report) -> frozenset[str]:
 
 def by_urgency(findings: Iterable[Finding]) -> list[Finding]:
     """Sort findings: the most urgent first, and of equally urgent ones the most probable first."""
-    return sorted(findings, key=lambda finding: (urgency(finding), -finding.probability))
+    return sorted(findings, key=lambda finding: (urgency(finding), -(finding.probability or 0.0)))
 
 
 def under_headings(film: Film) -> Iterator[tuple[str, list[Finding]]]:
@@ -99,8 +99,8 @@ def under_headings(film: Film) -> Iterator[tuple[str, list[Finding]]]:
 
     What a reader rejected stands apart from what the network did not report.
     """
-    for state in FindingState:
-        findings = [found for found in by_urgency(film.in_state(state)) if not wording.is_left_out(found)]
+    for state in (*_STATES, FindingState.ABSENT):
+        findings = by_urgency(film.in_state(state))
         for heading, is_rejected in ((wording.HEADINGS[state], False), (wording.REJECTED, True)):
             if under := [found for found in findings if wording.is_rejected(found) is is_rejected]:
                 yield heading, under
@@ -108,7 +108,7 @@ def under_headings(film: Film) -> Iterator[tuple[str, list[Finding]]]:
 
 def left_out(film: Film) -> list[Finding]:
     """Return the findings that the model leaves out, the most urgent first."""
-    return [found for found in by_urgency(film.findings) if wording.is_left_out(found)]
+    return by_urgency(film.in_state(FindingState.LEFT_OUT))
 
 
 def urgency(finding: Finding) -> int:
@@ -156,8 +156,8 @@ def _phrase(finding: Finding) -> str:
 def _rest(film: Film) -> str:
     """Return the line about what was not reported, and what was not looked for."""
     absent = [finding for finding in film.in_state(FindingState.ABSENT) if finding.reader is None]
-    left_out = sum(map(wording.is_left_out, absent))
-    count, other = len(absent) - left_out, "other " if wording.reported(film) else ""
+    left_out = len(film.in_state(FindingState.LEFT_OUT))
+    count, other = len(absent), "other " if wording.reported(film) else ""
     below = f"Not reported, may have been missed: {count} {other}{_findings(count)}. " if count else ""
     never = f"Not assessed by this model, may be there: {left_out} {_findings(left_out)}. " if left_out else ""
     outside = "" if wording.is_whole(film) else ", and all outside the analyzed square"

@@ -235,9 +235,9 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     """Yield a finding's coded state, also in words (CWE-9), and its probability if there is one to tell."""
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
     state = state_of(finding)
-    side = f", {finding.side}" if finding.side and finding.state is not FindingState.ABSENT else ""
+    side = f", {finding.side}" if finding.side and finding.state.is_reported else ""
     heading = wording.HEADINGS[finding.state] if finding.reader is None else wording.certainty(finding).capitalize()
-    if wording.is_left_out(finding):
+    if finding.state is FindingState.LEFT_OUT:
         heading = wording.NEVER
     state_in_words = f"{heading}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)

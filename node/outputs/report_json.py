@@ -142,7 +142,7 @@ def _finding_to_json(finding: Finding) -> JsonObject:
         "laterality": finding.side,
         "probability": finding.output_probability,
         "state": finding.state,
-        "reason": wording.reason_of(finding.contradiction, left_out=wording.is_left_out(finding)),
+        "reason": wording.reason_of(finding.contradiction, finding.state),
         **_reader_to_json(finding.reader),
         "sentence": finding.sentence,
         "boxes": [_box_to_json(found) for found in finding.boxes],
@@ -170,13 +170,9 @@ def _whole_evidence_to_json(evidence: Evidence | None) -> Json:
 
 
 def _whole_finding_to_json(finding: Finding) -> JsonObject:
-    """Return a finding with what report.json does not have: contradiction, codes, side and evidence of each box.
-
-    And with the probability of what is left out, on which another threshold may be measured.
-    """
+    """Return a finding with what report.json does not have: contradiction, codes, side and evidence of each box."""
     return _finding_to_json(finding) | {
         "probability": finding.probability,
-        "left_out": finding.left_out,
         "near": finding.near,
         "place": finding.place,
         "site": None if finding.site is None else _code_to_json(finding.site),

@@ -43,7 +43,7 @@ def details(film: Film, measurements: Iterable[str]) -> Iterator[str]:
         for finding in findings:
             yield from (f"  {line}" for line in _finding(finding))
     if left_out := impression.left_out(film):
-        yield f"{wording.LEFT_OUT}: {', '.join(map(wording.name_of, left_out))}"
+        yield f"{wording.HEADINGS[FindingState.LEFT_OUT]}: {', '.join(map(wording.name_of, left_out))}"
     yield from measurements
     if film.sentences:
         yield "Sentences (unreviewed):"

@@ -112,12 +112,13 @@ HEADINGS: Mapping[FindingState, str] = {
     FindingState.INDETERMINATE: "Indeterminate (neither present nor absent, or contradicted; to be reviewed)",
     FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
     FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
+    FindingState.LEFT_OUT: (
+        "Not assessed, because nobody showed that this model recognizes them well enough; any of them may be there"
+    ),
 }
-LEFT_OUT = "Not assessed, because nobody showed that this model recognizes them well enough; any of them may be there"
-"""What stands before the names of findings that the model leaves out."""
 REJECTED = "Rejected by a reader"
 NEVER = "Not assessed, because nobody showed that this model recognizes it well enough; it may be there"
-"""The same of one finding."""
+"""The last heading of one finding."""
 MARKS: Mapping[FindingState, str] = {
     FindingState.INDETERMINATE: "review",
     FindingState.UNCALIBRATED: "review, not calibrated",
@@ -175,8 +176,13 @@ def check(report: Report) -> None:
 
 
 def reported(film: Film) -> tuple[Finding, ...]:
-    """Return the findings that get groups and drawn boxes, in prompt order: all but those below their threshold."""
-    return tuple(finding for finding in film.findings if finding.state is not FindingState.ABSENT)
+    """Return the findings that get groups and drawn boxes, in prompt order: all but those absent or left out."""
+    return tuple(finding for finding in film.findings if finding.state.is_reported)
+
+
+def unreported(film: Film) -> tuple[Finding, ...]:
+    """Return the other findings, in prompt order."""
+    return tuple(finding for finding in film.findings if not finding.state.is_reported)
 
 
 def searched(film: Film) -> list[tuple[Finding, Searched]]:
@@ -202,11 +208,6 @@ def drawn(film: Film) -> Iterator[str]:
     if count := sum(len(finding.boxes) for finding in reported(film)):
         boxes = "one box" if count == 1 else f"{count} boxes"
         yield f"Located in {boxes}. If a viewer draws fewer than that beside this text, open the series again."
-
-
-def is_left_out(finding: Finding) -> bool:
-    """Say whether a finding is absent because the model leaves it out, and no reader judged it."""
-    return finding.left_out and finding.state is FindingState.ABSENT and finding.reader is None
 
 
 def is_rejected(finding: Finding) -> bool:
@@ -236,8 +237,8 @@ def nothing_in_short(film: Film) -> tuple[str, ...]:
 
 def is_nothing_near(film: Film) -> bool:
     """Say whether it is known of every finding that it came near no threshold, and no reader rejected one."""
-    unreported = (finding for finding in film.in_state(FindingState.ABSENT) if not is_left_out(finding))
-    return all(finding.near is False and finding.reader is None for finding in unreported)
+    absent = film.in_state(FindingState.ABSENT)
+    return all(finding.near is False and finding.reader is None for finding in absent)
 
 
 def came_near(film: Film) -> list[str]:
@@ -313,7 +314,7 @@ def mark_of(finding: Finding, box: FindingBox) -> ReaderMark | None:
 def label(finding: Finding, box: FindingBox) -> str:
     """Return the label of a drawn box, with its own side: how sure it is, or who drew or confirmed it."""
     said, mark = mark_of(finding, box), f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
-    sure = percent(finding.probability) if said is None else READER[said.what]
+    sure = percent(finding.probability or 0.0) if said is None else READER[said.what]
     return f"{sided(name_of(finding), box.side)} {sure}{mark}"
 
 
@@ -366,9 +367,9 @@ def place_in_doubt(finding: Finding) -> str | None:
     return None if finding.reader is not None else PLACES_IN_DOUBT.get(finding.place)
 
 
-def reason_of(contradiction: str | None, *, left_out: bool = False) -> str | None:
+def reason_of(contradiction: str | None, state: FindingState | None = None) -> str | None:
     """Return in words what speaks against a finding, or why it is not assessed; None if nothing does."""
-    if left_out:
+    if state is FindingState.LEFT_OUT:
         return f"{NEVER}."
     return None if contradiction is None else CONTRADICTIONS[contradiction]
 

@@ -37,7 +37,7 @@ def doubt_reading(reading: Reading, doubt: Doubt | None, prompts: PromptSet, *, 
     states = {
         answer.key: answer.state
         for answer in doubted.pathologies
-        if answer.state is not None and answer.state is not FindingState.ABSENT
+        if answer.state is not None and answer.state.is_reported
     }
 
     def restated(said: Sentence) -> Sentence:
@@ -83,7 +83,7 @@ def _doubted_answer(answer: FilmAnswer, doubt: Doubt, *, is_checked: bool) -> Fi
 
 
 def _doubted(answer: _Answered, doubt: Doubt) -> _Answered:
-    if answer.state is None or answer.state is FindingState.ABSENT:
+    if answer.state is None or not answer.state.is_reported:
         return answer
     state = FindingState.INDETERMINATE if answer.state is FindingState.PRESENT else answer.state
     return replace(answer, state=state, contradiction=answer.contradiction or doubt)

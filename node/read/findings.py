@@ -1,7 +1,7 @@
 """Turn the network's answers into findings: codes from the prompt set, a side and a tracking UID for each box.
 
-What is absent has no box, and neither has its sentence: a box says where something is. Where the network looked for it
-is kept apart (`searched`).
+What is not reported has no box, and neither has its sentence: a box says where something is. Where the network looked
+for what is absent is kept apart (`searched`).
 
 Pure functions. A finding is made from a pathology prompt's key, never from generated text or from a region prompt. If
 the prompt states a side, every box has that side. Otherwise the side follows from the position of the box, for a paired
@@ -73,7 +73,7 @@ def find(
     found = []
     for answer in reading.pathologies:
         finding = _finding(answer, prompts[answer.key], source, framing if sides_known else None, model)
-        if finding.state is not FindingState.ABSENT and answer.laterality == "boxes":
+        if finding.state.is_reported and answer.laterality == "boxes":
             finding = _located(finding, regions, prompts, sides_known=sides_known)
         found.append(finding)
     return tuple(found)
@@ -94,14 +94,15 @@ def zone_of(finding: Finding) -> str | None:
 
 
 def ground(reading: FilmReading) -> tuple[GroundedSentence, ...]:
-    """Return the sentences of a film; a sentence made for a finding that is absent keeps no box."""
-    absent = {answer.key for answer in reading.pathologies if answer.state is FindingState.ABSENT}
+    """Return the sentences of a film; a sentence made for a finding that is not reported keeps no box."""
+    reported = {answer.key for answer in reading.pathologies if answer.state is not None and answer.state.is_reported}
+    silent = {answer.key for answer in reading.pathologies} - reported
     return tuple(
         GroundedSentence(
             text=sentence.text,
             prompt=sentence.prompt,
             score=sentence.score,
-            boxes=() if sentence.prompt in absent else sentence.boxes,
+            boxes=() if sentence.prompt in silent else sentence.boxes,
             by=sentence.by,
         )
         for sentence in reading.sentences
@@ -109,11 +110,11 @@ def ground(reading: FilmReading) -> tuple[GroundedSentence, ...]:
 
 
 def searched(reading: FilmReading) -> tuple[Searched, ...]:
-    """Return where the network looked for each finding that is absent, if the model does not leave it out."""
+    """Return where the network looked for each finding that is absent."""
     return tuple(
         Searched(prompt=answer.key, boxes=answer.boxes)
         for answer in reading.pathologies
-        if answer.state is FindingState.ABSENT and answer.boxes and not answer.left_out
+        if answer.state is FindingState.ABSENT and answer.boxes
     )
 
 
@@ -136,19 +137,18 @@ def _finding(
             tracking_uid=_tracking_uid(source, prompt.key, scored.box, model),
             side=prompt.side or (None if by_box is None else side_of(scored.box, by_box)),
         )
-        for scored in (() if answer.state is FindingState.ABSENT else answer.boxes)
+        for scored in (answer.boxes if answer.state.is_reported else ())
     )
     return Finding(
         prompt=prompt.key,
         code=prompt.finding,
         site=prompt.site,
         side=prompt.side or together([box.side for box in boxes]),
-        probability=answer.probability,
+        probability=None if answer.state is FindingState.LEFT_OUT else answer.probability,
         state=answer.state,
         boxes=boxes,
         sentence=answer.sentence,
         contradiction=answer.contradiction,
-        left_out=answer.left_out,
         near=answer.near,
         place=_place(answer, prompt, is_film_sided=framing is not None),
     )
@@ -156,7 +156,7 @@ def _finding(
 
 def _place(answer: PromptReading, prompt: Prompt, *, is_film_sided: bool) -> str:
     """Return the `place` of a finding; is_film_sided: whether the film tells which side is which."""
-    if answer.state is FindingState.ABSENT:
+    if answer.state is None or not answer.state.is_reported:
         return "told"
     if not answer.boxes:
         return "no_place" if answer.laterality == "unknown" else "told"

@@ -439,7 +439,7 @@ def _name_of(question: Question, prompts: PromptSet) -> NamedPrompt | None:
 
 def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswer | None:
     """Return the answer about a finding for one side, with its boxes there; None if the finding lies elsewhere."""
-    if side is None or answer.state in (None, FindingState.ABSENT):
+    if side is None or answer.state is None or not answer.state.is_reported:
         return answer
     wanted = {Side.RIGHT, Side.LEFT} if side is Side.BILATERAL else {side}
     is_told = film.sides_known and answer.laterality == "boxes"
@@ -464,16 +464,15 @@ def _raising_node_errors() -> Iterator[None]:
 
 def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:
     """Put an answer into pixels of the film. What is absent has no box, but for the box that was asked about."""
-    is_located = answer.state is not FindingState.ABSENT or question.box is not None
+    is_located = answer.state is None or answer.state.is_reported or question.box is not None
     return FilmAnswer(
         question=question,
         sentence=answer.sentence,
-        score=answer.score,
+        score=None if answer.state is FindingState.LEFT_OUT else answer.score,
         state=answer.state,
         boxes=_place(answer.boxes, film.framing) if is_located else (),
         by=answer.by,
         contradiction=answer.contradiction,
-        left_out=answer.left_out,
         never_learned=answer.never_learned,
         laterality=answer.laterality,
         notes=film.notes,

@@ -59,7 +59,7 @@ SEARCHED: Final = "Where the network looked for findings it does not report"
 NOT_FINDINGS: Final = "no findings: where the network looked for what it does not report"
 ABSENT: Final = "not reported, may have been missed"
 REJECTED: Final = wording.REJECTED
-LEFT_OUT: Final = wording.LEFT_OUT
+LEFT_OUT: Final = wording.HEADINGS[FindingState.LEFT_OUT]
 NO_SENTENCE: Final = (
     "The network's sentence failed the checks and is not shown; its answer is the state, the number and the boxes."
 )
@@ -69,6 +69,7 @@ ANSWERS: Final[Mapping[str, str]] = {
     FindingState.PRESENT: "Present",
     **{state: mark.capitalize() for state, mark in wording.MARKS.items()},
     FindingState.ABSENT: ABSENT.capitalize(),
+    FindingState.LEFT_OUT: "Not assessed, may be there",
     "": LOCATED,
 }
 """The state of the answer to a question; "" if it has none."""

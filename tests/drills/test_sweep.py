@@ -39,7 +39,7 @@ BASE = {"right_lower_lung_zone": RIGHT, "left_lower_lung_zone": Box(left=1100, t
 
 def said(text: str, *, prompt: str = "pleural_effusion", state: FindingState = FindingState.PRESENT) -> Film:
     """A film with an effusion on the right in that state, no pneumothorax, and one sentence."""
-    boxes = () if state is FindingState.ABSENT else (RIGHT,)
+    boxes = () if not state.is_reported else (RIGHT,)
     return replace(
         samples.film(findings=(samples.finding(state=state, boxes=boxes), samples.absent())),
         sentences=(GroundedSentence(text=text, prompt=prompt, score=0.5, boxes=()),),

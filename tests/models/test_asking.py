@@ -71,7 +71,6 @@ def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Pat
         for prompt, answer in zip(judged, answers, strict=True):
             assert answer.state == reported[prompt.key].state
             assert answer.score == reported[prompt.key].probability
-            assert answer.left_out == reported[prompt.key].left_out
             assert answer.boxes == reported[prompt.key].boxes
 
 
@@ -98,9 +97,7 @@ def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trust
 
     answers = reader.ask(film, asked, reference=reader_prompts())
 
-    assert [(answer.state, answer.sentence, answer.left_out) for answer in answers] == [
-        (FindingState.ABSENT, "", True)
-    ] * 2
+    assert [(answer.state, answer.sentence) for answer in answers] == [(FindingState.LEFT_OUT, "")] * 2
 
 
 def test_words_never_learned_are_named_and_get_no_box(phantom: ChexReader, look: Look) -> None:

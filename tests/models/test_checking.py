@@ -172,7 +172,7 @@ def test_the_same_checks_hold_where_nothing_was_measured(index: int, text: str, 
 
 
 def test_nothing_is_said_of_what_is_left_out() -> None:
-    film = replace(decided(), left_out=frozenset((1,)))
+    film = replace(decided(), states={**decided().states, 1: FindingState.LEFT_OUT})
 
     assert film.fault(1, "There is pulmonary edema.") == "not_measured"
     assert film.fault(1, "No edema.") == "not_measured"
@@ -371,14 +371,14 @@ def contradictions_of(reading: FilmReading, prompts: Sequence[ReaderPrompt]) -> 
                     continue
                 is_denied = bool(_NOT.search(part))
                 state = states[key].state
-                if (is_denied and state is not FindingState.ABSENT) or (not is_denied and state is FindingState.ABSENT):
+                if state is not None and is_denied == state.is_reported:
                     found.append(f"{key} {state}: {part}")
         found += [f"{sentence.text} {side}" for side in _wrong_side(states[sentence.prompt], sentence.text)]
     return found
 
 
 def _wrong_side(prompt: PromptReading, text: str) -> list[str]:
-    if prompt.kind is PromptKind.REGION or prompt.state is FindingState.ABSENT:
+    if prompt.kind is PromptKind.REGION or prompt.state is None or not prompt.state.is_reported:
         return []
     sides = {side_of((scored.box.left + scored.box.right) / 2, 0.0) for scored in prompt.boxes}
     return [side for side in ("left", "right") if re.search(rf"\b{side}\b", text.lower()) and side not in sides]
@@ -398,7 +398,7 @@ def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, tru
         reported = [
             prompt
             for prompt in reading.prompts
-            if prompt.kind is PromptKind.PATHOLOGY and prompt.state is not FindingState.ABSENT
+            if prompt.kind is PromptKind.PATHOLOGY and prompt.state is not None and prompt.state.is_reported
         ]
         assert all(prompt.sentence is not None for prompt in reported)
         assert {reading.sentences[prompt.sentence or 0].by for prompt in reported} <= {

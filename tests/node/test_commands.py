@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from node import config
+from node.domain import FindingState
 from node.outputs import wording
 from tests.paths import REPOSITORY
 from tests.support import films, peers
@@ -37,7 +38,7 @@ def test_read_writes_the_study_and_prints_one_json_document(
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()
     said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
-    assert f"{wording.LEFT_OUT}: Pneumonia, " in said
+    assert f"{wording.HEADINGS[FindingState.LEFT_OUT]}: Pneumonia, " in said
 
 
 @pytest.mark.drill(part="packaging")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -140,6 +141,11 @@ def finding(
 def absent(code: Code = PNEUMOTHORAX) -> Finding:
     """Make a finding that the network denies; it has no box."""
     return finding(code, state=FindingState.ABSENT, probability=0.04, boxes=(), sentence=None, site=None, side=None)
+
+
+def left_out(code: Code = PNEUMOTHORAX) -> Finding:
+    """Make a finding that the model leaves out; it has neither a number nor a box."""
+    return replace(absent(code), state=FindingState.LEFT_OUT, probability=None)
 
 
 def uncalibrated(code: Code = EDEMA) -> Finding:

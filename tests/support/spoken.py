@@ -47,7 +47,7 @@ def _misread(text: str, film: Film) -> Iterator[str]:
             yield f"calls something normal: {sentence}"
         for statement in statements_of(sentence, RULES):
             finding = findings[statement.key]
-            if finding.state is FindingState.ABSENT:
+            if not finding.state.is_reported:
                 if statement.stance is not Stance.UNCLEAR:  # "is not reported" neither asserts nor denies
                     yield f"{statement.stance.value}, though not reported: {sentence}"
             elif statement.stance not in _STATED:
@@ -67,7 +67,7 @@ def findings(draw: st.DrawFn, prompt: Prompt) -> Finding:
     """Draw what a network could say about one prompt: any state, sides and zones."""
     assert prompt.finding is not None
     state = draw(st.sampled_from(FindingState))
-    boxes = () if state is FindingState.ABSENT else tuple(draw(st.lists(_boxes(prompt), max_size=3)))
+    boxes = () if not state.is_reported else tuple(draw(st.lists(_boxes(prompt), max_size=3)))
     sides = {box.side for box in boxes}
     return Finding(
         prompt=prompt.key,

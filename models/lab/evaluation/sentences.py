@@ -81,7 +81,7 @@ def measure(
 def counts_of(reading: FilmReading, truth: Truth) -> dict[str, int]:
     """Count the sentences of one film, and its findings, by what became of their sentences."""
     withheld = {sentence.prompt for sentence in reading.withheld}
-    reported = [prompt for prompt in reading.prompts if prompt.kind == "pathology" and prompt.state != "absent"]
+    reported = [prompt for prompt in reading.pathologies if prompt.state is not None and prompt.state.is_reported]
     own = [prompt for prompt in reported if prompt.generated and prompt.key not in withheld]
     present = _present(reported)
     is_normal, is_read = truth.labels.get(NO_FINDING, False), truth.read_as == "Lung Opacity"

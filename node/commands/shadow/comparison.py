@@ -52,7 +52,7 @@ class FindingComparison:
     @property
     def films(self) -> int:
         """The number of films."""
-        return len(self.probabilities)
+        return sum(self.states.values())
 
     @property
     def changed(self) -> int:
@@ -65,7 +65,7 @@ class FindingComparison:
 
     def mean_probability(self, which: int) -> float:
         """The mean probability of the old (0) or the new (1) model."""
-        return sum(pair[which] for pair in self.probabilities) / self.films
+        return sum(pair[which] for pair in self.probabilities) / max(len(self.probabilities), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +127,17 @@ def _states(film: Film) -> dict[str, FindingState]:
 def _compare(key: str, pairs: Sequence[FilmPair]) -> FindingComparison:
     found = [(_finding(pair.old, key), _finding(pair.new, key)) for pair in pairs]
     said = [(pair.judged[key], old, new) for pair, (old, new) in zip(pairs, found, strict=True) if key in pair.judged]
+    judgments = tuple((there, *numbers) for there, old, new in said if (numbers := _numbers(old, new)) is not None)
     return FindingComparison(
         prompt=key,
         states=Counter((old.state, new.state) for old, new in found),
-        probabilities=tuple((old.probability, new.probability) for old, new in found),
+        probabilities=tuple(numbers for old, new in found if (numbers := _numbers(old, new)) is not None),
         boxes=(sum(len(old.boxes) for old, _ in found), sum(len(new.boxes) for _, new in found)),
         overlaps=tuple(_overlap(old, new) for old, new in found if old.boxes and new.boxes),
         judged=len(said),
         right=(sum(_agrees(old, there) for there, old, _ in said), sum(_agrees(new, there) for there, _, new in said)),
-        squared_errors=_squared_errors(said) if said else None,
-        judgments=tuple((there, old.probability, new.probability) for there, old, new in said),
+        squared_errors=_squared_errors(judgments) if judgments else None,
+        judgments=judgments,
     )
 
 
@@ -170,10 +171,17 @@ def _agrees(finding: Finding, is_there: bool) -> bool:
     return (finding.state is FindingState.PRESENT) == is_there
 
 
-def _squared_errors(said: Sequence[tuple[bool, Finding, Finding]]) -> tuple[float, float]:
-    old = sum((float(there) - before.probability) ** 2 for there, before, _ in said)
-    new = sum((float(there) - after.probability) ** 2 for there, _, after in said)
-    return old / len(said), new / len(said)
+def _numbers(old: Finding, new: Finding) -> tuple[float, float] | None:
+    """Return both probabilities; None if a model leaves the finding out."""
+    if old.probability is None or new.probability is None:
+        return None
+    return old.probability, new.probability
+
+
+def _squared_errors(judgments: Sequence[tuple[bool, float, float]]) -> tuple[float, float]:
+    old = sum((float(there) - before) ** 2 for there, before, _ in judgments)
+    new = sum((float(there) - after) ** 2 for there, _, after in judgments)
+    return old / len(judgments), new / len(judgments)
 
 
 def _overlap(old: Finding, new: Finding) -> float:

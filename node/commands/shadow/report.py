@@ -125,7 +125,7 @@ def _changes(found: FindingComparison) -> list[str]:
 
 
 def _said(state: FindingState) -> str:
-    return "not reported" if state is FindingState.ABSENT else str(state)
+    return "not reported" if state is FindingState.ABSENT else str(state).replace("_", " ")
 
 
 def _mean(values: tuple[float, ...]) -> float | None:

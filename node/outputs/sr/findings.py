@@ -72,12 +72,11 @@ STATES: Mapping[FindingState, Concept] = {
     FindingState.INDETERMINATE: Concept("82334004", "SCT", "Indeterminate"),
     FindingState.UNCALIBRATED: Concept("NOTCALIBRATED", PRIVATE_SCHEME, "Review, not calibrated"),
     FindingState.ABSENT: Concept("NOTREPORTED", PRIVATE_SCHEME, "Not reported, may have been missed"),
+    FindingState.LEFT_OUT: Concept("NOTASSESSED", PRIVATE_SCHEME, "Not assessed, may be there"),
 }
 """Codes of states. SNOMED's Absent (272519000) would deny what only stayed below its threshold."""
 REJECTED = Concept("REJECTED", PRIVATE_SCHEME, "Rejected by a reader")
 """In place of `NOTREPORTED` where a person says that the finding is not there."""
-NOT_ASSESSED = Concept("NOTASSESSED", PRIVATE_SCHEME, "Not assessed, may be there")
-"""In place of `NOTREPORTED` of a finding that the model leaves out."""
 SIDES: Mapping[Side, Concept] = {
     Side.RIGHT: Concept("24028007", "SCT", "Right"),
     Side.LEFT: Concept("7771000", "SCT", "Left"),
@@ -120,8 +119,6 @@ def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -
 
 def state_of(finding: Finding) -> Concept:
     """Return the code of a finding's state."""
-    if wording.is_left_out(finding):
-        return NOT_ASSESSED
     return REJECTED if wording.is_rejected(finding) else STATES[finding.state]
 
 
@@ -132,7 +129,7 @@ def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerConten
     algorithm is not named again here: PixelMed takes its name for an evaluation with a wrong relationship.
     """
     items = list[ContentItem]()
-    for finding in (each for each in film.findings if each.state is FindingState.ABSENT or not each.boxes):
+    for finding in (each for each in film.findings if not each.boxes):
         answer = code(concept(finding.code), state_of(finding), RelationshipTypeValues.CONTAINS)
         items.append(inferred_from(said_by_reader(answer, finding.reader, zone), source_object(source)))
     for sentence in _loose_sentences(film):
@@ -236,12 +233,12 @@ def _number(finding: Finding, box: FindingBox) -> Measurement:
     """
     mark, sites = wording.mark_of(finding, box), _sites(finding, box)
     if mark is None:
-        return share(probability_name(finding, box.side), finding.probability, sites)
+        return share(probability_name(finding, box.side), finding.probability or 0.0, sites)
     letter, end = _BY_READER[mark.what]
     name = _quantity(finding, letter, end, side=box.side)
     if mark.what in (Assessment.MOVED, Assessment.ADDED):
         return Measurement(name, 1, BOX, finding_sites=sites or None)
-    return share(name, finding.probability, sites)
+    return share(name, finding.probability or 0.0, sites)
 
 
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:

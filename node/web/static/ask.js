@@ -7,7 +7,7 @@ import { Words } from "./words.js";
 const NO_BOX = "Type a finding or a question in English, draw a box, or both.";
 
 // The class of an answer's lines: those of a finding in that state; a region is neither present nor absent.
-const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent" };
+const KINDS = { present: "present", indeterminate: "review", uncalibrated: "review", absent: "absent", left_out: "absent" };
 
 export class Asking {
   // path: of the film; isKept: whether the node keeps what is asked
@@ -150,8 +150,7 @@ export class Asking {
     item.querySelector(".tag").classList.add(kind);
     put(".tag", this.mark(question));
     put("b", asked(question));
-    const isNeverFound = question.state === "absent" && question.reason; // its number says nothing
-    put(".probability", isNeverFound ? "" : number(question));
+    put(".probability", number(question));
     put(".mark", question.error ? "" : this.words[question.state ?? ""]);
     put(".sentence", this.said(question));
     put(".objection", question.reason ?? "");

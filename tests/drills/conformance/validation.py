@@ -210,7 +210,7 @@ def _said(
 def _expected(film: Film) -> Iterable[tuple[object, ...]]:
     """Yield the same of each reported box of the report."""
     for finding in film.findings:
-        if finding.state is FindingState.ABSENT:
+        if not finding.state.is_reported:
             continue
         for box in finding.boxes:
             side = box.side if finding.site else None
@@ -219,6 +219,6 @@ def _expected(film: Film) -> Iterable[tuple[object, ...]]:
                 finding.code.value,
                 STATES[finding.state].meaning,
                 SIDES[side].meaning if side else None,
-                1.0 if wording.mark_of(finding, box) else float(wording.whole_percent(finding.probability)),
+                1.0 if wording.mark_of(finding, box) else float(wording.whole_percent(finding.probability or 0.0)),
                 tuple(round(float(np.float32(edge)), 2) for edge in box.box.edges),
             )

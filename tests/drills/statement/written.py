@@ -89,7 +89,7 @@ def study() -> Study:
         _drawn(added, Assessment.ADDED),
         _said(rejected, Assessment.REJECTED),
         *others,
-        replace(last, left_out=True),
+        replace(last, state=FindingState.LEFT_OUT, probability=None),
     )
     films = [samples.film(number, findings=findings) for number, findings in enumerate((*whole.values(), two), 1)]
     films[-1] = _reworded(films[-1])
@@ -150,14 +150,14 @@ def _changed(change: Callable[[Film], Film]) -> Study:
 def _findings(number: int, state: FindingState) -> Iterator[Finding]:
     for place, prompt in enumerate(PATHOLOGIES):
         assert prompt.finding is not None
-        is_reported = state is not FindingState.ABSENT
+        is_reported = state.is_reported
         side = _SIDES[place % len(_SIDES)] if prompt.paired and is_reported else None
         yield Finding(
             prompt=prompt.key,
             code=prompt.finding,
             site=prompt.site,
             side=side,
-            probability=0.5,
+            probability=None if state is FindingState.LEFT_OUT else 0.5,
             state=state,
             boxes=(_box(number, prompt, side),) if is_reported else (),
             sentence=0 if is_reported else None,

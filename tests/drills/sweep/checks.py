@@ -168,7 +168,7 @@ def by_labeler(film: Film, reading: Reading) -> Iterator[str]:
     reported = wording.reported(film)
     for sentence in film.sentences:
         for key, mark in _LABELER.label(sentence.text).items():
-            if key in states and (mark == "negative") == (states[key] is not FindingState.ABSENT):
+            if key in states and (mark == "negative") == (states[key].is_reported):
                 yield f"{sentence.prompt}: {key} is {states[key]}: {sentence.text}"
         own = boxes.get(sentence.prompt)
         named = sides_in(sentence.text.lower())
@@ -212,10 +212,10 @@ def incomplete(film: Film, measured: frozenset[str]) -> Iterator[str]:
             FindingState.UNCALIBRATED,
         ):
             yield f"{finding.prompt} is {finding.state} and contradicted ({finding.contradiction})"
-        if finding.state is FindingState.ABSENT and finding.boxes:
+        if not finding.state.is_reported and finding.boxes:
             yield f"{finding.prompt} is absent and has a box"
         is_placed = finding.boxes or finding.place == "no_place"
-        if finding.state is not FindingState.ABSENT and (not is_placed or finding.sentence is None):
+        if finding.state.is_reported and (not is_placed or finding.sentence is None):
             yield f"{finding.prompt} is {finding.state} without box or sentence"
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from node.domain import Box, Film, Finding, FindingState
+from node.domain import Box, Film, Finding
 
 NAMES: Final[Mapping[str, str]] = {
     "atelectasis": r"atelecta|volume loss|collapse(?! of the lung)",
@@ -65,7 +65,7 @@ def contradictions_of(film: Film, regions: Mapping[str, Box]) -> list[str]:
 def _against_states(clause: str, findings: Mapping[str, Finding]) -> Iterator[str]:
     is_denied = bool(_DENIAL.search(clause))
     for key, finding in findings.items():
-        if re.search(NAMES[key], clause) and is_denied == (finding.state is not FindingState.ABSENT):
+        if re.search(NAMES[key], clause) and is_denied == (finding.state.is_reported):
             yield f"{key} is {finding.state}"
 
 
@@ -84,7 +84,7 @@ def _against_regions(clause: str, film: Film, regions: Mapping[str, Box]) -> Ite
     if not _NORMAL.search(clause) or _DENIAL.search(clause):
         return
     named = [key for key in regions if key.replace("_", " ") in clause]
-    reported = [finding for finding in film.findings if finding.state is not FindingState.ABSENT]
+    reported = [finding for finding in film.findings if finding.state.is_reported]
     for finding in reported:
         for key in named:
             if any(_share_inside(found.box, regions[key]) >= _LIES_IN for found in finding.boxes):

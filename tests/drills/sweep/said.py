@@ -99,7 +99,7 @@ def _of_finding(film: Film, finding: Finding, words: Words) -> Iterator[str]:
     if finding.sentence is None:
         return
     sentence = film.sentences[finding.sentence]
-    if finding.state is FindingState.ABSENT:
+    if not finding.state.is_reported:
         yield f"{finding.prompt} is absent, and it is said: {sentence.text}"
         return
     named = {found[1] or found[2] for found in _ZONE.finditer(sentence.text.lower())}
@@ -136,7 +136,7 @@ def _of_nothing(film: Film, lowest: Mapping[str, float], words: Words) -> Iterat
     near = [
         finding.prompt
         for finding in film.findings
-        if finding.prompt in lowest and finding.probability > lowest[finding.prompt] - NEAR
+        if finding.prompt in lowest and (finding.probability or 0.0) > lowest[finding.prompt] - NEAR
     ]
     words.nothing_reported += 1
     words.near += bool(near)

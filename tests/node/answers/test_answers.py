@@ -135,7 +135,7 @@ def test_a_reported_finding_is_answered_with_boxes(film: Film, prompt: Prompt) -
 
     assert reply.needs_network is None
     assert reply.boxes == tuple(dict.fromkeys(box.tracking_uid for box in own.boxes))
-    is_nowhere = own.state is not FindingState.ABSENT and not own.boxes
+    is_nowhere = own.state.is_reported and not own.boxes
     assert ("Where it lies is not told." in reply.text) is is_nowhere
     assert ("not reported, and may have been missed" in reply.text) is (own.state is FindingState.ABSENT)
     assert ("please review" in reply.text) is (own.state in wording.MARKS)
@@ -335,8 +335,7 @@ def test_a_summary_is_the_impression() -> None:
 
 
 def test_a_reply_tells_apart_what_is_never_reported() -> None:
-    left_out = replace(samples.absent(), left_out=True)
-    film = samples.film(findings=(left_out, samples.absent(samples.EDEMA)))
+    film = samples.film(findings=(samples.left_out(), samples.absent(samples.EDEMA)))
     why = "nobody showed that this model recognizes it well enough"
     never = f"Pneumothorax is not assessed, because {why}, and may be there."
 

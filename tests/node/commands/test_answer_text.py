@@ -34,7 +34,7 @@ def said(**changes: Json) -> list[str]:
         ({"state": "indeterminate"}, "Edema: review, AI probability 52 %"),
         ({"state": "uncalibrated"}, "Edema: review, not calibrated, AI probability 52 %"),
         ({"state": "absent"}, "Edema: not reported (below threshold; may have been missed), AI probability 52 %"),
-        ({"state": "absent", "score": None}, "Edema: not assessed"),
+        ({"state": "left_out", "score": None}, "Edema: not assessed"),
         ({"state": None}, "Edema: AI probability 52 %"),
         (
             {"state": None, "score": None, "message": "this model never learned: zebra"},

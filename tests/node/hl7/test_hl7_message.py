@@ -166,7 +166,7 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
 
 
 def test_a_finding_that_the_model_leaves_out_says_so() -> None:
-    whole = message(samples.film(findings=(dataclasses.replace(samples.absent(), left_out=True),)))
+    whole = message(samples.film(findings=(samples.left_out(),)))
 
     (coded,) = observations(whole, "CWE")
     assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTASSESSED", wording.NEVER)

@@ -43,7 +43,7 @@ QUESTION = AskedQuestion(
 
 LEFT_OUT = replace(
     QUESTION,
-    answer=replace(QUESTION.answer, sentence="", state=FindingState.ABSENT, contradiction=None, left_out=True),
+    answer=replace(QUESTION.answer, sentence="", state=FindingState.LEFT_OUT, score=None, contradiction=None),
 )
 """A question about a finding that the model leaves out."""
 

@@ -46,7 +46,7 @@ def side_of(box: Box) -> Side | None:
 def finding(key: str, state: FindingState, sentence: int | None, *, contradiction: str | None = None) -> Finding:
     prompt = SET[key]
     assert prompt.finding is not None
-    is_absent = state is FindingState.ABSENT
+    is_absent = not state.is_reported
     box = FindingBox(box=LEFT_BOX, score=0.7, tracking_uid=f"2.25.{len(key)}", side=Side.LEFT, evidence=ZONE)
     return Finding(
         prompt=key,
@@ -385,7 +385,7 @@ def test_no_sentence_contradicts_a_reader(corrections: list[Correction]) -> None
         if spoken.by != "reader":
             assert contradictions(spoken.text, decided) == ()
     for finding in answer.findings:
-        assert bool(finding.boxes) == (finding.state is not FindingState.ABSENT)
+        assert bool(finding.boxes) == (finding.state.is_reported)
         assert finding.sentence is None or finding.sentence < len(answer.sentences)
 
 

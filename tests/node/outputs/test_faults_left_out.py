@@ -13,16 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from models.contract import Trusted
+from models.contract import FilmReading, PromptReading, Trusted
 from models.decisions import Decisions, Measurement
 from models.reading.decision import decide
 from node.answers.questions import understand
 from node.answers.replies import answer
-from node.domain import Assessment, Film, Finding, FindingState, ReaderMark
+from node.domain import Assessment, Film, Finding, FindingState, ReaderMark, ScoredBox
 from node.metrics import Metrics
-from node.outputs import impression, report_json, wording
+from node.outputs import impression, report_json
 from node.outputs.answer_json import answer_to_json
 from node.read import prompts
+from node.read.findings import find
+from node.read.framing import Framing
 from node.read.model import FilmAnswer
 from node.service.drift import Watch
 from node.store.correction import CorrectionKind
@@ -38,7 +40,7 @@ SET = prompts.load("chexpert14")
 P = 0.7391
 """Of what is left out: neither this number nor its 74 percent stands anywhere else."""
 NUMBER = re.compile(r"(?<![\d.])(74|0\.7[34]\d*)(?![\d.])")
-LEFT_OUT = replace(absent(), probability=P, left_out=True)
+LEFT_OUT = samples.left_out()
 OUTPUTS = ("sr", "sr3d", "text", "gsps", "oru", "report.txt", "report.json", "study page", "impression", "sc page")
 NAMING = tuple(name for name in OUTPUTS if name not in ("gsps", "impression"))
 """Outputs that list what is not reported; a presentation state draws what is, the impression counts the rest."""
@@ -102,7 +104,7 @@ def test_the_impression_counts_it_apart() -> None:
 @pytest.mark.parametrize(
     ("of", "state", "probability"),
     [
-        ("left out", FindingState.ABSENT, None),
+        ("left out", FindingState.LEFT_OUT, None),
         ("rejected", FindingState.ABSENT, None),
         ("added", FindingState.PRESENT, None),
         ("added and confirmed", FindingState.PRESENT, None),
@@ -116,12 +118,20 @@ def test_report_json_has_null_for_its_probability(of: str, state: str, probabili
     assert written["findings"][0]["probability"] == 0.83
 
 
-def test_a_reading_keeps_the_number_for_those_who_measure() -> None:
-    """The stored answer is whole: what the network said is what another threshold would be measured on."""
-    kept = report_json.film_from_json(report_json.film_to_json(FILMS["left out"]))
+def test_a_number_of_it_never_enters_the_node() -> None:
+    box = ScoredBox(box=DRAWN, score=P)
+    answer = PromptReading(key="pneumothorax", probability=P, state=FindingState.LEFT_OUT, boxes=(box,))
 
-    assert kept == FILMS["left out"]
-    assert kept.findings[1].probability == P
+    [found] = find(
+        FilmReading(prompts=(answer,)),
+        SET,
+        source="1.2",
+        framing=Framing(columns=1000, rows=1000, square=samples.SQUARE),
+        model=samples.MODEL,
+        sides_known=True,
+    )
+
+    assert (found.probability, found.boxes, found.side, found.place) == (None, (), None, "told")
 
 
 def test_what_a_reader_said_of_it_counts() -> None:
@@ -129,7 +139,7 @@ def test_what_a_reader_said_of_it_counts() -> None:
 
     assert (added.state, [box.box for box in added.boxes]) == (FindingState.PRESENT, [DRAWN])
     assert "Pneumothorax, added by a reader" in impression.of_film(FILMS["added"])
-    assert wording.is_left_out(rejected) is False
+    assert rejected.state is FindingState.ABSENT
     assert "not assessed" not in " ".join(impression.of_film(FILMS["rejected"])).lower()
 
 
@@ -140,13 +150,13 @@ def found_in(film: Film) -> Finding:
 def test_a_question_about_it_is_answered_without_a_number() -> None:
     content = answer_to_json(ASKED.answer)
 
-    assert (content["state"], content["score"]) == (FindingState.ABSENT, None)
+    assert (content["state"], content["score"]) == (FindingState.LEFT_OUT, None)
     assert content["boxes"] == [{"box": [10.5, 20, 300, 400], "score": None}]
     assert str(content["reason"]).startswith("Not assessed")
 
 
 def test_a_question_about_what_is_assessed_keeps_its_number() -> None:
-    asked: FilmAnswer = replace(ASKED.answer, left_out=False)
+    asked: FilmAnswer = replace(ASKED.answer, state=FindingState.ABSENT, score=0.1 + 0.2)
 
     content = answer_to_json(asked)
 
@@ -178,9 +188,9 @@ def test_metrics_and_drift_have_no_number_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("threshold", "measured_on", "probability", "trusted", "expected"),
     [
-        (1.0, "hospital", 0.99, "real", FindingState.ABSENT),
-        (1.0, "phantoms", 1.0, "real", FindingState.ABSENT),
-        (1.0, None, 0.99, "any", FindingState.ABSENT),
+        (1.0, "hospital", 0.99, "real", FindingState.LEFT_OUT),
+        (1.0, "phantoms", 1.0, "real", FindingState.LEFT_OUT),
+        (1.0, None, 0.99, "any", FindingState.LEFT_OUT),
         (0.5, "phantoms", 0.99, "real", FindingState.UNCALIBRATED),
         (0.5, None, 0.46, "real", FindingState.UNCALIBRATED),
         (0.5, None, 0.44, "real", FindingState.ABSENT),

@@ -192,7 +192,7 @@ def ending(label: str) -> str:
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.number is None])
 def test_no_output_has_a_number_of_what_the_network_did_not_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, film = CASES[name], corrected(CASES[name].said)
-    percent = wording.whole_percent(judged(case, film).probability)
+    percent = wording.whole_percent(judged(case, film).probability or 0.0)
     own = sum(found is not None for _, found in case.boxes)
 
     for output, text in texts_of(film, monkeypatch).items():

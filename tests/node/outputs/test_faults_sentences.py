@@ -311,7 +311,7 @@ def rejected() -> Finding:
             "No prompted finding is reported, though pneumothorax and pulmonary edema came near their thresholds.",
         ),
         (
-            (replace(absent(), left_out=True, near=None), absent(samples.EDEMA)),
+            (replace(samples.left_out(), near=None), absent(samples.EDEMA)),
             "No prompted finding came near its threshold.",
         ),
         ((replace(absent(), near=None), absent(samples.EDEMA)), "No prompted finding is reported."),

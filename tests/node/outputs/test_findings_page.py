@@ -9,7 +9,7 @@ import pytest
 from node.domain import Evidence, Film, FindingState, Reason
 from node.outputs import findings_page, impression, lettering, wording
 from tests.support.drawn_texts import DrawnTexts
-from tests.support.samples import EDEMA, absent, film, finding, report, several, uncalibrated, unread
+from tests.support.samples import EDEMA, absent, film, finding, left_out, report, several, uncalibrated, unread
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, of: Film, *, is_drawn: bool = True) -> tuple[DrawnTexts, str]:
@@ -47,11 +47,11 @@ def test_a_page_names_the_zone_of_a_finding(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_page_gives_what_is_left_out_no_probability(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, text = drawn(monkeypatch, film(findings=(replace(absent(), left_out=True), absent(EDEMA))))
+    _, text = drawn(monkeypatch, film(findings=(left_out(), absent(EDEMA))))
 
     assert "Pulmonary edema 4 %" in text
     assert text.count("Pneumothorax") == 1
-    assert " ".join(text.split()).partition(wording.LEFT_OUT)[2].startswith(" Pneumothorax ")
+    assert " ".join(text.split()).partition(wording.HEADINGS[FindingState.LEFT_OUT])[2].startswith(" Pneumothorax ")
 
 
 @pytest.mark.parametrize("of", [several(), film(findings=(uncalibrated(),)), film(), unread(1, Reason.LATERAL)])

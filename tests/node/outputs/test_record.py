@@ -65,7 +65,6 @@ _findings = st.builds(
     sentence=st.none() | st.integers(0, 9),
     evidence=st.none() | st.builds(Evidence, zone=st.none() | _words, extent=_score),
     contradiction=st.none() | st.sampled_from(list(wording.CONTRADICTIONS)),
-    left_out=st.booleans(),
 )
 
 
@@ -233,20 +232,16 @@ def test_the_text_lists_findings_by_state() -> None:
 
 
 def test_report_json_says_why_what_is_left_out_is_never_reported() -> None:
-    left_out = replace(absent(), left_out=True)
-
-    written = report_json.report_to_json(report(film(findings=(left_out, absent(samples.EDEMA)))), [])
+    written = report_json.report_to_json(report(film(findings=(samples.left_out(), absent(samples.EDEMA)))), [])
 
     reasons = [found["reason"] for found in json.loads(json.dumps(written))["films"][0]["findings"]]
     assert reasons == [f"{wording.NEVER}.", None]
 
 
 def test_the_text_gives_what_is_left_out_no_probability() -> None:
-    left_out = replace(absent(), left_out=True)
+    rendered = report_txt.render(report(film(findings=(samples.left_out(), absent(samples.EDEMA)), sentences=False)))
 
-    rendered = report_txt.render(report(film(findings=(left_out, absent(samples.EDEMA)), sentences=False)))
-
-    assert f"{wording.LEFT_OUT}: Pneumothorax\n" in rendered
+    assert f"{wording.HEADINGS[FindingState.LEFT_OUT]}: Pneumothorax\n" in rendered
     assert "Pneumothorax: probability" not in rendered
     assert "Pulmonary edema: probability 4 %" in rendered
 

@@ -56,27 +56,25 @@ def test_the_boxes_are_those_of_the_network_for_the_finding(phantom_model: Path)
 
     film = film_of(reading, image, PROMPTS, source="1.2.3", model=reader.identity)
 
-    given = {answer.key: answer.boxes for answer in reading.pathologies if not answer.left_out}
-    silent = [found.prompt for found in film.in_state(FindingState.ABSENT) if not found.left_out]
+    given = {answer.key: answer.boxes for answer in reading.pathologies}
+    silent = [found.prompt for found in film.in_state(FindingState.ABSENT)]
     assert len(silent) > 3
     assert {place.prompt: place.boxes for place in film.searched} == {key: given[key] for key in silent}
     assert all(place.boxes for place in film.searched)
 
 
 @pytest.mark.parametrize(
-    ("state", "left_out", "boxes"),
+    ("state", "boxes"),
     [
-        (FindingState.PRESENT, False, LOOKED),
-        (FindingState.INDETERMINATE, False, LOOKED),
-        (FindingState.UNCALIBRATED, False, LOOKED),
-        (FindingState.ABSENT, True, LOOKED),
-        (FindingState.ABSENT, False, ()),
+        (FindingState.PRESENT, LOOKED),
+        (FindingState.INDETERMINATE, LOOKED),
+        (FindingState.UNCALIBRATED, LOOKED),
+        (FindingState.LEFT_OUT, LOOKED),
+        (FindingState.ABSENT, ()),
     ],
 )
-def test_what_is_reported_or_left_out_is_not_searched(
-    state: FindingState, left_out: bool, boxes: tuple[ScoredBox, ...]
-) -> None:
-    answer = PromptReading(key="edema", probability=0.4, state=state, boxes=boxes, left_out=left_out)
+def test_what_is_reported_or_left_out_is_not_searched(state: FindingState, boxes: tuple[ScoredBox, ...]) -> None:
+    answer = PromptReading(key="edema", probability=0.4, state=state, boxes=boxes)
 
     assert findings.searched(Reading(prompts=(answer,))) == ()
 

@@ -244,7 +244,7 @@ def test_highdicom_reads_the_same_findings_back(tmp_path: Path, kind: str, docum
         corners = [[left, top], [right, top], [right, bottom], [left, bottom], [left, top]]
         assert (group.finding_type.value, group.roi.value.tolist()) == (of.code.value, corners)
         [number], [state] = group.get_measurements(), group.get_qualitative_evaluations(name=group.finding_type)
-        assert (number.value, number.unit.value) == (wording.whole_percent(of.probability), "%")
+        assert (number.value, number.unit.value) == (wording.whole_percent(of.probability or 0.0), "%")
         assert (state.name.value, state[0].ConceptCodeSequence[0].CodeMeaning.lower()) == (of.code.value, of.state)
         sites = [(of.site, box.side), (box.evidence and box.evidence.site, Side.RIGHT)]
         assert list(sites_of(group)) == [(site.value, side) for site, side in sites if site]

@@ -168,7 +168,7 @@ def test_the_codes_of_a_zone_are_stored_with_a_reading() -> None:
 def test_only_a_reported_finding_has_evidence(state: FindingState) -> None:
     finding = found(NODULE, regions={"mediastinum": UPPER}, state=state)
 
-    assert (finding.evidence is None) == (state is FindingState.ABSENT)
+    assert (finding.evidence is None) == (not state.is_reported)
 
 
 def test_the_report_says_that_evidence_was_not_measured() -> None:

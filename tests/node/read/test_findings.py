@@ -74,10 +74,10 @@ def test_a_phrase_that_names_a_side_gives_it_on_any_film(sides_known: bool) -> N
 
 
 @pytest.mark.parametrize("state", FindingState)
-def test_only_what_is_absent_has_no_box(state: FindingState) -> None:
+def test_only_what_is_not_reported_has_no_box(state: FindingState) -> None:
     finding = found(prompt(), RIGHT, LEFT, state=state)
 
-    assert (len(finding.boxes), finding.side) == ((0, None) if state == "absent" else (2, Side.BILATERAL))
+    assert (len(finding.boxes), finding.side) == ((2, Side.BILATERAL) if state.is_reported else (0, None))
 
 
 def test_an_absent_finding_keeps_the_side_of_its_prompt() -> None:

@@ -218,7 +218,7 @@ def test_views_and_squares_are_checked_too() -> None:
 def test_what_was_not_answered_is_not_assessed() -> None:
     answers = {answer.key: answer for answer in reported(Scripted(effusion())).prompts}
 
-    assert answers["edema"].left_out and not answers["pleural_effusion"].left_out
+    assert answers["edema"].state is FindingState.LEFT_OUT is not answers["pleural_effusion"].state
     assert set(answers) == {prompt.key for prompt in PROMPTS.prompts}
 
 
