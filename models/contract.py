@@ -68,9 +68,7 @@ faulty one; or a person."""
 Doubt: TypeAlias = Literal["other_view", "mirrored", "rotated", "image_type", "two_views", "maybe_child"]
 """What speaks against every finding of a film: its picture or its header says that it may be another than is read."""
 
-Contradiction: TypeAlias = Literal[
-    "film_normal", "box_denied", "other_side", "sentence_denies", "companion_silent", Doubt
-]
+Contradiction: TypeAlias = Literal["other_side", "sentence_denies", "companion_silent", Doubt]
 """What speaks against a finding that is reported; `models.reading.contradictions` has the rules of the network, and
 whoever knows the film's header those of a `Doubt`."""
 

@@ -92,6 +92,7 @@ class Note(StrEnum):
     VIEW_DISAGREES = "view_disagrees"
     MIRRORED = "mirrored"
     ROTATED = "rotated"
+    CALLED_NORMAL = "called_normal"
     STRETCHED = "stretched"
     TABLE_SCALED = "table_scaled"
     POLARITY_UNCLEAR = "polarity_unclear"

@@ -12,15 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from language.labels import DEVICES
 from language.statements import sides_in
 from models.contract import Contradiction, FindingState, PromptKind, ReaderPrompt, Side, SideOf
 from models.decisions import Decisions
 from models.engines import Engine, FloatArray
 from models.reading.checking import Decided
 from models.reading.decided_film import DecidedFilm, Look
-from models.reading.decision import decide
-from models.reading.phrasebook import Phrasebook, contrast
+from models.reading.phrasebook import Phrasebook
 
 _SIDES: Final = (Side.LEFT, Side.RIGHT)
 COMPANIONS: Final[Mapping[str, str]] = dict.fromkeys(("edema", "consolidation", "pneumonia"), "lung_opacity")
@@ -38,27 +36,6 @@ def without_companion(film: DecidedFilm, decisions: Decisions) -> frozenset[int]
         if state is FindingState.ABSENT and decisions.is_of_people(key := film.prompts[index].key)
     }
     return frozenset(index for index in film.reported if COMPANIONS.get(film.prompts[index].key) in silent)
-
-
-def film_called_normal(film: DecidedFilm) -> frozenset[int]:
-    """Return the reported findings of a film on which "no finding" is present too. Devices do not exclude it."""
-    is_normal = any(
-        state is FindingState.PRESENT and film.prompts[index].kind is PromptKind.NO_FINDING
-        for index, state in film.states.items()
-    )
-    return frozenset(i for i in film.reported if is_normal and film.prompts[i].key != DEVICES)
-
-
-def denied_in_its_box(film: DecidedFilm, probabilities: Mapping[int, float], decisions: Decisions) -> frozenset[int]:
-    """Return the findings that are absent in their best box, by the threshold of the finding.
-
-    probabilities: of each finding in its best box, asked with prompt and box together
-    """
-    return frozenset(
-        index
-        for index, value in probabilities.items()
-        if decide(decisions, film.prompts[index].key, value, trusted="any") is FindingState.ABSENT
-    )
 
 
 def found_on_other_side(asked: Sequence[tuple[int, Side]], boxes: FloatArray, side_of: SideOf) -> frozenset[int]:
@@ -87,7 +64,7 @@ def denied_by_sentence(decided: Decided, texts: Mapping[int, str]) -> list[int]:
 
 
 class ContradictionCheck:
-    """Asks about the findings of a film again, each by itself: in its best box, and on the sides of its boxes.
+    """Asks about the findings of a film again, each by itself, on the sides of its boxes.
 
     knows_sides: whether the model learned the words "left" and "right"
     """
@@ -105,9 +82,7 @@ class ContradictionCheck:
         """
         contradicted: dict[int, Contradiction] = {
             **dict.fromkeys(self._on_other_side(look, film), "other_side"),
-            **dict.fromkeys(denied_in_its_box(film, self._in_best_boxes(look, film), self._decisions), "box_denied"),
             **dict.fromkeys(without_companion(film, self._decisions), "companion_silent"),
-            **dict.fromkeys(film_called_normal(film), "film_normal"),
         }
         return film.doubting(contradicted)
 
@@ -116,22 +91,6 @@ class ContradictionCheck:
         self._phrasebook.vectors(prompts)
         if self._knows_sides and any(prompt.kind is PromptKind.PATHOLOGY for prompt in prompts):
             self._sided(prompts)
-
-    def _in_best_boxes(self, look: Look, film: DecidedFilm) -> dict[int, float]:
-        """Ask for each reported finding with its best box; returns the probabilities."""
-        if not film.reported:
-            return {}
-        rows = [film.vectors.judged.index(index) for index in film.reported]
-        positive, negative = film.vectors.positive[rows], film.vectors.negative[rows]
-        best = [boxes[scores.argmax()] for boxes, scores in (film.visible[index] for index in film.reported)]
-        features = self._engine.describe(
-            look.patches.copies(len(best)),
-            boxes=np.stack(best)[:, np.newaxis],
-            prompts=positive[:, np.newaxis],
-            prompted=np.ones((len(best), 1), dtype=np.float32),
-        )[:, 0]
-        values = contrast(features, positive=positive, negative=negative, temperature=self._decisions.temperature)
-        return {index: float(value) for index, value in zip(film.reported, values, strict=True)}
 
     def _on_other_side(self, look: Look, film: DecidedFilm) -> frozenset[int]:
         """Ask for each reported finding on the sides of its boxes, such as "left pleural effusion"."""

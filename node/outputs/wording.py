@@ -72,9 +72,10 @@ NOTES: Mapping[Note, str] = {
     Note.TWO_VIEWS: "its header names a frontal view, and its series a lateral one; it was read as frontal",
     Note.TEXT_RECODED: "text of its header is not in the character set that it names, and was read in another one",
     Note.TEXT_LEFT_OUT: "a text of its header could not be decoded, and is left empty",
-    Note.VIEW_DISAGREES: "its header names another view than its picture shows; it was read as its header says",
+    Note.VIEW_DISAGREES: "its picture does not look like a frontal chest view; it was read as its header says",
     Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; no side was exchanged",
     Note.ROTATED: "its picture looks rotated; it was read as it is",
+    Note.CALLED_NORMAL: "the network also calls the whole film normal, beside what it reports as present",
     Note.STRETCHED: "no person could read its picture as given; it was read, and is shown, stretched to its own range",
     Note.TABLE_SCALED: "its lookup table uses less than half of the grays that it declares; it was scaled to all grays",
     Note.POLARITY_UNCLEAR: "its header contradicts itself, so viewers disagree; it was read with low values bright",
@@ -94,12 +95,13 @@ NOTES: Mapping[Note, str] = {
 OF_TEXT = (Note.TEXT_RECODED, Note.TEXT_LEFT_OUT)
 """Notes that concern a film that was not read, too: its report names the patient."""
 CAUTIONS: Mapping[Note, str] = {
-    Note.VIEW_DISAGREES: "The header names another view than the picture shows.",
+    Note.VIEW_DISAGREES: "The picture does not look like a frontal chest view.",
     Note.MIRRORED: "The picture looks mirrored: check the sides.",
     Note.ROTATED: "The picture looks rotated.",
     Note.MAYBE_CHILD: "It may be a child's film: it states no age, and its field is small.",
     Note.IMAGE_TYPE: "Its Image Type says that it is no plain film.",
     Note.TWO_VIEWS: "Its header names a frontal view, its series a lateral one.",
+    Note.CALLED_NORMAL: "The network also calls the whole film normal.",
     Note.STRETCHED: "No person could read the picture as given: it was stretched.",
     Note.POLARITY_UNCLEAR: "Its header contradicts itself: some viewers show it as a negative.",
     Note.IDENTIFIER_LEFT_OUT: "DICOM objects leave an identifier empty: see the film.",
@@ -126,8 +128,6 @@ MARKS: Mapping[FindingState, str] = {
 """What stands beside the name of a finding that is reported and not present."""
 
 CONTRADICTIONS: Mapping[str, str] = {
-    "film_normal": "The network also calls the whole film normal.",
-    "box_denied": "Asked again about only the area that fits it best, the network does not find it there.",
     "other_side": "Asked again about each side by name, the network contradicts itself.",
     "sentence_denies": "The network's own sentence says that it is not there.",
     "companion_silent": "The network does not report an opacity of the lung, which it never is without.",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pydicom.dataset import Dataset
 
+from language.labels import DEVICES
+from models.contract import FindingState, PromptKind
 from node import log
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
@@ -121,6 +123,14 @@ def _unread(dataset: Dataset, decision: Decision, view: FilmView, *, source: str
     return Answered(dataset=dataset, film=film, reason=decision.reason)
 
 
+def _called_normal(reading: Reading) -> tuple[Note, ...]:
+    """Note that "no finding" is present beside a finding, which it doubts no more than another: once for the film."""
+    present = [answer for answer in reading.prompts if answer.state is FindingState.PRESENT]
+    is_normal = any(answer.kind is PromptKind.NO_FINDING for answer in present)
+    has_finding = any(answer.kind is PromptKind.PATHOLOGY and answer.key != DEVICES for answer in present)
+    return (Note.CALLED_NORMAL,) if is_normal and has_finding else ()
+
+
 def film_of(
     reading: Reading,
     image: Radiograph,
@@ -135,7 +145,7 @@ def film_of(
     """Code what was read on a decoded film; source: its SOP Instance UID; ratio: with what its header says about it."""
     return Film(
         source=source,
-        notes=notes,
+        notes=(*notes, *_called_normal(reading)),
         columns=image.framing.columns,
         rows=image.framing.rows,
         analyzed=image.framing.analyzed,

@@ -24,7 +24,6 @@ from node.read.routing import Action, Decision
 
 FRONTAL: Final = "frontal"
 """The tag of a film whose header names a frontal view, but neither AP nor PA alone."""
-_PROJECTIONS: Final[tuple[View, ...]] = ("AP", "PA")
 _STOPPED: Final[dict[View, Reason]] = {"lateral": Reason.LATERAL, "not_chest": Reason.NOT_CHEST}
 _DOUBTS: Final[dict[Note, Doubt]] = {
     Note.VIEW_DISAGREES: "other_view",
@@ -87,13 +86,11 @@ def is_doubt(note: Note) -> bool:
 def notes_of(tag: str | None, picture: ViewReading) -> Iterator[Note]:
     """Yield the notes about a picture that does not fit its header, or whose pixels do not lie as they should.
 
-    A header that names a frontal view is contradicted as soon as that is not the more probable, one that names AP or PA
-    also if the network is certain that it is not this one.
+    A header that names a frontal view is contradicted as soon as that is not the more probable. That an AP film looks
+    like a PA one, or the other way round, says nothing against it.
     """
-    if tag is not None:
-        named = [view for view in _PROJECTIONS if view == tag] or _PROJECTIONS
-        if not picture.is_frontal or 1 - picture.probability(*named) >= picture.certain:
-            yield Note.VIEW_DISAGREES
+    if tag is not None and not picture.is_frontal:
+        yield Note.VIEW_DISAGREES
     if picture.mirrored:
         yield Note.MIRRORED
     if picture.rotated:

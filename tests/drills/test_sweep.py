@@ -187,7 +187,7 @@ def without(*, box: bool = True, sentence: bool = True, contradiction: str | Non
         (without(), None),
         (without(box=False), "without box"),
         (without(sentence=False), "without box or sentence"),
-        (without(contradiction="film_normal"), "contradicted"),
+        (without(contradiction="other_side"), "contradicted"),
         (replace(without(), prompt="pneumonia"), "not measured"),
         (replace(without(), state=FindingState.ABSENT), "absent and has a box"),
     ],

@@ -82,7 +82,7 @@ def another_wording(found: Film) -> Film:
 
 
 def a_contradiction(found: Film) -> Film:
-    return replace(found, findings=tuple(replace(each, contradiction="box_denied") for each in found.findings))
+    return replace(found, findings=tuple(replace(each, contradiction="other_side") for each in found.findings))
 
 
 @pytest.mark.parametrize(

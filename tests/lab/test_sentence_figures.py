@@ -55,7 +55,7 @@ def film(*prompts: PromptReading, said: tuple[By, ...] = (), withheld: tuple[str
 ONE = film(
     prompt("edema", FindingState.PRESENT, sentence=0),
     prompt("fracture", FindingState.PRESENT, sentence=1),
-    prompt("pneumonia", FindingState.INDETERMINATE, sentence=2, contradiction="film_normal"),
+    prompt("pneumonia", FindingState.INDETERMINATE, sentence=2, contradiction="other_side"),
     prompt("pneumothorax", FindingState.ABSENT),
     prompt("left_lung", None),
     prompt("right_lung", None, generated=""),
@@ -90,11 +90,11 @@ def test_sentences_are_counted_by_what_became_of_them() -> None:
 def test_only_what_would_be_present_counts_as_contradicted() -> None:
     figures = measured(
         ONE,
-        film(prompt("edema", FindingState.INDETERMINATE, probability=0.55, contradiction="box_denied")),
-        film(prompt("edema", FindingState.UNCALIBRATED, contradiction="box_denied")),
+        film(prompt("edema", FindingState.INDETERMINATE, probability=0.55, contradiction="other_side")),
+        film(prompt("edema", FindingState.UNCALIBRATED, contradiction="other_side")),
     )
 
-    assert (figures["contradicted"], figures["per_contradiction"]) == (1, {"film_normal": 1})
+    assert (figures["contradicted"], figures["per_contradiction"]) == (1, {"other_side": 1})
 
 
 @pytest.mark.parametrize(

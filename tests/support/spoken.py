@@ -79,7 +79,7 @@ def findings(draw: st.DrawFn, prompt: Prompt) -> Finding:
         boxes=boxes,
         sentence=None,
         evidence=boxes[0].evidence if boxes else None,
-        contradiction=draw(st.sampled_from((None, "film_normal"))) if state is FindingState.INDETERMINATE else None,
+        contradiction=draw(st.sampled_from((None, "other_side"))) if state is FindingState.INDETERMINATE else None,
     )
 
 

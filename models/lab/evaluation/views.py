@@ -46,17 +46,11 @@ def _is_kept(picture: SeenView) -> bool:
     return picture.reading.is_frontal
 
 
-def _agrees(picture: SeenView) -> bool:
-    """Return whether the head would not contradict a header that names the true view."""
-    return 1 - picture.reading.probability("AP" if picture.view == "AP" else "PA") < picture.reading.certain
-
-
 _Question = tuple[tuple[Kind, ...], Callable[[SeenView], bool]]
 _QUESTIONS: dict[str, _Question] = {
     "kept": (("frontal",), _is_kept),
     "unmarked": (("frontal",), lambda picture: not (picture.reading.mirrored or picture.reading.rotated)),
     "projection": (("frontal",), lambda picture: picture.reading.view == picture.view),
-    "uncontradicted": (("frontal",), _agrees),
     "mirrored": (("mirrored",), lambda picture: picture.reading.mirrored),
     "rotated": (("rotated",), lambda picture: picture.reading.rotated),
     "lateral": (("lateral",), lambda picture: picture.reading.view == "lateral"),

@@ -36,7 +36,7 @@ QUESTION = AskedQuestion(
         state=FindingState.PRESENT,
         boxes=(ScoredBox(box=BOX, score=1 / 3),),
         by="rule",
-        contradiction="box_denied",
+        contradiction="other_side",
     ),
 )
 """A question by prompt and box, whose numbers have no short decimal form."""

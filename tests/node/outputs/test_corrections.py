@@ -81,7 +81,7 @@ def film() -> Film:
         ),
         findings=(
             finding("pleural_effusion", FindingState.PRESENT, 0),
-            finding("consolidation", FindingState.INDETERMINATE, 1, contradiction="box_denied"),
+            finding("consolidation", FindingState.INDETERMINATE, 1, contradiction="other_side"),
             finding("cardiomegaly", FindingState.PRESENT, 2),
             finding("pneumothorax", FindingState.ABSENT, 3),
             finding("edema", FindingState.ABSENT, None),

@@ -31,7 +31,6 @@ from tests.support.output_texts import texts_of
 DOUBTS = {
     "lateral": (picture(lateral=0.6, AP=0.4), Note.VIEW_DISAGREES, "other_view"),
     "probably lateral or no chest": (picture(lateral=0.3, not_chest=0.3, PA=0.4), Note.VIEW_DISAGREES, "other_view"),
-    "AP with a header that says PA": (picture(AP=0.95, PA=0.05), Note.VIEW_DISAGREES, "other_view"),
     "mirrored": (picture(PA=1.0, mirrored=True), Note.MIRRORED, "mirrored"),
     "rotated": (picture(PA=1.0, rotated=True), Note.ROTATED, "rotated"),
 }
@@ -110,6 +109,31 @@ def test_findings_of_a_film_in_doubt_are_to_be_reviewed(of: str, tmp_path: Path)
     assert {said.text.startswith("To be reviewed: ") for said in film.sentences} == {True}
     assert (film.ratio, note in film.notes, wording.CAUTIONS[note] in impression.of_film(film)) == (None, True, True)
     assert plain.ratio is not None
+
+
+@pytest.mark.parametrize(
+    ("finding", "normal", "has_note"),
+    [
+        (FindingState.PRESENT, FindingState.PRESENT, True),
+        (FindingState.INDETERMINATE, FindingState.PRESENT, False),
+        (FindingState.PRESENT, FindingState.INDETERMINATE, False),
+    ],
+)
+def test_a_film_called_normal_beside_a_finding_is_noted_once(
+    finding: FindingState, normal: FindingState, has_note: bool, tmp_path: Path
+) -> None:
+    class Ambiguous(SureReader):
+        def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+            said = super().read(image, prompts)
+            found = tuple(replace(each, state=finding) for each in said.pathologies)
+            whole = replace(found[0], key="no_finding", kind=PromptKind.NO_FINDING, state=normal, boxes=())
+            return replace(said, prompts=(*found, whole))
+
+    film = read(tmp_path, reader=Ambiguous(PLAIN))
+
+    assert {(found.state, found.contradiction) for found in film.findings} == {(finding, None)}
+    assert film.notes.count(Note.CALLED_NORMAL) == int(has_note)
+    assert (wording.CAUTIONS[Note.CALLED_NORMAL] in impression.of_film(film)) is has_note
 
 
 @pytest.mark.drill(part="objects")

@@ -85,7 +85,8 @@ def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], t
     [
         ("PA", picture(PA=0.99), READ),
         ("PA", picture(AP=0.6, PA=0.4), READ),
-        ("PA", picture(AP=0.95, PA=0.05), Decision(action=Action.READ, notes=(Note.VIEW_DISAGREES,))),
+        ("PA", picture(AP=1.0), Decision(action=Action.READ)),
+        ("AP", picture(PA=1.0), Decision(action=Action.READ)),
         ("PA", picture(lateral=1.0), Decision(action=Action.READ, notes=(Note.VIEW_DISAGREES,))),
         ("frontal", picture(AP=0.5, PA=0.5), READ),
         ("frontal", picture(not_chest=0.95), Decision(action=Action.READ, notes=(Note.VIEW_DISAGREES,))),

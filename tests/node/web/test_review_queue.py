@@ -91,7 +91,7 @@ def queue_of(bench: Bench, *, limit: int = 50) -> ReviewQueue:
             None,
             ["The probability is too low for present and too high to leave unreported."],
         ),
-        (FindingState.INDETERMINATE, "film_normal", ["The network also calls the whole film normal."]),
+        (FindingState.INDETERMINATE, "sentence_denies", ["The network's own sentence says that it is not there."]),
         (FindingState.UNCALIBRATED, None, ["The threshold was not measured on such films."]),
         (
             FindingState.UNCALIBRATED,
@@ -131,7 +131,7 @@ def counted(bench: Bench) -> dict[str, int]:
     ("state", "contradiction", "reason"),
     [
         (FindingState.INDETERMINATE, None, "near_threshold"),
-        (FindingState.INDETERMINATE, "film_normal", "contradicted"),
+        (FindingState.INDETERMINATE, "sentence_denies", "contradicted"),
         (FindingState.UNCALIBRATED, None, "uncalibrated"),
         (FindingState.UNCALIBRATED, "other_side", "contradicted"),
     ],
