@@ -9,7 +9,7 @@ stands that state; its words stay as they were generated. What it asserts withou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -49,6 +49,8 @@ WRONG_ZONE: Final = "wrong_zone"
 
 _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
+_COVERS: Final = 1 / 3
+"""The share of a zone that a box of a finding covers before a sentence about a region says that it is there."""
 
 
 def is_reported(prompt: ReaderPrompt, state: FindingState | None) -> bool:
@@ -142,6 +144,8 @@ class Decided:
     def _fault_of_side(self, index: int, text: str) -> str | None:
         """Compare the sides that a sentence names with the centers of boxes that lie across the middle of the film."""
         named = sides_in(text.lower())
+        if named and self.prompts[index].kind is PromptKind.REGION and self.side_of is None:
+            return SIDE_UNKNOWN
         if not named or self.prompts[index].kind is not PromptKind.PATHOLOGY or self.side(index) is not None:
             return None
         if self.side_of is None or self._is_unsided(index):
@@ -161,22 +165,39 @@ class Decided:
         told, named = names_in(self._zone(index) or "", "zones"), names_in(text, "zones")
         if named and (self._is_unsided(index) or (told and not told & named)):
             return WRONG_ZONE
+        is_elsewhere = (not any(self._fills(index, place) for place in zone) for zone in self._zones_in(text))
+        return WRONG_ZONE if any(is_elsewhere) else None
+
+    def _fault_of_covered_zone(self, finding: int, region: int, text: str) -> str | None:
+        """Return the fault of a region's sentence on a finding of which no box covers the zone that it is about."""
+        own = [(region,)] if self._is_zone(region) else []
+        zones = (*own, *self._zones_in(text))
+        is_elsewhere = (not any(self._covers(finding, place) for place in zone) for zone in zones)
+        return WRONG_ZONE if any(is_elsewhere) else None
+
+    def _zones_in(self, text: str) -> Iterator[tuple[int, ...]]:
+        """Yield for each zone that a sentence names the prompts that it may be, if there are any."""
         regions = {
-            place: prompt.phrases[0].lower()
-            for place, prompt in enumerate(self.prompts)
-            if prompt.key.endswith("_zone")
+            place: prompt.phrases[0].lower() for place, prompt in enumerate(self.prompts) if self._is_zone(place)
         }
         for clause in clauses_of(text):
             sides = [{side} for side in sides_in(clause.text)] or [{Side.LEFT, Side.RIGHT}]
             for zone, of in product(names_in(clause.text, "zones"), sides):
-                asked = [
+                asked = tuple(
                     place
                     for place, phrase in regions.items()
                     if zone in names_in(phrase, "zones") and of & sides_in(phrase)
-                ]
-                if asked and not any(self._fills(index, place) for place in asked):
-                    return WRONG_ZONE
-        return None
+                )
+                if asked:
+                    yield asked
+
+    def _is_zone(self, index: int) -> bool:
+        return self.prompts[index].key.endswith("_zone")
+
+    def _covers(self, index: int, region: int) -> bool:
+        """Say whether a box of a finding covers enough of a box of a region."""
+        zones, boxes = self.boxes[region], self.boxes[index]
+        return any(lies_in(zone, boxes, share=_COVERS) for zone in zones)
 
     def _fills(self, index: int, region: int) -> bool:
         """Say whether a box of a finding lies in each box of a region."""
@@ -199,6 +220,8 @@ class Decided:
                     return Fault.ASSERTED.value
                 if self._is_unsided(place) and sides_in(self.prompts[index].phrases[0].lower()):
                     return SIDE_UNKNOWN
+                if fault := self._fault_of_covered_zone(place, index, text.lower()):
+                    return fault
             if place == index:
                 continue
             if not statement.sides <= self._reached(place):
@@ -295,12 +318,12 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
     return Settled(texts=said, generated=texts, makers=makers, withheld=tuple(withheld))
 
 
-def lies_in(box: FloatArray, regions: FloatArray) -> bool:
-    """Say whether a tenth of a box [4] lies in one of some regions [n, 4]."""
+def lies_in(box: FloatArray, regions: FloatArray, *, share: float = _LIES_IN) -> bool:
+    """Say whether such a share of a box [4] lies in one of some regions [n, 4]."""
     inner, outer = unit_boxes.to_corners(box), unit_boxes.to_corners(regions)
     sides = np.minimum(inner[2:], outer[:, 2:]) - np.maximum(inner[:2], outer[:, :2])
     common = sides.clip(0, None).prod(axis=-1)
-    return bool(common.max(initial=0.0) >= _LIES_IN * max(float(box[2] * box[3]), 1e-12))
+    return bool(common.max(initial=0.0) >= share * max(float(box[2] * box[3]), 1e-12))
 
 
 def answer_in_words(text: str, *, prompt: str | None, state: FindingState | None) -> tuple[str, By]:

@@ -321,10 +321,10 @@ class _NetworkReader(Generic[Seen]):
             look = self._network.look(image.gray)
             middle = self._network.middle(look)
             image = replace(image, framing=image.framing.about(middle))
-            said = self._network.report(
-                look, prompts.prompts, side_of=_side_of(image), zone_of=self._zone_of(image, prompts)
-            )
             view = self._network.view(look)
+            said = self._network.report(
+                look, prompts.prompts, side_of=_side_of(image, view), zone_of=self._zone_of(image, prompts)
+            )
         placed = _place_all(said, image.framing)
         return Reading(
             sentences=placed.sentences,
@@ -420,15 +420,19 @@ class _NetworkReader(Generic[Seen]):
                 cast("Seen", film.look),
                 asked,
                 reference=prompts.prompts,
-                side_of=_side_of(film),
+                side_of=_side_of(film, film.view),
                 zone_of=self._zone_of(film, prompts),
             )
         return [_to_film(question, answer, film) for question, answer in zip(questions, answers, strict=True)]
 
 
-def _side_of(film: Radiograph | SeenFilm) -> SideOf | None:
-    """Return the function that says on which side of the patient a box of the square lies; None without known sides."""
-    return partial(side_of_square, middle=film.framing.middle) if film.sides_known else None
+def _side_of(film: Radiograph | SeenFilm, view: ViewReading | None) -> SideOf | None:
+    """Return the function that says on which side of the patient a box of the square lies.
+
+    None without known sides, and on a film that looks mirrored, of which no sentence names a side.
+    """
+    is_sure = film.sides_known and not (view is not None and view.mirrored)
+    return partial(side_of_square, middle=film.framing.middle) if is_sure else None
 
 
 def _name_of(question: Question, prompts: PromptSet) -> NamedPrompt | None:

@@ -105,6 +105,32 @@ def test_a_sentence_names_no_zone_without_a_box(key: str, text: str, fault: str 
         assert film.fault(3, text) == fault
 
 
+@pytest.mark.parametrize(
+    ("height", "text", "fault"),
+    [
+        pytest.param(0.2, "There is a pleural effusion in the right lower zone.", None, id="a half"),
+        pytest.param(0.15, "There is a right pleural effusion.", None, id="three eighths"),
+        pytest.param(0.12, "There is a right pleural effusion.", "wrong_zone", id="three tenths"),
+        pytest.param(0.2, "There is a pleural effusion in the right upper zone.", "wrong_zone", id="another zone"),
+    ],
+)
+def test_a_zone_of_a_region_is_covered_by_a_third(height: float, text: str, fault: str | None) -> None:
+    """The zones are 0.4 high; the box of the effusion lies within the lower one, and is as wide."""
+    upper = ReaderPrompt(key="right_upper_lung_zone", kind=PromptKind.REGION, phrases=("Right upper lung zone",))
+    zone, box = (0.25, 0.7, 0.2, 0.4), (0.25, 0.9 - height / 2, 0.2, height)
+    boxes = [np.array([each], dtype=np.float32) for each in (box, box, box, zone, (0.25, 0.25, 0.2, 0.4))]
+    film = replace(decided(), prompts=(*PROMPTS, upper), boxes=boxes)
+
+    assert film.fault(3, text) == fault
+
+
+def test_a_region_names_no_side_where_none_is_known() -> None:
+    text = "There is a pleural effusion in the right lower zone."
+
+    assert decided().fault(3, text) is None
+    assert replace(decided(), side_of=None).fault(3, text) == "side_unknown"
+
+
 def test_each_box_of_a_zone_holds_a_finding_that_is_said_there() -> None:
     text = "There is a pleural effusion at the right base."
     two = np.concatenate([RIGHT_BASE, ELSEWHERE])
