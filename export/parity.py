@@ -4,7 +4,7 @@
 
 Both engines get the first engine's outputs as inputs of every stage, so a difference is measured where it arises. The
 inputs are not those that the graphs were traced with: other films, other numbers of films, prompts and boxes, boxes
-with and without prompt.
+with and without prompt. What comes of them is compared, too: the probabilities of findings, by the manifest's readouts.
 For a float16 engine the command compares readings of films instead: each engine continues with its own outputs, so that
 differences add up as they do in use.
 """
@@ -14,17 +14,24 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+
+import numpy as np
 
 from models.command import command_parser, run
 from models.contract import StageDifference
 from models.engines import ENGINES, GPU_ENGINES, Engine, open_unproven
-from models.engines.comparison import FILMS, agree, compare, compare_readings
+from models.engines.comparison import FILMS, FLOAT16, FLOAT32, agree, compare, compare_readings
 from models.engines.proof import proven_precision
 from models.errors import ModelError
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.manifest import read_manifest
+from models.reading.reader import ChexReader
+from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 
+_FILMS, _SIDE, _SEED = 3, 256, 20240702
 _HALF_ENGINES = ("onnx-float16", "rounded-float16", "summed-float16")
 
 
@@ -49,6 +56,9 @@ def main(arguments: list[str]) -> int:
             if is_half
             else compare(first, second, manifest.sizes)
         )
+        stages["probability"] = compare_probabilities(
+            options.model, (first, second), tolerance=(FLOAT16 if is_half else FLOAT32).scores
+        )
     except ModelError as error:
         print(error, file=sys.stderr)
         return 2
@@ -58,6 +68,21 @@ def main(arguments: list[str]) -> int:
         for line in lines(stages):
             print(line)
     return 0 if agree(stages) else 1
+
+
+def compare_probabilities(directory: Path, engines: Sequence[Engine], *, tolerance: float) -> StageDifference:
+    """Compare what two engines make of films by the node's prompts: the probability of each finding."""
+    manifest, vocabularies = read_manifest(directory), directory / "vocab"
+    asked, random = read_questions(DEFAULT).prompts, np.random.default_rng(_SEED)
+    films = [random.random((_SIDE, _SIDE), dtype=np.float32) for _ in range(_FILMS)]
+    said = []
+    for engine in engines:
+        reader = ChexReader(manifest, engine, PromptTokenizer(vocabularies), SentenceTokenizer(vocabularies))
+        known = [each for each in asked if not reader.never_learned(" ".join((*each.phrases, *each.negatives)))]
+        read = [reader.locate_all(reader.look(film), known).prompts for film in films]
+        said.append([each.probability for film in read for each in film if each.probability is not None])
+    first, second = map(np.array, said)
+    return StageDifference(max_abs=float(np.abs(first - second).max()), tolerance=tolerance)
 
 
 def document(stages: dict[str, StageDifference]) -> dict[str, object]:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.command import command_parser, exit_status, run, share
+from models.command import above_zero, command_parser, exit_status, run, share
 from models.decisions import PHANTOMS
 from models.engines import ENGINES
 from models.errors import ModelError
@@ -42,8 +42,6 @@ def _run(options: argparse.Namespace) -> int:
     from models import progress
     from models.lab.evaluation.calibration_page import document, page
 
-    if options.sensitivity is not None and options.false_findings is not None:
-        raise ModelError("--sensitivity and --false-findings exclude each other; leave one of them out")
     with progress.on(sys.stderr) as report:
         made = _calibrate(options, report)
     print(json.dumps(document(made)) if options.json else page(made))
@@ -150,10 +148,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--false-findings",
-        type=share,
+        type=above_zero,
         metavar="NUMBER",
-        help="the most findings that may be called present on the mean film without a finding; "
-        "default: 0.1 if 30 films are labelled no_finding, else the best F1",
+        help="findings called present that are expected on the mean film without a finding; default: 0.05. Above 0.5, "
+        "or beside --sensitivity: the most that are accepted; default: 0.5",
     )
     parser.add_argument("--sensitivity", type=share, metavar="SHARE", help="choose each threshold at this sensitivity")
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")

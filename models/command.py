@@ -7,6 +7,7 @@ these imports take seconds, and `--help`, `--version` and a mistyped option must
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import select
 import sys
@@ -50,6 +51,14 @@ def share(text: str) -> float:
     value = float(text)
     if not 0 < value <= 1:  # nor is NaN
         raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """Read an option's finite number above 0. Raises argparse.ArgumentTypeError."""
+    value = float(text)
+    if not 0 < value < math.inf:  # nor is NaN
+        raise argparse.ArgumentTypeError(f"{text} must be above 0")
     return value
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.bounds import require_positive, require_unit
 
@@ -16,6 +19,9 @@ PHANTOMS = "phantoms"
 """The population of films that a program draws; every other population is of real films."""
 LEFT_OUT: Final = 1.0
 """The threshold, in a manifest, of a finding that is left out: absent whatever its probability."""
+
+
+Numbers = TypeVar("Numbers", NDArray[np.float32], NDArray[np.float64])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,22 @@ class PhantomThreshold:
     def __post_init__(self) -> None:
         require_unit(self, "threshold")
         require_positive(self, "positives", "negatives")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readout:
+    """The logistic curve by which a difference of cosines is the probability of a finding on films of people.
+
+    slope: above 0, so that no order changes; offset: the logit at a difference of 0
+    """
+
+    slope: float
+    offset: float
+
+    def __post_init__(self) -> None:
+        require_positive(self, "slope")
+        if not np.isfinite(self.offset):
+            raise ValueError(f"offset ({self.offset}) must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +178,7 @@ class Decisions:
     """How scores become answers (design §5); `models.reading.decision` applies them.
 
     temperature: divides the difference of cosines to the positive and the negative prompt (spec §8)
+    readout: of findings on films of people, by prompt key, instead of the temperature
     thresholds: probability from which a finding is present, by prompt key; `default_threshold` for every other key;
     `LEFT_OUT` for a finding that is left out
     measurements: where thresholds come from, by prompt key; a threshold without a measurement was never measured
@@ -181,6 +204,7 @@ class Decisions:
     most_boxes: int | None = None
     boxes: Mapping[str, PlaceRule] = field(default_factory=dict)
     sides: Mapping[str, PlaceRule] = field(default_factory=dict)
+    readout: Mapping[str, Readout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature")
@@ -193,6 +217,9 @@ class Decisions:
         for key in self.measurements:
             if key not in self.thresholds:
                 raise ValueError(f"measurements.{key} belongs to no threshold; add thresholds.{key} or remove it")
+        for key in self.readout:
+            if not self.is_of_people(key):
+                raise ValueError(f"readout.{key} needs measurements.{key} on films of people; add it or remove this")
         for key in self.phantoms:
             if key not in self.measurements or not (self.is_of_people(key) or self.leaves_out(key)):
                 raise ValueError(
@@ -213,7 +240,7 @@ class Decisions:
                     raise ValueError(f"{table}.{key}.band.lower ({band.lower}) must not be above the threshold")
 
     def on_phantoms(self) -> Decisions:
-        """Return the decisions for phantoms: their thresholds instead of those on real films, and no rule of places."""
+        """Return the decisions for phantoms: their thresholds, and neither a readout nor a rule of places."""
         return replace(
             self,
             thresholds=dict(self.thresholds) | {key: own.threshold for key, own in self.phantoms.items()},
@@ -225,10 +252,22 @@ class Decisions:
             phantoms={},
             boxes={},
             sides={},
+            readout={},
         )
 
-    def measured(self, key: str, threshold: float, measurement: Measurement) -> Decisions:
-        """Return the decisions with a new threshold of a finding.
+    def probability(self, key: str | None, differences: Numbers) -> Numbers:
+        """Return the probabilities of a prompt, by its readout or else by spec §8: those that all outputs have.
+
+        key: of the prompt in the prompt set; None for other words
+        differences: of the cosines of features to the prompt and to its opposite
+        """
+        own = None if key is None else self.readout.get(key)
+        return sigmoid(differences / self.temperature if own is None else own.slope * differences + own.offset)
+
+    def measured(
+        self, key: str, threshold: float, measurement: Measurement, *, readout: Readout | None = None
+    ) -> Decisions:
+        """Return the decisions with a new threshold of a finding; readout: that it was chosen with, on real films.
 
         One on real films goes before one on phantoms, and each replaces only its like.
         """
@@ -244,6 +283,8 @@ class Decisions:
             thresholds=dict(self.thresholds) | {key: threshold},
             measurements=dict(self.measurements) | {key: measurement},
             phantoms=phantoms,
+            readout={other: own for other, own in self.readout.items() if other != key}
+            | ({} if readout is None else {key: readout}),
         )
 
     def leaving_out(self, key: str) -> Decisions:
@@ -313,6 +354,11 @@ class Decisions:
             return min(measurement.band.lower, self.threshold(key))
         measured = self.threshold(key) if measurement is None else self._measured_threshold(key)
         return min(measured, self.threshold(key)) - self.review_band
+
+
+def sigmoid(logits: Numbers) -> Numbers:
+    """Return the probabilities of logits, without overflow."""
+    return np.add(0.5, 0.5 * np.tanh(logits / 2), dtype=logits.dtype)
 
 
 def _on_phantoms(threshold: float, measurement: Measurement) -> PhantomThreshold:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import PromptKind, Question, ReaderPrompt
+from models.decisions import sigmoid
 from models.engines import Engine, FloatArray
 from models.engines.short_calls import MOST_TOKENS
 from models.errors import ModelError
@@ -131,18 +132,22 @@ def opposite(phrase: str, reference: Sequence[ReaderPrompt]) -> str:
     return "No " + (phrase if abbreviated else phrase[:1].lower() + phrase[1:])
 
 
-def contrast(
-    features: FloatArray, *, positive: FloatArray, negative: FloatArray, temperature: float = 1.0
-) -> FloatArray:
-    """Compare features with pairs of embeddings (spec §8): returns a probability per feature.
+def differences(features: FloatArray, *, positive: FloatArray, negative: FloatArray) -> FloatArray:
+    """Return the difference of the cosines of each feature to a pair of embeddings (spec §8).
 
     features: [feature, dim]; positive, negative: [feature, dim], or [dim] for all
     """
     unit = unit_length(features)
-    difference = (unit * (unit_length(positive) - unit_length(negative))).sum(axis=-1)
-    # The sigmoid written as a hyperbolic tangent, which does not overflow at any temperature.
-    probability: FloatArray = (0.5 + 0.5 * np.tanh(difference / (2.0 * temperature))).astype(np.float32)
-    return probability
+    made: FloatArray = (unit * (unit_length(positive) - unit_length(negative))).sum(axis=-1)
+    return made
+
+
+def contrast(
+    features: FloatArray, *, positive: FloatArray, negative: FloatArray, temperature: float = 1.0
+) -> FloatArray:
+    """Compare features with pairs of embeddings as published (spec §8): returns a probability per feature."""
+    made = sigmoid(differences(features, positive=positive, negative=negative) / temperature)
+    return made.astype(np.float32)
 
 
 def emphasize(features: FloatArray, *, positive: FloatArray, negative: FloatArray, steps: FloatArray) -> FloatArray:

@@ -41,7 +41,7 @@ from models.reading.checking import Settled, answer_in_words, class_in, left_out
 from models.reading.contradictions import ContradictionCheck
 from models.reading.decided_film import DecidedFilm, Look
 from models.reading.decision import decide, is_near, is_trusted
-from models.reading.phrasebook import Phrasebook, PromptVectors, contrast
+from models.reading.phrasebook import Phrasebook, PromptVectors, contrast, differences
 from models.reading.places import lungs, place_findings, shown_boxes, within
 from models.reading.preprocess import Square, prepare, square
 from models.reading.speech import OnWritten, Speech
@@ -280,13 +280,21 @@ class ChexReader(Reader[Look]):
             i for i, prompt in enumerate(prompts) if prompt.kind is not PromptKind.REGION or positiveness[i] > threshold
         ]
 
-    def _probabilities(self, vectors: PromptVectors, features: FloatArray) -> dict[int, float]:
-        """Return the probability of every prompt that has negatives (spec §8), by index of the prompt."""
-        values = self._judge(features[list(vectors.judged)], vectors.positive, vectors.negative)
-        return {index: float(value) for index, value in zip(vectors.judged, values, strict=True)}
+    def _probabilities(
+        self, prompts: Sequence[ReaderPrompt], vectors: PromptVectors, features: FloatArray
+    ) -> dict[int, float]:
+        """Return the probability of every prompt that has negatives, by index of the prompt."""
+        found = differences(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
+        decisions = self.manifest.decisions
+        return {
+            index: float(decisions.probability(prompts[index].key, value))
+            for index, value in zip(vectors.judged, found, strict=True)
+        }
 
     def _judge(self, features: FloatArray, positive: FloatArray, negative: FloatArray) -> FloatArray:
-        return contrast(features, positive=positive, negative=negative, temperature=self.manifest.decisions.temperature)
+        """Return the probabilities of other words than those of a prompt set."""
+        found = differences(features, positive=positive, negative=negative)
+        return self.manifest.decisions.probability(None, found)
 
     def _reading(self, film: DecidedFilm, index: int, said: Settled, sentence: int | None) -> PromptReading:
         prompt = film.prompts[index]
@@ -350,7 +358,7 @@ class ChexReader(Reader[Look]):
         decisions = self.manifest.decisions
         vectors = self._phrasebook.vectors(prompts)
         regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
-        probabilities = self._probabilities(vectors, regions.features[0])
+        probabilities = self._probabilities(prompts, vectors, regions.features[0])
         states = {index: self._state(prompts[index].key, value) for index, value in probabilities.items()}
         visible = [shown_boxes(*found, decisions) for found in zip(regions.boxes[0], regions.scores[0], strict=True)]
         film = DecidedFilm(

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,11 @@ from models.contract import ChangeError
 from models.decisions import RatioError
 from models.errors import ModelError
 from models.evaluate import main as evaluate
+from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.calibrating import LEAST_MEASURED, is_chosen, with_ages, with_ratio
-from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.cases import CaseSource, Truth
+from models.lab.evaluation.evaluated_model import open_model
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.phantoms import phantom
 from models.manifest import Ages, read_manifest, write_manifest
 from models.reading.cardiothoracic import ChestWidths, Extent
@@ -34,23 +38,55 @@ from tests.support import films, samples
 from tests.support.samples import EFFUSION, finding
 
 SHIPPED = VOCABULARIES.parent
-FILMS = 44
+FILMS = 60
 QUICK = ["--resamples", "5", "--by", "anna"]
 EXTRAS = ("matplotlib", "pycocotools", "rouge_score", "sacrebleu", "sklearn")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of pictures; every other one is said to show an edema, and the others nothing."""
+    """A folder of pictures."""
     folder = tmp_path_factory.mktemp("site")
     for number in range(FILMS):
         cv2.imwrite(str(folder / f"{number}.png"), phantom(number, side=224).pixels)
     return folder
 
 
-def listed(path: Path, **columns: object) -> Path:
+@pytest.fixture(scope="module")
+def scores(site: Path, imported_model: Path) -> list[float]:
+    """What the model says of an edema on each picture of a CSV."""
+    path = site / "all.csv"
+    path.write_text("".join(["file,edema\n", *(f"{number}.png,1\n" for number in range(FILMS))]), encoding="utf-8")
+    return scored(imported_model, read_list(path, read_manifest(imported_model)))
+
+
+@pytest.fixture(scope="module")
+def edema(scores: list[float]) -> list[int]:
+    """Of each picture of a CSV, whether it shows an edema."""
+    return upper_half(scores)
+
+
+@pytest.fixture(scope="module")
+def edema_of_lines(site: Path, imported_model: Path) -> list[int]:
+    """The same for a file of lines, which reads pictures in other gray values."""
+    path = site / "all.jsonl"
+    path.write_text("".join(json.dumps({"file": f"{number}.png"}) + "\n" for number in range(FILMS)), encoding="utf-8")
+    return upper_half(scored(imported_model, read_films(path, read_manifest(imported_model))))
+
+
+def scored(model: Path, films: CaseSource) -> list[float]:
+    opened = open_model(model, engine="onnx", questions=read_questions(DEFAULT))
+    return [opened.weigh(films.load(number)).differences["edema"] for number in range(FILMS)]
+
+
+def upper_half(scores: Sequence[float]) -> list[int]:
+    """Label half of the pictures as edema: those of which the model says it first."""
+    return [int(score > np.median(scores)) for score in scores]
+
+
+def listed(path: Path, edema: Sequence[int], **columns: object) -> Path:
     """Write a CSV of the site's pictures; columns: a value of all lines, or a function of the number of one."""
-    own = {"Edema": lambda number: number % 2, "No Finding": lambda number: 1 - number % 2} | columns
+    own = {"Edema": lambda number: edema[number], "No Finding": lambda number: 1 - edema[number]} | columns
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["file", *own])
@@ -70,24 +106,24 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.drill(part="laboratory")
-def test_a_published_checkpoint_is_calibrated_without_extras(model: Path, site: Path) -> None:
+def test_a_published_checkpoint_is_calibrated_without_extras(model: Path, site: Path, edema: list[int]) -> None:
     """The way of docs/model/weights.md, after the import, without one library of the extra `evaluate`."""
     pairs = {"unchanged_since": lambda number: "0.png" if 0 < number <= LEAST_PAIRS else ""}
-    films = listed(site / "hospital.csv", age="61", **pairs)
+    films = listed(site / "hospital.csv", edema, age="61", **pairs)
     before = read_manifest(model)
     block = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS!r})); from models.calibrate import main; "
     command = [sys.executable, "-c", f"{block}sys.exit(main(sys.argv[1:]))", "--model", str(model), *QUICK]
 
-    done = subprocess.run([*command, "--share", "0.9", str(films)], cwd=REPOSITORY, capture_output=True, text=True)
+    done = subprocess.run([*command, "--share", "0.7", str(films)], cwd=REPOSITORY, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr
     after = read_manifest(model)
     verify(model, after)
-    chosen = sum(is_chosen(f"{number}.png", share=0.9) for number in range(FILMS))
-    (edema, normal) = (after.decisions.measurements[key] for key in ("edema", "no_finding"))
-    assert after.decisions.measurements.keys() == {"edema", "no_finding"}
-    assert edema.measured_on == "hospital" and edema.positives + edema.negatives == chosen
-    assert normal.positives == edema.negatives
+    chosen = sum(is_chosen(f"{number}.png", share=0.7) for number in range(FILMS))
+    own = after.decisions.measurements["edema"]
+    assert "edema" in after.decisions.readout and after.decisions.readout.keys() <= {"edema", "no_finding"}
+    assert own.measured_on == "hospital" and own.positives + own.negatives == chosen
+    assert after.decisions.temperature == before.decisions.temperature
     assert after.ages == Ages(least=18)
     assert after.change is not None and (after.change.measured_on, after.change.films) == ("hospital", LEAST_PAIRS)
     assert after.cardiothoracic is None
@@ -107,9 +143,15 @@ def test_a_published_checkpoint_is_calibrated_without_extras(model: Path, site: 
 
 
 @pytest.mark.drill(part="laboratory")
-def test_corrections_of_a_node_calibrate_its_model(model: Path, site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_corrections_of_a_node_calibrate_its_model(
+    model: Path, site: Path, edema_of_lines: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [
-        {"file": f"{number}.png", "patient": f"p{number}", "truth": {"present": {"edema": bool(number % 2)}}}
+        {
+            "file": f"{number}.png",
+            "patient": f"p{number}",
+            "truth": {"present": {"edema": bool(edema_of_lines[number])}},
+        }
         for number in range(FILMS)
     ]
     path = site / "corrections.jsonl"
@@ -123,11 +165,13 @@ def test_corrections_of_a_node_calibrate_its_model(model: Path, site: Path, caps
     assert read_manifest(model).decisions.measurements["edema"].positives == FILMS // 2
 
 
-def test_films_that_chose_are_not_reported_on(model: Path, site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_films_that_chose_are_not_reported_on(
+    model: Path, site: Path, edema_of_lines: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
     path = site / "chose.jsonl"
     lines = [
-        {"file": f"{number}.png", "patient": f"p{number}", "labels": {"edema": number < 22, "no_finding": number >= 22}}
-        for number in range(FILMS)
+        {"file": f"{number}.png", "patient": f"p{number}", "labels": {"edema": bool(there), "no_finding": not there}}
+        for number, there in enumerate(edema_of_lines)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     assert main([*QUICK, "--model", str(model), str(path), "--share", "1"]) == 0
@@ -158,7 +202,7 @@ def test_phantoms_choose_boxes_and_words_too(model: Path, capsys: pytest.Capture
 def test_too_few_labels_are_told_and_change_nothing(
     model: Path, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    films = listed(site / "few.csv", **{"Edema": lambda number: int(number < 3), "No Finding": ""})
+    films = listed(site / "few.csv", [1] * 3 + [0] * (FILMS - 3), **{"No Finding": ""})
     before = (model / "manifest.toml").read_bytes()
 
     said = refused(["--model", str(model), str(films), "--share", "1"], capsys)
@@ -166,6 +210,43 @@ def test_too_few_labels_are_told_and_change_nothing(
     assert "no finding is on 15 films and missing on 15" in said
     assert f"edema 3 and {FILMS - 3}" in said and "no_finding" not in said
     assert (model / "manifest.toml").read_bytes() == before
+
+
+def test_what_is_told_by_chance_stays_uncalibrated(
+    model: Path, site: Path, edema: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights that know nothing were calibrated to a node that called effusions present."""
+    before = (model / "manifest.toml").read_bytes()
+    by_chance = [number % 2 for number in range(FILMS)]
+    command = ["--model", str(model), "--share", "1", "--resamples", "200"]
+
+    said = refused([*command, str(listed(site / "chance.csv", by_chance))], capsys)
+    assert "no finding is told from its absence (edema: AUROC 0." in said and "which may be chance" in said
+    assert (model / "manifest.toml").read_bytes() == before
+
+    films = listed(site / "half.csv", edema, fracture=lambda number: number % 2)
+    assert main([*QUICK, *command, str(films)]) == 0
+    assert read_manifest(model).decisions.measurements.keys() & {"edema", "fracture"} == {"edema"}
+    assert "- fracture: AUROC 0." in capsys.readouterr().out
+
+
+def test_thresholds_that_call_normal_films_are_refused(
+    model: Path, site: Path, scores: list[float], edema: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The least likely film shows an edema, so a sensitivity of 1 calls all films."""
+    before = (model / "manifest.toml").read_bytes()
+    films = listed(
+        site / "noisy.csv", [int(there or score == min(scores)) for there, score in zip(edema, scores, strict=True)]
+    )
+    command = ["--model", str(model), "--share", "1"]
+
+    said = refused([*command, str(films), "--sensitivity", "1"], capsys)
+    assert "1.00 findings would be called present on the mean film without a finding, more than 0.5" in said
+    few = listed(site / "few_normal.csv", edema, **{"No Finding": lambda number: int(not edema[number] and number < 9)})
+    assert "15 are needed to know what is called on normal films" in refused([*command, str(few)], capsys)
+    assert (model / "manifest.toml").read_bytes() == before
+
+    assert main([*QUICK, *command, str(films), "--sensitivity", "1", "--false-findings", "2"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -188,12 +269,10 @@ def test_a_wrong_list_is_told_by_its_line(site: Path, capsys: pytest.CaptureFixt
     assert said in refused(["--model", str(SHIPPED), str(site / "films.csv")], capsys)
 
 
-def test_options_that_exclude_each_other_are_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_films_that_are_not_what_they_are_called_are_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--model", str(SHIPPED)]
 
-    assert "rename it" in refused([*model, str(listed(site / "phantoms.csv"))], capsys)
-    exclude = ["--sensitivity", "0.9", "--false-findings", "0.1"]
-    assert "exclude each other" in refused([*model, str(site / "phantoms.csv"), *exclude], capsys)
+    assert "rename it" in refused([*model, str(listed(site / "phantoms.csv", [0] * FILMS))], capsys)
     assert "write phantoms:SEED:COUNT" in refused([*model, "phantoms:1"], capsys)
 
 
@@ -272,11 +351,11 @@ def test_the_error_of_the_ratio_is_of_enough_films(
 
 @pytest.mark.drill(part="laboratory")
 def test_an_error_of_change_goes_with_its_temperature(
-    model: Path, site: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, site: Path, edema: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = ChangeError(measured_on="clinic", films=40, extent=0.1, probability=0.1)
     write_manifest(model, replace(read_manifest(model), change=own))
-    films = listed(site / "change.csv", unchanged_since=lambda number: "0.png" if number == 1 else "")
+    films = listed(site / "change.csv", edema, unchanged_since=lambda number: "0.png" if number == 1 else "")
 
     assert main([*QUICK, "--model", str(model), str(films), "--share", "1"]) == 0
 

@@ -181,10 +181,17 @@ def test_an_update_adds_what_a_card_lacks(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_card_begins_with_ten_lines_and_three_figures(model: Path, tmp_path: Path) -> None:
-    """Figures of films of people come before those of phantoms, each with its interval or deviation."""
-    films = {"macro_auroc": 0.75, "false_findings": 0.1, "intervals": {"macro_auroc": [0.7, 0.8]}}
+    """Those of films of people come before those of phantoms; of decisions, what a node does by default."""
+    films = {"macro_auroc": 0.75, "false_findings": 0.2, "intervals": {"macro_auroc": [0.7, 0.8]}}
+    sentences = {"false_findings": 0.3, "by_default": {"false_findings": 0.1}}
     drawn = evaluation(tmp_path / "drawn", model)
-    real = evaluation(tmp_path / "real", model, data="boxes:films/hospital.jsonl", tasks={"films": films}, count=90)
+    real = evaluation(
+        tmp_path / "real",
+        model,
+        data="boxes:films/hospital.jsonl",
+        tasks={"films": films, "sentences": sentences},
+        count=90,
+    )
 
     for _ in range(2):
         assert main(["--model", str(model), str(drawn), str(real)]) == 0

@@ -13,7 +13,7 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, kept_limit, measure
+from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, measure
 from models.lab.evaluation.request import CURVE
 from models.manifest import read_manifest
 from models.reading.tokenizers import VOCABULARIES
@@ -90,7 +90,17 @@ def test_false_findings_stay_near_what_was_allowed() -> None:
     figures = measure(made_up(600, patients=200, strength=1.5), resamples=0)
 
     assert isinstance(figures["false_findings"], float) and figures["false_findings"] < 0.16
-    assert isinstance(figures["opacity_sensitivity"], float) and figures["opacity_sensitivity"] > 0.8
+    assert isinstance(figures["opacity_sensitivity"], float) and figures["opacity_sensitivity"] > 0.7
+
+
+def test_a_mined_label_alone_makes_no_film_normal() -> None:
+    films = made_up(300, patients=100, strength=1.0)
+    mined = replace(films, mined_known=np.ones(300, dtype=np.bool_), read_as=np.full(300, ""))
+
+    assert films.normal.sum() == 150 and not mined.normal.any()
+    figures = measure(mined, resamples=0)
+    assert figures["false_findings"] is None
+    assert not cross_fitted(mined).present[:, mined.place("lung_opacity")].any()
 
 
 def test_thresholds_come_from_other_patients() -> None:
@@ -179,8 +189,7 @@ def test_a_lower_aim_calls_fewer_normal_films() -> None:
     few, many = (measure(films, resamples=0, most_false=most)["false_findings"] for most in (0.05, 0.4))
 
     assert isinstance(few, float) and isinstance(many, float)
-    # No threshold is below 0.4, so even the loosest aim calls few normal films.
-    assert few < 0.09 < 0.12 < many
+    assert few < 0.06 < 0.1 < many
 
 
 def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
@@ -210,12 +219,3 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     path.write_text(json.dumps(line | {"rsna": "Fine"}))
     with pytest.raises(ModelError, match="rsna must be one of"):
         read_films(path, read_manifest(MODEL))
-
-
-def test_a_limit_is_the_highest_that_other_patients_films_keep() -> None:
-    films = made_up(240, patients=120, strength=0.8, seed=4)
-
-    limit = kept_limit(films, most_false=0.1)
-
-    assert round(limit, 6) in (0.1, 0.09, 0.08, 0.07)
-    assert (kept_limit(films, most_false=0.0), kept_limit(films, most_false=1.0)) == (0.0, 1.0)

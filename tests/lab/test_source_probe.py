@@ -93,8 +93,8 @@ def test_two_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[st
         for number in range(12):
             picture = rng.normal(level, 10, size=(64, 64)).clip(0, 255).astype(np.uint8)
             cv2.imwrite(str(tmp_path / f"{name}-{number}.png"), picture)
-            label = "No Finding" if number < 10 else "Edema"
-            lines.append(json.dumps({"file": f"{name}-{number}.png", "patient": str(number), "nih_labels": [label]}))
+            read_as = "Normal" if number < 10 else "Lung Opacity"
+            lines.append(json.dumps({"file": f"{name}-{number}.png", "patient": str(number), "rsna": read_as}))
         files.append(tmp_path / f"{name}.jsonl")
         files[-1].write_text("\n".join(lines))
     options = ["--model", str(MODEL), "--engine", "torch", "--data", str(files[0]), "--resamples", "2"]
@@ -120,9 +120,9 @@ def test_a_mined_label_is_no_reading(tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     data = [option for name in ("one", "two") for option in ("--data", str(tmp_path / f"{name}.jsonl"))]
 
-    options = ["--model", str(MODEL), "--engine", "torch", *data, "--resamples", "2", "--read"]
+    options = ["--model", str(MODEL), "--engine", "torch", *data, "--resamples", "2"]
     assert main([*options, "--out", str(tmp_path / "out")]) == 0
 
     document = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert document["count"] == 14
-    assert list(document["tasks"]) == ["read_sources"]
+    assert list(document["tasks"]) == ["sources"]

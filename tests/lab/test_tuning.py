@@ -9,21 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.decisions import Decisions, Measurement
+from models.decisions import LEFT_OUT, Decisions, Measurement, Readout, sigmoid
 from models.errors import ModelError
 from models.lab.evaluation.bands import measured_band
 from models.lab.evaluation.calibration import Marks, Scores, calibration_error
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.evaluated_model import Weighed, sigmoid
+from models.lab.evaluation.evaluated_model import Weighed
+from models.lab.evaluation.points import choose, expected, fitted, half_right
 from models.lab.evaluation.thresholds import (
-    OPACITY,
     Aim,
     Labelled,
     best_threshold,
     best_thresholds,
     calibrate,
     same_point,
-    shared,
 )
 from models.lab.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown
 from models.lab.phantoms import FINDINGS, parse_set
@@ -67,7 +66,7 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
     # What a network with temperature 0.1 would say of findings that are there at these odds, a bit too seldom.
     edema = labelled(0.1 * np.log(chance / (1 - chance)), rng.random(2000) < chance)
 
-    chosen = best_decisions(START, {"edema": edema}, noted=NOTED, population="hospital", aim=Aim())
+    chosen = best_decisions(START, {"edema": edema}, noted=NOTED, population="phantoms", aim=Aim())
 
     def error(temperature: float) -> float:
         return calibration_error(sigmoid(edema.differences / temperature), edema.there)
@@ -82,7 +81,7 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
     )
     assert chosen.measurements == {
         "edema": Measurement(
-            measured_on="hospital",
+            measured_on="phantoms",
             positives=int(edema.there.sum()),
             negatives=int((~edema.there).sum()),
             band=measured_band(
@@ -111,8 +110,8 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
 
 def test_a_band_keeps_its_place_at_another_temperature() -> None:
     edema = drawn(3.0, seed=3)
-    first = best_decisions(START, {"edema": edema}, noted=NOTED, population="hospital", aim=Aim())
-    other = best_decisions(first, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="hospital", aim=Aim())
+    first = best_decisions(START, {"edema": edema}, noted=NOTED, population="phantoms", aim=Aim())
+    other = best_decisions(first, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="phantoms", aim=Aim())
 
     before, after = first.measurements["edema"].band, other.measurements["edema"].band
     assert other.temperature != first.temperature and before is not None and after is not None
@@ -127,79 +126,14 @@ def drawn(strength: float, *, seed: int, films: int = 400) -> Labelled:
     return labelled(said, there, said[~there])
 
 
-def called(findings: dict[str, Labelled], thresholds: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """Return sensitivity and share of called normal films of each finding."""
-    return {
-        key: (
-            float((some.differences[some.there] >= thresholds[key]).mean()),
-            float((some.normal >= thresholds[key]).mean()),
-        )
-        for key, some in findings.items()
-    }
-
-
-@pytest.mark.parametrize("most", [0.02, 0.1, 0.5, 1.0])
-def test_false_findings_stay_below_their_cap(most: float) -> None:
-    findings = {"edema": drawn(1.0, seed=1), "fracture": drawn(1.0, seed=2)}
-
-    shares = called(findings, shared(findings, most=most))
-
-    assert most - 0.05 < sum(false for _, false in shares.values()) <= most
-
-
-def test_false_findings_go_where_they_find_most() -> None:
-    findings = {"edema": drawn(2.0, seed=1), "fracture": drawn(0.0, seed=2), "atelectasis": drawn(2.0, seed=3)}
-
-    shares = called(findings, shared(findings, most=0.1))
-
-    assert shares["fracture"][0] < 0.05
-    alone = {key: called({key: findings[key]}, shared({key: findings[key]}, most=0.1 / 3))[key] for key in findings}
-    assert sum(found for found, _ in shares.values()) > sum(found for found, _ in alone.values())
-
-
-def test_opacity_comes_before_all_others() -> None:
-    findings = {"edema": drawn(1.0, seed=1), "fracture": drawn(1.0, seed=2), "atelectasis": drawn(1.0, seed=3)}
-    plain = called(findings, shared(findings, most=0.1))["edema"]
-
-    renamed = {OPACITY: findings.pop("edema"), **findings}
-
-    assert called(renamed, shared(renamed, most=0.1))[OPACITY][0] > plain[0]
-
-
-def test_false_findings_of_other_films_are_expected_too() -> None:
-    """Thresholds just above the scores of 60 films would call 0.14 of others; counted as one more it is about 0.11."""
-    rates = []
-    for seed in range(60):
-        findings = {key: drawn(1.5, seed=2 * seed + place, films=120) for place, key in enumerate(("edema", OPACITY))}
-        others = dict.fromkeys(findings, drawn(1.5, seed=1000 + seed, films=2000))
-        rates.append(sum(false for _, false in called(others, shared(findings, most=0.1)).values()))
-
-    assert np.mean(rates) < 0.125
-
-
-def test_no_finding_is_called_if_normal_films_are_too_few() -> None:
-    some = drawn(3.0, seed=1, films=16)
-
-    assert shared({"edema": some}, most=0.1) == {"edema": 1.0}
-    assert shared({"edema": some}, most=0.12)["edema"] < 1
-
-
-def test_a_finding_is_not_present_at_a_low_probability() -> None:
-    some = drawn(2.0, seed=1)
-    low = replace(some, differences=some.differences * 0.3, normal=some.normal * 0.3)
-
-    assert shared({"edema": some}, most=0.1)["edema"] < 1
-    assert shared({"edema": low}, most=0.1) == {"edema": 1.0}
-
-
 def test_what_phantoms_do_not_tell_is_left_out_on_real_films() -> None:
     vague, clear = {"fracture": drawn(0.1, seed=2)}, {"fracture": drawn(2.0, seed=2)}
 
     def tuned(start: Decisions, films: dict[str, Labelled], population: str) -> Decisions:
-        return best_decisions(start, films, noted=NOTED, population=population, aim=Aim())
+        return best_decisions(start, films, noted=NOTED, population=population, aim=Aim(sensitivity=0.5))
 
     first = tuned(START, vague, "phantoms")
-    moved = tuned(first, {"edema": drawn(5.0, seed=3)}, "hospital")
+    moved = tuned(first, {"edema": drawn(5.0, seed=3)}, "phantoms")
     real = tuned(first, vague, "hospital")
 
     assert (
@@ -246,7 +180,7 @@ def test_tuning_on_real_films_leaves_out_what_is_shown_often(
     truths = [Truth(labels={"edema": bool(film % 2), "no_finding": not film % 2}) for film in range(40)]
     films = [weighed({"edema": float(film % 2), "fracture": 1.0, "no_finding": 0.0}) for film in range(40)]
 
-    tuned = tune(manifest, truths, films, population=population, aim=Aim())
+    tuned = tune(manifest, truths, films, population=population, aim=Aim(sensitivity=0.9))
 
     assert tuned.decisions.leaves_out("fracture") is is_left_out
 
@@ -279,34 +213,93 @@ def test_real_films_leave_the_thresholds_of_phantoms() -> None:
     drawn_first = best_decisions(START, films, noted=noted, population="phantoms", aim=Aim())
     real = {"edema": labelled(3 * films["edema"].differences + 1, films["edema"].there)}
 
-    both = best_decisions(drawn_first, real, noted=noted, population="hospital", aim=Aim())
+    both = best_decisions(drawn_first, real, noted=noted, population="hospital", aim=Aim(sensitivity=0.8))
     again = best_decisions(both, films, noted=noted, population="phantoms", aim=Aim())
 
-    def measured(decisions: Decisions) -> dict[str, Measurement]:
-        """What was measured, but for where the bands begin."""
-        return {
-            key: replace(own, band=None if own.band is None else replace(own.band, lower=0.0))
-            for key, own in decisions.measurements.items()
-        }
+    assert both.on_phantoms() == drawn_first, "films of people leave what phantoms chose, the temperature too"
+    assert (both.measurements["edema"].measured_on, both.measurements["fracture"].measured_on) == (
+        "hospital",
+        "phantoms",
+    )
+    assert both.phantoms.keys() == both.readout.keys() == {"edema"}
+    assert both.threshold("edema") != drawn_first.threshold("edema")
+    assert again.readout == both.readout and again.threshold("edema") == both.threshold("edema")
+    assert again.measurements["edema"] == both.measurements["edema"]
 
-    def points(decisions: Decisions) -> dict[str, float]:
-        return {
-            key: float(np.log(value / (1 - value)) * decisions.temperature)
-            for key, value in decisions.thresholds.items()
-        }
 
-    assert both.temperature != drawn_first.temperature
-    assert points(both.on_phantoms()) == pytest.approx(points(drawn_first), abs=1e-4)
-    assert measured(both.on_phantoms()) == measured(drawn_first)
-    bands = {key: (both.on_phantoms().lower(key), drawn_first.lower(key)) for key in films}
-    assert all(now == same_point(before, drawn_first.temperature, both.temperature) for now, before in bands.values())
-    assert both.measurements["edema"].measured_on == "hospital"
-    assert both.measurements["fracture"].measured_on == "phantoms"
-    assert points(both)["edema"] != pytest.approx(points(both.on_phantoms())["edema"], abs=0.01)
-    assert both.phantoms.keys() == {"edema"}
-    assert points(again)["edema"] == pytest.approx(points(both)["edema"], abs=1e-4)
-    assert measured(again) == measured(both)
-    assert measured(again.on_phantoms()) == measured(drawn_first)
+def test_a_readout_is_no_more_than_a_monotone_scale() -> None:
+    """Of these films so many show an edema as the logistic curve of their scores says, at any scale of the scores."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(-1.0, 2.0, size=4000)
+    there = rng.random(4000) < sigmoid(logits)
+
+    for scale in (0.2, 3.0):
+        readout = fitted(logits * scale + 0.3, there)
+        assert (readout.slope * scale, readout.offset + 0.3 * readout.slope) == pytest.approx((1.0, 0.0), abs=0.1)
+    assert fitted(-logits, there).slope > 0, "what tells the opposite is not turned round"
+
+
+def test_probabilities_of_a_readout_are_those_of_films_of_people_alone() -> None:
+    own = Measurement(measured_on="hospital", positives=20, negatives=80)
+    decisions = replace(
+        START,
+        thresholds={"edema": 0.5},
+        measurements={"edema": own},
+        readout={"edema": Readout(slope=2.0, offset=-1.0)},
+    )
+    difference = np.array(0.5)
+
+    assert decisions.probability("edema", difference) == pytest.approx(0.5)
+    for plain in (decisions.probability(None, difference), decisions.on_phantoms().probability("edema", difference)):
+        assert plain == pytest.approx(1 / (1 + np.exp(-0.5)))
+    with pytest.raises(ValueError, match=r"readout\.edema needs measurements\.edema on films of people"):
+        replace(decisions, measurements={"edema": replace(own, measured_on="phantoms")})
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1])
+def test_what_normal_films_show_is_expected_from_their_upper_half(share: float) -> None:
+    """21 films say how many of 100,000 others are called: on average about as many as allowed."""
+    rng = np.random.default_rng(5)
+    others = sigmoid(rng.exponential(1.0, size=100_000) - 3)
+    called = []
+    for _ in range(200):
+        normal = sigmoid(rng.exponential(1.0, size=21) - 3)
+        called.append(float((others >= expected(normal, share)).mean()))
+
+    assert share / 2 < np.mean(called) < 2 * share
+
+
+def test_opacity_has_half_of_the_false_findings() -> None:
+    rng = np.random.default_rng(6)
+    there = np.arange(400) % 2 == 0
+    scores = rng.normal(size=400) + 2.0 * there
+    some = labelled(scores, there, scores[~there])
+
+    points = choose({key: some for key in ("lung_opacity", "edema", "fracture")}, Aim(false_findings=0.1))
+
+    opacity, edema, fracture = (points[key].threshold for key in ("lung_opacity", "edema", "fracture"))
+    assert opacity == expected(some.read_out(points["lung_opacity"].readout).normal, 0.05)
+    assert edema == fracture == expected(some.read_out(points["edema"].readout).normal, 0.025)
+
+
+def test_half_of_the_films_called_show_the_finding() -> None:
+    said = np.linspace(0.01, 0.99, 50)
+    there = np.zeros(50, dtype=np.bool_)
+    there[[49, 48, 46, 44, 40, 10]] = True
+
+    threshold = half_right(labelled(said, there))
+
+    called = said >= threshold
+    assert (called.sum(), there[called].sum()) == (7, 4), "10 called with 5 right would be half, but one more counts"
+    assert half_right(labelled(said, said < 0.1)) == LEFT_OUT
+
+
+def test_no_finding_is_called_if_normal_films_are_too_few() -> None:
+    some = drawn(3.0, seed=1, films=60)
+    few = replace(some, normal=some.normal[:14])
+
+    assert choose({"edema": few}, Aim(false_findings=0.1, least=15))["edema"].threshold == LEFT_OUT
+    assert choose({"edema": some}, Aim(false_findings=0.1, least=15))["edema"].threshold < LEFT_OUT
 
 
 def test_a_threshold_lies_between_the_films_that_it_tells_apart() -> None:

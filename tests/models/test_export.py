@@ -90,7 +90,7 @@ def test_the_graphs_of_the_shipped_model_pass(phantom_model: Path, capsys: pytes
     result = json.loads(capsys.readouterr().out)
 
     assert (status, result["passed"]) == (0, True)
-    assert {name.partition(".")[0] for name in result["stages"]} == {*STAGES, VIEW}
+    assert {name.partition(".")[0] for name in result["stages"]} == {*STAGES, VIEW, "probability"}
     assert result["stages"]["find.boxes"]["tolerance"] == result["stages"]["find.scores"]["tolerance"] == 1e-4
     assert all(stage["max_abs"] < 1e-4 for stage in result["stages"].values())
 
@@ -112,7 +112,7 @@ def test_an_error_of_a_hundredth_in_one_weight_is_caught(
     stages = json.loads(capsys.readouterr().out)["stages"]
 
     differing = {name.partition(".")[0] for name, result in stages.items() if result["max_abs"] > result["tolerance"]}
-    assert (status, differing) == (1, {stage}), planted
+    assert (status, differing - {"probability"}) == (1, {stage}), planted
 
 
 def test_a_build_leaves_proven_graphs_alone(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,9 @@
 """Calibrates a model on labelled films: chooses decisions on some patients, and reports on the others.
 
-What is chosen: temperature, thresholds and bands (`tuning`); on phantoms also how boxes are scored and how decisions
-are put into words, which need the extra `evaluate`. What is measured where the labels tell it: the error of the
-cardiothoracic ratio, and the ages that the films are of. What stays off is listed with its reason.
+What is chosen: readouts, thresholds and bands (`tuning`); on phantoms the temperature, how boxes are scored and how
+decisions are put into words, which need the extra `evaluate`. A finding that may be told by chance alone stays as it
+was. What is measured where the labels tell it: the error of the cardiothoracic ratio, and the ages that the films are
+of. What stays off is listed with its reason.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from models.lab.evaluation.bootstrap import Figures, Indices
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.chosen import digest
 from models.lab.evaluation.curves import area_under_curve
-from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, sigmoid
-from models.lab.evaluation.films import drawn_by_patient, films_of, interval, kept_limit
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model
+from models.lab.evaluation.films import drawn_by_patient, interval
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.evaluation.request import MOST_FALSE
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
-from models.lab.evaluation.tuning import best_rule, tune
+from models.lab.evaluation.tuning import best_rule, is_known, tune
 from models.lab.training.split import part_of
 from models.manifest import Ages, Manifest, ReportRule
 from models.progress import ProgressReport
@@ -41,8 +42,10 @@ ADULT: Final = 18
 LEAST_MEASURED: Final = 30
 """Films with a known ratio before its error is stated, and films of an age group before a model is for it."""
 _PARTS: Final = 1000
-_FEW_NORMAL: Final = 30
-"""Films without a finding below which a limit on false findings cannot be kept: the best F1 is taken instead."""
+MOST_CALLED: Final = 0.5
+"""Findings called present on the mean film without a finding above which a calibration is refused."""
+CHANCE: Final = 0.5
+"""The AUROC of what tells nothing."""
 _WORDED: Final = 40
 """How many films are read repeatedly to choose the wording; more would cost time and change little."""
 
@@ -52,7 +55,7 @@ class Request:
     """One calibration.
 
     population: the name of the films, for the manifest; share: of the patients whose films decisions are chosen on
-    sensitivity, false_findings: as of `Aim`; at most one of them is given
+    sensitivity: as of `Aim`; false_findings: as of `Aim` and, if it is more than `MOST_CALLED`, instead of that
     by, at: who calibrates, and when, for the manifest's history
     """
 
@@ -133,11 +136,15 @@ class _Films:
 
     def labelled(self, key: str) -> tuple[Indices, NDArray[np.bool_]]:
         """Return the films on which the label of a finding is known, and whether they show it."""
-        known = np.array([index for index, truth in enumerate(self.truths) if key in truth.labels], dtype=np.intp)
+        known = np.array([index for index, truth in enumerate(self.truths) if is_known(truth, key)], dtype=np.intp)
         return known, np.array([self.truths[index].labels[key] for index in known], dtype=np.bool_)
 
-    def probabilities(self, key: str, temperature: float) -> NDArray[np.float64]:
-        return sigmoid(np.array([film.differences[key] for film in self.weighed]) / temperature)
+    def probabilities(self, key: str, decisions: Decisions) -> NDArray[np.float64]:
+        return decisions.probability(key, np.array([film.differences[key] for film in self.weighed]))
+
+    @property
+    def normal(self) -> Indices:
+        return np.flatnonzero([truth.is_normal for truth in self.truths])
 
 
 def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Calibrated:
@@ -160,7 +167,10 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
     _require_any(chosen, least)
     report("choosing decisions")
     aim, said = _aim(request, chosen, least=least)
-    after = tune(before, chosen.truths, chosen.weighed, population=request.population, aim=aim)
+    untold = {} if is_drawn else {key: why for key in _keys(everything) if (why := _untold(key, chosen, rest, request))}
+    if not is_drawn:
+        _require_told(chosen, untold, least)
+    after = tune(before, chosen.truths, chosen.weighed, population=request.population, aim=aim, left_out=untold)
     off: dict[str, str] = {}
     if is_drawn:
         after = _drawn_rules(model, films, after, chosen, np.flatnonzero(chooses), report)
@@ -172,7 +182,9 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
     after, off["change between two films"] = _with_change(before, after)
     trusted: Trusted = "phantoms" if is_drawn else "real"
     own, was = ((each.on_phantoms() if is_drawn else each).decisions for each in (after, before))
-    reports = tuple(_finding(key, own, chosen, rest, request, least=least) for key in _keys(everything))
+    reports = tuple(_finding(key, own, chosen, rest, request, untold, least=least) for key in _keys(everything))
+    false_findings = _false_findings(own, rest if rest.truths else chosen, request, trusted)
+    _require_few(false_findings, request)
     return Calibrated(
         before=before,
         after=replace(after, history=(*after.history, *_history(before, after, request, len(chosen.truths), reports))),
@@ -183,7 +195,7 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
         aim=said,
         findings=reports,
         called={key: _called(key, was, own, rest, trusted) for key in _keys(everything)},
-        false_findings=_false_findings(own, rest, request, trusted),
+        false_findings=false_findings if rest.truths else None,
         at=request.at,
         off={name: reason for name, reason in off.items() if reason},
     )
@@ -226,20 +238,64 @@ def _require_any(chosen: _Films, least: int) -> None:
         )
 
 
+def _untold(key: str, chosen: _Films, rest: _Films, request: Request) -> str:
+    """Return why the films do not show that a finding is told from its absence by more than chance; "" if they do."""
+    for films, which in ((chosen, "that decisions are chosen on"), (rest, "reported on")):
+        if not films.truths:
+            continue
+        known, there = films.labelled(key)
+        if not there.any() or there.all():
+            missing = "no film" if there.any() else "only films"
+            return f"{missing} without it among those {which}; it stays as it was"
+        value, bounds = _told(key, films, request)
+        if bounds[0] <= CHANCE:
+            return (
+                f"AUROC {value:.2f} ({bounds[0]:.2f} to {bounds[1]:.2f}) on the {len(known)} films {which}, which may "
+                "be chance; it stays as it was"
+            )
+    return ""
+
+
+def _told(key: str, films: _Films, request: Request) -> tuple[float, list[float]]:
+    """Return the AUROC of a finding that some of the films show and some do not, with its interval."""
+    known, there = films.labelled(key)
+    scores = np.array([films.weighed[index].differences[key] for index in known])
+
+    def figures(some: Indices) -> Figures:
+        return {"auroc": area_under_curve(there[some], scores[some])}
+
+    return _bounded(figures, films.patients[known], request)["auroc"]
+
+
+def _require_told(chosen: _Films, untold: Mapping[str, str], least: int) -> None:
+    enough = [key for key in _keys(chosen) if min((there := chosen.labelled(key)[1]).sum(), (~there).sum()) >= least]
+    if all(key in untold for key in enough):
+        reasons = "; ".join(f"{key}: {untold[key]}" for key in enough)
+        raise ModelError(f"no finding is told from its absence ({reasons}); nothing is changed")
+
+
+def _require_few(false_findings: tuple[float, list[float]] | None, request: Request) -> None:
+    most = max(MOST_CALLED, request.false_findings or 0.0)
+    if request.population != PHANTOMS and false_findings is not None and false_findings[0] > most:
+        raise ModelError(
+            f"{false_findings[0]:.2f} findings would be called present on the mean film without a finding, more than "
+            f"{most:g}; nothing is changed. Ask for a lower --sensitivity, or allow more with --false-findings"
+        )
+
+
 def _aim(request: Request, chosen: _Films, *, least: int) -> tuple[Aim, str]:
     """Return what thresholds are chosen for, and the same in words."""
     if request.sensitivity is not None:
         return Aim(sensitivity=request.sensitivity, least=least), f"each at a sensitivity of {request.sensitivity:g}"
-    most = request.false_findings
-    normal = sum(truth.labels.get(NO_FINDING, False) for truth in chosen.truths)
-    if most is None and request.population != PHANTOMS and normal >= _FEW_NORMAL:
-        most = MOST_FALSE
-    if most is None:
-        return Aim(least=least), f"the best F1 of all findings together ({normal} films are labelled no_finding)"
-    words = f"at most {most:g} findings called present on the mean film without a finding ({normal} films)"
-    if request.population != PHANTOMS:
-        most = kept_limit(films_of(chosen.truths, [film.differences for film in chosen.weighed]), most_false=most)
-        words += f", by a limit of {most:g} that keeps it on films of other patients"
+    if request.population == PHANTOMS:
+        return Aim(least=least), "the best F1 of all findings together"
+    normal, most = len(chosen.normal), MOST_FALSE if request.false_findings is None else request.false_findings
+    if normal < least:
+        raise ModelError(
+            f"{normal} of the films that decisions are chosen on are labelled no_finding by somebody who saw them; "
+            f"{least} are needed to know what is called on normal films. Label more, or give --sensitivity"
+        )
+    words = f"{most:g} findings called present, as expected, on the mean film without a finding ({normal} films)"
     return Aim(false_findings=most, least=least), words
 
 
@@ -310,10 +366,16 @@ def with_ages(manifest: Manifest, ages: Sequence[int | None]) -> tuple[Manifest,
 
 
 def _with_change(before: Manifest, after: Manifest) -> tuple[Manifest, str]:
-    """Leave out an error of change that was measured at another temperature; `models.calibrate` measures another."""
-    if after.change is None or before.decisions.temperature == after.decisions.temperature:
-        return after, "" if after.change is not None else "off: no pair of films says where nothing changed"
-    return replace(after, change=None), "off: it was measured at another temperature, and no pair of films measures it"
+    """Leave out an error of change that was measured with other probabilities; `models.calibrate` measures another."""
+    if after.change is None:
+        return after, "off: no pair of films says where nothing changed"
+    was, now = (
+        each.on_phantoms().decisions if after.change.measured_on == PHANTOMS else each.decisions
+        for each in (before, after)
+    )
+    if (was.temperature, was.readout) == (now.temperature, now.readout):
+        return after, ""
+    return replace(after, change=None), "off: it was of other probabilities, and no pair of films measures it"
 
 
 def _finding(
@@ -322,6 +384,7 @@ def _finding(
     chosen: _Films,
     rest: _Films,
     request: Request,
+    untold: Mapping[str, str],
     *,
     least: int,
 ) -> FindingReport:
@@ -332,8 +395,10 @@ def _finding(
         off = f"{with_it} films with it and {without} without; {least} of each are needed"
         if decisions.leaves_out(key):
             off += "; it is left out"
+    elif key in untold:
+        off = untold[key]
     elif decisions.leaves_out(key):
-        off = "left out: no threshold was worth its false findings"
+        off = "left out: at no threshold half of the films called show it"
     return FindingReport(
         finding=key,
         with_it=with_it,
@@ -349,7 +414,7 @@ def _on_rest(key: str, decisions: Decisions, rest: _Films, request: Request) -> 
     known, there = rest.labelled(key)
     if not len(known):
         return {}
-    said = rest.probabilities(key, decisions.temperature)[known]
+    said = rest.probabilities(key, decisions)[known]
     present = (said >= decisions.threshold(key)) & (not decisions.leaves_out(key))
     absent = (said < decisions.lower(key)) | decisions.leaves_out(key)
 
@@ -368,15 +433,14 @@ def _on_rest(key: str, decisions: Decisions, rest: _Films, request: Request) -> 
 def _false_findings(
     decisions: Decisions, rest: _Films, request: Request, trusted: Trusted
 ) -> tuple[float, list[float]] | None:
-    normal = np.flatnonzero([truth.labels.get(NO_FINDING, False) for truth in rest.truths])
-    if not len(normal):
+    if not len(rest.normal):
         return None
-    films = rest.of(normal)
+    films = rest.of(rest.normal)
     called = np.array(
         [
             [
                 decide(decisions, key, float(value), trusted=trusted) == "present"
-                for value in films.probabilities(key, decisions.temperature)
+                for value in films.probabilities(key, decisions)
             ]
             for key in _keys(films)
             if key != NO_FINDING
@@ -403,7 +467,7 @@ def _called(key: str, before: Decisions, after: Decisions, rest: _Films, trusted
     """Count films on which a finding is present and to be reviewed, before and after."""
     counts = []
     for decisions in (before, after):
-        said = rest.probabilities(key, decisions.temperature)
+        said = rest.probabilities(key, decisions)
         states = [decide(decisions, key, float(value), trusted=trusted) for value in said]
         reviewed = states.count(FindingState.INDETERMINATE) + states.count(FindingState.UNCALIBRATED)
         counts += [states.count(FindingState.PRESENT), reviewed]

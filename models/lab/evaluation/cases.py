@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from language.labels import NO_FINDING
 from models.engines import FloatArray
 from models.lab.chexpert import labels_of_whole
 from models.lab.evaluation.published.labels import PublishedLabels
@@ -63,6 +64,11 @@ class Truth:
     groups: frozenset[str] = frozenset()
     mined_normal: bool | None = None
     age: int | None = None
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether somebody says that the film has no finding; a label mined from a report alone says nothing."""
+        return self.labels.get(NO_FINDING, False) and (self.mined_normal is None or bool(self.read_as))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

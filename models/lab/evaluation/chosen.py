@@ -7,7 +7,6 @@ for each fold of patients on the films of all others.
 from __future__ import annotations
 
 import hashlib
-from typing import Final
 
 import numpy as np
 
@@ -15,15 +14,12 @@ from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource
 from models.lab.evaluation.evaluated_model import EvaluatedModel
-from models.lab.evaluation.films import films_of, kept_limit
-from models.lab.evaluation.folds import FOLDS, folds_of
-from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
+from models.lab.evaluation.films import LEAST_OF_OTHERS, films_of
+from models.lab.evaluation.folds import folds_of
+from models.lab.evaluation.thresholds import Aim
 from models.lab.evaluation.tuning import tune
 from models.manifest import Manifest
 from models.progress import ProgressReport
-
-_LEAST: Final = LEAST_POSITIVES * (FOLDS - 1) // FOLDS
-"""How many films of the other folds must show a finding, and how many not, before a threshold is chosen for it."""
 
 
 def digest(gray: FloatArray) -> str:
@@ -50,7 +46,7 @@ def for_each_film(
     """Return for each film the model with the decisions that the films of other patients choose, in five folds.
 
     population: of the films; most_false: as in `films.cross_fitted`
-    Raises ModelError if too few films show any finding.
+    A finding that the model leaves out stays so. Raises ModelError if no film has a label of any finding.
     """
     truths, weighed = [], []
     for index in range(len(films)):
@@ -58,14 +54,14 @@ def for_each_film(
         truths.append(case.truth)
         weighed.append(model.weigh(case))
         report("weighing films", index + 1, len(films))
-    known = films_of(truths, [film.differences for film in weighed])
-    folds = folds_of(known.patients)
+    folds = folds_of(films_of(truths, [film.differences for film in weighed]).patients)
+    aim = Aim(false_findings=most_false, least=LEAST_OF_OTHERS)
 
     def chosen_without(fold: int) -> EvaluatedModel:
         others = np.flatnonzero(folds != fold)
         own = [truths[index] for index in others], [weighed[index] for index in others]
-        aim = Aim(false_findings=kept_limit(known.of(others), most_false=most_false), least=_LEAST)
-        return model.deciding_by(tune(model.manifest, *own, population=population, aim=aim))
+        left_out = model.manifest.decisions.left_out
+        return model.deciding_by(tune(model.manifest, *own, population=population, aim=aim, left_out=left_out))
 
     by_fold = {fold: chosen_without(fold) for fold in np.unique(folds).tolist()}
     return [by_fold[fold] for fold in folds.tolist()]

@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
 from models.checkpoint.weights import load_network
@@ -42,7 +41,7 @@ from models.network.chex import Chex
 from models.network.detector import Detection
 from models.reading.cardiothoracic import ChestWidths, measure_chest
 from models.reading.decided_film import Look
-from models.reading.phrasebook import Phrasebook, contrast
+from models.reading.phrasebook import Phrasebook, contrast, differences
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 
@@ -192,11 +191,11 @@ class EvaluatedModel:
         located, chest: whether to locate findings, which needs the network in PyTorch, and to measure heart and thorax
         """
         look = self.reader.look(case.gray)
-        features, differences = self._features(look)
+        features, own = self._features(look)
         vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
         common = contrast(features, positive=vectors.positive.mean(axis=0), negative=vectors.negative.mean(axis=0))
         return Weighed(
-            differences=differences,
+            differences=own,
             positiveness={
                 prompt.key: float(value)
                 for prompt, value in zip(prompts, common, strict=True)
@@ -210,8 +209,8 @@ class EvaluatedModel:
         """Return the feature of each prompt, and the differences of `Weighed`."""
         vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
         features = self._engine.find(look.patches, vectors.queries[np.newaxis]).features[0]
-        own = contrast(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
-        return features, {prompts[i].key: logit(float(value)) for i, value in zip(vectors.judged, own, strict=True)}
+        own = differences(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
+        return features, {prompts[i].key: float(value) for i, value in zip(vectors.judged, own, strict=True)}
 
     def found(self, look: Look) -> dict[str, tuple[FloatArray, FloatArray]]:
         """Return all boxes [box, 4] of each judged prompt with their scores [box], none merged or left out."""
@@ -221,8 +220,10 @@ class EvaluatedModel:
 
     def probabilities(self, look: Look) -> dict[str, float]:
         """Return the probability of each judged prompt."""
-        temperature = self.manifest.decisions.temperature
-        return {key: float(sigmoid(value / temperature)) for key, value in self._features(look)[1].items()}
+        decisions = self.manifest.decisions
+        return {
+            key: float(decisions.probability(key, np.asarray(value))) for key, value in self._features(look)[1].items()
+        }
 
     def detections(self, located: Detection, rule: DetectionRule) -> Detections:
         """Score and merge located boxes by a manifest's rule."""
@@ -343,18 +344,6 @@ def as_read(reading: FilmReading) -> Detections:
         np.array([number for _, number, _ in rows], dtype=np.intp),
         np.array([score for _, _, score in rows], dtype=np.float32),
     )
-
-
-def sigmoid(values: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Return the probabilities of logits, without overflow."""
-    probabilities: NDArray[np.float64] = 0.5 + 0.5 * np.tanh(np.asarray(values) / 2)
-    return probabilities
-
-
-def logit(probability: float) -> float:
-    """Invert the sigmoid; the probability is first limited to 1e-7 .. 1 - 1e-7."""
-    inner = min(max(probability, 1e-7), 1 - 1e-7)
-    return float(np.log(inner / (1 - inner)))
 
 
 def _picture(look: Look) -> Picture:

@@ -1,14 +1,13 @@
 """How well a model tells films apart, and what it calls present on films whose thresholds were chosen on others.
 
-Thresholds are cross-fitted: chosen on four fifths of the patients, used on the fifth. So is the limit that they are
-chosen with, because thresholds that call so many normal films of their own call more of others: it is the highest with
-which the four fifths, cross-fitted among themselves, keep what is allowed. A patient's films stay together, and
-intervals come from drawing patients anew. A radiologist's reading goes before labels mined from reports.
+Readouts and thresholds (`points`) are cross-fitted: chosen on four fifths of the patients, used on the fifth. A
+patient's films stay together, and intervals come from drawing patients anew. A radiologist's reading goes before labels
+mined from reports; a film is normal if somebody says so who saw it, never by a mined label alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,20 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from language.labels import NO_FINDING
+from models.decisions import sigmoid
 from models.lab.evaluation.bootstrap import Figures, Indices, mean
 from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.curves import area_under_curve
-from models.lab.evaluation.evaluated_model import sigmoid
-from models.lab.evaluation.folds import folds_of
+from models.lab.evaluation.folds import FOLDS, folds_of
+from models.lab.evaluation.points import choose
 from models.lab.evaluation.request import CURVE, MOST_FALSE
-from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, calibrate
+from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled
 
 Numbers = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
-_LIMITS: Final = (1.0, 0.9, 0.8, 0.7)
-"""The limits that are tried, as shares of the false findings that are allowed."""
+LEAST_OF_OTHERS: Final = LEAST_POSITIVES * (FOLDS - 1) // FOLDS
+"""How many films of the other folds must show a finding, and how many not, before a threshold is chosen for it."""
 _HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
 _INTERVAL: Final = (2.5, 97.5)
 
@@ -73,8 +73,9 @@ class Films:
 
     @property
     def normal(self) -> Marks:
-        """Which films are labelled as without a finding, [film]."""
-        return self.there[:, self.place(NO_FINDING)]
+        """Which films have no finding, as in `Truth.is_normal`, [film]."""
+        is_seen: Marks = ~self.mined_known | (self.read_as != "")
+        return self.there[:, self.place(NO_FINDING)] & is_seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,9 +103,16 @@ def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]
     )
 
 
-def measure(films: Films, *, resamples: int, seed: int = 0, most_false: float = MOST_FALSE) -> dict[str, object]:
-    """Compute all figures, and the bounds of their 95 % intervals; most_false: as in `cross_fitted`."""
-    called = cross_fitted(films, most_false=most_false)
+def measure(
+    films: Films,
+    *,
+    resamples: int,
+    seed: int = 0,
+    most_false: float = MOST_FALSE,
+    left_out: Collection[str] = (),
+) -> dict[str, object]:
+    """Compute all figures, and the bounds of their 95 % intervals; most_false, left_out: as in `cross_fitted`."""
+    called = cross_fitted(films, most_false=most_false, left_out=left_out)
     everything = np.arange(len(films.patients))
     made: dict[str, object] = dict(figures(films, called, everything))
     made["per_class"] = {key: auroc(films, key, everything) for key in films.keys}
@@ -200,48 +208,25 @@ def auroc(films: Films, key: str, some: Indices) -> float | None:
     return area_under_curve(films.there[some, place][known], films.differences[some, place][known])
 
 
-def cross_fitted(films: Films, *, most_false: float = MOST_FALSE) -> Called:
-    """Choose limit, temperature and thresholds without the films of each fold, and use them there.
+def cross_fitted(films: Films, *, most_false: float = MOST_FALSE, left_out: Collection[str] = ()) -> Called:
+    """Choose readouts and thresholds without the films of each fold, and use them there.
 
-    most_false: findings that may be called present on the mean film without a finding
-    A finding with too few positives gets no threshold and is never called present.
+    most_false: findings called present that are expected on the mean film without a finding
+    A finding with too few positives, and one of `left_out`, gets no threshold and is never called present.
     """
-    return _cross_fitted(films, lambda others: kept_limit(films.of(others), most_false=most_false))
-
-
-def kept_limit(films: Films, *, most_false: float) -> float:
-    """Return the highest limit with which thresholds of other patients keep what is allowed; the lowest if none does.
-
-    most_false: as in `cross_fitted`
-    """
-    tried = [most_false * share for share in _LIMITS]
-    return next((limit for limit in tried if _false_findings(films, limit) <= most_false), tried[-1])
-
-
-def _false_findings(films: Films, limit: float) -> float:
-    """Return how many findings thresholds of other patients, chosen with a limit, call on the mean normal film."""
-    normal, findings = films.normal, [place for place, key in enumerate(films.keys) if key != NO_FINDING]
-    present = _cross_fitted(films, lambda _: limit).present[normal][:, findings]
-    return float(present.sum() / max(len(present), 1))
-
-
-def _cross_fitted(films: Films, limit: Callable[[Indices], float]) -> Called:
     folds = folds_of(films.patients)
-    chosen = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
+    enough = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
+    chosen = frozenset(enough) - frozenset(left_out)
     present = np.zeros(films.there.shape, dtype=np.bool_)
     probabilities = np.zeros(films.there.shape)
     for fold in np.unique(folds):
         others, own = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         labelled = {key: _labelled(films, key, others) for key in chosen}
-        temperature, thresholds = 1.0, dict[str, float]()
-        if any(some.there.any() for some in labelled.values()):
-            aim = Aim(false_findings=limit(others))
-            temperature, thresholds = calibrate(labelled, start=temperature, aim=aim)
-        probabilities[own] = sigmoid(films.differences[own] / temperature)
-        for key, threshold in thresholds.items():
-            place = films.place(key)
-            present[own, place] = probabilities[own, place] >= threshold
-    return Called(present=present, probabilities=probabilities, chosen=frozenset(chosen))
+        for key, point in choose(labelled, Aim(false_findings=most_false, least=LEAST_OF_OTHERS)).items():
+            place, readout = films.place(key), point.readout
+            probabilities[own, place] = sigmoid(readout.slope * films.differences[own, place] + readout.offset)
+            present[own, place] = probabilities[own, place] >= point.threshold
+    return Called(present=present, probabilities=probabilities, chosen=chosen)
 
 
 def _labelled(films: Films, key: str, some: Indices) -> Labelled:
@@ -253,7 +238,7 @@ def _labelled(films: Films, key: str, some: Indices) -> Labelled:
     )
 
 
-def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int) -> Iterator[Indices]:
+def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int = 0) -> Iterator[Indices]:
     """Draw patients anew, with all their films, and yield the numbers of these films."""
     rng = np.random.default_rng(seed)
     names, owner = np.unique(patients, return_inverse=True)

@@ -41,8 +41,8 @@ DECIDED_TASKS: Final[frozenset[Task]] = frozenset(("detection", "report", "sente
 Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
-MOST_FALSE: Final = 0.1
-"""How many findings may be called present on the mean film without a finding, where thresholds are chosen."""
+MOST_FALSE: Final = 0.05
+"""How many findings called present are expected on the mean film of a person without a finding."""
 CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
 """The points of a curve: the share of the films without any finding that is called by mistake, by name."""
 RULES: Final = "rules"
@@ -68,7 +68,7 @@ class Request:
     labels: a file of labels of texts, instead of a labeler
     metric_files: the folder with what some figures of texts need
     folds: whether the decisions for each fifth of the patients are chosen on the films of the others
-    false_findings: the most that may be called present on the mean film without a finding, by cross-fitted thresholds
+    false_findings: called present that are expected on the mean film without a finding, by cross-fitted thresholds
     """
 
     model: Path

@@ -78,6 +78,7 @@ def figures(
             films.films_of(observed.truths, [observation.differences for observation in observed.said]),
             resamples=bootstrap.resamples,
             most_false=most_false,
+            left_out=model.manifest.decisions.left_out,
         ),
         "hints": lambda: hints.measure(
             observed.truths, [observation.hints for observation in observed.said], bootstrap
@@ -128,7 +129,7 @@ def _sentences(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     decisions = [observation.decisions for observation in observed.said]
     by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
     return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
-        "by_default": sentences.measure(by_default, observed.truths, decisions, Bootstrap(resamples=0))
+        "by_default": sentences.measure(by_default, observed.truths, decisions, bootstrap)
     }
 
 

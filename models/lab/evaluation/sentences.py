@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from language.labels import NO_FINDING
 from models.contract import FilmReading, PromptReading
 from models.decisions import Decisions
 from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.films import drawn_by_patient, interval
 from models.lab.evaluation.thresholds import OPACITY
 
 _COUNTS: Final = (
@@ -59,6 +59,7 @@ def measure(
             name: totals[part] / totals[whole] if totals[whole] else None for name, (part, whole) in _SHARES.items()
         }
 
+    patients = np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)])
     reasons = Counter(withheld.reason for reading in readings for withheld in reading.withheld)
     against = [
         (prompt.contradiction, truth.labels.get(prompt.key))
@@ -75,6 +76,7 @@ def measure(
         "per_reason": dict(sorted(reasons.items())),
         "per_contradiction": dict(sorted(Counter(str(reason) for reason, _ in against).items())),
         "deviations": bootstrap.deviations(figures, len(readings)),
+        "intervals": interval([figures(some) for some in drawn_by_patient(patients, resamples=bootstrap.resamples)]),
     }
 
 
@@ -84,7 +86,7 @@ def counts_of(reading: FilmReading, truth: Truth) -> dict[str, int]:
     reported = [prompt for prompt in reading.pathologies if prompt.state is not None and prompt.state.is_reported]
     own = [prompt for prompt in reported if prompt.generated and prompt.key not in withheld]
     present = _present(reported)
-    is_normal, is_read = truth.labels.get(NO_FINDING, False), truth.read_as == "Lung Opacity"
+    is_normal, is_read = truth.is_normal, truth.read_as == "Lung Opacity"
     makers = [reading.sentences[prompt.sentence].by for prompt in reported if prompt.sentence is not None]
     return {
         "generated": sum(bool(prompt.generated) for prompt in reading.prompts),

@@ -1,9 +1,9 @@
 """Runnable: says how well the image features of normal films tell which of two files a film comes from (`sources`).
 
     python -m models.lab.evaluation.source_probe --model DIR --data A.jsonl --data B.jsonl
-        [--held-out FILE] [--read] [--out DIR]
+        [--held-out FILE] [--out DIR]
 
-`--held-out` names the patients of A that no training saw. `--read` takes only films that a radiologist read as normal.
+`--held-out` names the patients of A that no training saw. A film is normal if somebody says so who saw it.
 Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
 
@@ -28,7 +28,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
     parser.add_argument("--data", type=Path, required=True, action="append", metavar="FILE.jsonl", help="give two")
     parser.add_argument("--held-out", metavar="SHARE_OR_FILE", help="only these patients of the first file")
-    parser.add_argument("--read", action="store_true", help="only films that a radiologist read as normal")
     parser.add_argument("--most", type=int, default=600, help="the most films of a file; default: %(default)s")
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
     parser.add_argument("--resamples", type=int, default=100, help="for the interval; default: %(default)s")
@@ -50,17 +49,16 @@ def _probe(options: argparse.Namespace) -> int:
     first, second = options.data
     with progress.on(sys.stderr) as report:
         sources = [
-            source_of(model, films, path.stem, most=options.most, only_read=options.read, report=report)
+            source_of(model, films, path.stem, most=options.most, report=report)
             for path, films in (
                 (first, read_films(first, model.manifest, held_out=held_out)),
                 (second, read_films(second, model.manifest)),
             )
         ]
-    task = "read_sources" if options.read else "sources"
     document: dict[str, object] = {
         "data": " and ".join(f"boxes:{path}" for path in options.data),
         "count": sum(len(source.patients) for source in sources),
-        "tasks": {task: rounded(measure(*sources, resamples=options.resamples))},
+        "tasks": {"sources": rounded(measure(*sources, resamples=options.resamples))},
         "model": {
             "name": model.manifest.name,
             "version": model.manifest.version,

@@ -47,13 +47,8 @@ class NormalFilms:
     called: int
 
 
-def source_of(
-    model: EvaluatedModel, films: FileFilms, name: str, *, most: int, only_read: bool, report: ProgressReport
-) -> NormalFilms:
-    """Encode the normal films of a file, at most so many, drawn by a hash of their names.
-
-    only_read: only films that a radiologist read as normal; a mined label calls many a film normal that is not
-    """
+def source_of(model: EvaluatedModel, films: FileFilms, name: str, *, most: int, report: ProgressReport) -> NormalFilms:
+    """Encode the normal films of a file (`Truth.is_normal`), at most so many, drawn by a hash of their names."""
     order = sorted(range(len(films)), key=lambda index: part_of(films.name(index), parts=_ORDER))
     features: list[FloatArray] = []
     patients: list[str] = []
@@ -62,7 +57,7 @@ def source_of(
         if len(features) == most:
             break
         case = films.load(index)
-        if not case.truth.labels.get(NO_FINDING) or (only_read and not case.truth.read_as):
+        if not case.truth.is_normal:
             continue
         look = model.reader.look(one_path(case))
         features.append(look.patches.features[0].mean(axis=0))

@@ -1,17 +1,17 @@
 """Chooses a manifest's decisions on validation films; the network stays unchanged.
 
-On phantoms first, in the order of spec §9.2, a scale for each finding's boxes, how boxes are scored, and the overlap at
-which a box is suppressed; real films seldom have boxes of more than one finding, so they leave that as it is. Then the
-temperature that makes the labels most likely, the thresholds (`thresholds`) with the bands below them (`bands`), and
-that of regions. A finding with a threshold of phantoms alone is left out on real films if too many of them would show
-it (`bands.MOST_UNMEASURED`). A threshold or band that the films say nothing about keeps its difference of cosines. Of
-each threshold the manifest then says on which films it was measured; it may hold one for phantoms and one for real
-films. Test films are never used; the caller ensures that with `check_tunable`.
+On phantoms, in the order of spec §9.2, a scale for each finding's boxes, how boxes are scored, and the overlap at which
+a box is suppressed; then the temperature that makes the labels most likely, and thresholds (`thresholds`). One that the
+films say nothing about keeps its difference of cosines. On films of people a readout and a threshold for each finding
+(`points`); one with a threshold of phantoms alone is left out there if too many films would show it
+(`bands.MOST_UNMEASURED`). On both the bands below thresholds (`bands`) and the threshold of regions. Of each threshold
+the manifest says on which films it was measured; it may hold one for phantoms and one for people. Test films are never
+used; the caller ensures that with `check_tunable`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +24,8 @@ from models.lab.evaluation.bands import MOST_UNMEASURED, measured_band
 from models.lab.evaluation.bootstrap import mean
 from models.lab.evaluation.calibration import Marks, Scores
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.evaluated_model import Weighed, sigmoid
+from models.lab.evaluation.evaluated_model import Weighed
+from models.lab.evaluation.points import choose as choose_points
 from models.lab.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, is_recognized, same_point
 from models.lab.phantoms import FINDINGS, PhantomSet
 from models.manifest import DetectionRule, Manifest
@@ -44,16 +45,22 @@ def check_tunable(films: PhantomSet) -> None:
 
 
 def tune(
-    manifest: Manifest, truths: Sequence[Truth], weighed: Sequence[Weighed], *, population: str, aim: Aim
+    manifest: Manifest,
+    truths: Sequence[Truth],
+    weighed: Sequence[Weighed],
+    *,
+    population: str,
+    aim: Aim,
+    left_out: Collection[str] = (),
 ) -> Manifest:
-    """Choose temperature, thresholds and bands.
+    """Choose temperature or readouts, thresholds and bands.
 
-    population: the name of the films' population, for the manifest
+    population: the name of the films' population, for the manifest; left_out: the findings that stay as they are
     Raises ModelError if no film has a label, or too few show any finding.
     """
     decisions = best_decisions(
         manifest.decisions,
-        labelled(truths, weighed),
+        {key: some for key, some in labelled(truths, weighed).items() if key not in left_out},
         noted=_regions(truths, weighed),
         population=population,
         aim=aim,
@@ -87,20 +94,36 @@ def best_decisions(
     population: str,
     aim: Aim,
 ) -> Decisions:
-    """Choose temperature and thresholds. A finding that cannot be told even on phantoms is left out on real films.
+    """Choose thresholds, and what makes probabilities.
 
     films: by key of a judged prompt
     noted: positiveness of regions, and whether they hold any finding
     """
-    temperature, chosen = calibrate(films, start=start.temperature, aim=aim)
+    choose = _on_phantoms if population == PHANTOMS else _on_people
+    decisions = choose(start, films, population=population, aim=aim)
     region = best_threshold(*noted)
+    return decisions if region is None else replace(decisions, region_threshold=region)
+
+
+def _on_phantoms(start: Decisions, films: Mapping[str, Labelled], *, population: str, aim: Aim) -> Decisions:
+    """Choose on phantoms. A finding that cannot be told even there is left out on films of people."""
+    temperature, chosen = calibrate(films, start=start.temperature, aim=aim)
     decisions = _at_temperature(start, temperature)
     for key, threshold in chosen.items():
         measurement = _measurement(films[key].at(temperature), threshold=threshold, population=population)
         decisions = decisions.measured(key, threshold, measurement)
-        if population == PHANTOMS and not is_recognized(films[key]):
+        if not is_recognized(films[key]):
             decisions = decisions.leaving_out(key)
-    return decisions if region is None else replace(decisions, region_threshold=region)
+    return decisions
+
+
+def _on_people(start: Decisions, films: Mapping[str, Labelled], *, population: str, aim: Aim) -> Decisions:
+    decisions = start
+    for key, point in choose_points(films, aim).items():
+        some = films[key].read_out(point.readout)
+        measurement = _measurement(some, threshold=point.threshold, population=population)
+        decisions = decisions.measured(key, point.threshold, measurement, readout=point.readout)
+    return decisions
 
 
 def without_often_shown(decisions: Decisions, weighed: Sequence[Weighed]) -> Decisions:
@@ -111,14 +134,14 @@ def without_often_shown(decisions: Decisions, weighed: Sequence[Weighed]) -> Dec
     for key, measurement in decisions.measurements.items():
         is_asked = key in weighed[0].differences and key != NO_FINDING
         if is_asked and measurement.measured_on == PHANTOMS and not decisions.leaves_out(key):
-            said = sigmoid(np.array([film.differences[key] for film in weighed]) / decisions.temperature)
+            said = decisions.probability(key, np.array([film.differences[key] for film in weighed]))
             if np.mean(said >= decisions.lower(key)) > MOST_UNMEASURED:
                 decisions = decisions.leaving_out(key)
     return decisions
 
 
 def _at_temperature(start: Decisions, temperature: float) -> Decisions:
-    """Return decisions that mean the same at another temperature."""
+    """Return decisions that mean the same at another temperature; no readout depends on it."""
 
     def moved(threshold: float) -> float:
         return same_point(threshold, start.temperature, temperature)
@@ -126,19 +149,26 @@ def _at_temperature(start: Decisions, temperature: float) -> Decisions:
     def moved_band(band: Band | None) -> Band | None:
         return None if band is None else replace(band, lower=moved(band.lower))
 
+    def is_moved(key: str) -> bool:
+        return key not in start.readout
+
     default, lowest = moved(start.default_threshold), moved(max(start.default_threshold - start.review_band, 0.0))
     return replace(
         start,
         temperature=temperature,
         default_threshold=default,
         review_band=round(default - lowest, 6),
-        thresholds={key: moved(threshold) for key, threshold in start.thresholds.items()},
+        thresholds={
+            key: moved(threshold) if is_moved(key) else threshold for key, threshold in start.thresholds.items()
+        },
         measurements={
             key: replace(
                 own,
                 band=moved_band(own.band),
                 threshold=None if own.threshold is None else moved(own.threshold),
             )
+            if is_moved(key)
+            else own
             for key, own in start.measurements.items()
         },
         phantoms={
@@ -168,28 +198,21 @@ def _best(
 def labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, Labelled]:
     """Collect what is known of each judged prompt. Raises ModelError if no film has a label of any of them."""
     films: dict[str, Labelled] = {}
+    is_normal = np.array([truth.is_normal for truth in truths], dtype=np.bool_)
     for key in weighed[0].differences:
-        known = [
-            (film.differences[key], truth.labels[key])
-            for truth, film in zip(truths, weighed, strict=True)
-            if key in truth.labels
-        ]
-        if known:
-            films[key] = Labelled(
-                differences=np.array([value for value, _ in known], dtype=np.float64),
-                there=np.array([there for _, there in known], dtype=np.bool_),
-                normal=np.array(
-                    [
-                        film.differences[key]
-                        for truth, film in zip(truths, weighed, strict=True)
-                        if truth.labels.get(NO_FINDING)
-                    ],
-                    dtype=np.float64,
-                ),
-            )
+        scores = np.array([film.differences[key] for film in weighed], dtype=np.float64)
+        known = np.array([is_known(truth, key) for truth in truths], dtype=np.bool_)
+        if known.any():
+            there = np.array([truth.labels.get(key, False) for truth in truths], dtype=np.bool_)
+            films[key] = Labelled(differences=scores[known], there=there[known], normal=scores[is_normal])
     if not any(some.there.any() for some in films.values()):
         raise ModelError("no film has a label that a threshold could be chosen by; label some films")
     return films
+
+
+def is_known(truth: Truth, key: str) -> bool:
+    """Say whether a film tells something about a finding; a mined "no finding" alone tells nothing of that."""
+    return key in truth.labels and (key != NO_FINDING or truth.mined_normal is None or bool(truth.read_as))
 
 
 def _regions(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> tuple[Scores, Marks]:
