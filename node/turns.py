@@ -8,19 +8,29 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """Lets several threads work together, or one alone. Work in a turn must not ask for another turn."""
+    """Lets several threads work together, or one alone, in turns. Work in a turn must not ask for another turn."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._turns = 0  # of work that others may stand beside
         self._is_alone = False
-        self._waiting = 0  # for a turn alone
+        self._waiting_alone = self._waiting_together = 0
+        self._over = 0  # turns alone that are over
+        self._due = 0  # who waited when the last of them was over, and goes before the next
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Work beside others, but not beside work that is done alone."""
+        """Work beside others, but not beside work that is done alone. At most one turn alone goes before."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._is_alone or self._waiting))
+            began = self._over
+            self._waiting_together += 1
+            try:
+                self._changed.wait_for(lambda: not self._is_alone and (not self._waiting_alone or self._over > began))
+            finally:
+                self._waiting_together -= 1
+                if self._over > began:
+                    self._due -= 1
+                self._changed.notify_all()
             self._turns += 1
         try:
             yield
@@ -31,17 +41,19 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Work alone; whoever waits for that goes before those that work together."""
+        """Work alone: after those that work together, and before those that come later."""
         with self._changed:
-            self._waiting += 1
+            self._waiting_alone += 1
             try:
-                self._changed.wait_for(lambda: not (self._is_alone or self._turns))
+                self._changed.wait_for(lambda: not (self._is_alone or self._turns or self._due))
                 self._is_alone = True
             finally:
-                self._waiting -= 1
+                self._waiting_alone -= 1
         try:
             yield
         finally:
             with self._changed:
                 self._is_alone = False
+                self._over += 1
+                self._due = self._waiting_together
                 self._changed.notify_all()

@@ -1,8 +1,8 @@
 """Processes that write objects for this one, so that Python's lock does not keep it to one processor.
 
-They get values and return bytes (`batches`), and hold no state: whatever one of them cannot do, because it ended or
-raised an error, this process does itself. They are forked from the server of the decoder processes, and end with this
-process, however it ends.
+They get values and return bytes (`batches`), and hold no state: whatever one of them cannot do, because it ended,
+raised an error or took minutes, this process does itself. They are forked from the server of the decoder processes, and
+end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import util
@@ -24,6 +24,9 @@ from node.outputs.batches import Batch, EncodedObject
 from node.read import decoder_processes
 
 _MOST: Final = 4
+_LIMIT_SECONDS: Final = 300.0
+"""For one batch. The largest studies take some seconds."""
+
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 
 
@@ -44,9 +47,12 @@ class WriterProcesses:
 
     Each has a pool of its own: where several shared one, a process that is killed while it waits for work leaves the
     others waiting for its lock.
+
+    limit_seconds: after which a process that writes one batch is ended
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, limit_seconds: float = _LIMIT_SECONDS) -> None:
+        self._limit_seconds = limit_seconds
         self._idle = SimpleQueue[ProcessPoolExecutor]()
         writers = [_new() for _ in range(count)]
         started = [writer.submit(os.getpid) for writer in writers]
@@ -59,7 +65,7 @@ class WriterProcesses:
         """Write a batch as `batches.write` does, once a process is idle."""
         writer = self._idle.get()
         try:
-            return writer.submit(batches.write, batch).result()
+            return self._written(writer, batch)
         except BrokenProcessPool:
             log.get().warning("writer.failed", reason="ended")
             writer.shutdown(wait=False)
@@ -69,6 +75,14 @@ class WriterProcesses:
         finally:
             self._idle.put(writer)
         return batches.write(batch)
+
+    def _written(self, writer: ProcessPoolExecutor, batch: Batch) -> tuple[EncodedObject, ...]:
+        """Have a process write a batch; one that takes too long is killed, which breaks its pool."""
+        written = writer.submit(batches.write, batch)
+        if wait([written], self._limit_seconds).not_done:
+            for process in tuple(writer._processes.values()):  # `kill_workers` from Python 3.14 on
+                process.kill()
+        return written.result()
 
     def close(self) -> None:
         """End the idle processes; one that still writes ends with this process."""

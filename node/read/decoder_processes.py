@@ -2,7 +2,8 @@
 
 Decoders are foreign machine code that meets any bytes: one aborts its process, one blocks its interpreter for seconds,
 one asks for gigabytes. Here each film is decoded in a child process with limits of memory, processor time and time.
-What ends the child makes this film `undecodable`; the child is replaced, and no other film notices.
+What ends the child makes this film `undecodable`; the child is replaced, and no other film notices. A film that ends
+one by itself is not decoded again while this process runs.
 
 Children are forked from a server with one thread that has imported the decoders (multiprocessing, forkserver), and are
 kept for the next film. A request and its answer are JSON, and pixels come back through memory that both share: nothing
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import atexit
 import errno
+import hashlib
 import json
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -43,6 +46,13 @@ _MOST: Final = 4
 """Films that are decoded at the same time."""
 
 _START_SECONDS: Final = 60.0
+_SERVER_ENDS_SECONDS: Final = 0.5
+"""A server that is killed closes its files before waitpid(2) says that it has ended, and another may be started."""
+
+_CODE_SECONDS: Final = 10.0
+_UNKNOWN_CODE: Final = 255
+"""What multiprocessing says of a process whose server ended before it."""
+
 _PROGRAM: Final = Path(__file__).parents[2]
 _SERVER_ENVIRONMENT: Final = {
     "PYTHONPATH": str(_PROGRAM),
@@ -60,8 +70,56 @@ _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(PRELOADED))
 
 
-class _Ended(Exception):
-    """A child ended while it decoded; the text says why."""
+_MOST_HURTFUL: Final = 1000
+"""Films that are remembered because they ended a child."""
+
+
+class _Interrupted(Exception):
+    """What ended the decoding may be the fault of another film or of the machine: it is tried once more, alone.
+
+    outcome: what it comes to if it ends so again
+    """
+
+    def __init__(self, outcome: Undecodable | OSError) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class _HurtfulFilms:
+    """Why films that ended a child are undecodable, by size and SHA-256 of their files; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reasons: dict[tuple[int, bytes], str] = {}
+
+    def refuse(self, path: Path) -> None:
+        """Raise Undecodable for a film that is known. A file is hashed only if one of its size is."""
+        size = path.stat().st_size
+        with self._lock:
+            known = {digest: reason for (length, digest), reason in self._reasons.items() if length == size}
+        reason = known.get(_sha256(path)) if known else None
+        if reason is not None:
+            raise Undecodable(Reason.UNDECODABLE, reason)
+
+    def remember(self, path: Path, reason: str) -> None:
+        """Remember why a film is undecodable, in place of the oldest one if there are too many."""
+        key = path.stat().st_size, _sha256(path)
+        with self._lock:
+            self._reasons[key] = reason
+            if len(self._reasons) > _MOST_HURTFUL:
+                del self._reasons[next(iter(self._reasons))]
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+class _Hurt(Undecodable):
+    """A film ended the child that decoded it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.UNDECODABLE, message)
 
 
 class DecoderProcesses:
@@ -75,6 +133,7 @@ class DecoderProcesses:
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
         self._starting = threading.Lock()
+        self._hurtful = _HurtfulFilms()
 
     @property
     def children(self) -> tuple[int, ...]:
@@ -93,14 +152,15 @@ class DecoderProcesses:
 
     def start_child(self) -> None:
         """Start a child and let it wait for a film, so that the first film need not wait for it."""
-        with suppress(OSError), self._places, self._child():  # the first film tries again
+        with suppress(OSError, _Interrupted), self._places, self._child():  # the first film tries again
             pass
 
     def decode_film(self, path: Path, film_header: FilmHeader) -> StoredPixels:
         """Decode the pixels of a film; its header allows them (`pixel_format.reason_against`).
 
-        Raises Undecodable, and OSError for an error of the disk.
+        Raises Undecodable, and OSError for an error of the disk or of the processes, which is no fault of the film.
         """
+        self._hurtful.refuse(path)
         pixels = film_header.pixels
         shape = pixels.rows or 0, pixels.columns or 0
         request: Request = {
@@ -109,7 +169,11 @@ class DecoderProcesses:
             "syntax": film_header.transfer_syntax_uid,
             "pixels": asdict(pixels),
         }
-        cells, about = self._decode(request, Limits.of(prod(shape)))
+        try:
+            cells, about = self._decode(request, Limits.of(prod(shape)))
+        except _Hurt as error:
+            self._hurtful.remember(path, str(error))
+            raise
         if cells.shape != shape:
             raise Undecodable(Reason.UNDECODABLE, "codestream and header differ in size")
         depth = about["depth"]
@@ -134,17 +198,14 @@ class DecoderProcesses:
             self._end(child)
 
     def _decode(self, request: Request, limits: Limits) -> tuple[Cells, Answer]:
-        """Decode in a child; what ends it is tried once more, while nothing else is decoded. Raises Undecodable."""
-        try:
-            with self._places, self._turns.together(), self._child() as child:
-                return child.decode(request, limits)
-        except _Ended:
-            pass
+        """Decode in a child; what was interrupted is tried once more, while nothing else is decoded."""
+        with suppress(_Interrupted), self._places, self._turns.together(), self._child() as child:
+            return child.decode(request, limits)
         try:
             with self._turns.alone(), self._child() as child:
                 return child.decode(request, limits)
-        except _Ended as end:
-            raise Undecodable(Reason.UNDECODABLE, str(end)) from None
+        except _Interrupted as again:
+            raise again.outcome from None
 
     @contextmanager
     def _child(self) -> Iterator[_Child]:
@@ -190,35 +251,40 @@ class _Child:
     """A child process, and the memory through which its pixels come back.
 
     starting: held while processes are started and waited for, which multiprocessing does not let two threads do at once
-    Raises OSError if it does not start, which is no fault of a film.
+    Raises _Interrupted if it does not start, as where the server of children ended meanwhile.
     """
 
     def __init__(self, starting: threading.Lock) -> None:
-        self._starting, self.is_usable = starting, True
+        self._starting, self.is_usable, self._shared = starting, True, -1
         with starting:
             self._connection, theirs = _CONTEXT.Pipe()
             self._process = _CONTEXT.Process(target=decoder_child.serve, args=(theirs,), name="decoder", daemon=True)
-            self._process.start()
-            theirs.close()
-        self._shared = -1
+            try:
+                self._process.start()
+            except (EOFError, OSError) as error:
+                self._connection.close()
+                time.sleep(_SERVER_ENDS_SECONDS)
+                raise _Interrupted(_no_process()) from error
+            finally:
+                theirs.close()
         try:
             if not self._connection.poll(_START_SECONDS):
                 raise EOFError
             self._shared = reduction.recv_handle(self._connection)
         except (EOFError, ConnectionError) as error:
             self.end()
-            raise OSError(errno.EAGAIN, "a decoder process did not start") from error
+            raise _Interrupted(_no_process()) from error
 
     def decode(self, request: Request, limits: Limits) -> tuple[Cells, Answer]:
-        """Decode one film. Raises _Ended, Undecodable, InputError, and OSError for an error of the disk."""
+        """Decode one film. Raises _Interrupted, Undecodable, InputError, and OSError for an error of the disk."""
         self.is_usable = False
         try:
             self._connection.send_bytes(json.dumps(request).encode())
             if not self._connection.poll(limits.seconds):
-                raise _Ended(f"decoding takes more than {limits.seconds:.0f} s")
+                raise _Interrupted(_Hurt(f"decoding takes more than {limits.seconds:.0f} s"))
             answer: Answer = json.loads(self._connection.recv_bytes())
-        except (EOFError, ConnectionError):
-            raise _Ended(self._why(limits)) from None
+        except (EOFError, OSError):
+            raise self._end_within(limits) from None
         self.is_usable = True
         if "input" in answer:
             raise InputError(answer["input"])
@@ -236,7 +302,10 @@ class _Child:
     @property
     def has_ended(self) -> bool:
         """Whether the idle process has ended: it says nothing unless it is asked."""
-        return self._connection.poll(0)
+        try:
+            return self._connection.poll(0)
+        except OSError:  # another thread has closed it
+            return True
 
     def end(self) -> None:
         """End the process."""
@@ -244,8 +313,9 @@ class _Child:
         with self._starting:
             self._process.join()
         self._connection.close()
-        if self._shared >= 0:
-            os.close(self._shared)
+        shared, self._shared = self._shared, -1
+        if shared >= 0:
+            os.close(shared)
 
     def _received(self, shape: tuple[int, ...], dtype: str) -> Cells:
         """Copy pixels out of the shared memory. Raises Undecodable for more than a film has."""
@@ -257,14 +327,23 @@ class _Child:
             raise Undecodable(Reason.UNDECODABLE, "the decoder returned too few pixels")
         return cells
 
-    def _why(self, limits: Limits) -> str:
-        """Say why the process ended."""
+    def _end_within(self, limits: Limits) -> _Interrupted | _Hurt:
+        """Say what the end of the process within a film comes to."""
         with self._starting:
-            self._process.join(1.0)
+            self._process.join(_CODE_SECONDS)
             code = self._process.exitcode
         if code == -signal.SIGXCPU:
-            return f"decoding takes more than {limits.processor_seconds:.0f} s of processor time"
-        return "the decoder ended its process"
+            return _Hurt(f"decoding takes more than {limits.processor_seconds:.0f} s of processor time")
+        if code == -signal.SIGKILL:  # by a kernel without memory, or by a person
+            message = "the decoder was killed twice; there may be too little memory for a film so large"
+            return _Interrupted(Undecodable(Reason.UNDECODABLE, message))
+        if code is None or code == _UNKNOWN_CODE:
+            return _Interrupted(_no_process())
+        return _Hurt("the decoder ended its process")
+
+
+def _no_process() -> OSError:
+    return OSError(errno.EAGAIN, "a decoder process did not start, or its server ended")
 
 
 @contextmanager

@@ -164,8 +164,8 @@ def by_pydicom(film: Dataset, *, syntax: UID, plugin: str) -> Dataset:
 def by_function(film: Dataset, *, syntax: UID, encode: Encode) -> Dataset:
     """Encode a film's pixels by a function of values and bits."""
     pixels = film.pixel_array
-    if syntax not in JPEG2000TransferSyntaxes:  # the others know no sign: as many bits of a value as are stored
-        pixels = pixels.view(f"u{pixels.itemsize}") & (2**film.BitsStored - 1)
+    if syntax not in JPEG2000TransferSyntaxes:  # the others know no sign
+        pixels = pixels.view(f"u{pixels.itemsize}")
     return with_frame(film, bytes(encode(pixels, film.BitsStored)), syntax)
 
 
@@ -182,7 +182,7 @@ def _with_pixel_data(film: Dataset, value: bytes, syntax: UID) -> Dataset:
 
 
 def _lossless_jpeg(pixels: Pixels, bits: int, *, predictor: int) -> bytes | bytearray:
-    return imagecodecs.jpeg8_encode(pixels, lossless=True, bitspersample=bits, predictor=predictor)
+    return imagecodecs.jpeg8_encode(pixels & (2**bits - 1), lossless=True, bitspersample=bits, predictor=predictor)
 
 
 def _jpeg(pixels: Pixels, _bits: int, *, precision: int) -> bytes | bytearray:
@@ -190,7 +190,7 @@ def _jpeg(pixels: Pixels, _bits: int, *, precision: int) -> bytes | bytearray:
 
 
 def _ljpeg(pixels: Pixels, bits: int) -> bytes | bytearray:
-    return imagecodecs.ljpeg_encode(pixels.astype(np.uint16), bitspersample=bits)
+    return imagecodecs.ljpeg_encode((pixels & (2**bits - 1)).astype(np.uint16), bitspersample=bits)
 
 
 def _jpeg_ls(pixels: Pixels, _bits: int, *, level: int = 0) -> bytes | bytearray:
@@ -230,7 +230,9 @@ def _by_pylibjpeg(encoded: Path, plain: Path) -> None:
 def _by_openjph(encoded: Path, plain: Path) -> None:
     film = dcmread(encoded)
     pixels = imagecodecs.htj2k_decode(next(generate_frames(film.PixelData, number_of_frames=1)))
-    plain.write_bytes(films.file_bytes(films.with_pixels(film, pixels, bits=film.BitsStored)))
+    plain.write_bytes(
+        films.file_bytes(films.with_pixels(film, pixels, bits=film.BitsStored, signed=film.PixelRepresentation == 1))
+    )
 
 
 _DCMDJPLS: Final = partial(_by_dcmtk, program="dcmdjpls")

@@ -127,6 +127,17 @@ def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses, before: 
         assert pids() - before != {writer}
 
 
+def test_a_writer_that_hangs_costs_no_object() -> None:
+    before, batch = pids(), batch_of("sr")
+    processes, expected = WriterProcesses(1, limit_seconds=2.0), said(batches.write(batch))
+    [writer] = pids() - before
+    os.kill(writer, signal.SIGSTOP)
+
+    assert said(processes.write(batch)) == expected
+    assert writer not in pids()
+    processes.close()
+
+
 def test_a_writer_that_is_killed_idle_blocks_no_other() -> None:
     before, batch = pids(), batch_of("sr")
     processes = WriterProcesses(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import multiprocessing
 import os
 import signal
 import struct
@@ -13,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Never
 
@@ -26,11 +27,14 @@ from pydicom.encaps import encapsulate, encapsulate_extended, generate_frames
 from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
 
 from node.dicom import attributes
+from node.dicom.film_header import parse_header
+from node.dicom.header_reading import read_header
 from node.domain import Reason
 from node.errors import Undecodable
 from node.read import decoder_child, decoding, prompts
 from node.read.decoder_processes import DecoderProcesses, of_this_process
 from node.read.film import answer_film
+from node.turns import Turns
 from tests.paths import REPOSITORY
 from tests.support import decoded, films, peers
 from tests.support.fakes import ScriptedReader
@@ -211,10 +215,17 @@ def test_damage_is_seen_wherever_a_zero_is_stuffed() -> None:
     assert refused.value.reason == Reason.UNDECODABLE
 
 
-def test_other_work_goes_on_while_a_decoder_is_busy() -> None:
+def slow_film(folder: Path) -> Path:
+    """A film that takes a decoder too long; in another file than any before, for those are known."""
+    path = folder / "slow.dcm"
+    path.write_bytes(os.urandom(128) + hostile("jpegls-blocks").read_bytes()[128:])
+    return path
+
+
+def test_other_work_goes_on_while_a_decoder_is_busy(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         began = time.monotonic()
-        slow = pool.submit(answer_film, hostile("jpegls-blocks"), ScriptedReader(), PROMPTS)
+        slow = pool.submit(answer_film, slow_film(tmp_path), ScriptedReader(), PROMPTS)
         longest = 0.0
         while not slow.done():
             before = time.monotonic()
@@ -223,12 +234,30 @@ def test_other_work_goes_on_while_a_decoder_is_busy() -> None:
 
     assert slow.result().reason == Reason.UNDECODABLE
     assert longest < 1.0
-    assert time.monotonic() - began > 2.0  # it was ended by its processor time, twice
+    assert time.monotonic() - began > 2.0  # it was ended by its processor time
 
 
-def test_a_film_beside_a_slow_one_is_read() -> None:
+def test_a_film_that_takes_too_long_is_decoded_once(tmp_path: Path) -> None:
+    path, decoders, seen = slow_film(tmp_path), DecoderProcesses(), set[int]()
+    header = parse_header(read_header(path))
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):  # the film is read, and two pages show it
+            result = pool.submit(decoders.decode_film, path, header)
+            while not result.done():
+                seen |= set(decoders.children)
+                time.sleep(0.005)
+            with pytest.raises(Undecodable, match="processor time"):
+                result.result()
+
+    assert len(seen) == 1
+    path.write_bytes(films.file_bytes(films.thumbnail()))
+    assert decoders.decode_film(path, parse_header(read_header(path))).cells.any()
+    decoders.close()
+
+
+def test_a_film_beside_a_slow_one_is_read(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
-        slow = pool.submit(answer_film, hostile("jpegls-blocks"), ScriptedReader(), PROMPTS)
+        slow = pool.submit(answer_film, slow_film(tmp_path), ScriptedReader(), PROMPTS)
         time.sleep(0.3)
         neighbors = [pool.submit(decoded.picture_of, films.thumbnail()) for _ in range(6)]
         for neighbor in neighbors:
@@ -249,6 +278,33 @@ def test_a_child_that_was_started_before_the_first_film_decodes_it(tmp_path: Pat
     processes.close()
 
 
+def test_others_go_between_two_that_work_alone() -> None:
+    turns, order, is_first = Turns(), list[str](), threading.Event()
+
+    def work(name: str, turn: Callable[[], AbstractContextManager[None]]) -> None:
+        with turn():
+            order.append(name)
+            if name == "first":
+                is_first.set()
+                go_on.wait()
+
+    go_on = threading.Event()
+    threads = [threading.Thread(target=work, args=("first", turns.alone))]
+    threads += [threading.Thread(target=work, args=(f"alone {number}", turns.alone)) for number in range(2)]
+    threads += [threading.Thread(target=work, args=(f"beside {number}", turns.together)) for number in range(3)]
+    threads[0].start()
+    is_first.wait()
+    for thread in threads[1:]:
+        thread.start()
+        thread.join(0.1)  # until it waits
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+
+    assert sorted(order[1:4]) == ["beside 0", "beside 1", "beside 2"]
+    assert sorted(order[4:]) == ["alone 0", "alone 1"]
+
+
 def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
     path, processes = saved(tmp_path, films.thumbnail()), of_this_process()
     decoding.picture_of(path)
@@ -257,6 +313,41 @@ def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
     time.sleep(0.2)
 
     assert decoding.picture_of(path).any()
+
+
+def test_a_film_is_read_although_the_server_of_the_decoders_ends_under_it(tmp_path: Path) -> None:
+    path = saved(tmp_path, films.thumbnail())
+    of_this_process().close()
+    of_this_process().start()
+    os.kill(server(), signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer_film, path, ScriptedReader(), PROMPTS)
+        with pytest.raises(TimeoutError):
+            answered.result(timeout=0.5)
+        os.kill(server(), signal.SIGKILL)
+
+        assert answered.result().reason is None
+
+
+def test_no_film_is_undecodable_where_no_decoder_starts(tmp_path: Path) -> None:
+    """The step of the film is run again."""
+    path = saved(tmp_path, films.thumbnail())
+    of_this_process().close()
+    of_this_process().start()
+    os.kill(server(), signal.SIGKILL)
+    multiprocessing.set_executable("/bin/false")
+    try:
+        with pytest.raises(OSError, match="decoder process"):
+            answer_film(path, ScriptedReader(), PROMPTS)
+    finally:
+        multiprocessing.set_executable(sys.executable)
+
+
+def server() -> int:
+    """The process that decoders are forked from."""
+    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    [found] = [pid for pid in children if b"forkserver import main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return int(found)
 
 
 def test_children_end_with_their_parent(tmp_path: Path) -> None:
