@@ -225,6 +225,7 @@ def mute() -> None:
     warnings.simplefilter("ignore")
     for library in MUTED:
         logging.getLogger(library).setLevel(logging.CRITICAL + 1)
+        logging.getLogger(library).disabled = True  # pydicom sets the level of its own logger when it is imported
 
 
 def get() -> structlog.typing.FilteringBoundLogger:

@@ -7,6 +7,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+import warnings
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ def login_of(user: str | None, password_file: Path | None) -> Login | None:
             raise InputError("--password-file is for a user; name one by --user NAME")
         return None
     if password_file is None:
-        return Login(user=user, password=getpass.getpass(f"password of {user}: "))
+        return Login(user=user, password=_typed(user))
     try:
         password = password_file.read_text(encoding="utf-8").partition("\n")[0]
     except (OSError, UnicodeDecodeError) as error:
@@ -52,6 +53,17 @@ def login_of(user: str | None, password_file: Path | None) -> Login | None:
             f"{password_file}: cannot be read ({type(error).__name__}); name a file with a password"
         ) from error
     return Login(user=user, password=password.removesuffix("\r"))
+
+
+def _typed(user: str) -> str:
+    """Ask for a password without showing it. Raises InputError where there is no terminal."""
+    try:
+        with warnings.catch_warnings(action="error", category=getpass.GetPassWarning):
+            return getpass.getpass(f"password of {user}: ")
+    except (EOFError, getpass.GetPassWarning) as error:
+        raise InputError(
+            f"--user {user}: there is no terminal to type the password in; name a file with it by --password-file FILE"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

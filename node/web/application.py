@@ -56,7 +56,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
         # A variable of the environment would let FastAPI send traces, too; only `node.trace` does.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    problems.install(application)
+    problems.install(application, lambda request, status, text: pages.refuse(parts, request, status, text))
     give(application, parts)
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)

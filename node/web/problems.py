@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -55,18 +55,25 @@ def responses(*statuses: int) -> dict[int | str, dict[str, object]]:
     }
 
 
-def install(application: FastAPI) -> None:
-    """Answer every error of an application with a problem document."""
+def install(application: FastAPI, page: Callable[[Request, int, str], Response]) -> None:
+    """Answer every error of an application with a problem document, or with a page where a person asked for one.
 
-    async def refuse(_request: Request, error: Exception) -> Response:
+    page: shows a status and what is said of it
+    """
+
+    async def refuse(request: Request, error: Exception) -> Response:
         problem = cast(Problem, error)
+        if _wants_page(request):
+            return page(request, problem.status, problem.detail)
         return problem_response(problem.status, problem.detail, problem.headers)
 
     async def refuse_input(_request: Request, error: Exception) -> Response:
         return problem_response(422, "; ".join(map(_mistake, cast(RequestValidationError, error).errors())))
 
-    async def refuse_route(_request: Request, error: Exception) -> Response:
+    async def refuse_route(request: Request, error: Exception) -> Response:
         refused = cast(HTTPException, error)
+        if refused.status_code == 404 and _wants_page(request):
+            return page(request, 404, "There is no such page.")
         return problem_response(refused.status_code, _DETAILS.get(refused.status_code, refused.detail), refused.headers)
 
     async def fail(request: Request, error: Exception) -> Response:
@@ -80,6 +87,12 @@ def install(application: FastAPI) -> None:
     application.add_exception_handler(HTTPException, refuse_route)
     application.add_exception_handler(NodeError, fail)
     application.add_exception_handler(Exception, fail)
+
+
+def _wants_page(request: Request) -> bool:
+    """Say whether a browser opens an address that is not of the interface for programs."""
+    path, accepted = str(request.scope["path"]), request.headers.get("accept", "")
+    return request.method in ("GET", "HEAD") and not path.startswith("/api/") and "text/html" in accepted
 
 
 _DETAILS: Final = {

@@ -129,6 +129,11 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_
 
     shown, refused = run_command("check", good), run_command("check", bad)
 
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "format").write_text("2\n", encoding="utf-8")
+    newer = run_command("check", good)
+
+    assert (newer.returncode, "format '2'" in newer.stderr) == (2, True)
     assert shown.returncode == 0
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
     assert refused.returncode == 2
@@ -166,6 +171,15 @@ def test_a_port_that_is_taken_is_named(table: str, tmp_path: Path, phantom_model
     assert (
         f"{table}: 127.0.0.1:{port} cannot be opened (Address already in use); set another {table}.port" in done.stderr
     )
+
+
+def test_a_text_file_is_refused_without_a_word_of_a_library(repository: Path) -> None:
+    command = [sys.executable, "-m", "node", "explain", "README.md"]
+
+    done = subprocess.run(command, cwd=repository, check=False, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["error"]
 
 
 @pytest.mark.parametrize(

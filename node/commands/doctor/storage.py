@@ -10,9 +10,10 @@ from typing import Final
 
 from node.checks import Check, CheckState, fault, note, ok
 from node.config import Settings, StorageSettings
+from node.errors import InputError
 from node.health.room import check_room
 from node.jobs import processes
-from node.store import folder_probe
+from node.store import folder_probe, spool_format
 from node.store.bucket import Bucket
 
 _NAME: Final = "storage"
@@ -27,7 +28,11 @@ def check_storage(settings: Settings) -> Iterator[Check]:
         if not storage.directory.exists():
             yield _absent(storage.directory)
             return
+        spool_format.require_known(storage.directory)
         complaint = folder_probe.fault_of(storage.directory, is_shared=bool(storage.database_url))
+    except InputError as error:  # as `serve` says it
+        yield fault(_NAME, str(error))
+        return
     except OSError as error:
         yield _unusable(storage, error)
         return

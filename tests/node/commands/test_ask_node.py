@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -89,6 +91,26 @@ def test_the_password_is_the_first_line_of_a_file(tmp_path: Path) -> None:
     assert login == Login(user="anna", password=" a b ")
     assert "a b" not in repr(login)
     assert ask_node.login_of(None, None) is None
+
+
+def test_a_password_that_cannot_be_typed_is_asked_for_in_a_file() -> None:
+    program = "from node.commands import ask_node; ask_node.login_of('anna', None)"
+
+    asked = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        start_new_session=True,  # without a terminal
+        timeout=60,
+    )
+
+    assert asked.stderr.splitlines()[-1].endswith(
+        "InputError: --user anna: there is no terminal to type the password in; name a file with it by "
+        "--password-file FILE"
+    )
+    assert "may be echoed" not in asked.stderr.splitlines()[0]
 
 
 def test_a_password_without_a_user_or_file_is_refused(tmp_path: Path) -> None:

@@ -95,6 +95,19 @@ def test_a_good_folder_is_used_and_left_as_it_was(settings: Settings) -> None:
     assert list(settings.storage.directory.iterdir()) == []
 
 
+@pytest.mark.parametrize("content", ["2\n", None])
+def test_a_folder_of_another_format_is_a_fault_as_for_serve(settings: Settings, content: str | None) -> None:
+    directory = settings.storage.directory
+    (directory / "studies" / "1.2.3").mkdir(parents=True)
+    if content is not None:
+        (directory / "format").write_text(content, encoding="utf-8")
+
+    check = only(check_storage(settings))
+
+    assert check.state is CheckState.FAULT
+    assert "docs/operate/upgrade.md" in check.message
+
+
 def test_a_full_disk_is_a_fault_and_a_nearly_full_one_a_note(settings: Settings) -> None:
     free_mib = shutil.disk_usage(settings.storage.directory).free // 2**20
 

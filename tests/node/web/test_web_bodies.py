@@ -9,6 +9,7 @@ from typing import Annotated
 import pytest
 from fastapi import Body, FastAPI
 from starlette.requests import Request
+from starlette.responses import Response
 
 from node.net.http_limits import Limits
 from node.web import bodies, problems
@@ -21,7 +22,7 @@ QUICK = Limits(connections=8, by_host=6, header_seconds=0.5, stalled_seconds=0.5
 def application() -> FastAPI:
     """An application that counts a body, one that parses it, and one that takes its time with it."""
     made = FastAPI()
-    problems.install(made)
+    problems.install(made, lambda _request, status, text: Response(text, status_code=status))
     made.add_middleware(BodyLimit, limits={"/count": 2_000_000, "/think": 5_000_000})
 
     @made.post("/count")

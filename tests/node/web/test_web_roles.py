@@ -108,6 +108,23 @@ def test_a_role_may_do_what_the_table_says(parts: WebParts, route: str, role: Ro
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [("/nope", 404, "There is no such page"), ("/system", 403, "this is for administrators")],
+)
+def test_a_browser_gets_a_page_and_a_program_a_document(parts: WebParts, path: str, status: int, said: str) -> None:
+    reader = client_as(parts, Role.READER)
+
+    page = reader.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    answers = [reader.get(path), reader.get(f"/api/v1{path}", headers={"Accept": "text/html"})]
+
+    assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert said.lower() in page.text.lower()
+    assert "To the worklist" in page.text
+    assert "Not now" not in page.text
+    assert {answer.headers["content-type"] for answer in answers} == {"application/problem+json"}
+
+
 def test_a_route_that_is_in_no_table_is_for_administrators(parts: WebParts) -> None:
     built = application.build(parts)
     built.add_api_route("/new", lambda: "done", methods=["GET"])
