@@ -66,14 +66,20 @@ def told(packages: list[Audited]) -> int:
     return 1 if faults else 2 if unknown else 0
 
 
-def audited(requirements: str, options: list[str]) -> list[Audited]:
-    """Let pip-audit look up packages, each with its version and hashes. Raises NotLookedUp."""
+def audited(requirements: str, options: list[str], *, patience_seconds: float = 60.0) -> list[Audited]:
+    """Let pip-audit look up packages, each with its version and hashes. Raises NotLookedUp, also after a minute."""
     with tempfile.TemporaryDirectory() as folder:
         listed, found = Path(folder, "requirements.txt"), Path(folder, "found.json")
         listed.write_text(requirements, encoding="utf-8")
         command = [sys.executable, "-m", "pip_audit", "--disable-pip", "--progress-spinner", "off", "--desc", "off"]
         command += ["--format", "json", "--output", str(found), "--requirement", str(listed), *options]
-        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=patience_seconds)
+        except subprocess.TimeoutExpired as error:
+            raise NotLookedUp(
+                f"pip-audit has not ended after {patience_seconds:g} s; its service does not answer, or is slow: try "
+                "again, or ask another one (-s osv)"
+            ) from error
         if not found.exists():  # its exit status is 1 both for a fault that is known and for one of its own
             said = done.stderr.strip().rpartition("\n")[2]
             raise NotLookedUp(f"pip-audit ended with {one_line(said)}; it needs its service with the known faults")

@@ -31,6 +31,11 @@ def reload(settings: Settings, path: Path) -> Iterator[str]:
     here = [content for content in running if content.get("machine") == socket.gethostname()]
     far = [content for content in running if content not in here]
     elsewhere = [f"{_name(content)} runs on {content.get('machine')}; run reload there" for content in far]
+    if not running and processes.is_starting(settings.storage):
+        raise RetryLater(
+            f"the node on storage.directory {settings.storage.directory} is still starting; run reload again when its "
+            "log says service.listening"
+        )
     if not running:
         raise InputError(f"no node runs on storage.directory {settings.storage.directory}; start it with serve")
     if not here:
@@ -62,7 +67,10 @@ def _asked(settings: Settings, content: JsonObject) -> str:
     end = time.monotonic() + _PATIENCE_SECONDS
     while (answer := files.read_json(answer_path)) is None or answer == before:
         if time.monotonic() > end:
-            raise RetryLater(f"{executor} has not answered for {_PATIENCE_SECONDS:g} s; look at its log")
+            raise RetryLater(
+                f"{executor} has not answered for {_PATIENCE_SECONDS:g} s; while it is still starting, it reads the "
+                "file again when it is ready; else look at its log"
+            )
         time.sleep(_POLL_SECONDS)
     mistakes, changed = answer.get("mistakes"), answer.get("changed")
     if isinstance(mistakes, list) and mistakes:

@@ -177,6 +177,15 @@ def running(storage: StorageSettings) -> Iterator[JsonObject]:
             yield content
 
 
+def is_starting(storage: StorageSettings) -> bool:
+    """Say whether a process without a name holds its lock, which it does before it publishes anything."""
+    path = lock_path(storage, Process())
+    if not path.exists():
+        return False
+    with files.try_lock(path) as is_free:
+        return not is_free
+
+
 def signal_reload(published: JsonObject) -> bool:
     """Send SIGHUP to a process on this machine; returns whether it still runs.
 

@@ -405,3 +405,13 @@ def test_the_document_names_the_decoders_that_are_installed() -> None:
     expected = "OpenJPEG {openjpeg}, CharLS {charls} and libjpeg-turbo {libjpeg_turbo} | imagecodecs ".format(**named)
     assert f"{expected}{metadata.version('imagecodecs')}" in films
     assert f"OpenJPEG {features.version('jpg_2000')} and {build[1]} | Pillow {PIL.__version__} and OpenCV" in others
+
+
+def test_an_audit_whose_service_does_not_answer_ends_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip_audit.py").write_text("import time; time.sleep(60)", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(NotLookedUp, match=r"has not ended after 0\.5 s"):
+        audit.audited("", [], patience_seconds=0.5)

@@ -103,6 +103,19 @@ def test_a_reload_without_a_node_says_so(tmp_path: Path) -> None:
     assert "no node runs" in done.stderr
 
 
+def test_a_reload_of_a_node_that_has_opened_no_port_says_that_it_starts(tmp_path: Path) -> None:
+    path, settings = tmp_path / "node.toml", settings_for(tmp_path / "node", archive_port=1)
+    write(path, settings)
+    settings.storage.directory.mkdir()
+
+    with processes.held(settings.storage, Process()) as is_only:
+        done = run_command("reload", path)
+
+    assert is_only
+    assert done.returncode == 1
+    assert "is still starting" in done.stderr
+
+
 def test_processes_elsewhere_or_with_other_files_are_named(tmp_path: Path) -> None:
     settings = on_database(settings_for(tmp_path / "node", archive_port=1), "postgresql://localhost/chex")
     storage, path = settings.storage, tmp_path / "node.toml"
