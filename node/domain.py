@@ -443,6 +443,7 @@ class OutputObject:
     part: index of the part of the study that it is about, in `RoundMark.parts`; `NO_PART` if it is about none
     identity: of its part
     voids: of a rejection note or a withdrawal, the UIDs of the outputs that nobody may use any more
+    receivers: names of the destinations that it is, or was, queued for
     """
 
     kind: str
@@ -457,6 +458,7 @@ class OutputObject:
     part: int = field(default=0, compare=False)
     identity: Identity = field(default=Identity(), compare=False)
     voids: tuple[str, ...] = field(default=(), compare=False)
+    receivers: tuple[str, ...] = field(default=(), compare=False)
 
 
 class DeliveryState(StrEnum):

@@ -16,7 +16,7 @@ from node.domain import MESSAGE_KIND, About, Film, OutputObject, Reason
 from node.errors import GiveUp
 from node.hl7.order import Order
 from node.orders.store import OrderStore
-from node.outputs import batches, impression
+from node.outputs import batches, impression, writers
 from node.prompt_set import PromptSet
 from node.read.film import Timed, untimed
 from node.read.model import RadiographReader
@@ -91,9 +91,10 @@ class Pipeline:
             thumbnails=self.thumbnails,
         )
 
-    def plan(self, study_uid: str) -> Round | None:
-        """Fix the files of the next round; None when no file is unread."""
-        return planned.plan(load(self.spool, study_uid), at=datetime.now(UTC))
+    def plan(self, study_uid: str, *, destinations: Mapping[str, tuple[str, ...]] | None = None) -> Round | None:
+        """Fix the files of the next round; None when no file is unread. destinations: as in `Round`."""
+        facts = load(self.spool, study_uid)
+        return planned.plan(facts, at=datetime.now(UTC), destinations=destinations or {})
 
     def read(self, study_uid: str, file: str) -> str:
         """Answer one file and store the answer.
@@ -123,7 +124,8 @@ class Pipeline:
         """
         facts = self._facts(plan)
         made = self._made(plan, facts, kinds=self.kinds)
-        known = {output.sop_instance_uid for mark in facts.rounds for output in mark.outputs}
+        earlier = [output for mark in facts.rounds for output in mark.outputs]
+        known = {output.sop_instance_uid for output in earlier}
         outputs = []
         for output, content in self._counted(plan.study_uid, made.objects):
             if output.sop_instance_uid not in known:  # else an earlier round wrote it: it exists, or was delivered
@@ -133,7 +135,7 @@ class Pipeline:
         critical = impression.critical_films(report)
         outputs.sort(key=lambda output: output.subject.about is About.RATIO or output.subject.film not in critical)
         return RoundOutputs(
-            outputs=tuple(outputs),
+            outputs=writers.with_receivers(outputs, plan.destinations, known=earlier),
             films=report.films,
             parked=made.answers.parked,
             parts=tuple(tuple(part.headers) for part in parts) if len(parts) > 1 else (),
@@ -176,6 +178,7 @@ class Pipeline:
             parked={file: str(reason) for file, reason in parked.items()},
             corrections=plan.corrections,
             parts=parts,
+            destinations=plan.destinations,
         )
         self.spool.mark_round(plan.study_uid, mark)
 
@@ -200,6 +203,7 @@ class Pipeline:
             facts,
             kinds=kinds,
             instead_of=instead_of,
+            destinations=plan.destinations,
             orders=orders,
             renamed=films.renamed(facts, character_set=self.spool.character_set),
             content_of=self.spool.output,

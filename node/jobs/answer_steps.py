@@ -19,7 +19,7 @@ from node.jobs.answers import objects_of, stored_question, updates_of
 from node.jobs.round_steps import delivery_of
 from node.metrics import Metrics
 from node.outputs.asked import AskedQuestion
-from node.outputs.writers import for_destination
+from node.outputs.writers import with_receivers
 from node.pipeline import Pipeline
 from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
@@ -57,7 +57,7 @@ class AnswerSteps:
 
     def _open(self, outputs: Iterable[OutputObject], settings: DestinationSettings) -> tuple[Delivery, ...]:
         """Return what a destination is to get of an answer and did not get before."""
-        found = [delivery_of(settings.name, output) for output in for_destination(outputs, settings.outputs)]
+        found = [delivery_of(settings.name, output) for output in outputs if settings.name in output.receivers]
         is_open = (None, DeliveryState.WAITING)
         return tuple(delivery for delivery in found if self.ledger.delivery_state(delivery) in is_open)
 
@@ -99,7 +99,8 @@ class AnswerSteps:
                 outputs.append(output)
         if not outputs:
             raise InputError("no destination takes the objects of this answer")
-        stored = replace(known, outputs=tuple(outputs), updates=updates)
+        wanted = {name: settings.outputs for name, settings in self.destinations.items()}
+        stored = replace(known, outputs=with_receivers(outputs, wanted), updates=updates)
         sent_answers.keep(spool, question.study_uid, stored)
         return stored
 

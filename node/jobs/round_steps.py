@@ -22,7 +22,6 @@ from node.metrics import Guarded, Metrics
 from node.outputs import counted, review, wording
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
-from node.outputs.writers import for_destination
 from node.pipeline import Pipeline, RoundOutputs
 from node.rounds.planned import Round, known_to
 from node.settings.destinations import DestinationSettings
@@ -117,7 +116,8 @@ class Steps:
             pipeline = self._begun[study_uid] = self.pipeline
             self._rewrite(study_uid)
             with self.metrics.timed("plan"):
-                planned = pipeline.plan(study_uid)
+                destinations = {name: settings.outputs for name, settings in self.destinations.items()}
+                planned = pipeline.plan(study_uid, destinations=destinations)
             self.take_objects(study_uid)  # not before: an object that came in between would be covered and never taken
             if planned is None:
                 self._rest(study_uid)
@@ -164,11 +164,12 @@ class Steps:
             deliveries = {
                 name: tuple(
                     delivery
-                    for output in for_destination(written.outputs, settings.outputs)
-                    if not self._withholds(name, output)
+                    for output in written.outputs
+                    if name in output.receivers
+                    and not self._withholds(name, output)
                     and self._is_open(delivery := delivery_of(name, output), earlier)
                 )
-                for name, settings in self.destinations.items()
+                for name in planned.destinations
             }
             for delivery in itertools.chain.from_iterable(deliveries.values()):
                 self.ledger.add_delivery(delivery)

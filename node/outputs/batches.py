@@ -26,6 +26,7 @@ class Batch:
     headers, files, thumbnails: of films, as `from_files` takes them
     known: all outputs that were written of the study before
     wanted: of a round that is written again, what it wrote: no other object is wanted
+    destinations: as `writers.with_receivers` takes them
     """
 
     report: Report
@@ -36,6 +37,7 @@ class Batch:
     zone: ZoneInfo
     known: tuple[OutputObject, ...]
     wanted: frozenset[OutputObject] | None
+    destinations: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +57,10 @@ def write(batch: Batch) -> tuple[EncodedObject, ...]:
 def _written(batch: Batch) -> Iterator[EncodedObject]:
     known = list(batch.known)
     sources = from_files(batch.headers, batch.files, batch.thumbnails)
-    for written in writers.write_kinds(batch.report, sources, zone=batch.zone, kinds=batch.kinds):
+    made = writers.write_kinds(batch.report, sources, zone=batch.zone, kinds=batch.kinds)
+    receivers = writers.with_receivers(map(writers.output_of, made), batch.destinations)
+    for written, given in zip(made, receivers, strict=True):
+        writers.replace_what_all_have(written, batch.report.predecessors, given.receivers)
         output = writers.numbered(written, known)
         first = writers.first_of_series(written, known)
         known.append(output)

@@ -61,7 +61,7 @@ def notes(
         own = list(group)
         films = frozenset(output.subject.film for output in own)
         note = RejectionNote(title=TITLE, rejected=films, header=_header(own, content_of))
-        yield rejection.write(note, own, report, zone=zone)
+        yield from rejection.for_receivers(note, own, report, zone=zone)
 
 
 def _not_void(facts: StudyFacts, written: Iterable[OutputObject]) -> list[OutputObject]:

@@ -24,7 +24,7 @@ class Written:
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds
     part: name of the part of the study that a report on it is about, as `Report.part`
     page: which of several objects of one kind about one subject it is, counted from 1
-    voids: as in `OutputObject`
+    voids, receivers: as in `OutputObject`; of a rejection note alone
     """
 
     kind: str
@@ -34,6 +34,7 @@ class Written:
     part: str = ""
     page: int = 1
     voids: tuple[str, ...] = ()
+    receivers: tuple[str, ...] = ()
 
 
 def file_of_film(written: Written, _films_read: int) -> str:

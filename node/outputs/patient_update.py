@@ -107,7 +107,7 @@ def notes(
         if own:
             films = frozenset(map(sop_instance_uid_of, group))
             note = RejectionNote(title=TITLE, rejected=films, header=ended[group[0]])
-            yield rejection.write(note, own, report, zone=zone)
+            yield from rejection.for_receivers(note, own, report, zone=zone)
 
 
 def new_files(facts: StudyFacts) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -24,7 +25,7 @@ from node.store.rounds import RoundMark
 from node.store.study_facts import StudyFacts
 
 KIND: Final = "rejection"
-"""The kind of these outputs; no setting names it, since each destination of DICOM objects gets them."""
+"""The kind of these outputs; no setting names it: a destination gets the notes about what it got."""
 
 SOP_CLASS: Final[UID] = KeyObjectSelectionDocumentStorage
 _SERIES_NUMBER: Final = 9990
@@ -43,14 +44,14 @@ def own_notes(
     headers: of all films that the node has, by SOP Instance UID
     """
     written = [*(mark.outputs for mark in facts.rounds), *(answer.outputs for answer in facts.answers)]
-    outputs = list(chain.from_iterable(written))
+    outputs = list({output.sop_instance_uid: output for output in chain.from_iterable(written)}.values())
     for note, films in facts.new_notes():
         named = set[OutputObject]()
         for alone in _by_part(note, report.study_uid, headers):
             about = outputs_about(alone.rejected & films, outputs, or_films(facts.rounds, content_of))
             if own := [output for output in about if output not in named]:
                 named.update(own)
-                yield write(alone, own, report, zone=zone)
+                yield from for_receivers(alone, own, report, zone=zone)
 
 
 def _by_part(note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset]) -> list[RejectionNote]:
@@ -93,9 +94,25 @@ def outputs_about(films: Iterable[str], outputs: Iterable[OutputObject], content
     if not uids:
         return []
     named = re.compile(rb"(?<![0-9.])(" + b"|".join(re.escape(uid.encode()) for uid in uids) + rb")(?![0-9.])")
-    candidates = {output for output in outputs if output.kind not in (KIND, MESSAGE_KIND)}
+    objects = (output for output in outputs if output.kind not in (KIND, MESSAGE_KIND))
+    candidates = {output.sop_instance_uid: output for output in objects}.values()
     found = [output for output in candidates if output.subject.film in uids or named.search(content_of(output) or b"")]
     return sorted(found, key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
+
+
+def for_receivers(
+    note: RejectionNote, own: Iterable[OutputObject], report: Report, *, zone: ZoneInfo
+) -> Iterator[Written]:
+    """Write the notes that reject the node's own objects; arguments as of `write`.
+
+    Each names what the same destinations have, or may have, and goes to these. What nobody got needs none.
+    """
+    by_receivers: dict[tuple[str, ...], list[OutputObject]] = defaultdict(list)
+    for output in own:
+        by_receivers[output.receivers].append(output)
+    for receivers, given in sorted(by_receivers.items()):
+        if receivers:
+            yield replace(write(note, given, report, zone=zone), receivers=receivers)
 
 
 def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Written:

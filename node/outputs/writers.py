@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo
 from pydicom.uid import UID
 
 from node import plugs
-from node.domain import MESSAGE_KIND, About, Film, ModelIdentity, OutputObject, Report, derive_uid
+from node.domain import About, Film, ModelIdentity, OutputObject, Report, derive_uid
 from node.outputs import rejection
 from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.parts import Part
@@ -108,15 +109,35 @@ def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
     return wanted
 
 
+def with_receivers(
+    written: Iterable[OutputObject], destinations: Mapping[str, Collection[str]], *, known: Iterable[OutputObject] = ()
+) -> tuple[OutputObject, ...]:
+    """Return outputs of a round with the names of the destinations that get them.
+
+    What voids others goes to those who may have them (`rejection`, `withdrawal`), and keeps its receivers.
+    destinations: the outputs that each wants, by name; known: outputs of earlier rounds, with their receivers
+    """
+    outputs = list(written)
+    got: dict[str, set[str]] = defaultdict(set)
+    for output in known:
+        got[output.sop_instance_uid].update(output.receivers)
+    for name, wanted in destinations.items():
+        for output in for_destination(outputs, wanted):
+            got[output.sop_instance_uid].add(name)
+    return tuple(
+        output if output.voids else replace(output, receivers=tuple(sorted(got[output.sop_instance_uid])))
+        for output in outputs
+    )
+
+
 def for_destination(written: Iterable[OutputObject], outputs: Collection[str]) -> list[OutputObject]:
     """Return those outputs of a round that a destination gets; outputs: its setting.
 
     Texts about no single film, on a study or an answer, are of the kind `sr` for a destination with `sr3d` too. Beside
     `sr` or `sr3d`, `text` gives the words of films whose report has boxes: all other reports are texts already.
-    Rejection notes go to each destination that gets DICOM objects.
     """
     outputs_of_round = list(written)
-    kinds = {*outputs, *([rejection.KIND] if any(kind != MESSAGE_KIND for kind in outputs) else [])}
+    kinds = set(outputs)
     has_texts, measuring = COMPREHENSIVE_3D.kind in kinds, kinds & {COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind}
     with_boxes = {output.subject for output in outputs_of_round if output.kind in measuring and output.template != TEXT}
 
@@ -146,6 +167,7 @@ def output_of(written: Written) -> OutputObject:
         template=written.template,
         number=int(dataset.InstanceNumber),
         voids=written.voids,
+        receivers=written.receivers,
     )
 
 
@@ -175,6 +197,25 @@ def first_of_series(written: Written, known: Collection[OutputObject]) -> Writte
     made = replace(written, dataset=dataset)
     _with_number(made, min(others) - 1, known)
     return made
+
+
+def replace_what_all_have(written: Written, earlier: Iterable[OutputObject], receivers: Collection[str]) -> None:
+    """Leave only those predecessors in a report that all its receivers have, or may have.
+
+    earlier: the reports that it may replace, with their receivers
+    """
+    dataset = written.dataset
+    had = {output.sop_instance_uid for output in earlier if set(receivers) <= set(output.receivers)}
+    for study in dataset.get("PredecessorDocumentsSequence", ()):
+        for series in study.ReferencedSeriesSequence:
+            series.ReferencedSOPSequence = [
+                item for item in series.ReferencedSOPSequence if item.ReferencedSOPInstanceUID in had
+            ]
+        study.ReferencedSeriesSequence = [
+            series for series in study.ReferencedSeriesSequence if series.ReferencedSOPSequence
+        ]
+        if not study.ReferencedSeriesSequence:
+            del dataset.PredecessorDocumentsSequence
 
 
 def _in_series(written: Written, known: Collection[OutputObject]) -> Iterator[OutputObject]:

@@ -33,6 +33,7 @@ def objects_of(
     *,
     kinds: Collection[str],
     instead_of: Collection[OutputObject] | None,
+    destinations: Mapping[str, tuple[str, ...]],
     orders: Sequence[Order | None],
     renamed: Mapping[str, Dataset],
     content_of: ContentOf,
@@ -43,6 +44,7 @@ def objects_of(
 
     facts: `known_to` the round
     instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
+    destinations: the outputs that each destination gets, by name
     orders: the order that the message on each part answers
     renamed: as `films.renamed` returns them
     write: writes a batch, here or in another process
@@ -51,7 +53,16 @@ def objects_of(
     messages: list[WrittenObject] = []
     known = [*(instead_of or ()), *(output for mark in facts.rounds for output in mark.outputs)]
     for number, (part, order) in enumerate(zip(answers.parts, orders, strict=True)):
-        written = _of_part(part, kinds=kinds, instead_of=instead_of, known=known, order=order, zone=zone, write=write)
+        written = _of_part(
+            part,
+            kinds=kinds,
+            instead_of=instead_of,
+            destinations=destinations,
+            known=known,
+            order=order,
+            zone=zone,
+            write=write,
+        )
         for output, content in written:
             about = replace(output, part=number, priority=priority_of(part.report), identity=part.identity)
             documents.append(about)
@@ -86,6 +97,7 @@ def _of_part(
     *,
     kinds: Collection[str],
     instead_of: Collection[OutputObject] | None,
+    destinations: Mapping[str, tuple[str, ...]],
     known: list[OutputObject],
     order: Order | None,
     zone: ZoneInfo,
@@ -105,6 +117,7 @@ def _of_part(
             zone=zone,
             known=tuple(known),
             wanted=None if instead_of is None else frozenset(instead_of),
+            destinations=destinations,
         )
         for written in write(batch):
             known.append(written.output)
@@ -114,4 +127,6 @@ def _of_part(
                 documents.append(written.output)
             yield written.output, written.content
     if MESSAGE_KIND in kinds:
-        yield oru.write(part.report, part.headers, zone, order=order, documents=documents)
+        given = writers.with_receivers(documents, destinations)
+        sent = [document for document in given if document.receivers or not destinations]
+        yield oru.write(part.report, part.headers, zone, order=order, documents=sent)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from node.store.rounds import RoundMark
@@ -14,6 +15,7 @@ class Round:
     """One round over a study: the files it covers, and when it began. Fixed once, in a checkpointed step.
 
     corrections: ids of the corrections, and of the updates of patients, that its answers follow
+    destinations: the outputs that each destination gets, by name
     """
 
     study_uid: str
@@ -21,9 +23,10 @@ class Round:
     files: tuple[str, ...]
     created_at: datetime
     corrections: tuple[str, ...] = ()
+    destinations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def plan(facts: StudyFacts, *, at: datetime) -> Round | None:
+def plan(facts: StudyFacts, *, at: datetime, destinations: Mapping[str, tuple[str, ...]]) -> Round | None:
     """Fix what the next round covers; None when no file is unread."""
     if not facts.unread:
         return None
@@ -33,6 +36,7 @@ def plan(facts: StudyFacts, *, at: datetime) -> Round | None:
         files=tuple(instance.path.name for instance in facts.instances),
         created_at=at.replace(microsecond=0),
         corrections=facts.said,
+        destinations=destinations,
     )
 
 
@@ -44,6 +48,7 @@ def again(study_uid: str, mark: RoundMark) -> Round:
         files=(*mark.files, *mark.parked),
         created_at=mark.created_at,
         corrections=mark.corrections,
+        destinations=mark.destinations,
     )
 
 

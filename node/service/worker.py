@@ -34,7 +34,6 @@ from node.net import tls
 from node.outputs import batches, writer_processes
 from node.outputs.kinds import in_order
 from node.outputs.writer_processes import WriterProcesses
-from node.outputs.writers import for_destination
 from node.periodic import Periodic
 from node.pipeline import Pipeline
 from node.read.open_model import OpenModel
@@ -277,6 +276,6 @@ def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
     void = {uid for outputs in rounds for output in outputs for uid in output.voids}
     for outputs in (*rounds, tuple(sent_answers.released(shared.spool, study_uid))):
         for _, receiver in shared.destinations.items():
-            for output in for_destination(outputs, receiver.outputs):
+            for output in (output for output in outputs if receiver.name in output.receivers):
                 if output.sop_instance_uid not in void and shared.spool.has_output(output):
                     yield delivery_of(receiver.name, output)

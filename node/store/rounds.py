@@ -28,6 +28,7 @@ class RoundMark:
     corrections: the ids of all corrections, and of all updates of patients, that its answers follow
     parts: the films of each part of the study, by SOP Instance UID, if it had several: films of other patients or
         accession numbers
+    destinations: the outputs that each destination got, by name
     """
 
     number: int
@@ -37,6 +38,7 @@ class RoundMark:
     parked: Mapping[str, str] = field(default_factory=dict)
     corrections: tuple[str, ...] = ()
     parts: tuple[tuple[str, ...], ...] = ()
+    destinations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def films_beside(self, output: OutputObject) -> frozenset[str]:
         """Return the films of the part of the study that an output is about; all, if the study was not divided."""

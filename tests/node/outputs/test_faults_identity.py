@@ -209,7 +209,13 @@ class Node:
         )
         self.metrics = Metrics()
         self.steps = Steps(
-            pipeline=pipeline, ledger=self.ledger, metrics=self.metrics, destinations={}, stat_seconds=900.0
+            pipeline=pipeline,
+            ledger=self.ledger,
+            metrics=self.metrics,
+            destinations={
+                kind: Hl7Destination(name=kind, host="127.0.0.1", port=1, outputs=(kind,)) for kind in pipeline.kinds
+            },
+            stat_seconds=900.0,
         )
 
     def receive(self, name: str, **changes: object) -> str:

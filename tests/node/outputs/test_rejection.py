@@ -18,7 +18,9 @@ from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorag
 
 from node.dicom import rejection_note
 from node.domain import Delivery, DeliveryState
+from node.hl7.text import read
 from node.outputs import rejection
+from node.settings.destinations import DicomDestination
 from node.store import sent_answers
 from node.store.spool import Spool
 from tests.node.jobs.test_rounds import STUDY, Bench, film
@@ -114,6 +116,15 @@ def rejected_uids(note: Dataset) -> set[str]:
 def requested(**values: str) -> list[Dataset]:
     """Make the request items of a film."""
     return [films.changed(Dataset(), values)]
+
+
+def predecessors(report: Dataset) -> set[str]:
+    return {
+        str(item.ReferencedSOPInstanceUID)
+        for study in report.get("PredecessorDocumentsSequence", ())
+        for series in study.ReferencedSeriesSequence
+        for item in series.ReferencedSOPSequence
+    }
 
 
 def uids(deliveries: list[Delivery]) -> set[str]:
@@ -409,6 +420,59 @@ def test_an_answer_about_a_film_of_another_patient_is_void(tmp_path: Path) -> No
     assert [str(answer.PatientID) for answer in later] == ["P-2"]
 
 
+SITES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "one": {"archive": ("sr", "gsps")},
+    "a text that nobody gets": {"archive": ("sr", "text")},
+    "the same": {"archive": ("sr", "gsps"), "second": ("sr", "gsps")},
+    "others": {"archive": ("sr", "gsps"), "texts": ("text",), "both": ("sr", "text", "sc")},
+    "forms": {"archive": ("sr3d", "gsps"), "old": ("sr",), "ris": ("oru",)},
+}
+
+
+@pytest.mark.parametrize("corrected", [{"PatientID": "P-2"}, {"PatientName": "Xiang^X"}], ids=" ".join)
+@pytest.mark.parametrize("added", [{}, {"added": ("sr", "text", "gsps")}], ids=["", "added"])
+@pytest.mark.parametrize("site", SITES.values(), ids=SITES)
+def test_no_object_names_what_its_receiver_did_not_get(
+    tmp_path: Path, site: dict[str, tuple[str, ...]], added: dict[str, tuple[str, ...]], corrected: Changes
+) -> None:
+    bench = Bench(tmp_path, outputs=tuple({kind for outputs in site.values() for kind in outputs}))
+
+    def set_up(**outputs: tuple[str, ...]) -> None:
+        bench.steps.destinations = {
+            name: DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104, outputs=wanted)
+            for name, wanted in outputs.items()
+        }
+
+    set_up(**site)
+    for name in ("a", "b"):
+        bench.receive(film(name, None, **X))
+    first = bench.round()
+    set_up(**site, **added)
+    for name in ("a", "b"):
+        bench.receive(film(name, None, **{**X, **corrected}))
+    second = bench.round()
+
+    for name in bench.steps.destinations:
+        before, after = ([item for item in found if item.destination == name] for found in (first, second))
+        notes = bench.objects(after, "rejection")
+        rejected = [uid for note in notes for uid in rejected_uids(note)]
+        is_another = "PatientID" in corrected
+        assert sorted(rejected) == sorted(uids([item for item in before if item.kind != "oru"]) if is_another else ())
+        reports = [report for kind in ("sr", "sr3d", "text") for report in bench.objects(after, kind)]
+        replaced = set[str]().union(*map(predecessors, reports))
+        assert replaced <= uids(before)
+        if not added:
+            assert bool(replaced) == (bool(reports) and not is_another)
+    named = {
+        segment.text(5)
+        for item in second
+        if item.kind == "oru"
+        for segment in read(bench.spool.output(item) or b"").named("OBX")
+        if segment.text(3, 2) == "SR Instance UID"
+    }
+    assert named <= uids([item for item in (*first, *second) if item.kind != "oru"])
+
+
 @pytest.mark.parametrize("attempts", [0, 1])
 def test_what_is_void_is_not_sent_any_more(tmp_path: Path, attempts: int) -> None:
     """A note goes to a destination that may have got something: `attempts` of one object were made."""
@@ -431,7 +495,7 @@ def test_a_step_that_runs_again_after_a_correction_writes_the_same(tmp_path: Pat
     bench.receive(film("film", None, **X))
     bench.round()
     bench.receive(film("film", None, **{**X, "PatientID": "P-2"}))
-    plan = bench.steps.pipeline.plan(STUDY)
+    plan = bench.steps.plan(STUDY)
     assert plan is not None
 
     first, second = bench.steps.write(plan), bench.steps.write(plan)

@@ -44,6 +44,7 @@ def batch_of(*kinds: str, box: Box | None = None) -> Batch:
         zone=BERLIN,
         known=(),
         wanted=None,
+        destinations={},
     )
 
 

@@ -62,6 +62,7 @@ def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
         facts,
         kinds=("sr", "oru"),
         instead_of=None,
+        destinations={},
         orders=(None,),
         renamed={},
         content_of=bench.spool.output,
