@@ -21,17 +21,18 @@ from pathlib import Path
 import numpy as np
 
 from models.command import command_parser, run
-from models.contract import StageDifference
+from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, GPU_ENGINES, Engine, open_unproven
 from models.engines.comparison import FILMS, FLOAT16, FLOAT32, agree, compare, compare_readings
 from models.engines.proof import proven_precision
 from models.errors import ModelError
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.manifest import read_manifest
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 
 _FILMS, _SIDE, _SEED = 3, 256, 20240702
+_ALWAYS = "lung_opacity"
+"""A finding that is asked for whatever the manifest has."""
 _HALF_ENGINES = ("onnx-float16", "rounded-float16", "summed-float16")
 
 
@@ -71,9 +72,14 @@ def main(arguments: list[str]) -> int:
 
 
 def compare_probabilities(directory: Path, engines: Sequence[Engine], *, tolerance: float) -> StageDifference:
-    """Compare what two engines make of films by the node's prompts: the probability of each finding."""
+    """Compare what two engines make of films: the probability of each finding that the manifest decides about."""
     manifest, vocabularies = read_manifest(directory), directory / "vocab"
-    asked, random = read_questions(DEFAULT).prompts, np.random.default_rng(_SEED)
+    names = {key: key.replace("_", " ") for key in (*manifest.decisions.thresholds, _ALWAYS)}
+    asked = [
+        ReaderPrompt(key=key, kind=PromptKind.PATHOLOGY, phrases=(name,), negatives=(f"no {name}",))
+        for key, name in names.items()
+    ]
+    random = np.random.default_rng(_SEED)
     films = [random.random((_SIDE, _SIDE), dtype=np.float32) for _ in range(_FILMS)]
     said = []
     for engine in engines:

@@ -111,8 +111,8 @@ HOMES = {
     "rouge_score": ("models/lab/evaluation/reports.py",),
     "sacrebleu": ("models/lab/evaluation/published/likeness.py", "models/lab/evaluation/reports.py"),
     "scipy": (
-        "models/lab/evaluation/bands.py",
         "models/lab/evaluation/curves.py",
+        "models/lab/evaluation/points.py",
         "models/lab/losses/matching.py",
     ),
     "sklearn": ("models/lab/evaluation/",),
