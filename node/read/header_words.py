@@ -45,8 +45,7 @@ class HeaderWords:
     slanted: frozenset[str]
     slanted_terms: frozenset[str]
     decubitus: frozenset[str]
-    human: frozenset[str]
-    no_species: frozenset[str]
+    animals: frozenset[str]
     known: frozenset[str]
     fillers: frozenset[str]
     same: dict[str, str]
@@ -58,7 +57,7 @@ def vocabulary() -> HeaderWords:
     """Return the words of `header_words.toml`."""
     tables: dict[str, dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     sets = {name: frozenset(fold(" ".join(lines.values())).split()) for name, lines in tables.items()}
-    meaningless = ("fillers", "human", "no_species", "unspaced", "posteroanterior", "anteroposterior")
+    meaningless = ("fillers", "animals", "unspaced", "posteroanterior", "anteroposterior")
     return HeaderWords(
         chest=sets["chest"],
         other_parts=sets["other_parts"],
@@ -67,8 +66,7 @@ def vocabulary() -> HeaderWords:
         slanted=sets["slanted"],
         slanted_terms=sets["slanted_terms"],
         decubitus=sets["decubitus"],
-        human=sets["human"],
-        no_species=sets["no_species"],
+        animals=sets["animals"],
         known=frozenset((_PA, _AP)).union(*(found for name, found in sets.items() if name not in meaningless)),
         fillers=sets["fillers"],
         same=dict.fromkeys(sets["posteroanterior"], _PA) | dict.fromkeys(sets["anteroposterior"], _AP),
@@ -143,10 +141,8 @@ def names_decubitus(found: frozenset[str]) -> bool:
 
 
 def names_animal(found: frozenset[str]) -> bool:
-    """Say whether words name a species that is not human, such as "Canine" or "non-human primate"."""
-    known = vocabulary()
-    is_human = not known.human.isdisjoint(found) and "NON" not in found
-    return not (is_human or found <= known.no_species)
+    """Say whether words name an animal, such as "Canine" or "non-human primate"; an unknown word names none."""
+    return not vocabulary().animals.isdisjoint(found) or found == {"NON", "HUMAN"}
 
 
 def names_slant(found: frozenset[str]) -> bool:

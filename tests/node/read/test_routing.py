@@ -255,6 +255,11 @@ def test_words_of_a_series_say_nothing_of_its_image_type(text: str) -> None:
     [
         *({"PatientSpeciesDescription": word} for word in ("Human", "HOMO SAPIENS", "Mensch", "humain", "ヒト", "")),
         *({"PatientSpeciesDescription": word} for word in ("UNKNOWN", "n/a", "Homo sapiens (organism)", "unspecified")),
+        *({"PatientSpeciesDescription": word} for word in ("NOT SPECIFIED", "Man", "Adult", "Male", "Patient", "H")),
+        *(
+            {"PatientSpeciesDescription": word}
+            for word in ("Default", "Human, non-pregnant", "Мужчина", "M\N{REPLACEMENT CHARACTER}nniska")
+        ),
         *({"PatientSpeciesCodeSequence": coded(*code)} for code in (("337915000",), ("L-85B00", "SRT"), ("", ""))),
         {"PatientSpeciesCodeSequence": coded("337915000"), "PatientSpeciesDescription": "Adult"},
         {"PatientSpeciesCodeSequence": coded("HUM", "99LOCAL")},
@@ -268,6 +273,11 @@ def test_films_of_people_are_read_however_their_species_is_named(changes: dict[s
     "changes",
     [
         *({"PatientSpeciesDescription": word} for word in ("Canine", "FELINE", "non-human primate", "Hund", "馬")),
+        *(
+            {"PatientSpeciesDescription": word}
+            for word in ("Canis lupus familiaris", "Cat, domestic", "Macaca mulatta")
+        ),
+        *({"PatientSpeciesDescription": word} for word in ("Genus Mus", "non-human", "BOVINE/ADULT", "Kaninchen")),
         *({"PatientSpeciesCodeSequence": coded(*code)} for code in (("448771007",), ("L-80700", "SRT"))),
         {"PatientSpeciesCodeSequence": coded("448771007"), "PatientSpeciesDescription": "Human"},
     ],
