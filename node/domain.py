@@ -216,9 +216,11 @@ class Finding:
         """The probability that outputs may tell, None if there is none: the one rule for all of them.
 
         There is none for what a person moved or added: the network said that it lies elsewhere, or did not report it.
+        So it is if no box of the network's stays beside one that was moved, whatever else a person drew.
         """
-        is_placed = _is_placed(self.reader) or (bool(self.boxes) and all(_is_placed(box.reader) for box in self.boxes))
-        return None if is_placed else self.probability
+        is_own_left = any(box.reader is None for box in self.boxes)
+        is_moved = any(_is_placed(box.reader) for box in self.boxes) and not is_own_left
+        return None if _is_placed(self.reader) or is_moved else self.probability
 
 
 def _is_placed(mark: ReaderMark | None) -> bool:

@@ -229,16 +229,19 @@ def share(name: Concept, value: float, sites: Sequence[FindingSite] = ()) -> Mea
 def _number(finding: Finding, box: FindingBox) -> Measurement:
     """Make the number of a box: the probability of its finding, or that it is one box if a reader moved or added it.
 
+    What a reader drew beside a moved box is counted too, if the finding has no probability to tell.
     A group without a number hides the boxes of all others in OHIF 3.13.2, and a percentage would be the network's.
     """
     mark, sites = wording.mark_of(finding, box), _sites(finding, box)
     if mark is None:
         return share(probability_name(finding, box.side), finding.probability or 0.0, sites)
-    letter, end = _BY_READER[mark.what]
+    told = finding.output_probability
+    what = Assessment.MOVED if told is None and mark.what is Assessment.DRAWN else mark.what
+    letter, end = _BY_READER[what]
     name = _quantity(finding, letter, end, side=box.side)
-    if mark.what in (Assessment.MOVED, Assessment.ADDED):
+    if told is None or what in (Assessment.MOVED, Assessment.ADDED):
         return Measurement(name, 1, BOX, finding_sites=sites or None)
-    return share(name, finding.probability or 0.0, sites)
+    return share(name, told, sites)
 
 
 def probability_name(finding: Finding, side: Side | None = None) -> Concept:

@@ -48,9 +48,12 @@ FILM = samples.film(
 )
 AI, CONFIRMED, DRAWN_FOR = "AI", "confirmed, AI", "drawn by reader, AI"
 MOVED, ADDED = "drawn by reader", "added by reader"
+BESIDE_MOVED = "drawn by reader, beside one that was moved"
+NAMES = {BESIDE_MOVED: MOVED}
 LABELS = {
     CONFIRMED: "confirmed by a reader",
     DRAWN_FOR: "confirmed, box drawn by a reader",
+    BESIDE_MOVED: "confirmed, box drawn by a reader",
     MOVED: "box drawn by a reader",
     ADDED: "added by a reader",
 }
@@ -75,6 +78,16 @@ CASES = {
     "moved": Case(said=((CorrectionKind.MOVE, EFFUSION),), boxes=((MOVED, None),), number=None),
     "one of two moved": Case(said=((CorrectionKind.MOVE, LUNGS),), boxes=((MOVED, None), (AI, 41)), number=None),
     "a second box": Case(said=((CorrectionKind.ADD, EFFUSION),), boxes=((AI, 83), (DRAWN_FOR, 83)), number=0.83),
+    "a second box, the first moved": Case(
+        said=((CorrectionKind.ADD, EFFUSION), (CorrectionKind.MOVE, EFFUSION)),
+        boxes=((MOVED, None), (BESIDE_MOVED, None)),
+        number=None,
+    ),
+    "moved, a second box": Case(
+        said=((CorrectionKind.MOVE, EFFUSION), (CorrectionKind.ADD, EFFUSION)),
+        boxes=((MOVED, None), (BESIDE_MOVED, None)),
+        number=None,
+    ),
     "a box for one without": Case(said=((CorrectionKind.ADD, NO_BOX),), boxes=((DRAWN_FOR, 57),), number=0.57),
     "a box for one without, moved": Case(
         said=((CorrectionKind.ADD, NO_BOX), (CorrectionKind.MOVE, NO_BOX)), boxes=((DRAWN_FOR, 57),), number=0.57
@@ -155,7 +168,7 @@ def test_the_number_of_a_box_is_named_by_who_said_it(name: str, write: Writer) -
     code = judged(case, film).code.value
     own = [group for group in groups(dataset) if contents(group, "121071")[0].ConceptCodeSequence[0].CodeValue == code]
     assert [number_of(group) for group in own] == [
-        (who, ("1", "box") if percent is None else (str(percent), "%")) for who, percent in case.boxes
+        (NAMES.get(who, who), ("1", "box") if percent is None else (str(percent), "%")) for who, percent in case.boxes
     ]
     assert validators.dciodvfy(dataset) == []
     assert validators.dsrdump(dataset) == []
@@ -222,7 +235,7 @@ def test_report_json_names_the_reader_of_each_box(name: str) -> None:
     boxes = json.loads(json.dumps(report_json.film_for_programs(film)))["findings"]
     (own,) = (item["boxes"] for item in boxes if item["prompt"] == judged(case, film).prompt)
 
-    drawn = {MOVED: "moved", ADDED: "added", DRAWN_FOR: "drawn"}
+    drawn = {MOVED: "moved", ADDED: "added", DRAWN_FOR: "drawn", BESIDE_MOVED: "drawn"}
     assert [box.get("reader", {}).get("what") for box in own] == [drawn.get(who) for who, _ in case.boxes]
     assert all(box["score"] == 1.0 for box in own if "reader" in box)
 
