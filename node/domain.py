@@ -288,8 +288,8 @@ class Film:
     source: its SOP Instance UID; view: None if neither header nor picture was looked at
     analyzed: the square that the network saw, on the stored film; None when the film was not read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
-    searched: of what the network did not report; none of a film that was read before the node kept them
-    middle: as in `Framing.about`; None too for a film that was read before the node kept it
+    searched: of what the network did not report
+    middle: as in `Framing.about`
     """
 
     source: str

@@ -79,18 +79,15 @@ def film_to_json(film: Film) -> JsonObject:
 
 
 def film_from_json(document: Mapping[str, Json]) -> Film:
-    """Return the film that `film_to_json` wrote, now or before `searched`, `middle` and `place` were kept.
-
-    Raises ValueError for any other document.
-    """
+    """Return the film that `film_to_json` wrote. Raises ValueError for any other document."""
     content = spelled_out(document)
     view, found = content.get("view"), decode(list[dict[str, object]], content.get("findings"))
     made = {
         "view": None if view is None else decode(FilmView, view),
-        "findings": [decode(Finding, {"reader": None, "place": "told", **finding}) for finding in found],
+        "findings": [decode(Finding, {"reader": None, **finding}) for finding in found],
         "ratio": measured.from_json(document.get("measurements")),
     }
-    return decode(Film, {"searched": [], "middle": None, **content, **made})
+    return decode(Film, {**content, **made})
 
 
 def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) -> JsonObject:

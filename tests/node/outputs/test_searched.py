@@ -140,16 +140,6 @@ def test_what_a_reader_judged_is_not_among_them(what: Assessment) -> None:
     assert entry(film, with_searched=True)["searched"] == {"note": report_json.SEARCHED_NOTE, "prompts": []}
 
 
-def test_a_reading_from_before_they_were_kept_opens() -> None:
-    old = json.loads(json.dumps(report_json.film_to_json(searching())))
-    del old["searched"]
-
-    film = report_json.film_from_json(old)
-
-    assert film == replace(searching(), searched=())
-    assert entry(film, with_searched=False) == entry(searching(), with_searched=False)
-
-
 def test_reading_a_folder_again_follows_the_option(tmp_path: Path) -> None:
     films.thumbnail().save_as(tmp_path / "film.dcm", enforce_file_format=True)
     outcomes = []

@@ -294,15 +294,17 @@ def test_a_folder_gets_the_number_of_its_format(settings: Settings, is_old: bool
     for _ in range(2):
         spool = remote.open_spool(settings.storage, None, character_set="")
 
-        assert (folder / "format").read_bytes() == b"1\n"
+        assert (folder / "format").read_bytes() == b"2\n"
         assert list(spool.studies()) == ([STUDY] if is_old else [])
 
 
-def test_a_folder_with_studies_and_no_number_is_refused(settings: Settings) -> None:
+@pytest.mark.parametrize("content", [None, "1\n"])
+def test_a_folder_from_before_the_first_release_is_refused(settings: Settings, content: str | None) -> None:
     folder = settings.storage.directory
     folder.mkdir()
     films.keep(Spool(folder), films.thumbnail(), study_uid=STUDY)
-    (folder / "format").unlink()
+    number = folder / "format"
+    number.unlink() if content is None else number.write_text(content, encoding="utf-8")
     before = sorted(folder.rglob("*"))
 
     with pytest.raises(InputError, match=r"before version 1\.0\.0 wrote it.*choose another place.*upgrade\.md"):
@@ -310,7 +312,7 @@ def test_a_folder_with_studies_and_no_number_is_refused(settings: Settings) -> N
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("content", ["2\n", "17", "", "one", "1.1", "\x00", "1 2"])
+@pytest.mark.parametrize("content", ["3\n", "17", "", "one", "1.1", "\x00", "1 2"])
 def test_an_unknown_format_is_refused_with_the_way_out(settings: Settings, tmp_path: Path, content: str) -> None:
     folder = settings.storage.directory
     folder.mkdir()
