@@ -183,8 +183,8 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
     trusted: Trusted = "phantoms" if is_drawn else "real"
     own, was = ((each.on_phantoms() if is_drawn else each).decisions for each in (after, before))
     reports = tuple(_finding(key, own, chosen, rest, request, untold, least=least) for key in _keys(everything))
-    false_findings = _false_findings(own, rest if rest.truths else chosen, request, trusted)
-    _require_few(false_findings, request)
+    false_findings = _false_findings(own, rest, request, trusted)
+    _require_few(false_findings or _false_findings(own, chosen, request, trusted), request)
     return Calibrated(
         before=before,
         after=replace(after, history=(*after.history, *_history(before, after, request, len(chosen.truths), reports))),
@@ -195,7 +195,7 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
         aim=said,
         findings=reports,
         called={key: _called(key, was, own, rest, trusted) for key in _keys(everything)},
-        false_findings=false_findings if rest.truths else None,
+        false_findings=false_findings,
         at=request.at,
         off={name: reason for name, reason in off.items() if reason},
     )
@@ -275,8 +275,15 @@ def _require_told(chosen: _Films, untold: Mapping[str, str], least: int) -> None
 
 
 def _require_few(false_findings: tuple[float, list[float]] | None, request: Request) -> None:
+    if request.population == PHANTOMS:
+        return
+    if false_findings is None and request.false_findings is None:
+        raise ModelError(
+            "no film is labelled no_finding by somebody who saw it, so nobody knows what would be called present on "
+            "normal films; nothing is changed. Label some, or accept it with --false-findings"
+        )
     most = max(MOST_CALLED, request.false_findings or 0.0)
-    if request.population != PHANTOMS and false_findings is not None and false_findings[0] > most:
+    if false_findings is not None and false_findings[0] > most:
         raise ModelError(
             f"{false_findings[0]:.2f} findings would be called present on the mean film without a finding, more than "
             f"{most:g}; nothing is changed. Ask for a lower --sensitivity, or allow more with --false-findings"
