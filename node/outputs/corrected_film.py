@@ -10,7 +10,8 @@
 What follows from it: a sentence on anything is withheld if it asserts what was rejected, denies what is present by a
 reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box. A finding
 that is still reported and has lost its sentence, or whose sentence does not say what the reader said, gets one made by
-rule. A sentence loses "To be reviewed" if nothing that it asserts is to be reviewed any more.
+rule. A sentence loses "To be reviewed" if nothing that it asserts is to be reviewed any more. The note that the network
+calls the whole film normal goes with the last finding that it reports as present, devices aside.
 Nothing else changes.
 """
 
@@ -23,6 +24,7 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from language.check import Claim, Fault, assertions, contradictions, faults
+from language.labels import DEVICES
 from language.normal import names_in, normal_statements
 from language.sentences import by_rule, stated, unstated
 from models.contract import PromptKind
@@ -35,6 +37,7 @@ from node.domain import (
     FindingBox,
     FindingState,
     GroundedSentence,
+    Note,
     ReaderMark,
     ScoredBox,
     Side,
@@ -120,9 +123,16 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
         _judged(finding, [item for item in own if item.prompt == finding.prompt], prompt_of(finding, prompts), side_of)
         for finding in film.findings
     )
-    changed = replace(film, findings=findings)
+    changed = replace(film, findings=findings, notes=_notes(film, findings))
     texts = {item.prompt: item for item in own if item.kind is CorrectionKind.REWORD}
     return _with_sentences(changed, texts, prompts, side_of)
+
+
+def _notes(film: Film, findings: Iterable[Finding]) -> tuple[Note, ...]:
+    """Return the notes of a film that hold with its findings after their corrections."""
+    pairs = zip(film.findings, findings, strict=True)
+    is_left = any(was.state is now.state is FindingState.PRESENT and now.prompt != DEVICES for was, now in pairs)
+    return tuple(note for note in film.notes if is_left or note is not Note.CALLED_NORMAL)
 
 
 def prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:

@@ -22,6 +22,7 @@ from node.domain import (
     FindingBox,
     FindingState,
     GroundedSentence,
+    Note,
     ScoredBox,
     Side,
 )
@@ -138,6 +139,25 @@ def test_a_rejected_finding_is_gone_from_all_texts() -> None:
     assert not any("effusion" in sentence.text.lower() for sentence in answer.sentences)
     assert [withheld.reason for withheld in answer.withheld] == [CORRECTED, CORRECTED]
     assert said("cardiomegaly", answer).text == "There is cardiomegaly."  # it had spoken of the effusion, too
+
+
+@pytest.mark.parametrize(
+    ("rejected", "stays"),
+    [
+        (["pleural_effusion"], True),
+        (["pleural_effusion", "cardiomegaly"], False),
+    ],
+    ids=["a finding of the network is left", "none but devices and what a reader added"],
+)
+def test_a_film_is_called_normal_only_beside_what_the_network_reports(rejected: list[str], *, stays: bool) -> None:
+    devices = finding("support_devices", FindingState.PRESENT, None)
+    normal = replace(film(), notes=(Note.CALLED_NORMAL,), findings=(*film().findings, devices))
+    rejects = [made(CorrectionKind.REJECT, number, prompt=key) for number, key in enumerate(rejected, 1)]
+    added = made(CorrectionKind.ADD, 9, prompt="edema", box=LEFT_BOX)
+
+    answer = correct(normal, [*rejects, added], prompts=SET, side_of=side_of)
+
+    assert (Note.CALLED_NORMAL in answer.notes) is stays
 
 
 def test_a_moved_box_has_its_new_side_and_no_zone() -> None:
