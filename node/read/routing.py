@@ -145,7 +145,7 @@ def choose(header: FilmHeader, rules: Sequence[Rule]) -> Decision:
     asks_age = any("PatientAge" in rule.looks_at for rule in rules)
     notes = {
         Note.VIEW_UNKNOWN: not _is_named(header),
-        Note.TWO_VIEWS: names_frontal(header) and _described_as_slanted(header) is not None,
+        Note.TWO_VIEWS: names_frontal(header) and _is_slanted(header.series_description),
         Note.IMAGE_TYPE: any(not _NO_PLAIN_FILM.isdisjoint(words(value)) for value in header.image_type[2:4]),
         Note.AGE_UNKNOWN: asks_age and header.age_years is None,
         Note.MAYBE_CHILD: asks_age and header.age_years is None and _is_narrow(header),
@@ -302,10 +302,15 @@ def _described_as_slanted(header: FilmHeader) -> str | None:
     People type descriptions and copy them between series ("CHEST PA AND LAT"): used last, and only if unambiguous.
     """
     for keyword, text in (("SeriesDescription", header.series_description), ("ProtocolName", header.protocol_name)):
-        found = words(text)
-        if header_words.names_slant(found) and not header_words.names_frontal(found):
+        if _is_slanted(text):
             return keyword
     return None
+
+
+def _is_slanted(text: str) -> bool:
+    """Say whether a description names a lateral or oblique view, and no frontal one."""
+    found = words(text)
+    return header_words.names_slant(found) and not header_words.names_frontal(found)
 
 
 def _is_named(header: FilmHeader) -> bool:

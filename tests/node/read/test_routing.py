@@ -211,6 +211,11 @@ def test_one_attribute_that_says_lateral_or_oblique_is_enough(changes: dict[str,
     assert choose(header(changes)) == answer(Reason.LATERAL)
 
 
+def test_a_protocol_puts_no_film_with_a_frontal_header_in_doubt() -> None:
+    """Modalities keep the name of the protocol that was chosen first."""
+    assert choose(header({"ViewPosition": "AP", "ProtocolName": "Chest lateral"})) == READ
+
+
 def test_a_description_of_both_views_makes_no_film_lateral() -> None:
     assert choose(header({"ViewPosition": "", "SeriesDescription": "CHEST PA AND LATERAL"})) == READ_VIEW_UNKNOWN
 
@@ -219,7 +224,6 @@ def test_a_description_of_both_views_makes_no_film_lateral() -> None:
     "changes",
     [
         {"ViewPosition": "PA", "SeriesDescription": "Thorax LAT"},
-        {"ViewPosition": "AP", "ProtocolName": "Chest lateral"},
         {"ViewPosition": "", "ViewCodeSequence": coded("399348003"), "SeriesDescription": "CHEST LAT"},
     ],
 )
