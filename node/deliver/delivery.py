@@ -32,7 +32,7 @@ _FIRST_ASK_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 _PROBE_STEP_SECONDS: Final = 60.0
 _HOUR_SECONDS: Final = 3600.0
-_MOST_UNKNOWN: Final = 6  # attempts, in half a minute: an answer that is garbled for a moment is readable again by then
+_MOST_UNKNOWN: Final = 6  # answers, in half a minute: an answer that is garbled for a moment is readable again by then
 _REMOVED: Final = "the destination is no longer in the settings; add it again and retry, or abandon it"
 
 
@@ -86,11 +86,14 @@ class Sending:
             with self.metrics.timed("deliver"):
                 sender_of(settings).send(content, settings, self._calling)
         except RetryLater as error:
-            if isinstance(error, OutcomeUnknown) and attempt >= _MOST_UNKNOWN:
-                return self._parked(delivery, attempt, "unknown", reason=_open(error, settings))
+            failed = attempt
+            if isinstance(error, OutcomeUnknown):
+                failed = 1 + (0 if record is None else record.unclear)
+                if failed >= _MOST_UNKNOWN:
+                    return self._parked(delivery, attempt, "unknown", reason=_open(error, settings))
             if time.time() > _end(settings, started):
                 return self._parked(delivery, attempt, "expired", reason=_gave_up(error, settings))
-            return self._delayed(delivery, attempt, error, seconds=_wait(settings, started, attempt=attempt))
+            return self._delayed(delivery, attempt, error, seconds=_wait(settings, started, attempt=failed))
         except GiveUp as error:
             return self._parked(delivery, attempt, "rejected", reason=str(error))
         except (KeyboardInterrupt, SystemExit):
@@ -252,7 +255,14 @@ class Sending:
 
     def _delayed(self, delivery: Delivery, attempt: int, error: RetryLater, *, seconds: float) -> Sent:
         is_down = isinstance(error, DestinationDown)
-        self.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=attempt, reason=str(error), is_down=is_down)
+        self.ledger.set_delivery(
+            delivery,
+            DeliveryState.WAITING,
+            attempts=attempt,
+            reason=str(error),
+            is_down=is_down,
+            is_unclear=isinstance(error, OutcomeUnknown),
+        )
         self.metrics.failures.labels("deliver", "down" if is_down else "busy").inc()
         self._count(delivery, "delayed", attempt, reason=str(error), seconds=seconds)
         return {"outcome": "down" if is_down else "delayed", "wait": seconds}

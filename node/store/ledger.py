@@ -58,12 +58,14 @@ class DeliveryRecord:
     """What the ledger holds of a delivery.
 
     failures: how often its destination reported that it cannot keep the output, `reason` why
+    unclear: how often its destination answered without saying whether it took the output, since it was parked last
     """
 
     state: DeliveryState
     awaits_commitment: bool
     failures: int
     reason: str | None
+    unclear: int = 0
 
 
 class Ledger:
@@ -153,13 +155,23 @@ class Ledger:
         attempts: int,
         reason: str | None = None,
         is_down: bool = False,
+        is_unclear: bool = False,
     ) -> bool:
         """Record a delivery's state, unless it is abandoned; returns whether it was recorded.
 
         is_down: the attempt failed because its destination is down
+        is_unclear: its destination answered, and did not say whether it took the output
         """
         with self._database.begin() as connection:
-            return _change(connection, delivery, state, attempts=attempts, reason=reason, is_down=is_down)
+            return _change(
+                connection,
+                delivery,
+                state,
+                attempts=attempts,
+                reason=reason,
+                is_down=is_down,
+                is_unclear=is_unclear,
+            )
 
     def unpark_delivery(self, delivery: Delivery) -> None:
         """Set a parked delivery back to waiting; does nothing if it is no longer parked."""
@@ -193,7 +205,13 @@ class Ledger:
         if row is None:
             return None
         state, awaits, failures = DeliveryState(row.state), row.awaits_commitment, row.commit_failures
-        return DeliveryRecord(state=state, awaits_commitment=awaits, failures=failures, reason=row.reason)
+        return DeliveryRecord(
+            state=state,
+            awaits_commitment=awaits,
+            failures=failures,
+            reason=row.reason,
+            unclear=row.unclear_answers,
+        )
 
     def awaits_critical(self, destination: str) -> bool:
         """Whether a critical output waits or is being sent, unless its destination has refused it before."""
@@ -433,6 +451,7 @@ def _change(
     attempts: int,
     reason: str | None = None,
     is_down: bool = False,
+    is_unclear: bool = False,
 ) -> bool:
     """Insert or update a row, and return whether that was done; an abandoned delivery stays abandoned."""
     values: dict[str, object] = {"state": state, "attempts": attempts}
@@ -441,8 +460,10 @@ def _change(
         values |= {"reason": reason, "failed_at": sa.func.coalesce(DELIVERIES.c.failed_at, _now()) if fails else None}
     if state is DeliveryState.SENT or attempts <= 1 or is_down:
         values["since"] = _now()
+    if is_unclear:
+        values["unclear_answers"] = DELIVERIES.c.unclear_answers + 1
     if state is DeliveryState.PARKED:  # a retry by a person starts with a full number of attempts
-        values["commit_failures"] = 0
+        values |= {"commit_failures": 0, "unclear_answers": 0}
     is_wanted = DELIVERIES.c.state != DeliveryState.ABANDONED
     row = _row(delivery, state, attempts=attempts, reason=reason)
     return database.upsert(connection, DELIVERIES, row, changed=values, where=is_wanted)

@@ -44,6 +44,8 @@ DELIVERIES = sa.Table(
     # Whether the destination is to commit to it; how often it reported that it cannot keep the object.
     sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("commit_failures", sa.Integer, nullable=False, server_default="0"),
+    # How often its destination answered without saying whether it took the object.
+    sa.Column("unclear_answers", sa.Integer, nullable=False, server_default="0"),
     sa.Column("priority", sa.String(16), nullable=False, server_default=ROUTINE),
 )
 sa.Index("deliveries_by_priority", DELIVERIES.c.destination, DELIVERIES.c.priority)

@@ -295,6 +295,27 @@ def test_a_result_that_may_have_been_taken_is_parked_after_a_few_attempts(
     assert "may have the result" in bench.ledger.parked()[0].reason
 
 
+def test_only_answers_that_say_nothing_count_as_such(tmp_path: Path, bench: Bench, system: InformationSystem) -> None:
+    output, _ = bench.written()
+
+    def unclear(first: int, count: int) -> list[Sent]:
+        system.mood = lambda: Mood.CUT_NAME
+        return [bench.send(output, attempt) for attempt in range(first, first + count)]
+
+    system.mood = lambda: Mood.DROP_BEFORE
+    before = [bench.send(output, attempt)["outcome"] for attempt in range(1, 10)]
+    assert (before, [sent["wait"] for sent in unclear(10, 3)]) == (["delayed"] * 9, [1.0, 2.0, 4.0])
+    system.mood = lambda: Mood.DROP_BEFORE
+    assert bench.send(output, 13)["outcome"] == "delayed"
+    bench.ledger.close()
+    reopened = Ledger(connect(tmp_path / "ledger.sqlite"))  # the process ended
+    bench.ledger, bench.sending = reopened, dataclasses.replace(bench.sending, ledger=reopened)
+    assert [sent["outcome"] for sent in unclear(14, 3)] == ["delayed", "delayed", "parked"]
+
+    bench.ledger.unpark_delivery(delivery_of("ris", output))
+    assert [sent["outcome"] for sent in unclear(1, 6)] == ["delayed"] * 5 + ["parked"]
+
+
 @pytest.mark.parametrize("mood", [Mood.DROP_BEFORE, Mood.ERROR])
 def test_silence_and_a_refusal_are_not_parked_after_a_few_attempts(
     bench: Bench, system: InformationSystem, mood: Mood
