@@ -202,6 +202,8 @@ def _change(earlier: Finding | None, later: Finding | None, error: ChangeError) 
         return Change.NOT_COMPARABLE, Obstacle.CORRECTED
     if FindingState.UNCALIBRATED in (earlier.state, later.state):
         return Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED
+    if (earlier.probability is None) is not (later.probability is None):
+        return Change.NOT_COMPARABLE, Obstacle.NOT_ASKED
     was, is_now = earlier.state in _REPORTED, later.state in _REPORTED
     if not was and not is_now:
         return Change.NOT_REPORTED, None
@@ -230,7 +232,8 @@ def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     sided = name if not finding.state.is_reported else wording.sided(name, finding.side)
     be, was = ("are", "were") if is_plural(name) else ("is", "was")
     if obstacle is not None:
-        missing = f" {be} not reported, and" if not finding.state.is_reported else ""
+        seen = "assessed" if finding.state is FindingState.LEFT_OUT else "reported"
+        missing = f" {be} not {seen}, and" if not finding.state.is_reported else ""
         return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
     if finding.state is FindingState.LEFT_OUT:
         return f"{sided} {be} not assessed by this model, and may be there."

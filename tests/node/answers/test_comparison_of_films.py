@@ -29,7 +29,7 @@ from node.errors import InputError
 from node.read.manifest import read_change_error
 from tests.paths import REPOSITORY
 from tests.support import samples
-from tests.support.samples import EDEMA, absent, finding, uncalibrated, unread
+from tests.support.samples import EDEMA, absent, finding, left_out, uncalibrated, unread
 from tests.support.spoken import PROMPTS, films, misread
 
 ERROR = ChangeError(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
@@ -101,6 +101,11 @@ def gone(probability: float) -> Finding:
         (absent(EDEMA), uncalibrated(), (Change.NOT_COMPARABLE, Obstacle.UNCALIBRATED)),
         (corrected(), covering(0.6), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
         (gone(0.1), corrected(), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
+        (left_out(samples.EFFUSION), covering(0.3), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
+        (covering(0.3), left_out(samples.EFFUSION), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
+        (left_out(samples.EFFUSION), gone(0.1), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
+        (gone(0.1), left_out(samples.EFFUSION), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
+        (left_out(samples.EFFUSION), left_out(samples.EFFUSION), (Change.NOT_REPORTED, None)),
     ],
 )
 def test_a_change_counts_beyond_the_error(
@@ -116,6 +121,15 @@ def test_what_only_one_film_was_asked_for_is_not_compared() -> None:
         ("pleural_effusion", None),
         ("pneumothorax", Obstacle.NOT_ASKED),
     ]
+
+
+def test_what_is_left_out_is_not_called_unreported() -> None:
+    [found] = compare(seen(covering(0.3)), seen(left_out(samples.EFFUSION)), error=ERROR).findings
+
+    assert found.text == (
+        "Pleural effusion is not assessed, and cannot be compared with the earlier film: "
+        "only one of the films was read for it."
+    )
 
 
 @pytest.mark.parametrize(
