@@ -38,11 +38,14 @@ _END_OF_FILE: Final = "end of file\n"
 _LONGEST_SECONDS: Final = 250.0
 
 # What reports add to PixelMed's templates, by name; they may be extended. Short Label and Algorithm Manufacturer are
-# younger than its templates of 2022, and it does not recognize the geometric purpose where there are several groups.
+# younger than its templates of 2022, it does not recognize the geometric purpose where there are several groups, and
+# its TID 1404, by which TID 2000 has numbers, is empty.
 _ADDED = re.compile(
     r"""/(
         TEXT\ \((125309,DCM,"Short\ Label"|122405,DCM,"Algorithm\ Manufacturer")\)
         | CODE\ \(363698007,SCT,"Finding\ Site"\)/NUM\ \(SHAREOFZONE,99CHEX,"[^"]+"\)
+        | CONTAINER\ \((C0034375,UMLS,"[^"]+"\)/CODE\ \([^/]+|59776-5,LN,"Findings")\)
+          /NUM\ \(P[^,]+,99CHEX,"[^"]+,\ AI\ probability"\)
         | CONTAINER\ \(125007,DCM,"Measurement\ Group"\)/CODE\ \((?!363698007|121071|121005)[^/]+\)
         | CONTAINER\ \((19005-8,LN,"Impressions"|59776-5,LN,"Findings")\)
         | TEXT\ \((121073,DCM,"Impression"|121106,DCM,"Comment"|121071,DCM,"Finding"|QUESTION,99CHEX,"[^"]+")\)

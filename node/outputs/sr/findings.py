@@ -4,6 +4,9 @@ The structure avoids what OHIF 3.13.2 cannot load (interoperability §2): it nee
 group, and a plain number either in every group or in no group. So the group of every finding has a number, numbers are
 never at the root, and a film without a reported finding gets a report of text alone.
 
+A finding without a box has its probability below the code of its state (HAS PROPERTIES), where OHIF reads no number. A
+group of its own (TID 1501) would have no region: OHIF then draws nothing of the whole report.
+
 The finding's site stands below the number of its box, where TID 1419 has it: OHIF labels a box with the site of the
 group itself, and calls it by its bare code ("363698007: Lung"). Evidence is a second finding site: the zone that the
 box overlaps most, with its side, and the share of the zone that the box covers as a number below it. OHIF takes a
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
+from typing import Final
 
 from highdicom.sr import (
     AlgorithmIdentification,
@@ -95,6 +99,7 @@ _BY_READER: Mapping[Assessment, tuple[str, str]] = {
 }
 """First letter of the code and end of the name of a box's number where a reader has spoken: a probability of the
 network's, if it reports the finding and a reader confirmed it; else the count of the box."""
+PROPERTIES: Final = RelationshipTypeValues.HAS_PROPERTIES
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
 
@@ -131,11 +136,26 @@ def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerConten
     items = list[ContentItem]()
     for finding in (each for each in film.findings if not each.boxes):
         answer = code(concept(finding.code), state_of(finding), RelationshipTypeValues.CONTAINS)
-        items.append(inferred_from(said_by_reader(answer, finding.reader, zone), source_object(source)))
+        with_content(said_by_reader(answer, finding.reader, zone), _probability(finding, PROPERTIES))
+        items.append(inferred_from(answer, source_object(source)))
     for sentence in _loose_sentences(film):
         grounds: list[ContentItem] = [region(scored.box, source) for scored in sentence.boxes]
         items.append(inferred_from(text(wording.spoken(sentence)), *(grounds or [source_object(source)])))
     return container(QUALITATIVE_EVALUATIONS, content=items) if items else None
+
+
+def probabilities(film: Film, source: Dataset) -> list[ContentItem]:
+    """Make the numbers of the reported findings of a film without a group (TID 2001 row 5), the most urgent first."""
+    reported = impression.by_urgency(wording.reported(film))
+    numbers = (number for each in reported for number in _probability(each, RelationshipTypeValues.CONTAINS))
+    return [inferred_from(number, source_object(source)) for number in numbers]
+
+
+def _probability(finding: Finding, relationship: RelationshipTypeValues) -> Iterator[ContentItem]:
+    """Yield the probability of a finding without a group, if there is one to tell."""
+    if (told := finding.output_probability) is not None:
+        percent = wording.whole_percent(told)
+        yield NumContentItem(quantity_name(finding), percent, PERCENT, relationship_type=relationship)
 
 
 def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> Iterator[ContentItem]:
@@ -212,8 +232,7 @@ def _sites(finding: Finding, box: FindingBox) -> list[FindingSite]:
     if evidence.site != finding.site:
         sites.append(_site(evidence.site, evidence.side))
     percent = wording.whole_percent(evidence.extent)
-    properties = RelationshipTypeValues.HAS_PROPERTIES
-    with_content(sites[-1], [NumContentItem(SHARE_OF_ZONE, percent, PERCENT, relationship_type=properties)])
+    with_content(sites[-1], [NumContentItem(SHARE_OF_ZONE, percent, PERCENT, relationship_type=PROPERTIES)])
     return sites
 
 

@@ -142,6 +142,8 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     source = sources[film.source]
     patient = described_by(source, sources.values())
     is_measured = any(finding.boxes for finding in wording.reported(film)) and form is not BASIC_TEXT
+    numbers = [] if is_measured or form is BASIC_TEXT else findings.probabilities(film, source)
+    schemes = _private_schemes(film) if is_measured else {findings.PRIVATE_SCHEME} if numbers else set[str]()
     subject = Subject(about=About.FILM, film=film.source)
     draft = Draft(
         form=form,
@@ -154,10 +156,10 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
         template=TEMPLATE if is_measured else text_report.TEMPLATE,
         patient=patient,
         films=[source],
-        schemes=_private_schemes(film) if is_measured else (),
+        schemes=schemes,
         replaced=_replaced(report, subject, kinds=[form.kind]),
     )
-    tree_of_film = _measurement_report if is_measured else text_report.of_film
+    tree_of_film = _measurement_report if is_measured else partial(text_report.of_film, numbers=numbers)
     tree = partial(tree_of_film, report, film, source, zone=document.zone_of(patient, report, zone))
     return document_of(draft, report, tree, zone=zone)
 

@@ -1,8 +1,8 @@
 """Reports of text alone (PS3.16 TID 2000): on a film without a finding to report, and on a whole study.
 
-Lines are short, because OHIF 3.13.2 does not wrap them. Every item and relationship is one that Basic Text SR permits
-too (PS3.3 A.35.1.3.1), which is written for destinations that ask for `text`; there a film with findings has its report
-in this form.
+Lines are short, because OHIF 3.13.2 does not wrap them. Apart from numbers, every item and relationship is one that
+Basic Text SR permits too (PS3.3 A.35.1.3.1), which is written for destinations that ask for `text`; there a film with
+findings has its report in this form.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ IMPRESSIONS = Concept("19005-8", "LN", "Impressions")
 FINDINGS = Concept("59776-5", "LN", "Findings")
 
 
-def of_film(report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo) -> ContainerContentItem:
+def of_film(
+    report: Report, film: Film, source: Dataset, version: int, *, zone: tzinfo, numbers: Sequence[ContentItem]
+) -> ContainerContentItem:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
 
     What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of its times.
+    numbers: probabilities of findings; none in Basic Text SR
     """
     details = report_txt.details(film, measured.in_findings(film))
     about = wording.wrapped(*wording.about(film), *wording.drawn(film), *details)
     found = inferred_from(text(about, name=FINDING), source_object(source))
     lines = [*wording.version(version), *impression.of_film(film)]
-    return tree_of(report, lines, [found], films=[film], corrected=_corrected(film, zone))
+    return tree_of(report, lines, [found, *numbers], films=[film], corrected=_corrected(film, zone))
 
 
 def _corrected(film: Film, zone: tzinfo) -> Iterator[ContainerContentItem]:

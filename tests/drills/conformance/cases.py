@@ -82,6 +82,7 @@ BY_A_READER: Final = (
     Said(kind=CorrectionKind.MOVE, prompt="lung_opacity", box=(0.66, 0.62, 0.2, 0.2)),
     Said(kind=CorrectionKind.ADD, prompt="pneumothorax", box=(0.2, 0.22, 0.16, 0.2)),
 )
+UNPLACED: Final = replace(TO_REVIEW, boxes=())
 MANY: Final = (
     EFFUSION,
     TO_REVIEW,
@@ -227,6 +228,10 @@ MAKERS: Final[Mapping[str, tuple[str, Callable[[], tuple[Exposure, ...]]]]] = {
     "corrected": (
         "one finding confirmed by a reader, one moved, one added, one as the network said",
         lambda: (replace(shown(chest, *BOTH, MANY[2]), said=BY_A_READER),),
+    ),
+    "unplaced": (
+        "a finding without a place, beside one with a box and alone",
+        lambda: (shown(chest, EFFUSION, UNPLACED), shown(mirrored, UNPLACED)),
     ),
     "none": ("nothing to report", lambda: (shown(chest),)),
     "not-processed": ("a lateral film alone", lambda: (shown(lateral),)),

@@ -76,7 +76,7 @@ def study() -> Study:
 
     Two films have a comparable cardiothoracic ratio, one in millimeters. A reader confirmed a finding of the film
     with two states, moved one, added one, rejected another, and wrote the sentence of the first. The model leaves out
-    the last.
+    the last. The film of absent findings has one to be reviewed, without a box.
     """
     whole = {state: tuple(_findings(number, state)) for number, state in enumerate(FindingState, 1)}
     confirmed, moved, added, rejected, *others, last = (
@@ -91,6 +91,7 @@ def study() -> Study:
         *others,
         replace(last, state=FindingState.LEFT_OUT, probability=None),
     )
+    whole[FindingState.ABSENT] = (*whole[FindingState.ABSENT][:-1], replace(last, state=FindingState.INDETERMINATE))
     films = [samples.film(number, findings=findings) for number, findings in enumerate((*whole.values(), two), 1)]
     films[-1] = _reworded(films[-1])
     films[:2] = [

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import BytesIO
 
 import pytest
+from highdicom.sr import srread
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.domain import Box, Finding, FindingState, GroundedSentence, Reason
 from node.outputs import impression, wording
+from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
+from node.outputs.sr.findings import PERCENT, QUALITATIVE_EVALUATIONS, quantity_name, state_of
+from node.outputs.sr.items import concept
 from tests.support import samples, validators
 from tests.support.documents import (
     CONTAINED_TEXT,
@@ -31,7 +36,22 @@ from tests.support.documents import (
     said,
     written,
 )
-from tests.support.samples import BERLIN, EDEMA, bare, cr, film, finding, report, several, sources, uncalibrated, unread
+from tests.support.samples import (
+    BERLIN,
+    EDEMA,
+    absent,
+    bare,
+    cr,
+    film,
+    finding,
+    report,
+    several,
+    sources,
+    uncalibrated,
+    unread,
+)
+
+UNPLACED = finding(EDEMA, boxes=(), state=FindingState.INDETERMINATE, probability=0.414, sentence=None)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -46,7 +66,9 @@ def test_the_templates_hold_in_pixelmed() -> None:
     forms = [form_of(form) for form in ("to be reviewed", "none", "study")]
     forms += [form_of("several", kind=kind) for kind in ("sr3d", "text")]
 
-    assert validators.pixelmed(forms) == [[], [], [], [], []]
+    forms += all_written(report(film(findings=(UNPLACED,))))
+
+    assert validators.pixelmed(forms) == [[], [], [], [], [], []]
 
 
 def test_every_reported_box_has_a_group_of_its_own() -> None:
@@ -91,14 +113,38 @@ def test_a_box_is_a_closed_line_clockwise_from_the_top_left() -> None:
     assert region.ContentSequence[0].ReferencedSOPSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
 
 
-def test_absent_findings_are_codes_at_the_root_and_never_numbers() -> None:
-    dataset = written(SEVERAL)
+@pytest.mark.parametrize("kind", ["sr", "sr3d"])
+@pytest.mark.parametrize(
+    ("nothing", "expected"),
+    [(absent(), 4), (replace(absent(), state=FindingState.LEFT_OUT, probability=None), None), (UNPLACED, 41)],
+)
+def test_a_finding_without_a_box_is_a_code_with_its_probability(
+    nothing: Finding, expected: int | None, kind: str
+) -> None:
+    [dataset] = all_written(report(film(findings=(finding(), nothing))), kind=kind)
 
-    [evaluations] = contents(dataset, "C0034375")
+    [evaluations] = srread(BytesIO(save_bytes(dataset))).content[0].ContentSequence.find(QUALITATIVE_EVALUATIONS)
+    [answer] = [item for item in evaluations.ContentSequence if item.name == concept(nothing.code)]
+    assert answer.value == state_of(nothing)
+    read = [(item.name, item.value, item.unit) for item in answer.ContentSequence if item.ValueType == "NUM"]
+    assert read == ([] if expected is None else [(quantity_name(nothing), expected, PERCENT)])
+    assert numbers(evaluations) == []  # one there, OHIF would read
 
-    [answer] = contents(evaluations, "36118008")
-    assert answer.ConceptCodeSequence[0].CodeMeaning == "Not reported, may have been missed"
-    assert "NUM" not in {item.ValueType for item in everything(evaluations)}
+
+@pytest.mark.parametrize("kind", ["sr", "sr3d", "text"])
+def test_a_text_on_a_finding_without_a_box_has_its_probability_where_numbers_may_stand(kind: str) -> None:
+    [dataset] = all_written(report(film(findings=(UNPLACED, absent()))), kind=kind)
+
+    [section] = contents(dataset, "59776-5")
+    read = [
+        (number.ConceptNameCodeSequence[0].CodeValue, number.MeasuredValueSequence[0].NumericValue)
+        for number in numbers(section)
+    ]
+    assert read == ([] if kind == "text" else [("P19242006", 41)])
+    assert [item.CodingSchemeDesignator for item in dataset.get("CodingSchemeIdentificationSequence", ())] == [
+        "99CHEX" for _ in read
+    ]
+    assert validators.dciodvfy(dataset) == []
 
 
 def test_a_sentence_that_a_rule_made_says_so() -> None:
