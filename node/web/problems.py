@@ -64,7 +64,9 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
     async def refuse(request: Request, error: Exception) -> Response:
         problem = cast(Problem, error)
         if _wants_page(request):
-            return page(request, problem.status, problem.detail)
+            shown = page(request, problem.status, problem.detail)
+            shown.headers.update(problem.headers)
+            return shown
         return problem_response(problem.status, problem.detail, problem.headers)
 
     async def refuse_input(_request: Request, error: Exception) -> Response:

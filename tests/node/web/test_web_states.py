@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
+from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,9 +26,10 @@ from node.read import prompts
 from node.store.ledger import Ledger, open_ledger
 from node.store.reviews import ReviewRow
 from node.store.spool import Spool
-from node.web import application, shown, words
+from node.web import application, problems, shown, words
 from node.web.look_files import Looks
 from node.web.parts import WebParts
+from node.web.problems import Problem
 from node.web.users import Role, User
 from tests.paths import REPOSITORY
 from tests.support import films, samples
@@ -99,6 +102,21 @@ def test_an_unknown_study_is_not_found(settings: Settings, spool: Spool, path: s
 
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "This node knows no such study." in page.text
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+def test_a_page_that_cannot_be_shown_says_when_to_come_again(accept: str) -> None:
+    made = FastAPI()
+    problems.install(made, lambda _request, status, text: HTMLResponse(text, status_code=status))
+
+    @made.get("/busy")
+    def busy() -> None:
+        raise Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+
+    answer = TestClient(made).get("/busy", headers={"Accept": accept})
+
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.headers["content-type"].startswith("text/html") is (accept == "text/html")
 
 
 def test_a_study_whose_films_were_removed_says_so(settings: Settings, spool: Spool) -> None:
