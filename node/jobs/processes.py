@@ -178,11 +178,13 @@ def running(storage: StorageSettings) -> Iterator[JsonObject]:
 
 
 def is_starting(storage: StorageSettings) -> bool:
-    """Say whether a process without a name holds its lock, which it does before it publishes anything."""
-    path = lock_path(storage, Process())
-    if not path.exists():
-        return False
-    with files.try_lock(path) as is_free:
+    """Say whether a process holds its lock, which it does before it publishes anything."""
+    locks = sorted(storage.directory.glob("lock-*" if storage.database_url else "lock"))
+    return any(_is_held(path) for path in locks)
+
+
+def _is_held(lock: Path) -> bool:
+    with files.try_lock(lock) as is_free:
         return not is_free
 
 

@@ -19,7 +19,7 @@ from node import config
 from node.commands.reload import reload
 from node.config import Caller, Settings
 from node.deliver.destination_table import DestinationTable
-from node.errors import InputError
+from node.errors import InputError, RetryLater
 from node.jobs import processes
 from node.jobs.processes import Process, Role, lock_path, reload_path
 from node.service.reload import needs_restart
@@ -103,17 +103,23 @@ def test_a_reload_without_a_node_says_so(tmp_path: Path) -> None:
     assert "no node runs" in done.stderr
 
 
-def test_a_reload_of_a_node_that_has_opened_no_port_says_that_it_starts(tmp_path: Path) -> None:
-    path, settings = tmp_path / "node.toml", settings_for(tmp_path / "node", archive_port=1)
-    write(path, settings)
+@pytest.mark.parametrize(("url", "executor"), [("", "node"), ("", "night"), ("postgresql://localhost/chex", "night")])
+def test_a_reload_of_a_node_that_has_opened_no_port_says_that_it_starts(
+    tmp_path: Path, url: str, executor: str
+) -> None:
+    path = tmp_path / "node.toml"
+    settings = settings_for(tmp_path / "node", archive_port=1)
+    settings = on_database(settings, url) if url else settings
     settings.storage.directory.mkdir()
 
-    with processes.held(settings.storage, Process()) as is_only:
-        done = run_command("reload", path)
+    with (
+        processes.held(settings.storage, Process(executor=executor)),
+        pytest.raises(RetryLater, match="is still starting"),
+    ):
+        list(reload(settings, path))
 
-    assert is_only
-    assert done.returncode == 1
-    assert "is still starting" in done.stderr
+    with pytest.raises(InputError, match="no node runs"):
+        list(reload(settings, path))
 
 
 def test_processes_elsewhere_or_with_other_files_are_named(tmp_path: Path) -> None:
@@ -169,7 +175,7 @@ def test_a_process_that_is_no_node_gets_no_signal(left_by: str, tmp_path: Path) 
                 lock_path(storage, process).write_bytes(files.to_json({**(holder or {}), "pid": stranger.pid}))
             files.write(storage.directory / "running.json", files.to_json(content))
 
-            with pytest.raises(InputError, match=r"no node runs|has just ended"):
+            with pytest.raises((InputError, RetryLater), match=r"is still starting|has just ended"):
                 list(reload(settings, path))
 
         stranger.communicate(b"\n", timeout=30)
