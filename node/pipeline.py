@@ -214,7 +214,15 @@ class Pipeline:
 
     def _answers(self, plan: Round, facts: StudyFacts) -> Answers:
         read, model = self.films.of_round(plan, facts), self.reader.identity
-        return answers_of(plan, facts, read, model=model, prompts=self.prompts, has_ratio=self.has_ratio)
+        return answers_of(
+            plan,
+            facts,
+            read,
+            model=model,
+            prompts=self.prompts,
+            has_ratio=self.has_ratio,
+            nobodys=self.orders.nobodys,
+        )
 
     def _counted(self, study_uid: str, objects: Iterator[WrittenObject]) -> Iterator[WrittenObject]:
         """Yield objects, counting that they are made, but not how long a disk or bucket takes to store them.

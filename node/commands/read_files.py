@@ -16,13 +16,14 @@ from pydicom.dataset import Dataset
 
 from models.contract import Question
 from node.character_sets import visible
+from node.config import SiteSettings
 from node.dicom import header_reading
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.outputs.folder import hash_of, made_before, write_folder
 from node.outputs.kinds import DEFAULT_OUTPUTS
-from node.outputs.parts import divide
+from node.outputs.parts import divide, without_nobodys
 from node.outputs.patient import noted
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, report_on, write_objects
@@ -219,9 +220,10 @@ def _write(
     with_searched: bool,
 ) -> JsonObject:
     """Write the results of a study: the objects on each of its parts, and one report.json on all films."""
-    headers = {str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}
+    nobodys = SiteSettings().nobodys
+    headers = without_nobodys({str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}, nobodys)
     films = {answer.film.source: answer.film for answer in answered if answer.film is not None}
-    division = divide(study.study_uid, {uid: headers[uid] for uid in films})
+    division = divide(study.study_uid, {uid: headers[uid] for uid in films}, nobodys=nobodys)
     unclear = tuple(Film(source=uid, reason=Reason.PATIENT_UNCLEAR) for uid in sorted(division.unclear))
     report = make_report(
         study.study_uid,

@@ -32,7 +32,8 @@ class OrderStore:
         self, directory: Path, *, place: SafePlace | None = None, nobodys: Collection[str] = frozenset()
     ) -> None:
         """Use a folder; nobodys: numbers that stand for no patient, as in `SiteSettings`."""
-        self._directory, self._place, self._nobodys = directory, place or PlainFolder(), nobodys
+        self.nobodys = nobodys
+        self._directory, self._place = directory, place or PlainFolder()
         self._orders, self._rounds = directory / "orders", directory / "orders" / "rounds"
 
     def keep(self, order: Order) -> None:
@@ -116,7 +117,7 @@ class OrderStore:
 
     def _named(self, patients: Iterable[Patient]) -> list[Patient]:
         """Return the patients whose numbers are theirs."""
-        return [patient for patient in patients if not is_nobodys(patient[0], self._nobodys)]
+        return [patient for patient in patients if not is_nobodys(patient[0], self.nobodys)]
 
     def counts(self) -> dict[str, int]:
         """Return the number of orders by priority."""

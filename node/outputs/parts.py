@@ -5,6 +5,7 @@ one examination may answer two requests. Each part gets a report and a message o
 
 - A patient is told by Patient ID and issuer, exactly as they are said. A film without an issuer fits the only issuer of
   its number. Names do not count: one patient's are spelled in many ways.
+- A Patient ID that stands for no patient, as UNKNOWN, is none.
 - A film without a Patient ID is the study's only patient's, unless name, date of birth or accession number say
   otherwise. If no film of the study has one, names and dates of birth tell the patients.
 - A film without an accession number goes with the only number of its patient; if there are several, with none.
@@ -14,6 +15,7 @@ What these rules do not tell belongs to no part: a person has to look.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 
 from pydicom.dataset import Dataset
 
-from node.domain import Identity
+from node.domain import Identity, is_nobodys
 from node.hl7.patient import Patient
 from node.outputs.patient import said, said_of_request
 
@@ -66,9 +68,13 @@ class _Said:
     accession: str
 
 
-def divide(study_uid: str, headers: Mapping[str, Dataset]) -> Division:
-    """Divide the films of a study; headers: of each film, by SOP Instance UID."""
-    films = {uid: _read(header) for uid, header in headers.items()}
+def divide(study_uid: str, headers: Mapping[str, Dataset], *, nobodys: Collection[str]) -> Division:
+    """Divide the films of a study.
+
+    headers: of each film, by SOP Instance UID
+    nobodys: numbers that stand for no patient, as in `SiteSettings`; a film with one has no Patient ID
+    """
+    films = {uid: _read(header, nobodys) for uid, header in headers.items()}
     patients = _patients(films)
     by_patient: dict[_Key, list[_Said]] = defaultdict(list)
     for uid, patient in patients.items():
@@ -111,9 +117,33 @@ def patients_of(headers: Iterable[Dataset]) -> frozenset[Patient]:
     )
 
 
-def _read(header: Dataset) -> _Said:
+def without_nobodys(headers: Mapping[str, Dataset], nobodys: Collection[str]) -> dict[str, Dataset]:
+    """Return headers of a study without the numbers that stand for no patient, if one of them has a patient's number.
+
+    So the outputs on a patient have the patient's own number.
+    """
+    if not any(_number(header, nobodys) for header in headers.values()):
+        return dict(headers)
+    return {name: header if _number(header, nobodys) else _unnumbered(header) for name, header in headers.items()}
+
+
+def _unnumbered(header: Dataset) -> Dataset:
+    if not said(header, "PatientID"):
+        return header
+    changed = copy.deepcopy(header)  # a shallow copy of a pydicom dataset shares its elements
+    del changed.PatientID
+    return changed
+
+
+def _number(header: Dataset, nobodys: Collection[str]) -> str:
+    """Return the number of a patient that a header names; "" if it stands for no patient."""
+    number = said(header, "PatientID")
+    return "" if is_nobodys(number, nobodys) else number
+
+
+def _read(header: Dataset, nobodys: Collection[str]) -> _Said:
     return _Said(
-        number=said(header, "PatientID"),
+        number=_number(header, nobodys),
         issuer=said(header, "IssuerOfPatientID"),
         name=said(header, "PatientName").split("=")[0].rstrip("^ ").casefold(),  # films seldom agree on the case
         born="".join(filter(str.isdigit, said(header, "PatientBirthDate"))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -35,29 +35,38 @@ ContentOf = Callable[[OutputObject], bytes | None]
 
 
 def own_notes(
-    facts: StudyFacts, report: Report, *, headers: Mapping[str, Dataset], content_of: ContentOf, zone: ZoneInfo
+    facts: StudyFacts,
+    report: Report,
+    *,
+    headers: Mapping[str, Dataset],
+    nobodys: Collection[str],
+    content_of: ContentOf,
+    zone: ZoneInfo,
 ) -> Iterator[Written]:
     """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
 
     A note about films of several patients or accession numbers gets an answer for each.
     facts: those that the round knows
     headers: of all films that the node has, by SOP Instance UID
+    nobodys: as in `parts.divide`
     """
     written = [*(mark.outputs for mark in facts.rounds), *(answer.outputs for answer in facts.answers)]
     outputs = list({output.sop_instance_uid: output for output in chain.from_iterable(written)}.values())
     for note, films in facts.new_notes():
         named = set[OutputObject]()
-        for alone in _by_part(note, report.study_uid, headers):
+        for alone in _by_part(note, report.study_uid, headers, nobodys):
             about = outputs_about(alone.rejected & films, outputs, or_films(facts.rounds, content_of))
             if own := [output for output in about if output not in named]:
                 named.update(own)
                 yield from for_receivers(alone, own, report, zone=zone)
 
 
-def _by_part(note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset]) -> list[RejectionNote]:
+def _by_part(
+    note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset], nobodys: Collection[str]
+) -> list[RejectionNote]:
     """Divide a note about films of several patients or accession numbers, with a header of each; others stay whole."""
     here = {uid: headers[uid] for uid in sorted(note.rejected) if uid in headers}
-    parts = divide(study_uid, here).parts
+    parts = divide(study_uid, here, nobodys=nobodys).parts
     if len(parts) < 2:
         return [note]
     rest = note.rejected.difference(*(part.films for part in parts))

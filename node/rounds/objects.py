@@ -79,7 +79,9 @@ def objects_of(
             yield replace(output, part=NO_PART, priority=priority_of(report)), content
     yield from messages
     parts = [part.headers.keys() for part in answers.parts]
-    ended = rejection.own_notes(facts, report, headers=answers.headers, content_of=content_of, zone=zone)
+    ended = rejection.own_notes(
+        facts, report, headers=answers.headers, nobodys=answers.nobodys, content_of=content_of, zone=zone
+    )
     changed = patient_update.notes(
         facts, report, headers=renamed, parts=parts, written=documents, content_of=content_of, zone=zone
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from node.domain import CRITICAL, ROUTINE, Film, Identity, ModelIdentity, Reason
 from node.hl7.patient import Patient
 from node.outputs import impression, patient_update, writers
 from node.outputs.corrected_film import correct, sides_of
-from node.outputs.parts import Division, divide, patients_of, related
+from node.outputs.parts import Division, divide, patients_of, related, without_nobodys
 from node.outputs.patient import best_described, noted, said_of_request
 from node.outputs.source import Source, from_files
 from node.prompt_set import PromptSet
@@ -66,6 +66,7 @@ class Answers:
     headers: of all films, also of those that a note rejects, by SOP Instance UID
     identities: of all these films
     parked: file names of the parked films, with the reason
+    nobodys: as in `parts.divide`
     """
 
     report: Report
@@ -73,6 +74,7 @@ class Answers:
     headers: Mapping[str, Dataset]
     identities: Mapping[str, Identity]
     parked: Mapping[str, Reason]
+    nobodys: Collection[str]
 
 
 def priority_of(report: Report) -> str:
@@ -81,18 +83,26 @@ def priority_of(report: Report) -> str:
 
 
 def answers_of(
-    plan: Round, facts: StudyFacts, films: RoundFilms, *, model: ModelIdentity, prompts: PromptSet, has_ratio: bool
+    plan: Round,
+    facts: StudyFacts,
+    films: RoundFilms,
+    *,
+    model: ModelIdentity,
+    prompts: PromptSet,
+    has_ratio: bool,
+    nobodys: Collection[str],
 ) -> Answers:
     """Make the report of a round, with each film as readers have corrected it and its patient as updates say.
 
     A damaged film is in the report if the study has an undamaged film, whose header tells the patient.
-    facts: `known_to` the round; has_ratio: as in `pipeline.Pipeline`
+    facts: `known_to` the round; has_ratio: as in `pipeline.Pipeline`; nobodys: as in `parts.divide`
     """
     followed = {file: patient_update.corrected(header, file, facts.updates) for file, header in films.headers.items()}
+    followed = without_nobodys(followed, nobodys)
     headers = {film.source: followed[file] for file, film in films.answers.items() if file in followed}
     if all(film.reason is Reason.DAMAGED for film in films.answers.values()):
         headers = {}
-    division = divide(facts.uid, headers)
+    division = divide(facts.uid, headers, nobodys=nobodys)
     clear = [
         _corrected(film if has_ratio else replace(film, ratio=None), headers[film.source], facts, prompts)
         for film in films.answers.values()
@@ -109,13 +119,14 @@ def answers_of(
     headers |= {sop_instance_uid_of(file): header for file, header in followed.items() if file not in films.answers}
     unclear = {file: Reason.PATIENT_UNCLEAR for file, film in films.answers.items() if film.source in division.unclear}
     parked = {file: film.reason for file, film in films.answers.items() if film.reason in _PARKED}
-    whole = divide(facts.uid, headers)
+    whole = divide(facts.uid, headers, nobodys=nobodys)
     return Answers(
         report=report,
         parts=tuple(_parts(facts, films, report, division, headers, whole)),
         headers=headers,
         identities=whole.identities,
         parked=unclear | parked,
+        nobodys=nobodys,
     )
 
 

@@ -21,6 +21,7 @@ from pydicom.dataset import Dataset
 from node.commands import read_files
 from node.commands.explain.film import explain_file
 from node.commands.explain.study import explain_uid
+from node.config import SiteSettings
 from node.deliver.hl7 import check_identifiers
 from node.dicom.film_header import parse_header
 from node.domain import OutputObject
@@ -193,11 +194,14 @@ def test_two_numbers_of_two_requests_are_not_chosen_from() -> None:
     assert [item.AccessionNumber for item in as_sr(source).ReferencedRequestSequence] == ["A-1", "A-2"]
 
 
+NOBODYS: Final = SiteSettings().nobodys
+
+
 class Node:
     """One study on a spool, its orders, and the steps of its rounds."""
 
     def __init__(self, folder: Path, *kinds: str) -> None:
-        self.spool, self.orders = Spool(folder), OrderStore(folder)
+        self.spool, self.orders = Spool(folder), OrderStore(folder, nobodys=NOBODYS)
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         pipeline = Pipeline(
             spool=self.spool,
@@ -385,6 +389,11 @@ DIVIDED: Final[dict[str, tuple[Mapping[str, Changes], list[tuple[str, str, str]]
         [("P-1", "A-1", "b"), ("P-2", "A-2", "c")],
         "a",
     ),
+    "one has a number that is nobody's, and says more": (
+        {"a": {**X, "PatientBirthDate": ""}, "b": {**X, "PatientID": "UNKNOWN"}},
+        [("P-1", "A-1", "ab")],
+        "",
+    ),
     "a film that is not read": (
         {"a": {**X}, "b": {**Y, "ViewPosition": "LL"}},
         [("P-1", "A-1", "a"), ("P-2", "A-2", "b")],
@@ -413,6 +422,8 @@ def test_each_patient_and_number_gets_a_message_of_its_own(
 
 
 NAMED: Final[Changes] = {**NOBODY, "PatientName": "Xiang^Xu"}
+ROE: Final[Changes] = {**X, "PatientID": "UNKNOWN", "PatientName": "Roe^Jane"}
+DOE: Final[Changes] = {**X, "PatientID": "UNKNOWN", "PatientName": "Doe^John", "PatientBirthDate": "19900101"}
 # films; the parts, by their films; the films that belong to none
 RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "names do not count": ({"a": X, "b": {**X, "PatientName": "Xiang^X", "PatientBirthDate": ""}}, "ab", ""),
@@ -465,12 +476,20 @@ RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "names alone": ({"a": NAMED, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}}, "a b", ""),
     "names alone, and nobody": ({"a": NAMED, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}, "c": NOBODY}, "a b", "c"),
     "one name alone, and nobody": ({"a": NAMED, "b": NOBODY}, "ab", ""),
+    "a number that is nobody's, twice": ({"a": ROE, "b": {**DOE, "PatientID": "unknown "}}, "a b", ""),
+    "a number that is nobody's, one person": ({"a": ROE, "b": {**ROE, "PatientID": "0"}}, "ab", ""),
+    "a number that is nobody's beside one": ({"a": X, "b": {**X, "PatientID": "UNKNOWN"}}, "ab", ""),
+    "a number that is nobody's beside another": ({"a": X, "b": ROE}, "a", "b"),
 }
 
 
 @pytest.mark.parametrize(("headers", "parts", "unclear"), RULES.values(), ids=RULES)
 def test_films_are_divided_by_patient_and_number(headers: Mapping[str, Changes], parts: str, unclear: str) -> None:
-    found = divide(STUDY, {name: header({"IssuerOfPatientID": None, **changes}) for name, changes in headers.items()})
+    found = divide(
+        STUDY,
+        {name: header({"IssuerOfPatientID": None, **changes}) for name, changes in headers.items()},
+        nobodys=NOBODYS,
+    )
 
     assert " ".join(sorted("".join(part.films) for part in found.parts)) == parts
     assert "".join(sorted(found.unclear)) == unclear
@@ -482,7 +501,9 @@ def test_parts_keep_their_names_when_films_come() -> None:
     both = {"x": header({**X}), "y": header({**Y})}
     more = {**both, "x2": header({**X}), "z": header({**X, "PatientID": "P-3"})}
 
-    before, after = ({part.name: part.films for part in divide(STUDY, headers).parts} for headers in (both, more))
+    before, after = (
+        {part.name: part.films for part in divide(STUDY, headers, nobodys=()).parts} for headers in (both, more)
+    )
 
     assert before.keys() < after.keys()
 
@@ -655,6 +676,21 @@ def test_the_right_film_replaces_no_report_of_the_wrong_patient(node: Node) -> N
         ("P-1", "P"),
         ("P-2", "X"),
     }
+
+
+def test_a_film_of_nobodys_number_that_is_anothers_by_now_replaces_no_report(node: Node) -> None:
+    node.receive("film", **ROE)
+    first = node.round()
+    node.receive("film", **DOE)
+
+    second = node.round()
+
+    new = [output for output in second if output not in first]
+    assert [replaced(dataset) for dataset in node.objects(new, "sr")] == [set()]
+    old = {str(dataset.SOPInstanceUID) for dataset in node.objects(first, "sr", "gsps")}
+    assert set[str]().union(*map(rejected_uids, node.objects(new, "rejection"))) == old
+    messages = [(said_in(message, "PID", 5), said_in(message, "OBR", 25)) for message in node.messages(new)]
+    assert messages == [("Doe", "P")], "it takes the place of the other: the same number and request"
 
 
 def test_a_merge_of_two_patients_makes_them_one(node: Node) -> None:

@@ -93,7 +93,7 @@ def test_no_writer_fails_over_such_a_value(tmp_path: Path, keyword: str, vr: str
     header.SOPInstanceUID = samples.cr(1).SOPInstanceUID
     report, uid = samples.report(samples.film()), str(header.SOPInstanceUID)
 
-    division = divide(report.study_uid, {uid: header})
+    division = divide(report.study_uid, {uid: header}, nobodys=())
     written = list(writers.write_objects(report, samples.received(header), zone=samples.BERLIN, kinds=("sr", "gsps")))
     _, message = oru.write(report, samples.sources(header), samples.BERLIN, order=None, documents=[])
 

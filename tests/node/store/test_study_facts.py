@@ -56,7 +56,8 @@ def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
     read = pipeline.films.of_round(plan, facts)
     shutil.rmtree(tmp_path / "studies")
 
-    answers = answers_of(plan, facts, read, model=pipeline.reader.identity, prompts=pipeline.prompts, has_ratio=True)
+    model, prompts = pipeline.reader.identity, pipeline.prompts
+    answers = answers_of(plan, facts, read, model=model, prompts=prompts, has_ratio=True, nobodys=())
     made = objects_of(
         answers,
         facts,
