@@ -907,7 +907,7 @@ def test_the_page_of_a_film_names_its_own_patient(tmp_path: Path) -> None:
     named = {name: {patient for patient in ("P-1", "P-2") if patient in page} for name, page in pages.items()}
     assert named == {"x1": {"P-1"}, "x2": {"P-1"}, "y": {"P-2"}}
     assert all("The films of this study name 2 patients or accession numbers" in page for page in pages.values())
-    assert re.search(r"structured report of film \d and film \d<", pages["y"])
+    assert re.search(r"structured report of film \d and film \d, version 1<", pages["y"])
     assert len(browser.get(f"/api/v1/studies/{STUDY}").json()["parts"]) == 2
 
 
