@@ -316,9 +316,9 @@ def upsert(
 ) -> bool:
     """Add a row, or change values of the row with the same key, if it matches `where`; return whether that was done."""
     keys = [column.name for column in table.primary_key]
-    insert = _insert(connection, table, row)
-    done = connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=dict(changed), where=where))
-    return done.rowcount > 0
+    insert = _insert(connection, table, row).on_conflict_do_update(index_elements=keys, set_=dict(changed), where=where)
+    # Not `rowcount`, which is -1 of every insert into PostgreSQL.
+    return connection.execute(insert.returning(*table.primary_key)).first() is not None
 
 
 def _mode_for_reading(path: Path) -> str:

@@ -163,7 +163,7 @@ def _review(room: Room, journey: Journey, seen: Browsed) -> None:
     film = films.as_another(dcmread(demo.FILMS[0]), "mirrored", study="mirrored")
     darker = 255 * (film.pixel_array[:, ::-1] / 255) ** 2
     room.orthanc.upload(films.with_pixels(film, darker.astype("uint8"), bits=8))  # the second time it is there
-    row = seen.page.locator("tbody tr", has_text=str(film.StudyInstanceUID))
+    row = seen.page.locator(f'tbody tr:has(a[href*="{film.StudyInstanceUID}"])')
 
     def is_listed() -> bool:
         seen.open("/review")

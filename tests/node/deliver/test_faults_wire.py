@@ -108,7 +108,7 @@ def test_a_refusal_without_a_control_id_counts_too(result: bytes) -> None:
 def test_an_acknowledgment_of_another_message_does_not_count(result: bytes) -> None:
     with (
         answering(START + acknowledgment("OTHER") + END) as (port, _),
-        pytest.raises(RetryLater, match="without an answer"),
+        pytest.raises(RetryLater, match="acknowledged another message"),
     ):
         send(result, port)
 

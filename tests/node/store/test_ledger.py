@@ -70,6 +70,16 @@ def test_only_what_is_still_parked_waits_again(ledger: Ledger) -> None:
     assert ledger.delivery_state(delivery()) is DeliveryState.SENT
 
 
+def test_a_state_is_recorded_unless_the_delivery_was_abandoned(ledger: Ledger) -> None:
+    assert ledger.set_delivery(delivery(), DeliveryState.WAITING, attempts=0)
+    assert ledger.set_delivery(delivery(), DeliveryState.SENDING, attempts=1)
+
+    ledger.abandon("pacs")
+
+    assert not ledger.set_delivery(delivery(), DeliveryState.SENDING, attempts=2)
+    assert ledger.delivery_state(delivery()) is DeliveryState.ABANDONED
+
+
 def test_a_study_belongs_to_one_workflow_until_that_is_over(ledger: Ledger) -> None:
     assert ledger.claim("1", holder="a") == "a"
     assert ledger.claim("1", holder="b") == "a"

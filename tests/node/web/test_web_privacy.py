@@ -117,11 +117,11 @@ def outputs_of(node: Node) -> Iterator[str]:
 
 
 def paths_of(node: Node) -> list[str]:
-    """What can be read of a node, but for the page of a study and the worklist."""
+    """What can be read of a node, but for the pages that name patients."""
     film = f"/api/v1/films/{node.uid}"
     return [
         *("/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
-        *("/review", "/api/v1/review", "/system", "/system/settings"),
+        *("/api/v1/review", "/system", "/system/settings"),
         *(f"/api/v1/studies/{node.study}", f"{film}/questions", f"{film}/corrections", f"{film}/picture"),
         *outputs_of(node),
         *looks_of(node),
@@ -159,7 +159,7 @@ def traces(answers: dict[str, httpx.Response]) -> dict[str, list[str]]:
     return {path: found for path, said in answers.items() if (found := found_in(parts_of(said)))}
 
 
-def test_no_answer_but_study_and_worklist_names_a_patient(node: Node) -> None:
+def test_no_answer_but_study_and_lists_names_a_patient(node: Node) -> None:
     answers = {path: node.ask("GET", path) for path in paths_of(node)}
 
     assert {said.status_code for said in answers.values()} == {200}
@@ -167,7 +167,7 @@ def test_no_answer_but_study_and_worklist_names_a_patient(node: Node) -> None:
 
 
 def test_only_a_user_who_has_signed_in_sees_the_patient(node: Node) -> None:
-    own, paths = ("/", f"/studies/{node.study}"), paths_of(node)
+    own, paths = ("/", "/review", f"/studies/{node.study}"), paths_of(node)
 
     answers = {path: node.ask("GET", path, who=NOBODY) for path in (*own, *paths)}
 
