@@ -93,9 +93,7 @@ def test_every_demonstration_finding_has_a_sentence(reading: FilmReading) -> Non
 
 def test_prompts_of_the_demonstration_film_lie_apart(reading: FilmReading) -> None:
     places = {
-        tuple(round(edge, 1) for edge in prompt.boxes[0].box.edges)
-        for prompt in reading.prompts
-        if prompt.kind is PromptKind.PATHOLOGY
+        tuple(round(edge, 1) for edge in scored.box.edges) for prompt in reading.prompts for scored in prompt.boxes[:1]
     }
 
     assert len(places) >= 10

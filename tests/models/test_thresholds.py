@@ -63,7 +63,7 @@ def states(decisions: Decisions, key: str, *probabilities: float, trusted: Trust
         ("edema", 0.7, (0.29, 0.3, 0.65, 0.7), ["absent", "indeterminate", "indeterminate", "present"]),
         ("edema", 0.4, (0.29, 0.3, 0.4), ["absent", "indeterminate", "present"]),
         ("edema", 0.2, (0.19, 0.2, 0.3), ["absent", "present", "present"]),
-        ("edema", 1.0, (0.3, 0.999), ["absent", "absent"]),
+        ("edema", 1.0, (0.3, 0.999), ["left_out", "left_out"]),
         ("lung_opacity", 0.9, (0.44, 0.46, 0.9), ["absent", "indeterminate", "present"]),
         ("lung_opacity", 0.4, (0.29, 0.31, 0.4), ["absent", "indeterminate", "present"]),
         ("pneumonia", 0.6, (0.49, 0.51, 0.6), ["absent", "indeterminate", "present"]),

@@ -100,7 +100,7 @@ def test_counters_start_at_zero_for_every_label_they_can_have() -> None:
         ("pacs", outcome): 0.0 for outcome in ("sent", "committed", "delayed", "parked")
     }
     assert samples(registry, "cxr_findings_total") == {
-        ("edema", "other", state): 0.0 for state in ("present", "indeterminate", "uncalibrated", "absent")
+        ("edema", "other", state): 0.0 for state in ("present", "indeterminate", "uncalibrated", "absent", "left_out")
     }
     assert ("unforeseen", "place") in samples(registry, "cxr_failures_total")
     assert samples(registry, "cxr_failures_total") == {

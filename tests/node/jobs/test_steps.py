@@ -181,7 +181,7 @@ def test_what_steps_record_is_read_again_as_it_was(bench: Bench) -> None:
     plan, written = bench.written(bench.steps())
 
     for value, keys in (
-        (plan, "study_uid number files created_at corrections"),
+        (plan, "study_uid number files created_at corrections destinations"),
         (written, "outputs parked parts reviews deliveries started"),
     ):
         recorded = json.loads(json.dumps(encode(value)))
