@@ -104,7 +104,7 @@ def test_no_answer_covers_a_box_that_is_moved(node: Node, seen: Browsed) -> None
     expect(pinned).not_to_have_count(0)
 
 
-def test_a_missed_finding_is_added(node: Node, seen: Browsed) -> None:
+def test_a_box_is_drawn_for_a_finding_of_the_list(node: Node, seen: Browsed) -> None:
     page = opened(seen, node)
     choice = page.locator("#missed")
     name = choice.locator("option").last.inner_text()
@@ -118,7 +118,7 @@ def test_a_missed_finding_is_added(node: Node, seen: Browsed) -> None:
         page.keyboard.press(key)
     page.keyboard.press("Enter")
 
-    expect(page.locator(".finding", has_text=name)).to_contain_text("added by a reader", timeout=SLOW)
+    expect(page.locator(".finding", has_text=name)).to_contain_text("confirmed, box drawn by a reader", timeout=SLOW)
     assert_written(page)
 
 
@@ -249,4 +249,4 @@ def test_days_are_counted_and_written_as_a_table(node: Node, seen: Browsed) -> N
     with page.expect_download() as saved:
         page.keyboard.press("Enter")
 
-    assert saved.value.path().read_text(encoding="utf-8").startswith("by,name,films,")
+    assert saved.value.path().read_text(encoding="utf-8").startswith('"by","name","films",')
