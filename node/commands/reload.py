@@ -31,7 +31,7 @@ def reload(settings: Settings, path: Path) -> Iterator[str]:
     here = [content for content in running if content.get("machine") == socket.gethostname()]
     far = [content for content in running if content not in here]
     elsewhere = [f"{_name(content)} runs on {content.get('machine')}; run reload there" for content in far]
-    if not running and processes.is_in_use(settings.storage):
+    if not running and processes.is_starting(settings.storage):
         raise RetryLater(
             f"the node on storage.directory {settings.storage.directory} is still starting; run reload again when its "
             "log says service.listening"

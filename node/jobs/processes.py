@@ -177,8 +177,8 @@ def running(storage: StorageSettings) -> Iterator[JsonObject]:
             yield content
 
 
-def is_in_use(storage: StorageSettings) -> bool:
-    """Say whether a process runs: it holds its lock before it publishes anything."""
+def is_starting(storage: StorageSettings) -> bool:
+    """Say whether a process holds its lock, which it does before it publishes anything."""
     locks = sorted(storage.directory.glob("lock-*" if storage.database_url else "lock"))
     return any(_is_held(path) for path in locks)
 

@@ -1,7 +1,6 @@
 """Checks what the command `check` cannot: disk, database, model, ports, certificates, clock, channels of alerts
 and destinations.
 
-It changes nothing: a temporary file in the storage folder is removed again, the database is opened for reading (beside
-a journal, SQLite may write the index `-shm`), and a destination gets association requests and echoes. It may run beside
-a node. No line contains a patient or a password.
+It changes nothing: a temporary file in the storage folder is removed again, the database is opened for reading, and a
+destination gets association requests and echoes. It may run beside a node. No line contains a patient or a password.
 """

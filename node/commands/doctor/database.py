@@ -12,7 +12,6 @@ from node.checks import Check, fault, note, ok
 from node.commands.doctor.storage import is_open_to_others
 from node.config import Settings, StorageSettings
 from node.errors import NodeError
-from node.jobs import processes
 from node.store import database
 
 _NAME: Final = "database"
@@ -25,25 +24,12 @@ def check_database(settings: Settings) -> Iterator[Check]:
     if settings.storage.database_url:
         yield from _server(settings.storage)
         return
-    yield from _killed(settings.storage)
     for path in database.sqlite_files(settings.storage):
         yield from _file(path)
     for path in database.files_set_aside(settings.storage):
         yield note(
             f"{_NAME} {path.name}",
             "a damaged file that a start moved aside; check the disk, and remove the file when it is no longer needed",
-        )
-
-
-def _killed(storage: StorageSettings) -> Iterator[Check]:
-    """Say that a node left a journal: nothing here writes to its files, but SQLite makes the index `-shm` anew."""
-    journals = [path.with_name(f"{path.name}-wal") for path in database.sqlite_files(storage)]
-    left = [path.name for path in journals if path.exists() and path.stat().st_size]
-    if left and not processes.is_in_use(storage):
-        yield note(
-            _NAME,
-            f"the node did not stop in order, and its next start recovers what {' and '.join(left)} holds; "
-            "do not remove this, and copy it with the database",
         )
 
 

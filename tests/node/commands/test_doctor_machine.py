@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,7 +24,6 @@ from node.commands.doctor.storage import check_storage
 from node.config import Settings
 from node.health.clock import check_clock
 from node.jobs import processes
-from node.jobs.processes import Process
 from node.settings.http import HttpSettings
 from node.store import database, files, received
 from node.store.ledger import Ledger
@@ -246,25 +245,6 @@ def test_a_database_is_good_absent_damaged_or_open_to_others(settings: Settings)
     aside = database.set_damaged_aside(settings.storage, database.LEDGER)
     assert aside is not None
     assert states(check_database(settings))[f"database {aside.name}"] is CheckState.NOTE
-
-
-def test_a_node_that_did_not_stop_in_order_is_noted_and_its_database_left(settings: Settings) -> None:
-    [path, _] = database.sqlite_files(settings.storage)
-    left = [path, path.with_name(f"{path.name}-wal")]
-    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:  # open, as a killed node leaves it
-        ledger.set_study("1.2.3", "finished")
-        before = [each.read_bytes() for each in left]
-
-        killed = {check.name: check for check in check_database(settings)}
-        with processes.held(settings.storage, Process()):
-            beside = states(check_database(settings))
-
-        assert [each.read_bytes() for each in left] == before
-    stopped = states(check_database(settings))
-
-    assert (killed["database"].state, killed["database ledger.sqlite"].state) == (CheckState.NOTE, CheckState.OK)
-    assert "its next start recovers what ledger.sqlite-wal holds" in killed["database"].message
-    assert "database" not in {*beside, *stopped}
 
 
 @pytest.mark.drill(part="processes")
