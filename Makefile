@@ -116,7 +116,7 @@ demo:
 # before several processes would do so at the same moment; what cannot be collected fails in run-tests, which says why.
 test:
 	@$(MAKE) --no-print-directory --jobs=2 system-packages setup
-	@$(MAKE) --no-print-directory --jobs=2 model collect
+	@$(MAKE) --no-print-directory --jobs=2 model viewers collect
 	@$(MAKE) --no-print-directory run-tests
 
 collect: setup
