@@ -112,7 +112,7 @@ def outputs_about(films: Iterable[str], outputs: Iterable[OutputObject], content
 def for_receivers(
     note: RejectionNote, own: Iterable[OutputObject], report: Report, *, zone: ZoneInfo
 ) -> Iterator[Written]:
-    """Write the notes that reject the node's own objects; arguments as of `write`.
+    """Write the notes that reject the node's own objects; same arguments as `write`.
 
     Each names what the same destinations have, or may have, and goes to these. What nobody got needs none.
     """

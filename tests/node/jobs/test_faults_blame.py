@@ -76,7 +76,7 @@ def kept_alive(start: Sequence[Callable[[], Service]], *, until: Callable[[], bo
                 running[again] = started(again)
         return until()
 
-    peers.wait_until(is_reached, what="every film is answered", limit_seconds=150)
+    peers.wait_until(is_reached, what="every film is answered", limit_seconds=90)
     assert set(deaths) == {-9}
     return len(deaths)
 
