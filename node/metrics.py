@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 from language.check import Fault
 from node import trace
 from node.domain import DELIVERY_STATES, STUDY_STATES, FindingState, Reason
-from node.net.http_limits import CLOSE_REASONS
 
 GROUPS: Final = tuple(
     """
@@ -35,6 +34,8 @@ GROUPS: Final = tuple(
 
 OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "failed", "limit", "protocol", "silent", "tls")
+HTTP_CLOSED: Final = ("limit", "silent")
+"""Why the node closed an HTTP connection (`net.http_connections`)."""
 ABORTS: Final = ("idle", "length", "pieces", "protocol", "stalled")
 QUESTION_SOURCES: Final = ("page", "api", "command", "dicom")
 """Where questions about films come from."""
@@ -119,7 +120,7 @@ class Metrics:
         )
         _start_at_zero(self.audit_lost, ("file", "collector"))
         _start_at_zero(self.associations_refused, REFUSALS)
-        _start_at_zero(self.http_closed, CLOSE_REASONS)
+        _start_at_zero(self.http_closed, HTTP_CLOSED)
         _start_at_zero(self.associations_aborted, ABORTS)
         _start_at_zero(self.instances, ("kept", "repeated", "conflict", "doubled", "refused"))
 

@@ -30,8 +30,7 @@ from node.config import ListenerSettings
 from node.errors import where
 from node.metrics import Metrics
 from node.net.callers import RefusalKey, Refusals
-from node.net.http_connections import LISTEN_BACKLOG, LimitedServer
-from node.net.http_limits import CloseReason, ConnectionTable, Limits
+from node.net.http_connections import LimitedServer, Limits
 from node.net.tls import ServerTls
 from node.settings.http import HttpSettings
 
@@ -39,6 +38,7 @@ Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _MOST_CONNECTIONS: Final = 256
 _FEWEST_CONNECTIONS: Final = 32
+_BACKLOG: Final = 4096
 _DESCRIPTORS_OF_AN_ASSOCIATION: Final = 3  # its socket, the film that is written, the folder that is synced
 _OTHER_DESCRIPTORS: Final = 250  # databases, connections before association or request, orders, deliveries, the model
 
@@ -66,13 +66,11 @@ def limits_for(listener: ListenerSettings) -> Limits:
     """Say how many HTTP connections may be open, so that enough descriptors are left for films.
 
     At most 256, even if the process may open more files: libraries that use select(2) fail on descriptors above 1023.
-    One address may have three quarters of them, because all requests may come from one reverse proxy.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _OTHER_DESCRIPTORS + listener.max_associations * _DESCRIPTORS_OF_AN_ASSOCIATION
     left = _MOST_CONNECTIONS if allowed == resource.RLIM_INFINITY else allowed - needed
-    connections = min(max(left, _FEWEST_CONNECTIONS), _MOST_CONNECTIONS)
-    return Limits(connections=connections, by_host=connections * 3 // 4)
+    return Limits(connections=min(max(left, _FEWEST_CONNECTIONS), _MOST_CONNECTIONS))
 
 
 class HttpServer:
@@ -104,9 +102,13 @@ class HttpServer:
         self._ready = _PageThread("/ready", self._refusals, limit_seconds=ready_seconds)
         self._metrics = _PageThread("/metrics", self._refusals, limit_seconds=metrics_seconds)
         routed = _routed(self._pages(metrics, readiness), application)
-        table = ConnectionTable(limits, self._on_closed)
         self._server = LimitedServer(
-            routed, listening, table, on_second=self._refusals.tell, tls=None if tls is None else tls.context
+            routed,
+            listening,
+            limits,
+            on_closed=self._on_closed,
+            on_second=self._refusals.tell,
+            tls=None if tls is None else tls.context,
         )
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self._thread.start()
@@ -136,7 +138,7 @@ class HttpServer:
 
         return {"/metrics": scrape, "/live": live, "/ready": ready}
 
-    def _on_closed(self, reason: CloseReason, host: str) -> None:
+    def _on_closed(self, reason: str, host: str) -> None:
         self._closed.labels(reason).inc()
         self._refusals.note(RefusalKey("connection.closed", reason, host))
 
@@ -271,7 +273,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.setblocking(False)
-        listening.listen(LISTEN_BACKLOG)
+        listening.listen(_BACKLOG)
     except OSError:
         listening.close()
         raise

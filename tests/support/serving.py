@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp
 
 from node.metrics import Metrics
-from node.net.http_limits import Limits
+from node.net.http_connections import Limits
 from node.service.http import HttpServer, Readiness
 from node.settings.http import HttpSettings, HttpTlsSettings
 from tests.support.peers import LOOPBACK, wait_until
 
 LIVE = b"GET /live HTTP/1.1\r\nHost: node\r\n\r\n"
 LIVE_AND_CLOSE = b"GET /live HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
-ROOMY = Limits(connections=64, by_host=48)
+ROOMY = Limits(connections=64)
 
 
 @dataclass(kw_only=True)

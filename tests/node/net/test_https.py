@@ -19,15 +19,15 @@ from node.errors import ConfigError
 from node.health.certificates import check_certificates
 from node.jobs import processes
 from node.jobs.processes import Process
-from node.net.http_limits import Limits
+from node.net.http_connections import Limits
 from node.net.tls import check_files, server_context
 from node.settings.http import HttpSettings, HttpTlsSettings
 from tests.support.certificates import Authority, Identity
 from tests.support.peers import LOOPBACK, wait_until
 from tests.support.serving import LIVE, LIVE_AND_CLOSE, Served, read_answer, read_to_end, serving
 
-QUICK = Limits(connections=64, by_host=48, header_seconds=0.5, stalled_seconds=0.5)
-NARROW = Limits(connections=8, by_host=6)
+QUICK = Limits(connections=64, header_seconds=0.5, stalled_seconds=0.5)
+NARROW = Limits(connections=8)
 ANSWERED = b"HTTP/1.1 200 OK"
 
 
@@ -149,7 +149,7 @@ def test_silent_handshakes_hold_no_other_client(authority: Authority, tls: HttpT
 
             assert read_answer(connection).startswith(ANSWERED)
 
-        assert served.closed("host") > 0
+        assert served.closed("limit") > 0
 
 
 def test_a_client_that_resets_within_its_handshake_is_forgotten(authority: Authority, tls: HttpTlsSettings) -> None:

@@ -264,4 +264,3 @@ def test_films_have_the_first_claim_on_descriptors(descriptors: int, association
     limits = limits_for(ListenerSettings(max_associations=associations))
 
     assert limits.connections == connections
-    assert limits.by_host == connections * 3 // 4

@@ -11,12 +11,12 @@ from fastapi import Body, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from node.net.http_limits import Limits
+from node.net.http_connections import Limits
 from node.web import bodies, problems
 from node.web.bodies import BodyLimit
 from tests.support.serving import read_to_end, serving
 
-QUICK = Limits(connections=8, by_host=6, header_seconds=0.5, stalled_seconds=0.5, body_bytes=1000)
+QUICK = Limits(connections=8, header_seconds=0.5, stalled_seconds=0.5, body_bytes=1000)
 
 
 def application() -> FastAPI:
