@@ -70,7 +70,7 @@ class ServerTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A sender that may associate: its AE title, its addresses, networks or names, and the priority of its films."""
+    """A sender that may associate: its AE title, its addresses or networks, and the priority of its films."""
 
     ae_title: str = setting(AE_TITLE)
     hosts: tuple[str, ...] = setting(CALLER_HOST)

@@ -33,7 +33,6 @@ EVENTS: Final = {
     "model.promoted": "another model than before is served; `films` films were compared, `changed` of them changed",
     "model.accepted": "another model than before is served without a comparison; the settings accept that",
     "runtime.fell_back": "a runtime cannot run here, the next one is tried; `reason` says why, `message` what to do",
-    "caller.unresolved": "a caller's name, `name`, is unknown or has several addresses; nobody new is admitted by it",
     "association.refused": "a caller was not admitted; `reason` says why, `calling_aet` and `called_aet` are its "
     "titles, `times` counts repetitions within a minute",
     "association.aborted": "the node ended an association; `reason` says why, `times` counts repetitions",

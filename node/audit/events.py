@@ -149,7 +149,6 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "access.refused": _alert(_RESTRICTED, MINOR, Party.REFUSED),
     "access.denied": _alert(_RESTRICTED, MINOR, Party.USER),
     "destination.examined": _alert(_RESTRICTED, SUCCESS, Party.USER),
-    "caller.unresolved": _alert(_NETWORK, MINOR),
     "certificate.reloaded": _alert(_SECURITY, SUCCESS),
     "certificate.refused": _alert(_SECURITY, MINOR),
     "passwords.reloaded": _alert(_USERS, SUCCESS),

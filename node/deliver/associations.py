@@ -19,7 +19,6 @@ from pydicom.uid import UID
 from pynetdicom.association import Association
 
 from node.errors import DestinationDown, GiveUp, RetryLater
-from node.net import pynetdicom_adapter
 from node.settings.destinations import DicomDestination
 
 RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
@@ -30,10 +29,9 @@ _LAST_RELEASE_SECONDS: Final = 1  # the process is stopping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """An open association that waits for the next object; opened_at, until: on the monotonic clock."""
+    """An open association that waits for the next object; until: on the monotonic clock."""
 
     association: Association
-    opened_at: float
     until: float
 
 
@@ -65,11 +63,11 @@ class Associations:
                     return None
                 item = (fits or kept)[-1]
                 kept.remove(item)
-            if fits and pynetdicom_adapter.resume(item.association):
-                return item.association
             if not fits:
-                self._end_kept(item.association)
+                self._end(item.association)
                 return None
+            if item.association.is_established:
+                return item.association
             self._opened.pop(item.association, None)  # its peer has ended it
 
     @contextmanager
@@ -93,26 +91,23 @@ class Associations:
             self._kept.clear()
             self._changed.notify_all()
         for item in kept:
-            self._end_kept(item.association, limit_seconds=_LAST_RELEASE_SECONDS)
+            self._end(item.association, limit_seconds=_LAST_RELEASE_SECONDS)
 
     def _give_back(self, association: Association, destination: DicomDestination) -> None:
         now = time.monotonic()
-        opened_at = self._opened.setdefault(association, now)
-        until = min(now + self._idle_seconds, opened_at + _LONGEST_SECONDS)
+        until = min(now + self._idle_seconds, self._opened.setdefault(association, now) + _LONGEST_SECONDS)
         if until <= now or not association.is_established:
             self._end(association)
             return
-        pynetdicom_adapter.rest(association)
         with self._changed:
             if not self._is_closed:
-                kept = _Kept(association=association, opened_at=opened_at, until=until)
-                self._kept.setdefault(destination, []).append(kept)
+                self._kept.setdefault(destination, []).append(_Kept(association=association, until=until))
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="associations", daemon=True)
                     self._thread.start()
                 self._changed.notify_all()
                 return
-        self._end_kept(association)
+        self._end(association)
 
     def _run(self) -> None:
         """Release associations whose time is over."""
@@ -130,17 +125,11 @@ class Associations:
                     if (left := [item for item in items if item.until > now])
                 }
             for item in over:
-                self._end_kept(item.association)
+                self._end(item.association)
 
-    def _end_kept(self, association: Association, *, limit_seconds: float = RELEASE_SECONDS) -> None:
-        """Release an association that was kept, unless its peer is ending it already."""
+    def _end(self, association: Association, *, is_lost: bool = False, limit_seconds: float = RELEASE_SECONDS) -> None:
         self._opened.pop(association, None)
-        if pynetdicom_adapter.resume(association):
-            end(association, limit_seconds=limit_seconds)
-
-    def _end(self, association: Association, *, is_lost: bool = False) -> None:
-        self._opened.pop(association, None)
-        end(association, is_lost=is_lost)
+        end(association, is_lost=is_lost, limit_seconds=limit_seconds)
 
 
 def _accepts(association: Association, sop_class: UID, syntax: UID) -> bool:

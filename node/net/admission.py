@@ -21,15 +21,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """An association request: its AE titles and the address it came from.
-
-    names: in the settings, of that address
-    """
+    """An association request: its AE titles and the address it came from."""
 
     calling_aet: str
     called_aet: str
     host: str
-    names: frozenset[str] = frozenset()
 
 
 _CALLER_UNKNOWN: Final = Refusal(reason="caller", answer=(0x01, 0x01, 0x03))
@@ -38,31 +34,23 @@ NO_ROOM: Final = Refusal(reason="disk", answer=(0x02, 0x03, 0x01))
 _TOO_MANY: Final = Refusal(reason="limit", answer=(0x02, 0x03, 0x02))
 
 
-def recognize(call: Call, settings: ListenerSettings, *, may_report: bool) -> Caller | Refusal:
-    """Say as whom a call would be let in, or why it never would; asks for nothing but titles and address.
+def admit(
+    call: Call, settings: ListenerSettings, *, may_report: bool, has_room: bool, open_callers: Sequence[Caller]
+) -> Caller | Refusal:
+    """Say as whom a call is let in, or why not.
 
-    may_report: whether it comes from a destination, which may have an answer to a storage commitment request
+    may_report: whether it comes from a destination, which may have an answer to a storage commitment request; reports
+    let films leave the disk, and films of such a caller are refused one by one
+    has_room: whether films can be kept
+    open_callers: whose associations are open, one entry for each of them
     """
     caller = caller_of(call, settings.callers)
     if caller is None and may_report:
         caller = Caller(ae_title=call.calling_aet, hosts=(call.host,))
     if caller is None:
         return _CALLER_UNKNOWN
-    return caller if call.called_aet.strip() == settings.ae_title.strip() else _CALLED_UNKNOWN
-
-
-def admit(
-    call: Call, settings: ListenerSettings, *, may_report: bool, has_room: bool, open_callers: Sequence[Caller]
-) -> Caller | Refusal:
-    """Say as whom a call is let in, or why not.
-
-    may_report: as for `recognize`; reports let films leave the disk, and films of such a caller are refused one by one
-    has_room: whether films can be kept
-    open_callers: whose associations are open, one entry for each of them
-    """
-    caller = recognize(call, settings, may_report=may_report)
-    if isinstance(caller, Refusal):
-        return caller
+    if call.called_aet.strip() != settings.ae_title.strip():
+        return _CALLED_UNKNOWN
     if not (has_room or may_report):
         return NO_ROOM
     if len(open_callers) >= settings.max_associations:
@@ -76,12 +64,7 @@ def caller_of(call: Call, callers: Sequence[Caller]) -> Caller | None:
     """Find the caller in the settings with this title and address."""
     title = call.calling_aet.strip()
     titled = (caller for caller in callers if caller.ae_title.strip() == title)
-    return next((caller for caller in titled if is_at(call.host, call.names, caller)), None)
-
-
-def is_at(host: str, names: frozenset[str], caller: Caller) -> bool:
-    """Say whether a caller may call from an address, which has these names."""
-    return is_among(host, caller.hosts) or not names.isdisjoint(caller.hosts)
+    return next((caller for caller in titled if is_among(call.host, caller.hosts)), None)
 
 
 def is_among(host: str, hosts: Iterable[str]) -> bool:

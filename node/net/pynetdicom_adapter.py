@@ -1,8 +1,8 @@
 """Every use of pynetdicom's internals, written for pynetdicom 3.0.4; the other files use its documented interface only.
 
-`GuardedSocket`, `MessageProvider`, `AssociationRequest` and `Fragments` replace pynetdicom's socket, message provider
-and two kinds of PDU on the acceptor's side, and `_read_pdu` the way in which it reads one. A `PduReader` decides about
-time and the length of PDUs; the acceptor's functions decide about the length of messages and where datasets go.
+On the acceptor's side `PduSocket` replaces pynetdicom's socket: it reads whole PDUs, each within a time limit, and does
+not trust declared lengths. `MessageProvider` puts messages together. `RequestProvider` sends the node's own requests.
+The acceptor's functions decide about the length of messages and where datasets go.
 interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
 tests/node/net/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has
 changed.
@@ -10,9 +10,12 @@ changed.
 
 from __future__ import annotations
 
+import math
 import queue
+import select
 import socket
 import socketserver
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,14 +30,13 @@ from pynetdicom.dimse import DIMSEServiceProvider
 from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
 from pynetdicom.dimse_primitives import C_CANCEL, C_STORE, DimsePrimitiveType, DimseServiceType
 from pynetdicom.dul import DULServiceProvider
-from pynetdicom.pdu import A_ASSOCIATE_RQ, P_DATA_TF, PDU
-from pynetdicom.pdu_primitives import A_ASSOCIATE, P_DATA
+from pynetdicom.pdu import P_DATA_TF, PDU
+from pynetdicom.pdu_primitives import P_DATA
 from pynetdicom.presentation import PresentationContext
 from pynetdicom.service_class import StorageServiceClass
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
-from node.net.association_pdus import Unacceptable, readable_acceptance
-from node.net.pdu_reader import PduReader
+from node.net.association_pdus import Unacceptable, left, readable_acceptance
 
 VERSION: Final = "3.0.4"
 
@@ -51,19 +53,17 @@ _BYTES_OF_A_PIECE: Final = 256
 # States and events of pynetdicom's state machine, with the numbers of PS3.8 9.2
 _DATA_TRANSFER: Final = "Sta6"
 _REQUEST_ARRIVED: Final = "Evt6"
-_DATA_ARRIVED: Final = "Evt10"
 _CONNECTION_CLOSED: Final = "Evt17"
 _INVALID_PDU: Final = "Evt19"  # the state machine answers it with A-ABORT
 
+_LONGEST_PDU: Final = 1024 * 1024
 _HEAD: Final = 6  # type and length of a PDU
-_ITEM, _ITEM_HEAD = _HEAD + 4, 2
-"""Where the first item of a P-DATA-TF begins behind its length: with context and control header (PS3.8 9.3.5.1)."""
 _ACCEPTED, _DATA, _ABORT = 0x02, 0x04, 0x07
 """The types of A-ASSOCIATE-AC, P-DATA-TF and A-ABORT (PS3.8 9.3.1)."""
 
 _WAIT_MILLISECONDS, _WAIT_SECONDS = 20, 0.02
 """A thread that has nothing to do looks again after this time; it is woken by what it waits for."""
-_RESTING_SECONDS, _BUSY_SECONDS, _TURN_SECONDS = 0.02, 0.001, 0.003
+_QUICK_ACKNOWLEDGMENT: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 OpenDataset = Callable[[Dataset, PresentationContext | None], BytesIO]
 IsTooLong = Callable[[int, BytesIO | None], bool]
@@ -85,7 +85,7 @@ class MessageProvider(DIMSEServiceProvider):
         self, association: Association, *, open_dataset: OpenDataset, is_too_long: IsTooLong, on_aborted: OnAborted
     ) -> None:
         super().__init__(association)
-        self._open_dataset, self._is_too_long, self._on_aborted = open_dataset, is_too_long, on_aborted
+        self._open_dataset, self._is_too_long, self.on_aborted = open_dataset, is_too_long, on_aborted
         self._dataset: BytesIO | None = None
         self._context_id: int | None = None
         self._messages = self._answers = 0
@@ -96,49 +96,64 @@ class MessageProvider(DIMSEServiceProvider):
         """Whether a received message is not answered yet."""
         return self._messages > self._answers
 
-    def receive_primitive(self, primitive: P_DATA) -> None:
-        """Add the content of one PDU to the current message; runs in the thread that reads the connection."""
-        values = primitive.presentation_data_value_list
-        if not self._may_have(max(1, len(values)), sum(len(fragment) for _, fragment in values)):
-            return
-        try:
-            for value in values:
-                self._check_order(*value)
-                fragment = P_DATA()
-                fragment.presentation_data_value_list.append(value)
-                super().receive_primitive(fragment)
-                self._redirect_dataset()
-                if self.message is None:
-                    self._messages += 1
-                    self._pieces = self._bytes = 0
-                if self._messages - self._answers > MOST_UNANSWERED:
-                    raise ValueError("requests come faster than answers")
-        except Exception:  # the boundary to pynetdicom's parser: an exception would end its thread
-            self._abort("protocol")
-        else:
-            self._limit_length()
+    def take(self, pdu: memoryview) -> None:
+        """Add a P-DATA-TF to the current message; runs in the thread that reads the connection.
 
-    def continue_object(self, pdu: memoryview) -> bool:
-        """Add a PDU that only continues the object of a C-STORE; false for any other one, which is left alone.
-
-        Nearly all bytes of an object come so. They go to its file from where they were received: pynetdicom's way is
-        as long for each PDU as for a whole message, and copies its bytes while no other association goes on.
+        Nearly all bytes of an object go to its file from where they were received: pynetdicom copies them five times,
+        and passes each PDU through two queues, while no other association goes on.
         """
-        message = self.message
-        if message is None or self._dataset is None or message.data_set is not self._dataset:
-            return False
-        is_one_fragment = pdu[0] == _DATA and int.from_bytes(pdu[_HEAD:_ITEM], "big") == len(pdu) - _ITEM >= _ITEM_HEAD
-        if not is_one_fragment or pdu[_ITEM] != self._context_id or pdu[_ITEM + 1] & _COMMAND_AND_LAST:
-            return False
-        fragment = pdu[_ITEM + _ITEM_HEAD :]
-        if self._may_have(1, len(fragment)):
-            try:
-                self._dataset.write(fragment)
-            except Exception:  # a boundary, as for every other PDU
-                self._abort("protocol")
+        try:
+            fault = self._add(pdu)
+        except Exception:  # the boundary to pynetdicom's parser: an exception would end its thread
+            fault = "protocol"
+        if fault is not None:
+            self._abort(fault)
+
+    def _add(self, pdu: memoryview) -> str | None:
+        """Add the fragments of a PDU; the reason to abort if there are too many, or the message is too long."""
+        found = list(fragments(pdu))
+        self._pieces += max(1, len(found))
+        self._bytes += len(pdu)
+        if self._pieces > _FREE_PIECES + self._bytes // _BYTES_OF_A_PIECE:
+            return "pieces"
+        for context_id, fragment in found:
+            self._check_order(context_id, fragment)
+            is_on_disk = self.message is not None and self.message.data_set is self._dataset
+            if is_on_disk and self._dataset is not None and not fragment[0] & _COMMAND_AND_LAST:
+                self._dataset.write(fragment[1:])
             else:
-                self._limit_length()
-        return True
+                self._pass_on(context_id, fragment)
+        message = self.message
+        if message is not None and self._is_too_long(message.encoded_command_set.tell(), message.data_set):
+            return "length"
+        return None
+
+    def _pass_on(self, context_id: int, fragment: memoryview) -> None:
+        """Let pynetdicom add a fragment. When a command is complete, its dataset gets a file. Raises ValueError."""
+        primitive = P_DATA()
+        primitive.presentation_data_value_list.append((context_id, bytes(fragment)))
+        self.receive_primitive(primitive)
+        message = self.message
+        if isinstance(message, C_STORE_RQ) and message.data_set is not self._dataset:
+            context = self._context(message.context_id)
+            message.data_set = self._dataset = self._open_dataset(message.command_set, context)
+        if message is None:
+            self._messages += 1
+            self._pieces = self._bytes = 0
+        if self._messages - self._answers > MOST_UNANSWERED or self.cancel_req:
+            raise ValueError("requests come faster than answers, or cancel what cannot be canceled")
+
+    def _check_order(self, context_id: int, fragment: memoryview) -> None:
+        """Raise ValueError for a fragment that does not continue the current message (PS3.7 6.3.1, PS3.8 E.2).
+
+        All fragments come in one context, the command first. Otherwise an object would get another object's name or
+        syntax.
+        """
+        if self.message is None:
+            self._context_id = context_id
+        is_of_command, is_expected = bool(fragment[0] & 1), type(self.message) in (type(None), DIMSEMessage)
+        if is_of_command != is_expected or context_id != self._context_id:
+            raise ValueError("the fragments do not form a message")
 
     def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
         """Return the next message for pynetdicom; a C-STORE request is handled here, whatever class it names.
@@ -169,125 +184,160 @@ class MessageProvider(DIMSEServiceProvider):
         self._answers += 1
         self.dul._idle_timer.restart()
 
-    def _may_have(self, pieces: int, count: int) -> bool:
-        """Count fragments and their bytes for the current message; abort, and return false, if it has too many."""
-        self._pieces += pieces
-        self._bytes += count
-        is_allowed = self._pieces <= _FREE_PIECES + self._bytes // _BYTES_OF_A_PIECE
-        if not is_allowed:
-            self._abort("pieces")
-        return is_allowed
-
-    def _limit_length(self) -> None:
-        """Abort if the current message is too long."""
-        message = self.message
-        if message is not None and self._is_too_long(message.encoded_command_set.tell(), message.data_set):
-            self._abort("length")
-
-    def _check_order(self, context_id: int, fragment: bytes) -> None:
-        """Raise ValueError for a fragment that does not continue the current message (PS3.7 6.3.1, PS3.8 E.2).
-
-        All fragments come in one context, the command first. Otherwise an object would get another object's name or
-        syntax.
-        """
-        if self.message is None:
-            self._context_id = context_id
-        is_of_command, is_expected = bool(fragment[0] & 1), type(self.message) in (type(None), DIMSEMessage)
-        if is_of_command != is_expected or context_id != self._context_id:
-            raise ValueError("the fragments do not form a message")
-
     def _context(self, context_id: int | None) -> PresentationContext | None:
         """Find an accepted context by its id."""
         return next((context for context in self.assoc.accepted_contexts if context.context_id == context_id), None)
 
-    def _redirect_dataset(self) -> None:
-        """Replace pynetdicom's memory buffer for the dataset of a C-STORE request when its command is complete."""
-        message = self.message
-        if isinstance(message, C_STORE_RQ) and message.data_set is not self._dataset:
-            context = self._context(message.context_id)
-            message.data_set = self._dataset = self._open_dataset(message.command_set, context)
-
     def _abort(self, reason: str) -> None:
-        self._on_aborted(reason)
+        self.on_aborted(reason)
         self.message = None
         self.dul.event_queue.put(_INVALID_PDU)
 
 
-class AssociationRequest(A_ASSOCIATE_RQ):
-    """An A-ASSOCIATE-RQ that is decoded once, before there is an association. Raises ValueError for a bad one.
-
-    pynetdicom would decode it in the association's thread, and end that without a report if it cannot.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__()
-        try:
-            self.decode(content)
-            self._indication = super().to_primitive()
-        except Exception as error:  # the boundary to its parser, which documents no set of exceptions
-            raise ValueError("the association request cannot be read") from error
-
-    def to_primitive(self) -> A_ASSOCIATE:
-        """Return what the request says."""
-        return self._indication
-
-
-class Fragments(P_DATA_TF):
-    """A P-DATA-TF PDU (PS3.8 9.3.5) whose fragments are views of its bytes, which pynetdicom copies four times.
-
-    Raises ValueError if they do not fill the PDU.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        super().__init__()
-        self._values = list(_presentation_data_values(memoryview(content)[_HEAD:]))
-
-    def to_primitive(self) -> P_DATA:
-        """Return the fragments for the message that they belong to."""
-        primitive = P_DATA()
-        primitive.presentation_data_value_list.extend(self._values)
-        return primitive
-
-
-def _presentation_data_values(items: memoryview) -> Iterator[tuple[int, bytes]]:
-    """Yield id of the context and content of each item (PS3.8 9.3.5.1)."""
-    while items:
-        length = int.from_bytes(items[:4], "big")
-        if length < 1 or length > len(items) - 4:
+def fragments(pdu: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield context id and fragment of each item of a P-DATA-TF (PS3.8 9.3.5). Raises ValueError if they do not fit."""
+    at = _HEAD
+    while at < len(pdu):
+        end = at + 4 + int.from_bytes(pdu[at : at + 4], "big")
+        if end < at + 6 or end > len(pdu):  # a context id and a control header at least
             raise ValueError("the items do not fill the PDU")
-        yield items[4], cast(bytes, items[5 : 4 + length])
-        items = items[4 + length :]
+        yield pdu[at + 4], pdu[at + 5 : end]
+        at = end
 
 
-def _read_pdu(provider: DULServiceProvider, messages: MessageProvider, reader: PduReader) -> None:
-    """Read a PDU and announce it, in place of pynetdicom's `_read_pdu_data`; of an object, as many as have arrived."""
-    try:
-        pdu = reader.read()
-        while _may_bypass(provider) and messages.continue_object(pdu):
-            provider._idle_timer.restart()
-            if not (_may_bypass(provider) and cast(GuardedSocket, provider.socket).ready):
-                return
-            pdu = reader.read()
-        content = bytes(pdu)  # it may have to wait in a queue, and the next PDU is read to the same place
-        decoded, event = (
-            (Fragments(content), _DATA_ARRIVED) if content[0] == _DATA else provider._decode_pdu(bytearray(content))
-        )
-    except OSError:
-        provider.event_queue.put(_CONNECTION_CLOSED)
-    except Exception:  # the boundary to pynetdicom's parser
-        provider.event_queue.put(_INVALID_PDU)
-    else:
-        provider.event_queue.put(event)
-        provider._recv_pdu.put(decoded)
+class PduSocket(AssociationSocket):
+    """The connection of one association, read in large pieces and limited time.
 
+    While a request is not answered nothing is read, so that a sender cannot run ahead of the disk.
 
-def _may_bypass(provider: DULServiceProvider) -> bool:
-    """Whether the state machine would take a PDU now, and nothing is to be sent or waits before it."""
-    return (
-        provider.state_machine.current_state == _DATA_TRANSFER
-        and provider.event_queue.empty()
-        and provider.to_provider_queue.empty()
-    )
+    request_end: the time (of `time.monotonic`) by which a PDU must have arrived before the association is admitted
+    idle_seconds: the limit for each PDU afterwards, in both directions
+    on_admitted: called once, when the association is admitted; before, its end is not reported as an abort
+    """
+
+    def __init__(
+        self,
+        messages: MessageProvider,
+        connection: socket.socket,
+        *,
+        request_end: float,
+        idle_seconds: float,
+        on_admitted: Callable[[], None],
+    ) -> None:
+        super().__init__(messages.assoc, client_socket=connection)
+        self._connection, self.messages, self._provider = connection, messages, messages.assoc.dul
+        self._request_end, self._idle_seconds = request_end, idle_seconds
+        self._on_admitted, self._is_admitted = on_admitted, False
+        self._buffer = memoryview(bytearray(_HEAD + _LONGEST_PDU))
+        connection.setblocking(False)
+
+    def admit(self) -> None:
+        """Apply the limits of an admitted association."""
+        self._is_admitted = True
+        self._on_admitted()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to read, and reading is allowed now; waits a moment for it.
+
+        While a request is not answered nothing is read. Nor is it while something else waits: so the state machine is
+        in no other state when the PDU has come, and need not see one with data.
+        """
+        provider = self._provider
+        is_open = provider.state_machine.current_state == _DATA_TRANSFER
+        if self.socket is None or not self._is_connected or self.messages.is_answering:
+            return False
+        if is_open and not (provider.event_queue.empty() and provider.to_provider_queue.empty()):
+            return False
+        try:
+            if isinstance(self._connection, ssl.SSLSocket) and self._connection.pending():
+                return True
+            return self._arrives(_WAIT_MILLISECONDS if is_open else 0)
+        except (OSError, ValueError):
+            self.event_queue.put(_CONNECTION_CLOSED)
+            return False
+
+    def take(self) -> None:
+        """Read a PDU and announce it, in place of pynetdicom's `_read_pdu_data`; of a message, all that have come."""
+        provider = self._provider
+        try:
+            pdu = self.read()
+            while provider.state_machine.current_state == _DATA_TRANSFER and pdu[0] == _DATA:
+                self.messages.take(pdu)
+                provider._idle_timer.restart()
+                if not self.ready:
+                    return
+                pdu = self.read()
+            decoded, event = provider._decode_pdu(bytearray(pdu))
+        except OSError:
+            self.event_queue.put(_CONNECTION_CLOSED)
+        except Exception:  # the boundary to pynetdicom's parser
+            self.event_queue.put(_INVALID_PDU)
+        else:
+            self.event_queue.put(event)
+            provider._recv_pdu.put(decoded)
+
+    def read(self) -> memoryview:
+        """Read one PDU whole. Returns a view of it, which the next call overwrites.
+
+        Raises ValueError if its type does not exist, OSError if it is too long or too slow or the connection ends.
+        """
+        end = time.monotonic() + self._idle_seconds if self._is_admitted else self._request_end
+        try:
+            self._receive(self._buffer[:_HEAD], end)
+            length = int.from_bytes(self._buffer[2:_HEAD], "big")
+            if not 1 <= self._buffer[0] <= _ABORT:
+                raise ValueError("the type of a PDU does not exist")
+            if length > _LONGEST_PDU:
+                self._tell_abort("length")
+                raise ConnectionAbortedError("the declared length of a PDU is over the limit")
+            self._receive(self._buffer[_HEAD : _HEAD + length], end)
+        except TimeoutError:
+            self._tell_abort("stalled")
+            raise
+        return self._buffer[: _HEAD + length]
+
+    def _receive(self, view: memoryview, end: float) -> None:
+        """Receive until a view is full. Raises OSError, TimeoutError at `end`."""
+        while view:
+            try:
+                received = self._connection.recv_into(view)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._arrives(math.ceil(1000 * left(end)))
+                continue
+            if not received:
+                raise ConnectionResetError("the connection ended within a PDU, or before one")
+            view = view[received:]
+
+    def _arrives(self, wait_milliseconds: int) -> bool:
+        """Wait until bytes arrive, and say whether they have. What was read is acknowledged before waiting.
+
+        A sender with Nagle's algorithm, such as dcmtk's, otherwise waits 40 ms with the last bytes of each message. The
+        system forgets it after a while. It makes the system send, so it is left out while bytes keep coming.
+        """
+        poll = select.poll()  # select.select fails on descriptors above 1023
+        poll.register(self._connection, select.POLLIN)
+        if poll.poll(0) or not wait_milliseconds:
+            return bool(poll.poll(0))
+        if _QUICK_ACKNOWLEDGMENT is not None:
+            with suppress(OSError):
+                self._connection.setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGMENT, 1)
+        return bool(poll.poll(wait_milliseconds))
+
+    def send(self, bytestream: bytes) -> None:
+        """Send a PDU; a peer that does not accept it in time is disconnected."""
+        if bytestream[0] == _ABORT:  # pynetdicom reports its own aborts nowhere
+            self._tell_abort("idle" if self._provider.idle_timer_expired() else "protocol")
+        with suppress(OSError):
+            self._connection.settimeout(self._idle_seconds)
+        super().send(bytestream)
+        with suppress(OSError):
+            self._connection.setblocking(False)
+
+    def _tell_abort(self, reason: str) -> None:
+        """Report that the node ends an admitted association."""
+        if self._is_admitted:
+            self.messages.on_aborted(reason)
 
 
 class RequestProvider(DIMSEServiceProvider):
@@ -310,10 +360,15 @@ class RequestProvider(DIMSEServiceProvider):
         super().send_msg(primitive, context_id)
 
     def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
-        """Return the answer that a request waits for (`block`); none, if what came is not the answer to it."""
+        """Return the answer that a request waits for (`block`); none, if what came is not the answer to it.
+
+        pynetdicom's own thread asks, too, and might take the answer; it gets nothing.
+        """
+        if not block:
+            return None, None
         waiting = super().get_msg(block)
         _, message = waiting
-        if block and message is not None:
+        if message is not None:
             self.is_out_of_turn = self._is_early or message.MessageIDBeingRespondedTo != self._asked
         return (None, None) if self.is_out_of_turn else waiting
 
@@ -354,47 +409,6 @@ def _decode_acceptance(provider: DULServiceProvider, content: bytearray) -> tupl
     return DULServiceProvider._decode_pdu(provider, content)
 
 
-class GuardedSocket(AssociationSocket):
-    """The connection of one association, read through a `PduReader`.
-
-    While a request waits to be handled nothing is read, so that a sender cannot run ahead of the disk.
-    """
-
-    def __init__(self, messages: MessageProvider, connection: socket.socket, *, reader: PduReader) -> None:
-        super().__init__(messages.assoc, client_socket=connection)
-        self.reader, self._messages = reader, messages
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is something to read, and reading is allowed now."""
-        if self.socket is None or not self._is_connected or not self._messages.msg_queue.empty():
-            return False
-        is_open = self.assoc.dul.state_machine.current_state == _DATA_TRANSFER
-        is_answering = is_open and self._messages.is_answering
-        try:
-            is_ready = self.reader.is_ready(wait_milliseconds=_WAIT_MILLISECONDS if is_open and not is_answering else 0)
-            if is_answering and not is_ready:
-                self._wait_for_answer()
-            return is_ready
-        except (OSError, ValueError):
-            self.event_queue.put(_CONNECTION_CLOSED)
-            return False
-
-    def _wait_for_answer(self) -> None:
-        """Wait a moment until something is to be sent: the peer, too, waits for the answer."""
-        waiting = self.assoc.dul.to_provider_queue
-        with waiting.not_empty:
-            if not waiting.queue:
-                waiting.not_empty.wait(_WAIT_SECONDS)
-
-    def send(self, bytestream: bytes) -> None:
-        """Send a PDU; a peer that does not accept it in time is disconnected."""
-        if bytestream[0] == _ABORT:  # pynetdicom reports its own aborts nowhere
-            self.reader.tell_abort("idle" if self.assoc.dul.idle_timer_expired() else "protocol")
-        self.reader.limit_sending()
-        super().send(bytestream)
-
-
 def silence() -> None:
     """Do not prepare a log line about every PDU, which `log.mute` drops; for servers that are made afterwards."""
     _config.LOG_HANDLER_LEVEL = "none"
@@ -407,24 +421,17 @@ def make_association(handler: RequestHandler) -> Association:
     return association
 
 
-def attach(
-    association: Association,
-    connection: socket.socket,
-    *,
-    request: AssociationRequest,
-    reader: PduReader,
-    open_dataset: OpenDataset,
-    is_too_long: IsTooLong,
-    on_aborted: OnAborted,
-) -> None:
-    """Connect an association with its connection, on which its request has come already; see `MessageProvider`."""
-    messages = MessageProvider(association, open_dataset=open_dataset, is_too_long=is_too_long, on_aborted=on_aborted)
+def attach(connection: PduSocket, request: bytes) -> None:
+    """Connect an association with its connection.
+
+    request: the A-ASSOCIATE-RQ that has come already, as `association_pdus.readable` makes it
+    """
+    association = connection.assoc
     provider = association.dul
-    provider._read_pdu_data = partial(_read_pdu, provider, messages, reader)  # type: ignore[method-assign]
-    provider.socket = GuardedSocket(messages, connection, reader=reader)
-    provider._recv_pdu.put(request)
+    provider._read_pdu_data = connection.take  # type: ignore[method-assign]
+    provider.socket, association.dimse = connection, connection.messages
+    provider._recv_pdu.put(provider._decode_pdu(bytearray(request))[0])
     provider.event_queue.put(_REQUEST_ARRIVED)
-    association.dimse = messages
 
 
 def run(association: Association) -> None:
@@ -438,23 +445,13 @@ def run(association: Association) -> None:
 
 def admit(association: Association) -> None:
     """Apply the limits of an admitted association from now on."""
-    cast(GuardedSocket, association.dul.socket).reader.admit()
+    cast(PduSocket, association.dul.socket).admit()
 
 
 def reject(association: Association, answer: tuple[int, int, int]) -> None:
     """Answer an association request with result, source and reason (PS3.8 9.3.4); only while it is handled."""
     association.acse.send_reject(*answer)
     association.kill()
-
-
-def was_answered(association: Association) -> bool:
-    """Whether an association request was accepted or rejected, which pynetdicom omits when its own code raises."""
-    return association.acceptor.primitive is not None
-
-
-def was_ended(association: Association) -> bool:
-    """Whether an association that was accepted ended by a release, a rejection, an abort or a closed connection."""
-    return association.is_released or association.is_rejected or association.is_aborted
 
 
 def close_port(server: AssociationServer) -> None:
@@ -470,28 +467,3 @@ def send_at_once(association: Association) -> None:
     if plain is not None:
         with suppress(OSError):  # a peer may accept and close at once; the next send then fails
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def rest(association: Association) -> None:
-    """Let an open association wait for the next request; its two threads would look for something 1,000 times a second.
-
-    Before the one is paused it gets a turn, or it might take the answer to the next request.
-    """
-    time.sleep(_TURN_SECONDS)
-    association._reactor_checkpoint.clear()
-    association.dul._run_loop_delay = _RESTING_SECONDS
-
-
-def resume(association: Association) -> bool:
-    """End the rest of an association; false if its peer has ended it, or asks to, which is answered now."""
-    provider = association.dul
-    provider._run_loop_delay = _BUSY_SECONDS
-    is_open = (
-        association.is_established
-        and provider.is_alive()
-        and provider.state_machine.current_state == _DATA_TRANSFER
-        and provider.peek_next_pdu() is None
-    )
-    if not is_open:
-        association._reactor_checkpoint.set()
-    return is_open

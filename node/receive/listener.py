@@ -24,7 +24,6 @@ from node.errors import Refused, where
 from node.metrics import Metrics
 from node.net import admission, pynetdicom_adapter
 from node.net.admission import Call, Refusal
-from node.net.caller_names import CallerNames
 from node.net.callers import RefusalKey, Refusals, printable, to_do
 from node.net.tls import ServerTls
 from node.receive import contexts
@@ -67,13 +66,11 @@ class Listener:
         self._admitting, self._refusals = threading.Lock(), Refusals(on_told=on_refused)
         self._open: dict[Association, Caller] = {}
         self._entity = application_entity(settings)
-        self._names = CallerNames(settings.callers)
         terms = Terms(
             pending=PendingConnections(),
             request_seconds=request_seconds,
             idle_seconds=settings.idle_seconds,
             is_known=self._is_known,
-            turn_away=self._turn_away,
             on_refused=self._on_refused,
             on_aborted=self._on_aborted,
             on_turn=self._refusals.tell,
@@ -106,14 +103,12 @@ class Listener:
 
     def admit_only(self, callers: tuple[Caller, ...]) -> None:
         """Put other callers in force. Open associations go on."""
-        self._names.use(callers)
         self._settings = replace(self._settings, callers=callers)
 
     def close(self) -> None:
         """Stop accepting and end every association."""
         for server in self._servers:
             server.close()
-        self._names.close()
         self._refusals.close()
 
     @property
@@ -137,8 +132,7 @@ class Listener:
         return server_tls
 
     def _is_known(self, host: str) -> bool:
-        names = self._names.of(host)
-        return any(admission.is_at(host, names, caller) for caller in self._settings.callers)
+        return any(admission.is_among(host, caller.hosts) for caller in self._settings.callers)
 
     def _alive(self) -> dict[Association, Caller]:
         return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
@@ -150,48 +144,31 @@ class Listener:
     def _on_requested(self, event: evt.Event) -> None:
         """Refuse callers that are not admitted; offer the others the contexts that they may use."""
         association = event.assoc
+        requested = cast(A_ASSOCIATE, association.requestor.primitive)
+        call = Call(
+            host=str(association.requestor.address),
+            calling_aet=requested.calling_ae_title,
+            called_aet=requested.called_ae_title,
+        )
         try:
-            refusal, message = self._admit(association), None
+            refusal, message = self._admit(association, requested, call), None
         except Exception as error:  # a boundary: after an exception pynetdicom would admit the caller
             refusal, message = admission.NO_ROOM, where(error)
         if refusal is not None:
             # Recorded first, which never blocks: `status` shows the refusal as soon as the caller gets its answer.
-            requested = cast(A_ASSOCIATE, association.requestor.primitive)
-            call = Call(
-                host=str(association.requestor.address),
-                calling_aet=requested.calling_ae_title,
-                called_aet=requested.called_ae_title,
-            )
             self._on_refused(call, refusal.reason, message)
             pynetdicom_adapter.reject(association, refusal.answer)
 
-    def _turn_away(self, call: Call) -> Refusal | None:
-        """Say why a call is refused, before anything but its head is read."""
-        call = replace(call, names=self._names.of(call.host))
-        found = admission.recognize(call, self._settings, may_report=self._may_report(call))
-        return found if isinstance(found, Refusal) else None
-
-    def _may_report(self, call: Call) -> bool:
-        """Say whether a call comes from a destination that may report on storage commitment."""
-        return self._commitments is not None and self._commitments.may_report(
-            calling_aet=call.calling_aet,
-            host=call.host,
-            is_caller=admission.caller_of(call, self._settings.callers) is not None,
-        )
-
-    def _admit(self, association: Association) -> Refusal | None:
+    def _admit(self, association: Association, requested: A_ASSOCIATE, call: Call) -> Refusal | None:
         """Admit an association and offer its contexts, or return why it is refused.
 
         Raises OSError when the disk fails.
         """
-        requested = cast(A_ASSOCIATE, association.requestor.primitive)
-        call = Call(
-            calling_aet=requested.calling_ae_title,
-            called_aet=requested.called_ae_title,
-            host=str(association.requestor.address),
-            names=self._names.of(str(association.requestor.address)),
+        may_report = self._commitments is not None and self._commitments.may_report(
+            calling_aet=call.calling_aet,
+            host=call.host,
+            is_caller=admission.caller_of(call, self._settings.callers) is not None,
         )
-        may_report = self._may_report(call)
         with self._admitting:
             self._open = self._alive()
             admitted = admission.admit(

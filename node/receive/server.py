@@ -1,13 +1,13 @@
 """Accepts TCP and TLS connections, and starts an association on each when its request has arrived.
 
 pynetdicom's own server does the TLS handshake in the thread that accepts, and counts a silent connection as an
-association. Here a connection from a known host is pending, in a thread of its own, until its handshake and its whole
-A-ASSOCIATE-RQ have arrived in time. Only then does pynetdicom get it, so no connection delays another one. Each host
-has a limit of pending connections. At the limit the one that has waited longest is closed for the new one. So silent
-connections cannot keep out an association request, which is pending for milliseconds only.
+association. Here a connection is pending, in a thread of its own, until its handshake and its whole A-ASSOCIATE-RQ have
+arrived in time. Only then does pynetdicom get it, so no connection delays another one. Each host has a limit of pending
+connections. At the limit the one that has waited longest is closed for the new one. So silent connections cannot keep
+out an association request, which is pending for milliseconds only.
 
-Who calls is looked at first, and the rest of the request only if that host and title may call. A connection from
-another host waits among the `Strangers`, and gets a thread only if its title lets it in.
+All hosts that no setting names share one limit, and only a few of their connections are read in a second, for the log
+and `node status`. The others are closed as soon as they are accepted, so they cost known callers nothing that counts.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import socket
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 
 from node.errors import where
-from node.net import association_pdus, pynetdicom_adapter
-from node.net.admission import Call, Refusal
-from node.net.pdu_reader import PduReader, left
-from node.net.pynetdicom_adapter import AssociationRequest
+from node.net import pynetdicom_adapter
+from node.net.admission import Call
+from node.net.association_pdus import Unacceptable, left, part, read_request, readable, titles
+from node.net.pynetdicom_adapter import MessageProvider, PduSocket
 from node.net.tls import ServerTls, complaint
-from node.receive.association_request import NotAssociated, part, read_head, read_rest
+from node.receive.contexts import TRANSFER_SYNTAXES
 from node.receive.dimse import Reception
-from node.receive.strangers import ClientAddress, Stranger, Strangers
 
 _PLACES: Final = 32
-_MEETING_SECONDS: Final = 1.0
-"""For the handshake and the titles of one stranger, while the others wait."""
+_STRANGERS: Final = "strangers"
+_MOST_STRANGERS: Final = 10  # that are read in a second
+_SYNTAXES: Final = frozenset(syntax.encode("ascii") for syntax in TRANSFER_SYNTAXES)
 _ACCEPT_POLL_SECONDS: Final = 0.05
 _COLLECTION_SECONDS: Final = 60.0
 _ABORT_SECONDS: Final = 1.0
@@ -79,7 +79,6 @@ class Terms:
     request_seconds: the time within which the handshake and A-ASSOCIATE-RQ must arrive
     idle_seconds: the limit for each PDU, in both directions
     is_known: says whether a caller may come from a host; must not block
-    turn_away: says why a call is refused, as far as its host and titles tell
     on_refused: gets the call, a reason, and what was wrong if more is known; without titles if no request came
     on_aborted: gets the call and a reason, once for each association
     on_turn: called many times a second, between two connections; must not block
@@ -90,7 +89,6 @@ class Terms:
     request_seconds: float
     idle_seconds: float
     is_known: Callable[[str], bool]
-    turn_away: Callable[[Call], Refusal | None]
     on_refused: Callable[[Call, str, str | None], None]
     on_aborted: Callable[[Call, str], None]
     on_turn: Callable[[], None]
@@ -117,12 +115,7 @@ class Server(ThreadedAssociationServer):
         self._collected_at = time.monotonic()
         self._handlers_changed, self._is_closing = threading.Condition(), False
         self._handlers_at_work: set[_Handler] = set()
-        self.heads: dict[socket.socket, bytes] = {}  # of the requests of strangers that may call
-        self._strangers = Strangers(
-            self._meet_stranger,
-            wait_seconds=terms.request_seconds,
-            on_refused=lambda host, reason: terms.on_refused(_call(host, ("", "")), reason, None),
-        )
+        self._strangers = deque[float](maxlen=_MOST_STRANGERS)  # when the last ones came
         contexts = entity.supported_contexts
         super().__init__(
             entity, address, entity.ae_title, contexts, evt_handlers=handlers, request_handler=_Handler
@@ -152,33 +145,18 @@ class Server(ThreadedAssociationServer):
             gc.collect()
             self._collected_at = time.monotonic()
 
-    def process_request(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int] | str
-    ) -> None:
-        """Handle a connection from a known host in a thread of its own; let another one wait among the strangers."""
-        if self.terms.is_known(str(client_address[0])):
-            super().process_request(request, client_address)
-        else:
-            self._strangers.add(cast(socket.socket, request), cast(ClientAddress, client_address))
-
-    def _meet_stranger(self, stranger: Stranger) -> None:
-        """Refuse a stranger, or let a thread handle it if its title may call from its host."""
-        is_let_in = False
-        try:
-            head = _meet(stranger, stranger.host, server=self, end=time.monotonic() + _MEETING_SECONDS)
-            self.heads[stranger.request] = head
-            super().process_request(stranger.request, stranger.address)
-            is_let_in = True
-        except NotAssociated as refused:
-            if refused.reason is not None:
-                self.terms.on_refused(_call(stranger.host, refused.titles), refused.reason, refused.message)
-        except Exception:  # a boundary: a fault with one stranger must not end the thread that meets the others
-            self.handle_error(stranger.request, stranger.address)
-        finally:
-            if not is_let_in:
-                self.heads.pop(stranger.request, None)
-                with suppress(OSError):
-                    stranger.request.close()
+    def verify_request(
+        self, _request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int] | str
+    ) -> bool:
+        """Say whether a connection is read: one from a host that is not known only while few of them come."""
+        host, now = str(client_address[0]), time.monotonic()
+        if self.terms.is_known(host):
+            return True
+        if len(self._strangers) == _MOST_STRANGERS and now - self._strangers[0] < 1.0:
+            self.terms.on_refused(_call(host, ("", "")), "caller", None)
+            return False
+        self._strangers.append(now)
+        return True
 
     def handle_error(self, _request: object, client_address: tuple[str, int] | str) -> None:
         """Report a connection that ended by a fault of the node's own, such as no more threads."""
@@ -206,7 +184,6 @@ class Server(ThreadedAssociationServer):
     def close(self) -> None:
         """Stop accepting, abort every association, and wait until all have ended."""
         pynetdicom_adapter.close_port(self)
-        self._strangers.close()
         with self._handlers_changed:
             self._is_closing = True
             for handler in self._handlers_at_work:
@@ -252,29 +229,59 @@ class _Handler(RequestHandler):
         self.cut()
 
     def _handle(self, server: Server) -> None:
-        terms, host = server.terms, str(self.client_address[0])
-        leave = terms.pending.enter(host, self.make_room)
+        terms, host, received = server.terms, str(self.client_address[0]), bytearray()
+
+        def refuse(reason: str, message: str | None = None) -> None:
+            if not server.is_closing:
+                terms.on_refused(_call(host, titles(received)), "silent" if self._made_room else reason, message)
+
+        end = time.monotonic() + terms.request_seconds
+        leave = terms.pending.enter(host if terms.is_known(host) else _STRANGERS, self.make_room)
         try:
-            end = time.monotonic() + terms.request_seconds
-            head = server.heads.pop(self.request, None) or _meet(self, host, server=server, end=end)
-            request = read_rest(self.request, head, end)
-            self._associate(request, leave, titles=association_pdus.titles(head), end=end)
-        except NotAssociated as refused:
-            reason = "silent" if self._made_room else refused.reason
-            if reason is not None and not server.is_closing:
-                terms.on_refused(_call(host, refused.titles), reason, refused.message)
+            if self._secure(server.tls, end):
+                read_request(self.request, received, end)
+                self._associate(
+                    readable(received, syntaxes=_SYNTAXES), leave, call=_call(host, titles(received)), end=end
+                )
+        except Unacceptable as error:
+            refuse(error.reason, str(error))
+            part(self.request, error.answer)
+        except TimeoutError:
+            refuse("silent")
+        except OSError:
+            refuse("protocol")
         finally:
             leave()
 
-    def _associate(
-        self, request: AssociationRequest, leave: Callable[[], None], *, titles: tuple[str, str], end: float
-    ) -> None:
+    def _secure(self, tls: ServerTls | None, end: float) -> bool:
+        """Wait for the first byte, and do the TLS handshake if this port uses TLS; false if nothing came.
+
+        Raises TimeoutError, and Unacceptable for a handshake that fails.
+        """
+        plain = self.request
+        try:
+            plain.settimeout(left(end))
+            if not plain.recv(1, socket.MSG_PEEK):
+                return False  # as load balancers do to check that the port is open
+            if tls is not None:
+                self.request = tls.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+                self.request.settimeout(left(end))
+                self.request.do_handshake()
+        except OSError as error:
+            if tls is not None:
+                raise Unacceptable(complaint(error), b"", reason="tls") from error
+            if isinstance(error, TimeoutError):
+                raise
+            return False
+        return True
+
+    def _associate(self, request: bytes, leave: Callable[[], None], *, call: Call, end: float) -> None:
         """Pass a connection to pynetdicom, and wait for the end of its association.
 
-        Raises NotAssociated when pynetdicom ends it without an answer.
+        Raises Unacceptable when pynetdicom ends it without an answer.
         """
         server = cast(Server, self.server)
-        terms, call = server.terms, _call(str(self.client_address[0]), titles)
+        terms = server.terms
 
         def tell_abort(reason: str) -> None:
             if not (self._is_told or server.is_closing):
@@ -282,72 +289,28 @@ class _Handler(RequestHandler):
                 terms.on_aborted(call, reason)
 
         association = pynetdicom_adapter.make_association(self)
-        reader = PduReader(
-            self.request,
-            leave_pending=leave,
-            request_end=end,
-            idle_seconds=terms.idle_seconds,
-            on_aborted=tell_abort,
-        )
         reception = terms.receive(association)
-        pynetdicom_adapter.attach(
+        messages = MessageProvider(
             association,
-            self.request,
-            request=request,
-            reader=reader,
             open_dataset=reception.open_dataset,
             is_too_long=reception.is_too_long,
             on_aborted=tell_abort,
         )
+        connection = PduSocket(
+            messages, self.request, request_end=end, idle_seconds=terms.idle_seconds, on_admitted=leave
+        )
+        pynetdicom_adapter.attach(connection, request)
         self.association = association
         try:
             pynetdicom_adapter.run(association)
         finally:
             reception.discard()
-        if not pynetdicom_adapter.was_answered(association):
-            raise NotAssociated("failed", "the association ended before its request was answered", titles=titles)
-        if not pynetdicom_adapter.was_ended(association):
+        if association.acceptor.primitive is None:  # pynetdicom answers nothing when its own code raises
+            raise Unacceptable("the association ended before its request was answered", b"", reason="failed")
+        if not (association.is_released or association.is_rejected or association.is_aborted):
             tell_abort("protocol")
 
 
-class _Arrived(Protocol):
-    """Holds a connection; with TLS another object takes its place before the handshake."""
-
-    request: socket.socket
-
-
-def _meet(arrived: _Arrived, host: str, *, server: Server, end: float) -> bytes:
-    """Read who calls, and nothing more; return that. Raises NotAssociated, after an answer to who may not call."""
-    _secure(arrived, server.tls, end)
-    head = read_head(arrived.request, end)
-    call = _call(host, association_pdus.titles(head))
-    refusal = server.terms.turn_away(call)
-    if refusal is not None:
-        # Recorded first, which never blocks: `status` shows the refusal as soon as the caller gets its answer.
-        server.terms.on_refused(call, refusal.reason, None)
-        part(arrived.request, association_pdus.rejection(*refusal.answer))
-        raise NotAssociated(None)
-    return head
-
-
-def _secure(arrived: _Arrived, tls: ServerTls | None, end: float) -> None:
-    """Wait for the first byte, and do the TLS handshake if this port uses TLS. Raises NotAssociated."""
-    plain = arrived.request
-    try:
-        plain.settimeout(left(end))
-        if not plain.recv(1, socket.MSG_PEEK):
-            raise NotAssociated(None)  # as load balancers do to check that the port is open
-        if tls is not None:
-            secure = tls.context().wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
-            arrived.request = secure
-            secure.settimeout(left(end))
-            secure.do_handshake()
-    except OSError as error:
-        if tls is None:
-            raise NotAssociated("silent" if isinstance(error, TimeoutError) else None) from error
-        raise NotAssociated("tls", complaint(error)) from error
-
-
-def _call(host: str, titles: tuple[str, str]) -> Call:
-    calling_aet, called_aet = titles
+def _call(host: str, of: tuple[str, str]) -> Call:
+    calling_aet, called_aet = of
     return Call(host=host, calling_aet=calling_aet, called_aet=called_aet)

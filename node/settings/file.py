@@ -88,14 +88,12 @@ def _is_host_name(value: object) -> str | None:
 
 
 def _is_caller_host(value: object) -> str | None:
-    """An address, a network without bits of a host, or a name, whose last label is not a number (RFC 1123 2.1)."""
+    """An address, or a network without bits of a host."""
     text = str(value)
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
-        if _is_host_name(text) is None and not text.rpartition(".")[2].isdigit():
-            return None
-        return f"{text!r} is not an IP address, a network or a host name"
+        return f"{text!r} is not an IP address or a network; names are not looked up, so write its address"
     written = text.partition("/")[0]
     if ipaddress.ip_address(written) == network.network_address:
         return None

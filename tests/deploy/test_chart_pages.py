@@ -43,9 +43,7 @@ ROUTED: Mapping[str, object] = {
 def is_accepted(host: str) -> bool:
     """Whether the chart takes a host of a caller: by its schema, and by what it makes of it."""
     callers = [{"ae_title": "PACS", "hosts": [host]}]
-    values = merged(
-        example("cpu"), {"settings": {"listener": {"callers": callers}}, "networkPolicy": {"callersFrom": [CONTROLLER]}}
-    )
+    values = merged(example("cpu"), {"settings": {"listener": {"callers": callers}}})
     try:
         helm_python.Chart.load(CHART).validate_schema(values)
         rendered(values)
@@ -66,7 +64,6 @@ def is_accepted(host: str) -> bool:
         ("10.0.0.5.6", False),
         ("010.0.0.5", False),
         ("10.0.0.*", False),
-        ("10.0.0.1-9", True),  # a name, whose last label is no number
         ("5", False),
         ("fd00::5", True),
         ("FD00::5", True),
@@ -103,27 +100,13 @@ def is_accepted(host: str) -> bool:
         ("fd00::5/64", False),
         ("fd00:20:1::/32", False),
         ("fd00::/129", False),
-        ("pacs", True),
-        ("pacs.example.org", True),
-        ("PACS-1.example.org", True),
-        ("3com", True),
-        ("pacs.3com", True),
-        ("pacs..local", False),
-        ("pacs.example.org.", False),
-        (".local", False),
-        ("-pacs", False),
-        ("pacs_1", False),
-        ("pacs.1", False),
+        ("pacs", False),
+        ("pacs.example.org", False),
         ("pacs:104", False),
         ("pacs/24", False),
         ("http://pacs", False),
         ("*", False),
-        ("*.example.org", False),
-        ("pacs example", False),
-        (" pacs", False),
         ("pacs\n", False),
-        ("pacs,ris", False),
-        ("pâcs", False),
         ("", False),
     ],
 )

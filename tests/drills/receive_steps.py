@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Final
 
-from node.net.pdu_reader import PduReader
+from node.net.pynetdicom_adapter import PduSocket
 from node.receive import intake
 from node.receive.intake import Intake
 from node.store.files import Aside
@@ -22,8 +22,8 @@ REST: Final = "pynetdicom, other Python, waiting for other threads"
 _FIRST: Final = "file meta information, a new file"
 _LAST: Final = "its name, with locks, folders and their syncs"
 STEPS: Final[tuple[tuple[str, object, str], ...]] = (
-    ("waiting for the sender", PduReader, "_arrives"),
-    ("receiving from the socket", PduReader, "_receive"),
+    ("waiting for the sender", PduSocket, "_arrives"),
+    ("receiving from the socket", PduSocket, "_receive"),
     (_FIRST, Intake, "begin"),
     ("room on the disk", Incoming, "_write"),
     ("writing", Aside, "write"),

@@ -96,6 +96,7 @@ def test_values_of_the_right_type_are_checked_together(tmp_path: Path) -> None:
         ("port = 4242", 'port = 4242\ntype = "pigeon"', "destinations.type"),
         ("port = 4242", 'port = 4242\noutputs = ["sr", "pdf"]', "destinations.outputs"),
         ('hosts = ["127.0.0.1"]', 'hosts = ["127.0.0.1:104"]', "listener.callers.hosts"),
+        ('hosts = ["127.0.0.1"]', 'hosts = ["pacs.hospital"]', "listener.callers.hosts"),
     ],
 )
 def test_what_this_version_does_not_have_is_refused(tmp_path: Path, before: str, after: str, key: str) -> None:

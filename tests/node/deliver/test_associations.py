@@ -163,7 +163,7 @@ def test_an_archive_that_releases_is_answered(archive: Archive, associations: As
     [theirs], [[ours]] = archive.associations, associations._kept.values()
     releasing = threading.Thread(target=theirs.release)
     releasing.start()
-    peers.wait_until(lambda: ours.association.dul.peek_next_pdu() is not None, what="our side has the release")
+    peers.wait_until(lambda: not ours.association.is_established, what="our side has answered the release")
 
     deliver(second, to(archive), associations)
 

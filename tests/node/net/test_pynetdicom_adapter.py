@@ -6,7 +6,7 @@ import ast
 import inspect
 import queue
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -21,20 +21,14 @@ from pynetdicom.dimse import DIMSEServiceProvider
 from pynetdicom.dimse_messages import C_STORE_RQ, DIMSEMessage
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.dul import DULServiceProvider
-from pynetdicom.pdu import A_ASSOCIATE_RQ, P_DATA_TF
+from pynetdicom.pdu import P_DATA_TF
 from pynetdicom.pdu_primitives import P_DATA
 from pynetdicom.service_class import StorageServiceClass
 from pynetdicom.timer import Timer
 from pynetdicom.transport import AssociationServer, AssociationSocket, RequestHandler
 
 from node.net import pynetdicom_adapter
-from node.net.pynetdicom_adapter import (
-    AssociationRequest,
-    Fragments,
-    GuardedSocket,
-    MessageProvider,
-    RequestProvider,
-)
+from node.net.pynetdicom_adapter import MessageProvider, PduSocket, RequestProvider, fragments
 from tests.paths import REPOSITORY
 from tests.repository.test_architecture import name_of, parsed, python_files
 
@@ -42,9 +36,6 @@ ADAPTER = "node/net/pynetdicom_adapter.py"
 ASK = f"; compare what {ADAPTER} uses with the installed pynetdicom, see interoperability §8"
 
 SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
-    (A_ASSOCIATE_RQ.__init__, "self primitive"),
-    (A_ASSOCIATE_RQ.decode, "self bytestream"),
-    (A_ASSOCIATE_RQ.to_primitive, "self"),
     (ACSE.send_reject, "self result source diagnostic"),
     (Association.__init__, "self ae mode"),
     (Association.kill, "self"),
@@ -59,7 +50,6 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
     (DULServiceProvider._read_pdu_data, "self"),
     (DULServiceProvider.idle_timer_expired, "self"),
     (DULServiceProvider.kill_dul, "self"),
-    (DULServiceProvider.peek_next_pdu, "self"),
     (RequestHandler._create_association, "self"),
     (StorageServiceClass.SCP, "self req context"),
     (StorageServiceClass.__init__, "self assoc"),
@@ -69,15 +59,15 @@ SIGNATURES: tuple[tuple[Callable[..., object], str], ...] = (
 # Attributes of pynetdicom's objects that only the adapter names, and names that only the adapter imports.
 ATTRIBUTES = frozenset(
     """
-    LOG_HANDLER_LEVEL _create_association _decode_pdu _idle_timer _is_connected _reactor_checkpoint
-    _read_pdu_data _recv_pdu _run_loop_delay
-    acse data_set dimse dul encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue peek_next_pdu
+    LOG_HANDLER_LEVEL _create_association _decode_pdu _idle_timer _is_connected
+    _read_pdu_data _recv_pdu
+    acse data_set dimse dul encoded_command_set event_queue idle_timer_expired kill kill_dul msg_queue
     send_reject server_close state_machine to_provider_queue
     """.split()
 )
 IMPORTS = frozenset(
     """
-    A_ASSOCIATE_RQ AssociationServer AssociationSocket C_STORE_RQ DIMSEMessage DIMSEServiceProvider
+    AssociationServer AssociationSocket C_STORE_RQ DIMSEMessage DIMSEServiceProvider
     DULServiceProvider P_DATA P_DATA_TF PDU
     StorageServiceClass _config
     """.split()
@@ -105,7 +95,7 @@ def test_a_method_takes_what_the_adapter_gives(function: Callable[..., object], 
     assert actual == parameters, f"{function.__qualname__} takes ({actual}), not ({parameters})" + ASK
 
 
-@pytest.mark.parametrize("own", [MessageProvider, GuardedSocket, AssociationRequest, RequestProvider])
+@pytest.mark.parametrize("own", [MessageProvider, PduSocket, RequestProvider])
 def test_every_overridden_method_is_checked_here(own: type) -> None:
     (base,) = own.__bases__
     overridden = {f"{base.__name__}.{name}" for name, member in vars(own).items() if callable(member)} & {
@@ -114,7 +104,7 @@ def test_every_overridden_method_is_checked_here(own: type) -> None:
 
     assert overridden
     assert overridden <= {function.__qualname__ for function, _ in SIGNATURES}
-    assert own is not GuardedSocket or isinstance(inspect.getattr_static(base, "ready"), property)
+    assert own is not PduSocket or isinstance(inspect.getattr_static(base, "ready"), property)
 
 
 def test_an_association_has_the_queues_and_the_state(association: Association) -> None:
@@ -125,8 +115,6 @@ def test_an_association_has_the_queues_and_the_state(association: Association) -
     assert (dul.socket, provider.message, provider.dul, provider.assoc) == (None, None, dul, association), ASK
     assert dul.state_machine.current_state == "Sta1", ASK
     assert isinstance(association.acse, ACSE), ASK
-    assert association._reactor_checkpoint.is_set() and dul._run_loop_delay == 0.001, ASK
-    assert dul.peek_next_pdu() is None, ASK
     assert isinstance(dul._idle_timer, Timer), ASK
     assert _config.LOG_HANDLER_LEVEL in ("standard", "none"), ASK
 
@@ -184,71 +172,73 @@ def pdu_of(items: Sequence[tuple[int, bytes]]) -> bytes:
     return bytes([4, 0]) + len(content).to_bytes(4, "big") + content
 
 
-ITEMS = st.tuples(st.sampled_from([1, 1, 1, 1, 3]), st.binary(max_size=30).map(lambda data: bytes([0]) + data))
-ODD_ITEMS = st.tuples(st.just(1), st.sampled_from([b"", b"\0", b"\1", b"\2end", b"\3end", b"\4rest"]))
-
-
-@given(pdus=st.lists(st.lists(ITEMS | ODD_ITEMS, min_size=1, max_size=2), max_size=12))
-def test_an_object_is_the_same_by_the_short_way(pdus: list[list[tuple[int, bytes]]]) -> None:
-    taken = [received(map(pdu_of, pdus), is_short=is_short) for is_short in (False, True)]
-
-    assert taken[0] == taken[1]
-
-
-def received(pdus: Iterable[bytes], *, is_short: bool) -> tuple[bytes, list[str], int, list[str]]:
-    """The bytes of an object until it ends or the association is aborted, and what was announced and told meanwhile."""
-    association, file, told = Association(AE(), "acceptor"), BytesIO(), list[str]()
+def provider_of(file: BytesIO, told: list[str]) -> MessageProvider:
+    """A provider that has the command of an object, whose dataset goes to this file."""
     provider = MessageProvider(
-        association,
+        Association(AE(), "acceptor"),
         open_dataset=lambda _command, _context: file,
         is_too_long=lambda _command, dataset: dataset is not None and dataset.tell() > 80,
         on_aborted=told.append,
     )
     command, _ = command_and_dataset()
-    provider.receive_primitive(command)
-    for pdu in pdus:
-        if provider.message is not None and not (is_short and provider.continue_object(memoryview(pdu))):
-            provider.receive_primitive(Fragments(pdu).to_primitive())
-    events = list(association.dul.event_queue.queue)
-    return file.getvalue(), events, provider.msg_queue.qsize(), told
+    provider.take(memoryview(pdu_of(command.presentation_data_value_list)))
+    return provider
 
 
-def test_a_pdu_that_continues_an_object_takes_the_short_way() -> None:
-    file = BytesIO()
-    provider = MessageProvider(
-        Association(AE(), "acceptor"),
-        open_dataset=lambda _command, _context: file,
-        is_too_long=lambda _command, _dataset: False,
-        on_aborted=lambda _reason: None,
-    )
-    command, _ = command_and_dataset()
+@given(parts=st.lists(st.binary(max_size=9), max_size=8), together=st.integers(1, 3))
+def test_an_object_is_the_same_however_it_is_divided(parts: list[bytes], together: int) -> None:
+    file, told = BytesIO(), list[str]()
+    provider = provider_of(file, told)
+    items = [*((1, b"\0" + part) for part in parts), (1, b"\2")]
 
-    assert not provider.continue_object(memoryview(pdu_of([(1, b"\0early")])))
-    provider.receive_primitive(command)
-    assert provider.continue_object(memoryview(pdu_of([(1, b"\0first")])))
-    for other in ([(1, b"\2last")], [(3, b"\0other")], [(1, b"\1command")], [(1, b"\0two"), (1, b"\0items")]):
-        assert not provider.continue_object(memoryview(pdu_of(other)))
-    assert file.getvalue() == b"first"
+    for at in range(0, len(items), together):
+        provider.take(memoryview(pdu_of(items[at : at + together])))
+
+    assert (file.getvalue(), told, provider.msg_queue.qsize()) == (b"".join(parts), [], 1)
 
 
-@given(items=st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=40)), max_size=5), end=st.integers(0, 3))
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        ([(3, b"\0other")], "protocol"),
+        ([(1, b"\1command")], "protocol"),
+        ([(1, b"\3command")], "protocol"),
+        ([(1, b"")], "protocol"),
+        ([(1, b"\0" + bytes(81))], "length"),
+        ([(1, b"\0")] * 2000, "pieces"),
+    ],
+)
+def test_what_does_not_continue_an_object_ends_its_association(items: list[tuple[int, bytes]], reason: str) -> None:
+    told = list[str]()
+    provider = provider_of(BytesIO(), told)
+
+    provider.take(memoryview(pdu_of([(1, b"\0first")])))
+    provider.take(memoryview(pdu_of(items)))
+
+    assert told == [reason]
+    assert (list(provider.dul.event_queue.queue), provider.msg_queue.qsize()) == (["Evt19"], 0)
+
+
+@given(
+    items=st.lists(st.tuples(st.integers(0, 255), st.binary(min_size=1, max_size=40)), max_size=5),
+    end=st.integers(0, 3),
+)
 def test_fragments_are_those_that_pynetdicom_finds(items: list[tuple[int, bytes]], end: int) -> None:
     pdu = pdu_of(items)
     theirs = P_DATA_TF()
     theirs.decode(pdu)
 
-    ours = Fragments(pdu).to_primitive().presentation_data_value_list
-    assert [[number, bytes(data)] for number, data in ours] == [list(item) for item in items]
-    assert [list(item) for item in theirs.to_primitive().presentation_data_value_list] == [list(item) for item in items]
+    assert [(number, bytes(data)) for number, data in fragments(memoryview(pdu))] == items
+    assert [tuple(item) for item in theirs.to_primitive().presentation_data_value_list] == items
     if items and 0 < end <= len(items[-1][1]):
         with pytest.raises(ValueError, match="fill"):
-            Fragments(pdu[:-end])
+            list(fragments(memoryview(pdu[:-end])))
 
 
-@pytest.mark.parametrize("item", ["00000000", "000000", "00000005 01 00", "ffffffff 01 00"])
+@pytest.mark.parametrize("item", ["00000000", "000000", "00000001 01", "00000005 01 00", "ffffffff 01 00"])
 def test_items_that_do_not_fill_the_pdu_are_refused(item: str) -> None:
     with pytest.raises(ValueError, match="fill"):
-        Fragments(bytes.fromhex("04 00 00000000" + item))
+        list(fragments(memoryview(bytes.fromhex("04 00 00000000" + item))))
 
 
 def test_no_other_file_reaches_into_pynetdicom() -> None:

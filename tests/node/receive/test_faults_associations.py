@@ -203,7 +203,6 @@ def test_a_fault_of_the_node_leaves_a_trace(fault: str) -> None:
         request_seconds=5.0,
         idle_seconds=5.0,
         is_known=lambda _host: True,
-        turn_away=lambda _call: None,
         on_refused=lambda call, reason, _message: refused.append((call.host, reason)),
         on_aborted=lambda call, reason: aborted.append((call.calling_aet, reason)),
         on_turn=lambda: None,

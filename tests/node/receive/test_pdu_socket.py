@@ -8,10 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 
 import pytest
+from pynetdicom import AE
+from pynetdicom.association import Association
 
-from node.net.pdu_reader import PduReader
+from node.net.pynetdicom_adapter import MessageProvider, PduSocket
 from tests.support.peers import LOOPBACK
 
 
@@ -26,7 +29,7 @@ def test_what_was_read_is_acknowledged_before_a_wait() -> None:
         sender.sendall(pdu(4))
 
         assert reader.read() == pdu(4)
-        assert not reader.is_ready(wait_milliseconds=1)
+        assert not reader._arrives(1)
         assert receiver.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
 
 
@@ -42,7 +45,7 @@ def test_pdus_are_read_in_order_however_they_arrive(lengths: list[int]) -> None:
         sending.join()
 
         assert read == sent
-        assert not reader.is_ready(wait_milliseconds=0)
+        assert not reader.ready
 
 
 def test_a_pdu_that_came_with_the_one_before_has_arrived() -> None:
@@ -50,9 +53,9 @@ def test_a_pdu_that_came_with_the_one_before_has_arrived() -> None:
         sender.sendall(pdu(4) + pdu(6))
 
         assert reader.read() == pdu(4)
-        assert reader.is_ready(wait_milliseconds=0)
+        assert reader.ready
         assert reader.read() == pdu(6)
-        assert not reader.is_ready(wait_milliseconds=0)
+        assert not reader.ready
 
 
 def test_the_rest_of_a_pdu_must_come_in_time() -> None:
@@ -84,21 +87,22 @@ def test_what_is_no_whole_pdu_is_refused(sent: bytes, error: type[Exception]) ->
 
 
 @contextmanager
-def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, socket.socket, PduReader]]:
+def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, socket.socket, PduSocket]]:
     """Two ends of a connection, and a reader of the second one."""
     with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
+        messages = MessageProvider(
+            Association(AE(), "acceptor"),
+            open_dataset=lambda _command, _context: BytesIO(),
+            is_too_long=lambda _command, _dataset: False,
+            on_aborted=lambda _reason: None,
+        )
+        end = time.monotonic() + request_seconds
         with receiver:
             yield (
                 sender,
                 receiver,
-                PduReader(
-                    receiver,
-                    leave_pending=lambda: None,
-                    request_end=time.monotonic() + request_seconds,
-                    idle_seconds=60.0,
-                    on_aborted=lambda _reason: None,
-                ),
+                PduSocket(messages, receiver, request_end=end, idle_seconds=60.0, on_admitted=lambda: None),
             )
 
 
