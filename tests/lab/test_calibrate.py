@@ -166,6 +166,7 @@ def test_corrections_of_a_node_calibrate_its_model(
     assert read_manifest(model).decisions.measurements["edema"].positives == FILMS // 2
 
 
+@pytest.mark.drill(part="laboratory")
 def test_films_that_chose_are_not_reported_on(
     model: Path, site: Path, edema_of_lines: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,6 +201,7 @@ def test_phantoms_choose_boxes_and_words_too(model: Path, capsys: pytest.Capture
     assert "phantoms:2" in refused(["--model", str(model), "phantoms:2000000:6"], capsys)
 
 
+@pytest.mark.drill(part="laboratory")
 def test_too_few_labels_are_told_and_change_nothing(
     model: Path, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,6 +215,7 @@ def test_too_few_labels_are_told_and_change_nothing(
     assert (model / "manifest.toml").read_bytes() == before
 
 
+@pytest.mark.drill(part="laboratory")
 def test_what_is_told_by_chance_stays_uncalibrated(
     model: Path, site: Path, edema: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(copy)
 
 
+@pytest.mark.drill(part="laboratory")
 def test_the_command_says_the_largest_difference_of_every_part(capsys: pytest.CaptureFixture[str]) -> None:
     assert golden.main([str(RECORDED)]) == 0
 

@@ -87,6 +87,7 @@ def test_another_rule_for_reports_makes_parts_anew(tmp_path: Path, monkeypatch: 
     assert not parts & {path.name for path in (out / "parts").iterdir()}
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_stop_leaves_complete_parts_only(tmp_path: Path) -> None:
     source, out = chest_xray_14(tmp_path / "nih", patients=600), tmp_path / "out"
     command = [sys.executable, "-m", "models.prepare", "nih", str(source), str(out), "--processes", "1"]

@@ -100,6 +100,7 @@ def test_help_of_each_command_of_the_node_needs_no_large_library() -> None:
     assert LARGE & imported == set()
 
 
+@pytest.mark.drill(part="packaging")
 @pytest.mark.parametrize("engine", ["onnx", "torch"])
 def test_a_film_is_read_without_the_compiler_of_torch(
     tmp_path: Path, phantom_model: Path, chest_film: Path, engine: str

@@ -291,6 +291,7 @@ def test_a_film_that_ended_the_process_is_read_on_request(bench: Bench) -> None:
     assert bench.ledger.study_state(STUDY) == "finished"
 
 
+@pytest.mark.drill(part="kills")
 def test_a_film_over_which_the_process_ended_three_times_is_read(bench: Bench) -> None:
     steps = bench.steps()
 

@@ -258,6 +258,7 @@ def test_seven_versions_by_a_reader_are_in_order(tmp_path: Path, kind: str) -> N
     assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.drill(part="objects")
 def test_a_repeated_write_makes_the_same_bytes(tmp_path: Path) -> None:
     """The process ends between the writing of a round and its mark: the round is written again."""
     bench = Bench(tmp_path, outputs=KINDS)
@@ -294,6 +295,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "studies" / str(STUDY) / "outputs").iterdir()}
 
 
+@pytest.mark.drill(part="objects")
 def test_a_reading_that_says_the_same_sends_nothing_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, outputs=KINDS)
     corrected_rounds(bench)

@@ -57,6 +57,7 @@ def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
     assert validators.dsrdump(document) == []
 
 
+@pytest.mark.drill(part="peers")
 def test_the_template_holds_in_pixelmed() -> None:
     assert validators.pixelmed([written(ratio) for ratio in FORMS.values()]) == [[], []]
 

@@ -62,6 +62,7 @@ def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
     assert validators.dsrdump(dataset) == []
 
 
+@pytest.mark.drill(part="peers")
 def test_the_templates_hold_in_pixelmed() -> None:
     forms = [form_of(form) for form in ("to be reviewed", "none", "study")]
     forms += [form_of("several", kind=kind) for kind in ("sr3d", "text")]

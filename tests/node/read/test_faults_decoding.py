@@ -237,6 +237,7 @@ def test_other_work_goes_on_while_a_decoder_is_busy(tmp_path: Path) -> None:
     assert time.monotonic() - began > 2.0  # it was ended by its processor time
 
 
+@pytest.mark.drill(part="objects")
 def test_a_film_that_takes_too_long_is_decoded_once(tmp_path: Path) -> None:
     path, decoders, seen = slow_film(tmp_path), DecoderProcesses(), set[int]()
     header = parse_header(read_header(path))
@@ -255,6 +256,7 @@ def test_a_film_that_takes_too_long_is_decoded_once(tmp_path: Path) -> None:
     decoders.close()
 
 
+@pytest.mark.drill(part="objects")
 def test_a_film_beside_a_slow_one_is_read(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         slow = pool.submit(answer_film, slow_film(tmp_path), ScriptedReader(), PROMPTS)
@@ -369,6 +371,7 @@ def test_children_end_with_their_parent(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.drill(part="objects")
 def test_a_large_film_on_busy_cores_is_read(tmp_path: Path) -> None:
     side = 4096
     values = (np.add.outer(np.arange(side), np.arange(side)) * 7 % 4096).astype(np.uint16)
