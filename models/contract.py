@@ -355,6 +355,62 @@ class ChangeError:
         require_unit(self, "extent", "probability")
 
 
+COMPARISON: Final = "comparison.json"
+"""The file in a model's directory by which a node takes it: a `ModelComparison`, from `models.evaluate --against`."""
+LEAST_COMPARED: Final = 50
+"""The films of the site that such a comparison must have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedModel:
+    """What a film is read by: name and version of the model and of the prompt set, and the hashes of their files."""
+
+    model: str
+    weights_sha256: str
+    manifest_sha256: str
+    prompts: str
+    prompts_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFinding:
+    """One finding on the films that both models read; pairs are of the model in use and of the new one.
+
+    changed: films on which its state differs; present: films on which it is present
+    labelled: films whose label says whether it is there; right: on how many of them the model says the same
+    """
+
+    finding: str
+    films: int
+    changed: int
+    present: tuple[int, int]
+    labelled: int
+    right: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelComparison:
+    """What another model changes on films of a site.
+
+    data: the name of the list of films; films: their number
+    changed: films on which a finding's state, or the reason why the film is not read, differs
+    measured: how many findings have a measured threshold in the new model
+    unmeasured: findings that have one in the model in use alone
+    at, by: when and by whom it was made
+    """
+
+    old: ComparedModel
+    new: ComparedModel
+    data: str
+    films: int
+    changed: int
+    measured: int
+    unmeasured: tuple[str, ...]
+    findings: tuple[ComparedFinding, ...]
+    at: str
+    by: str
+
+
 Seen = TypeVar("Seen")
 """What a reader keeps of a film between two calls."""
 

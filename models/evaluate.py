@@ -3,9 +3,11 @@
     python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--json]
         [--task all|paper|NAME,...] [--choose-on FILE.jsonl]
         [--labeler rules|chexbert:FILE | --labels FILE] [--metric-files DIR]
+    python -m models.evaluate --model NEW --against IN_USE --data FILMS.csv --out NEW/comparison.json [--json]
 
-`--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. Exit 0:
-done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
+`--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. The second
+form compares two models on films of a site, by which a node takes the new one. Exit 0: done; 1: a file could not be
+written; 2: wrong input, with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from models.command import command_parser, exit_status, run, share
+from models.contract import COMPARISON
 from models.engines import ENGINES
+from models.errors import ModelError
 from models.lab.evaluation.prompt_set import DEFAULT
 from models.lab.evaluation.request import (
     ABLATIONS,
@@ -40,6 +45,8 @@ _ALL_TASKS = "all"
 _PAPER = "paper"
 """Every task of the paper that the labels suffice for."""
 
+_AGAINST_ONLY: Final = ("reader", "against_reader", "against_prompts")
+
 
 class _Tasks(NamedTuple):
     """The tasks that were asked for; None: all that the labels suffice for."""
@@ -51,6 +58,11 @@ class _Tasks(NamedTuple):
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
     options = _parser().parse_args(arguments)
+    if options.against is not None:
+        return exit_status(lambda: _compare(options))
+    if given := _given(options, _AGAINST_ONLY):
+        print(f"error: {given} is for --against; name the model in use, or leave it out", file=sys.stderr)
+        return 2
     try:
         from models import progress
         from models.lab.evaluation.command import evaluate
@@ -92,10 +104,52 @@ def main(arguments: list[str]) -> int:
     return exit_status(measure)
 
 
+def _compare(options: argparse.Namespace) -> int:
+    """Compare two models on films of a site, and write what a node reads."""
+    from models import progress
+    from models.files import replacing
+    from models.lab.evaluation import comparing
+    from models.site_films import answer_films, films_to_compare
+    from models.thresholds import now, user
+
+    others = set(vars(options)) - {"model", "against", "data", "out", "prompts", "engine", "json", *_AGAINST_ONLY}
+    if given := _given(options, others):
+        raise ModelError(f"{given} is not for --against; leave it out")
+    if options.out is None:
+        raise ModelError(f"--against needs a file; a node looks for --out {options.model / COMPARISON}")
+    films = films_to_compare(options.data)
+    with progress.on(sys.stderr) as report:
+        new, old = (
+            answer_films(model, films, network=network, engine=options.engine, prompt_set=str(prompts), report=report)
+            for model, network, prompts in (
+                (options.model, options.reader, options.prompts),
+                (options.against, options.against_reader, options.against_prompts or options.prompts),
+            )
+        )
+    labels = [film.truth.labels for film in films]
+    found = comparing.compare(labels, old, new, data=Path(options.data).name, at=now(), by=user())
+    document = json.dumps(asdict(found), indent=2)
+    with replacing(options.out) as file:
+        file.write(f"{document}\n".encode())
+    print(document if options.json else comparing.table(found))
+    return 0
+
+
+def _given(options: argparse.Namespace, names: Collection[str]) -> str:
+    """Name an option among some that was given; "" if none was."""
+    defaults = _parser().parse_args(["--model", "m", "--data", "d"])
+    given = [name for name in sorted(names) if getattr(options, name) != getattr(defaults, name)]
+    return f"--{given[0].replace('_', '-')}" if given else ""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser("models.evaluate", description="Measure a model on known films.")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
-    parser.add_argument("--data", required=True, help="phantoms:SEED:COUNT or boxes:FILE.jsonl")
+    parser.add_argument(
+        "--data",
+        required=True,
+        help="phantoms:SEED:COUNT or boxes:FILE.jsonl; with --against films of a site, FILE.csv",
+    )
     parser.add_argument(
         "--task",
         type=_tasks,
@@ -141,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_choices(parser)
     _add_texts(parser)
+    _add_against(parser)
     return parser
 
 
@@ -180,6 +235,21 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric-files", type=Path, metavar="DIR", help="files that some figures of texts need: docs/model/paper.md"
     )
+
+
+def _add_against(parser: argparse.ArgumentParser) -> None:
+    """Add the options that compare a model with the one in use."""
+    parser.add_argument(
+        "--against", type=Path, metavar="DIR", help="compare the model with this one, which a node has in use"
+    )
+    parser.add_argument("--against-prompts", metavar="NAME", help="name or file of its prompt set; default: --prompts")
+    for option, model in (("--reader", "--model"), ("--against-reader", "--against")):
+        parser.add_argument(
+            option,
+            default="chex",
+            metavar="NAME",
+            help=f"the network of {model}, as model.reader; default: %(default)s",
+        )
 
 
 def _labeler(text: str) -> str:

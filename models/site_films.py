@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from models.contract import ChangeError
+from models.contract import ChangeError, ComparedModel, PromptKind
+from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.lab.chexpert import CHEXPERT
 from models.lab.evaluation.cases import EvaluationCase, Truth
+from models.lab.evaluation.comparing import FilmsByModel, SiteAnswer
 from models.lab.evaluation.request import Task
 from models.manifest import Manifest
 from models.progress import ProgressReport
@@ -31,10 +33,11 @@ from node.answers.comparison import extents
 from node.dicom import attributes, header_reading
 from node.dicom.film_header import parse_header
 from node.domain import Film
-from node.errors import InputError, Undecodable
+from node.errors import InputError, NodeError, Undecodable
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts, routing
-from node.read.film import film_of
+from node.read.film import answer_film, answer_picture, film_of
+from node.read.manifest import read_film_rule
 from node.read.model import RadiographReader, open_reader
 
 LEAST_PAIRS: Final = 30
@@ -99,12 +102,33 @@ class SiteFilms:
 
 
 def read_list(path: Path, manifest: Manifest) -> SiteFilms:
-    """Read a CSV of films. Raises ModelError that names the line and its mistake."""
+    """Read a CSV of films with labels. Raises ModelError as `list_films`, and without a column of labels."""
+    films, skipped = list_films(path, needs=CHEXPERT)
+    return SiteFilms(films, manifest, skipped)
+
+
+def films_to_compare(data: str) -> list[SiteFilm]:
+    """Read a list of films for a comparison; one that stands there twice counts once.
+
+    Raises ModelError as `list_films`, and for drawn films.
+    """
+    path = Path(data)
+    if path.suffix != ".csv" or path.stem == PHANTOMS:
+        raise ModelError(f"--data {data}: --against needs films of your site, FILMS.csv; phantoms do not count")
+    return list({film.path.resolve(): film for film in list_films(path)[0]}.values())
+
+
+def list_films(path: Path, *, needs: Collection[str] = ()) -> tuple[list[SiteFilm], Counter[str]]:
+    """Read a CSV of films; returns how many it lists that a node does not read, too, by the reason.
+
+    needs: columns of which there must be one
+    Raises ModelError that names the line and its mistake.
+    """
     films, skipped = [], Counter[str]()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
-            columns = _columns(path, rows.fieldnames or ())
+            columns = _columns(path, rows.fieldnames or (), needs)
             for row in rows:
                 where = f"{path}, line {rows.line_num}"
                 film = _film(
@@ -118,17 +142,17 @@ def read_list(path: Path, manifest: Manifest) -> SiteFilms:
         raise ModelError(f"{path} cannot be read ({error}); name a CSV of films with a header") from error
     if not films:
         raise ModelError(f"{path} lists no film that a node reads; correct it")
-    return SiteFilms(films, manifest, skipped)
+    return films, skipped
 
 
-def _columns(path: Path, names: Sequence[str]) -> dict[str, str]:
+def _columns(path: Path, names: Sequence[str], needs: Collection[str]) -> dict[str, str]:
     columns = {name: "_".join(name.lower().split()) for name in names}
     if unknown := [name for name, key in columns.items() if key not in (*_OTHER_COLUMNS, *CHEXPERT)]:
         raise ModelError(
             f"{path}: the column {unknown[0]!r} is unknown; remove it. Columns are {', '.join(_OTHER_COLUMNS)} and "
             f"the findings {', '.join(sorted(CHEXPERT))}"
         )
-    if "file" not in columns.values() or not set(columns.values()) & set(CHEXPERT):
+    if "file" not in columns.values() or (needs and not set(columns.values()) & set(needs)):
         raise ModelError(f"{path} needs the column file and one for each labelled finding; add them")
     return columns
 
@@ -231,6 +255,61 @@ def differences(pairs: Sequence[tuple[Film, Film]]) -> tuple[list[float], list[f
             if is_reported and first.probability is not None and second.probability is not None:
                 probable.append(abs(second.probability - first.probability))
     return grown, probable
+
+
+def answer_films(
+    directory: Path,
+    films: Sequence[SiteFilm],
+    *,
+    network: str,
+    engine: str,
+    prompt_set: str,
+    report: ProgressReport,
+) -> FilmsByModel:
+    """Answer films as the node does, also those that this model does not read.
+
+    network: chex, or another by its name (`model.reader`)
+    Raises ModelError if the model or the prompts cannot be opened, or a film cannot be read.
+    """
+    try:
+        asked = prompts.load(prompt_set)
+        reader = open_reader(directory, prompts=asked, engine=engine, reader=network)
+        measured = read_film_rule(directory, reader=network).measured
+    except NodeError as error:
+        raise ModelError(str(error)) from error
+    answers, own = [], reader.identity
+    for number, film in enumerate(films, 1):
+        answers.append(_answer(reader, asked, film.path))
+        report(f"reading with {own.name} {own.version}, prompts {asked.title}", number, len(films))
+    return FilmsByModel(
+        model=ComparedModel(
+            model=f"{own.name} {own.version}",
+            weights_sha256=own.weights_sha256,
+            manifest_sha256=own.manifest_sha256,
+            prompts=asked.title,
+            prompts_sha256=asked.sha256,
+        ),
+        findings=tuple(prompt.key for prompt in asked.prompts if prompt.kind is PromptKind.PATHOLOGY),
+        measured=measured,
+        answers=tuple(answers),
+    )
+
+
+def _answer(reader: RadiographReader, asked: PromptSet, path: Path) -> SiteAnswer:
+    try:
+        film = (
+            answer_picture(open_film.load(path, reader), reader, asked, source="1.2")
+            if open_film.is_picture(path)
+            else answer_film(path, reader, asked).film
+        )
+    except NodeError as error:
+        raise ModelError(f"{path}: {error}; remove its line") from error
+    if film is None:
+        raise ModelError(f"{path}: a node answers no such object; remove its line")
+    return SiteAnswer(
+        reason=None if film.reason is None else str(film.reason),
+        states={finding.prompt: finding.state for finding in film.findings},
+    )
 
 
 def _read(reader: RadiographReader, asked: PromptSet, path: Path) -> Film:

@@ -20,6 +20,7 @@ from typing import Final
 
 from language.labels import RuleLabeler
 from models.command import command_parser, exit_status, run
+from models.contract import COMPARISON, LEAST_COMPARED
 from models.decisions import LEFT_OUT, Decisions, ThresholdChange
 from models.errors import ModelError
 from models.manifest import Manifest, read_manifest
@@ -115,8 +116,10 @@ def user() -> str:
 def next_steps(directory: Path) -> list[str]:
     """Say how a node takes a changed model directory."""
     return [
-        "Next: a node refuses this directory until it is accepted, as any other model. Compare it with that in use:",
-        f"    {command_for('node')} shadow node.toml --model {directory} --last 50",
+        "Next: a node refuses this directory until it is accepted, as any other model. Compare it with DIR, the model",
+        f"in use, on {LEAST_COMPARED} films of the site or more, which FILMS.csv lists:",
+        f"    {command_for('models.evaluate')} --model {directory} --against DIR --data FILMS.csv "
+        f"--out {directory / COMPARISON}",
         'and name it in the settings (model.directory), or accept it unseen with model.uncompared = "accept".',
     ]
 

@@ -29,7 +29,6 @@ from node.commands.arguments import (
     add_password,
     add_read,
     add_retry,
-    add_shadow,
     zone,
 )
 from node.config import ModelSettings
@@ -297,21 +296,6 @@ def _corrections(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shadow(options: argparse.Namespace) -> int:
-    from models import progress
-    from node.audit.trail import recording
-    from node.commands.shadow import report, run
-    from node.metrics import Metrics
-
-    settings = config.load(options.settings)
-    candidate = run.candidate(settings, model=options.model, prompt_set=options.prompts, reader=options.reader)
-    log.configure(level="error")  # the table stands on standard output alone
-    with recording(settings, Metrics(), executor="shadow"), progress.on(sys.stderr) as show:
-        found = run.shadow(settings, candidate, last=options.last, threads=options.threads, tell=show)
-    print(json.dumps(report.to_json(found), indent=2) if options.json else report.render(found))
-    return 0
-
-
 def _abandon(options: argparse.Namespace) -> int:
     from node.commands.operate import abandon
 
@@ -404,9 +388,6 @@ def _parser() -> Parser:
     corrections.add_argument("settings", type=Path, metavar="node.toml")
     corrections.add_argument("--export", type=Path, required=True, metavar="FILE.jsonl", help="a new file")
     corrections.set_defaults(run=_corrections)
-
-    text = "read stored films with another model or prompt set beside the one in use, and compare; sends nothing"
-    add_shadow(commands.add_parser("shadow", help=text, description=text), run=_shadow)
 
     text = "say why a file is read or not, or show the course of a study or film by its UID"
     add_explain(commands.add_parser("explain", help=text, description=text), run=_explain)

@@ -167,7 +167,7 @@ class ModelSettings:
     reader: `chex`, the name of an installed reader, or `package.module:function`; engine and precision are of `chex`
     precision: of the sentence generator; float16 on a GPU, int8 and int4 on a CPU
     uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
-    uncompared: whether a model that `node shadow` has not compared with the one in use is refused, or accepted
+    uncompared: whether a model that nobody has compared with the one in use is refused, or accepted
     """
 
     directory: Path = Path("models/weights/phantom")

@@ -29,7 +29,6 @@ EVENTS: Final = {
     "service.stopped": "everything is closed",
     "model.opened": "the model is open; the hashes of its weights and graphs are right",
     "model.not_calibrated": "no threshold of some findings was measured; `message` names them, and how to measure one",
-    "model.compared": "`node shadow` compared a model with the one in use; `films`, `changed`, when and by whom",
     "model.promoted": "another model than before is served; `films` films were compared, `changed` of them changed",
     "model.accepted": "another model than before is served without a comparison; the settings accept that",
     "runtime.fell_back": "a runtime cannot run here, the next one is tried; `reason` says why, `message` what to do",

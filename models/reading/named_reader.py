@@ -22,6 +22,7 @@ import numpy as np
 
 from models import boxes as unit_boxes
 from models.contract import (
+    COMPARISON,
     VIEWS,
     Answer,
     FilmReading,
@@ -78,8 +79,12 @@ def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked
 
 
 def hash_of(directory: Path) -> str:
-    """Return the SHA-256 of all files of a directory with their names, or of a file. Raises ModelError without any."""
-    files = [directory] if directory.is_file() else sorted(path for path in directory.rglob("*") if path.is_file())
+    """Return the SHA-256 of all files of a directory with their names, or of a file. Raises ModelError without any.
+
+    The comparison by which a node takes the model is no part of it.
+    """
+    found = [directory] if directory.is_file() else sorted(path for path in directory.rglob("*") if path.is_file())
+    files = [path for path in found if path != directory / COMPARISON]
     if not files:
         raise ModelError(f"{directory}: has no file; name the directory of the model in model.directory")
     whole = hashlib.sha256()

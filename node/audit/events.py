@@ -155,7 +155,6 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "passwords.refused": _alert(_USERS, MINOR),
     "configuration.reloaded": _alert(_SOFTWARE, SUCCESS),
     "configuration.refused": _alert(_SOFTWARE, MINOR),
-    "model.compared": _alert(_SOFTWARE, SUCCESS),
     "model.promoted": _alert(_SOFTWARE, SUCCESS),
     "model.accepted": _alert(_SOFTWARE, SUCCESS),
     "audit.stopped": _alert(_RECORDING_STOPPED, SERIOUS),

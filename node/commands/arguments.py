@@ -37,18 +37,6 @@ def add_explain(parser: argparse.ArgumentParser, *, run: object) -> None:
     parser.set_defaults(run=run)
 
 
-def add_shadow(parser: argparse.ArgumentParser, *, run: object) -> None:
-    """Add the arguments of `shadow`."""
-    parser.add_argument("settings", type=Path, metavar="node.toml")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="the new model; default: that of the settings")
-    parser.add_argument("--reader", metavar="NAME", help="of the new model; default: that of the settings")
-    parser.add_argument("--prompt-set", dest="prompts", help="the new prompt set; default: that of the settings")
-    parser.add_argument("--last", type=_count, default=200, metavar="N", help="the newest %(default)s films")
-    parser.add_argument("--threads", type=_threads, default=0, help="0: all cores")
-    parser.add_argument("--json", action="store_true", help="answer with one JSON document")
-    parser.set_defaults(run=run)
-
-
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say which thresholds and sentences count."""
     parser.add_argument(
@@ -121,12 +109,6 @@ class Parser(argparse.ArgumentParser):
 def _threads(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads; 0 means all cores")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of films; give 1 or more")
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""Opens a model as the settings say: what reading and asking need, in a worker, on its pages, and in a comparison."""
+"""Opens a model as the settings say: what reading and asking need, in a worker and on its pages."""
 
 from __future__ import annotations
 
@@ -28,21 +28,15 @@ def open_configured(
     settings: Settings,
     prompts: PromptSet,
     *,
-    directory: Path,
-    reader: str | None = None,
-    threads: int,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
 ) -> RadiographReader:
-    """Open a model directory on the runtime and with the rules of the settings; otherwise as `open_reader`.
-
-    reader: None for that of the settings
-    """
+    """Open the model of the settings, on the runtime and with the rules that they name; otherwise as `open_reader`."""
     return open_reader(
-        directory,
+        settings.model.directory,
         prompts=prompts,
         engine=settings.model.engine,
-        reader=reader or settings.model.reader,
-        threads=threads,
+        reader=settings.model.reader,
+        threads=settings.model.threads,
         engines=settings.storage.directory / "engines",
         precision=settings.model.precision,
         trusted=settings.model.trusted,

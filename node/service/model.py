@@ -24,17 +24,7 @@ def open_model(
 
     Raises InputError as `open_reader` and `admit`.
     """
-    opened = (
-        reader()
-        if reader is not None
-        else open_configured(
-            settings,
-            prompts,
-            directory=settings.model.directory,
-            threads=settings.model.threads,
-            on_written=metrics.on_written,
-        )
-    )
+    opened = reader() if reader is not None else open_configured(settings, prompts, on_written=metrics.on_written)
     identity = opened.identity
     admit(settings, identity, prompts)
     model = OpenModel(reader=opened, prompts=prompts)

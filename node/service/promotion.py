@@ -1,17 +1,29 @@
-"""Admits a model: the first one of a node, one that it has served before, or one that was compared with it."""
+"""Admits a model: the first one of a node, one that it has served before, or one that was compared with such a one.
+
+    storage.directory/models/<key>.served.json    a model with its prompt set that this node has read films with
+    model.directory/comparison.json               what `models.evaluate --against` found, on films of the site
+
+The key names weights, manifest (thresholds) and prompts; so other thresholds count as another model. No patient data.
+"""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
+from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, ModelComparison
 from node import command_for, log
 from node.codec import decode
 from node.config import CHEX, Settings
-from node.domain import JsonObject, ModelIdentity
+from node.domain import JsonObject, ModelIdentity, derive_uid
 from node.errors import InputError
 from node.prompt_set import PromptSet
 from node.read.manifest import read_threshold_changes
-from node.store.promotions import LEAST_FILMS, Promotions, key_of
+from node.store import files
+
+_SERVED: Final = ".served.json"
 
 
 def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
@@ -20,56 +32,98 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     Raises InputError for a model that nobody has compared, or of which no threshold was measured, unless
     `model.uncompared` accepts it.
     """
-    promotions, key = Promotions(settings.storage.directory), key_of(model, prompts)
-    has_served_any = promotions.has_served_any()  # looked at first: another process may be admitting it
-    if promotions.has_served(key):
+    served, wanted = ServedModels(settings.storage.directory), _as_compared(model, prompts)
+    has_served_any = served.has_any()  # looked at first: another process may be admitting it
+    if served.has(wanted):
         return
-    names = {"model": f"{model.name} {model.version}", "prompts": prompts.title}
+    names: JsonObject = {"model": wanted.model, "prompts": wanted.prompts}
     thresholds = {"thresholds": chosen} if (chosen := read_threshold_changes(settings.model.directory)) else {}
     if has_served_any:
-        compared = promotions.comparison(key) or {}
-        objection = _objection(settings, names["model"], compared)
-        if not objection:
+        try:
+            compared = _compared(settings, wanted, served)
+        except InputError:
+            if settings.model.uncompared != "accept":
+                raise
+            log.get().warning("model.accepted", **names, **thresholds)
+        else:
             log.get().info(
                 "model.promoted",
                 **names,
                 **thresholds,
-                films=compared["films"],
-                changed=compared["changed"],
-                compared_at=compared["at"],
-                compared_by=compared["by"],
+                films=compared.films,
+                changed=compared.changed,
+                compared_at=compared.at,
+                compared_by=compared.by,
             )
-        elif settings.model.uncompared == "accept":
-            log.get().warning("model.accepted", **names, **thresholds)
-        else:
-            raise InputError(objection)
-    promotions.mark_served(key, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})
+    served.add(wanted, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
-def _reader_option(settings: Settings) -> str:
-    """Return the option of `shadow` that names another network than ChEX."""
-    return "" if settings.model.reader == CHEX else f" --reader {settings.model.reader}"
+class ServedModels:
+    """The models that the node of a storage folder has served, each with its prompt set."""
+
+    def __init__(self, directory: Path) -> None:
+        self._folder = directory / "models"
+
+    def has_any(self) -> bool:
+        """Whether this node has served a model at all."""
+        return any(self._folder.glob(f"*{_SERVED}"))
+
+    def has(self, model: ComparedModel) -> bool:
+        """Whether this node has served a model."""
+        return self._mark(model).exists()
+
+    def add(self, model: ComparedModel, content: JsonObject) -> None:
+        """Store, synced, that a model is served."""
+        files.make_folder(self._folder)
+        files.write(self._mark(model), files.to_json(content))
+
+    def _mark(self, model: ComparedModel) -> Path:
+        return self._folder / f"{_key(model)}{_SERVED}"
 
 
-def _objection(settings: Settings, name: str, compared: JsonObject) -> str:
-    """Say why a model may not be served, and what to do; "" if it may."""
-    model = settings.model
+def _key(model: ComparedModel) -> str:
+    return derive_uid("model", model.weights_sha256, model.manifest_sha256, model.prompts_sha256)
+
+
+def _as_compared(model: ModelIdentity, prompts: PromptSet) -> ComparedModel:
+    return ComparedModel(
+        model=f"{model.name} {model.version}",
+        weights_sha256=model.weights_sha256,
+        manifest_sha256=model.manifest_sha256,
+        prompts=prompts.title,
+        prompts_sha256=prompts.sha256,
+    )
+
+
+def _compared(settings: Settings, wanted: ComparedModel, served: ServedModels) -> ModelComparison:
+    """Return the comparison by which a model may be served. Raises InputError that says why not, and what to do."""
+    model, name, path = settings.model, wanted.model, settings.model.directory / COMPARISON
+    reader = "" if model.reader == CHEX else f" --reader {model.reader}"
     accept = 'or set model.uncompared = "accept"'
     compare = (
-        f"{command_for('node')} shadow node.toml --model {model.directory}{_reader_option(settings)} "
-        f"--prompt-set {model.prompts}"
+        f"run `{command_for('models.evaluate')} --model {model.directory}{reader} --prompts {model.prompts} "
+        f"--against DIR --data FILMS.csv --out {path}`, DIR for the model in use, {accept}"
     )
-    if not compared:
-        return (
-            f"{name} was never compared, with these prompts, with what this node has served; name the model and prompts"
-            f" in use in the settings, and run `{compare}`, {accept}"
-        )
     again = f"run `{command_for('models.calibrate')}`, compare it again, {accept}"
-    if not compared.get("measured"):
-        return f"{name}: no threshold of this model was measured; {again}"
-    if lost := decode(list[str], compared.get("unmeasured", [])):
-        return f"{name}: the model in use has a measured threshold for {', '.join(lost)}, this one has none; {again}"
-    films, wanted = (int(str(compared.get(key, default))) for key, default in (("films", 0), ("wanted", LEAST_FILMS)))
-    if films < wanted:
-        return f"{name} was compared on {films} films, which is too few; run `{compare} --last {LEAST_FILMS}`, {accept}"
-    return ""
+    try:
+        found = decode(ModelComparison, json.loads(path.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            f"{name} was never compared, with these prompts, with what this node has served; {compare}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is no comparison of models ({error}); {compare}") from error
+    if _key(found.new) != _key(wanted):
+        raise InputError(f"{path}: compares other weights, thresholds or prompts than those of {name}; {compare}")
+    if not served.has(found.old):
+        raise InputError(f"{name} was compared with {found.old.model}, which this node has not served; {compare}")
+    if not found.measured:
+        raise InputError(f"{name}: no threshold of this model was measured; {again}")
+    if found.unmeasured:
+        lost = ", ".join(found.unmeasured)
+        raise InputError(f"{name}: the model in use has a measured threshold for {lost}, this one has none; {again}")
+    if found.films < LEAST_COMPARED:
+        raise InputError(
+            f"{name} was compared on {found.films} films, which is too few; list {LEAST_COMPARED}, and {compare}"
+        )
+    return found

@@ -22,11 +22,11 @@ from models.reading.decision import decide
 from models.reading.tokenizers import VOCABULARIES
 from node.audit.message import Reporter, write
 from node.config import ModelSettings
-from node.domain import JsonObject
 from node.errors import InputError
 from node.read.model import open_reader
 from node.service import promotion
-from node.store.promotions import LEAST_FILMS, Promotions, key_of
+from tests.support.compared import compared
+from tests.support.compared import write as write_comparison
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
 
@@ -195,8 +195,7 @@ def test_a_node_refuses_a_change_until_it_is_accepted(tmp_path: Path, model: Pat
 
     with pytest.raises(InputError, match=r"was never compared, .* or set model\.uncompared = \"accept\""):
         promotion.admit(settings, changed, PROMPTS)
-    compared: JsonObject = {"measured": 3, "at": "", "by": "", "films": LEAST_FILMS, "changed": 1, "unmeasured": []}
-    Promotions(settings.storage.directory).keep_comparison(key_of(changed, PROMPTS), compared)
+    write_comparison(model, old=compared(first, PROMPTS), new=compared(changed, PROMPTS))
     with capture_logs() as logged:
         promotion.admit(settings, changed, PROMPTS)
 

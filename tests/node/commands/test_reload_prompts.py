@@ -6,6 +6,7 @@ import hashlib
 import http.client
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -18,14 +19,13 @@ import pytest
 from node import config
 from node.config import ModelSettings, Settings
 from node.dicom.identity import VERSION
-from node.domain import JsonObject, ModelIdentity
+from node.domain import ModelIdentity
 from node.errors import InputError
 from node.jobs.processes import Role
 from node.read import prompts
 from node.read.model import open_reader
 from node.settings.destinations import DicomDestination
-from node.store.promotions import Promotions, key_of
-from tests.support import films, peers
+from tests.support import compared, films, peers
 from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
@@ -81,10 +81,10 @@ def write(path: Path, version: str, *changes: tuple[str, str]) -> str:
 
 
 @contextmanager
-def running(folder: Path, *, uncompared: str = "accept") -> Iterator[Node]:
+def running(folder: Path, *, model: ModelSettings | None = None) -> Iterator[Node]:
     write(folder / "own.toml", "1")
     with ReceivingArchive() as archive:
-        model = ModelSettings(prompts=str(folder / "own.toml"), uncompared=uncompared)
+        model = replace(model or ModelSettings(uncompared="accept"), prompts=str(folder / "own.toml"))
         settings = settings_for(folder / "node", archive_port=archive.port, model=model)
         with Service(settings) as service:
             yield Node(service=service, settings=settings, archive=archive)
@@ -168,15 +168,15 @@ def test_a_wrong_set_is_refused_with_the_rest_of_the_file(tmp_path: Path) -> Non
         assert node.service.logged("delivery.sent")[0]["destination"] == "archive"
 
 
-def test_a_set_that_was_not_compared_is_refused(tmp_path: Path) -> None:
+def test_a_set_that_was_not_compared_is_refused(tmp_path: Path, phantom_model: Path) -> None:
     identity = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
-    with running(tmp_path, uncompared="refuse") as node:
+    directory = Path(shutil.copytree(phantom_model, tmp_path / "model"))
+    with running(tmp_path, model=ModelSettings(directory=directory)) as node:
+        in_use = compared.compared(identity, prompts.load(str(node.path)))
         write(node.path, "2", RENAMED)
         refused = node.reload()
-        record: JsonObject = {"measured": 1, "unmeasured": [], "films": 50, "changed": 3, "at": "now", "by": "ada"}
-        key = key_of(identity, prompts.load(str(node.path)))
-        Promotions(node.settings.storage.directory).keep_comparison(key, record)
-        compared = node.reload()
+        compared.write(directory, old=in_use, new=compared.compared(identity, prompts.load(str(node.path))))
+        taken = node.reload()
         write(node.path, "3")
         accepting = replace(node.settings, model=replace(node.settings.model, uncompared="accept"))
         node.service.settings_path.write_text(config.render(accepting), encoding="utf-8")
@@ -184,7 +184,7 @@ def test_a_set_that_was_not_compared_is_refused(tmp_path: Path) -> None:
 
         assert refused.returncode == 2
         assert "scripted 1 was never compared, with these prompts" in refused.stderr
-        assert compared.stdout == "node: model.prompts in use\n", compared.stderr
+        assert taken.stdout == "node: model.prompts in use\n", taken.stderr
         assert node.service.logged("model.promoted")[0]["prompts"] == "own 2"
         assert accepted.stdout == "node: model.uncompared, model.prompts in use\n", accepted.stderr
         assert node.service.logged("model.accepted")[0]["prompts"] == "own 3"

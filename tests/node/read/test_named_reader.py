@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from models.contract import (
+    COMPARISON,
     Answer,
     Box,
     FilmReading,
@@ -34,8 +35,8 @@ from models.contract import (
     ZoneOf,
 )
 from models.errors import ReaderFault
+from models.evaluate import main as evaluate
 from models.reading.named_reader import NamedReader, hash_of
-from node import config
 from node.config import ModelSettings, Settings
 from node.dicom import header_reading
 from node.domain import Reason, Side
@@ -450,12 +451,18 @@ def test_a_changed_classifier_is_compared_before_it_is_served(tmp_path: Path, jo
     refused = Service(promoted, scripted=False)
     assert refused.wait_until_dead() == 2
     refused.kill()
-    (in_use := tmp_path / "in-use.toml").write_text(config.render(journey.settings), encoding="utf-8")
+    (tmp_path / "film.dcm").write_bytes(films.file_bytes(films.thumbnail()))
+    (data := tmp_path / "films.csv").write_text("file\nfilm.dcm\n", encoding="utf-8")
+    in_use, out = journey.settings.model.directory, newer / COMPARISON
+    readers = ["--reader", EXAMPLE, "--against-reader", EXAMPLE]
+    before = hash_of(newer)
 
-    done = run_command("shadow", in_use, "--model", newer, "--json")
+    command = ["--model", newer, "--against", in_use, *readers, "--data", data, "--out", out]
+    assert evaluate([str(part) for part in command]) == 0
 
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["models"] == ["example-classifier 1", "example-classifier 2"]
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert (found["old"]["model"], found["new"]["model"]) == ("example-classifier 1", "example-classifier 2")
+    assert hash_of(newer) == before, "the comparison is no part of the model"
     accepted = replace(promoted, model=replace(promoted.model, uncompared="accept"))
     with Service(accepted, scripted=False) as service:
         assert service.logged("model.accepted")

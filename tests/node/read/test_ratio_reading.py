@@ -137,11 +137,12 @@ def test_the_setting_reaches_the_reader(tmp_path: Path, phantom_model: Path) -> 
         {
             "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
             "storage": {"directory": str(tmp_path)},
+            "model": {"directory": str(phantom_model), "threads": 1},
             "report": {"unmeasured_ratio": True},
         }
     )
 
-    opened = open_configured(settings, PROMPTS, directory=phantom_model, threads=1)
+    opened = open_configured(settings, PROMPTS)
 
     assert opened.identity.unmeasured_ratio is True
 

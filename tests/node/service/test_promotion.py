@@ -1,0 +1,89 @@
+"""A node takes its first model, one that it served before, and one that was compared with such a one; no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from models.contract import COMPARISON
+from node.config import ModelSettings
+from node.domain import ModelIdentity
+from node.errors import InputError
+from node.service.promotion import ServedModels, admit
+from tests.support.compared import compared, write
+from tests.support.service import settings_for
+from tests.support.spoken import PROMPTS
+
+FIRST, SECOND, OTHER = (
+    ModelIdentity(name="m", version=name, weights_sha256=name, manifest_sha256="0", engine="torch") for name in "123"
+)
+IN_USE, WANTED, STRANGE = (compared(model, PROMPTS) for model in (FIRST, SECOND, OTHER))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (lambda _folder: None, "was never compared"),
+        (lambda folder: write(folder, old=IN_USE, new=WANTED, measured=0), "no threshold of this model was measured"),
+        (lambda folder: write(folder, old=IN_USE, new=WANTED, films=49), "compared on 49 films, which is too few"),
+        (
+            lambda folder: write(folder, old=IN_USE, new=WANTED, unmeasured=("edema", "fracture")),
+            "measured threshold for edema, fracture",
+        ),
+        (lambda folder: write(folder, old=STRANGE, new=WANTED), "compared with m 3, which this node has not served"),
+        (lambda folder: write(folder, old=IN_USE, new=STRANGE), "compares other weights, thresholds or prompts"),
+        (
+            lambda folder: write(folder, old=IN_USE, new=replace(WANTED, manifest_sha256="1")),
+            "compares other weights, thresholds or prompts",
+        ),
+        (
+            lambda folder: write(folder, old=IN_USE, new=replace(WANTED, prompts_sha256="1")),
+            "compares other weights, thresholds or prompts",
+        ),
+        (lambda folder: (folder / COMPARISON).write_text("{"), "is no comparison of models"),
+        (lambda folder: write(folder, old=IN_USE, new=WANTED), None),
+    ],
+)
+def test_a_model_is_admitted_by_its_comparison(
+    tmp_path: Path, prepare: Callable[[Path], object], said: str | None
+) -> None:
+    settings = settings_for(tmp_path, archive_port=1, model=ModelSettings(directory=tmp_path / "model"))
+    settings.model.directory.mkdir()
+    admit(settings, FIRST, PROMPTS)
+    prepare(settings.model.directory)
+
+    if said is None:
+        with capture_logs() as logged:
+            admit(settings, SECOND, PROMPTS)
+        assert [(line["event"], line["films"], line["changed"]) for line in logged] == [("model.promoted", 50, 1)]
+    else:
+        with pytest.raises(InputError, match=said):
+            admit(settings, SECOND, PROMPTS)
+        admit(settings, FIRST, PROMPTS)
+        with capture_logs() as logged:
+            admit(replace(settings, model=replace(settings.model, uncompared="accept")), SECOND, PROMPTS)
+        assert [line["event"] for line in logged] == ["model.accepted"]
+    admit(settings, SECOND, PROMPTS)
+
+
+@pytest.mark.parametrize("look", ["has", "has_any"])
+def test_processes_that_start_together_admit_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    settings = settings_for(tmp_path, archive_port=1)
+    looked = getattr(ServedModels, look)
+
+    def look_before_the_other(served: ServedModels, *model: object) -> bool:
+        seen = bool(looked(served, *model))
+        ServedModels(tmp_path).add(IN_USE, {})
+        return seen
+
+    monkeypatch.setattr(ServedModels, look, look_before_the_other)
+
+    admit(settings, FIRST, PROMPTS)
+
+    assert ServedModels(tmp_path).has(IN_USE)
