@@ -27,7 +27,7 @@ from node import VERSION_LINE
 LEDGER = "ledger.sqlite"
 DUMP = "ledger.pg_dump"
 VIEW = "chex.queue_depth"  # of the executor's tables; the node makes it again
-FOLDERS = ("studies", "orders", "windows")
+FOLDERS = ("studies", "orders")
 FORMAT = "format"  # of the files, see node/store/spool_format.py
 TEMPORARY = ".incoming-"  # never acknowledged to anybody
 

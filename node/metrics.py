@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
@@ -21,18 +21,12 @@ from prometheus_client.registry import Collector
 
 from language.check import Fault
 from node import trace
-from node.domain import DELIVERY_STATES, STUDY_STATES, FindingState, Reason
+from node.domain import DELIVERY_STATES, STUDY_STATES, Film, FindingState, Reason
 
-GROUPS: Final = tuple(
-    """
-    sex_female sex_male sex_other sex_unknown
-    age_0_17 age_18_39 age_40_59 age_60_79 age_80_up age_unknown
-    view_AP view_PA view_unknown
-    """.split()
-)
-"""The groups of patients whose answers are watched apart."""
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy import typing as npt
 
-OTHER_SCANNER: Final = "other"
 REFUSALS: Final = ("caller", "called_ae", "disk", "failed", "limit", "protocol", "silent", "tls")
 HTTP_CLOSED: Final = ("limit", "silent")
 """Why the node closed an HTTP connection (`net.http_connections`)."""
@@ -64,6 +58,8 @@ STEPS: Final = ("receive", "plan", "route", "decode", "read", "write", "finish",
 _STEP_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TURNAROUND_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 _PROBABILITY_BUCKETS: Final = tuple(number / 10 for number in range(1, 11))
+_GRAY_BUCKETS: Final = tuple(number / 20 for number in range(1, 21))
+_WHITE: Final = 255
 _QUESTION_BUCKETS: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -183,44 +179,40 @@ class Metrics:
             "cxr_patient_updates", "Updates of patients (ADT^A08, ADT^A40), by what they changed.", "outcome"
         )
         _start_at_zero(self.patient_updates, ("followed", "held", "nothing"))
-        self.findings = self._counter(
-            "cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state", "scanner"
-        )
+        self.findings = self._counter("cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state")
         self.probability = self._histogram(
-            "cxr_finding_probability", "Probabilities of pathology prompts.", _PROBABILITY_BUCKETS, "prompt", "scanner"
+            "cxr_finding_probability", "Probabilities of pathology prompts.", _PROBABILITY_BUCKETS, "prompt"
         )
-        self.drift_psi = self._gauge(
-            "cxr_drift_psi", "Population stability index of the newest films against the first.", "prompt", "scanner"
+        self.picture_mean = self._histogram(
+            "cxr_picture_mean", "Mean gray value of a film as displayed, 0 (black) to 1.", _GRAY_BUCKETS
         )
-        self.drift_films = self._gauge(
-            "cxr_drift_films", "Films in the windows that drift is computed from.", "window", "scanner"
-        )
-
-        self.group_findings = self._counter(
-            "cxr_group_findings", "Answers to pathology prompts, by state and group of patients.",
-            "prompt", "state", "group",
-        )  # fmt: skip
-        self.group_films = self._gauge("cxr_group_films", "Films of a group in the windows of its drift.", "group")
-        self.group_probability = self._gauge(
-            "cxr_group_probability", "Quantiles of the newest films' probabilities.", "prompt", "group", "quantile"
-        )
-        self.group_drift = self._gauge(
-            "cxr_group_drift_psi", "Population stability index of a group of patients.", "prompt", "group"
+        self.picture_deviation = self._histogram(
+            "cxr_picture_deviation", "Standard deviation of a film's gray values, 0 to 0.5.", _GRAY_BUCKETS
         )
 
     def expect(self, *, destinations: Iterable[str], prompts: Iterable[str]) -> None:
         """Start counters at 0 for the labels that come from the settings and the prompt set."""
         _start_at_zero(self.deliveries, destinations, ("sent", "committed", "delayed", "parked"))
         for prompt in prompts:
-            _start_at_zero(self.findings, (prompt,), FindingState, (OTHER_SCANNER,))
-            self.probability.labels(prompt, OTHER_SCANNER)
+            _start_at_zero(self.findings, (prompt,), FindingState)
+            self.probability.labels(prompt)
             _start_at_zero(self.corrections, CORRECTIONS, (prompt,))
-            _start_at_zero(self.group_findings, (prompt,), FindingState, GROUPS)
 
-    def forget_drift(self) -> None:
-        """Remove the drift that was measured with other prompts."""
-        for gauge in (self.drift_psi, self.drift_films, self.group_films, self.group_probability, self.group_drift):
-            gauge.clear()
+    def count_film(self, film: Film, gray: npt.NDArray[np.uint8] | None) -> None:
+        """Count what the network said of a film that it has read, and how its picture looks.
+
+        A finding that the model leaves out is counted in its state, and has no probability.
+        gray: of the film's thumbnail, [row, column], as displayed, 0..255; None without one
+        """
+        for finding in film.findings:
+            self.findings.labels(finding.prompt, finding.state).inc()
+            if (probability := finding.output_probability) is not None:
+                self.probability.labels(finding.prompt).observe(probability)
+        for withheld in film.withheld:
+            self.withheld.labels(withheld.reason).inc()
+        if gray is not None:
+            self.picture_mean.observe(float(gray.mean()) / _WHITE)
+            self.picture_deviation.observe(float(gray.std()) / _WHITE)
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-from pydicom.dataset import Dataset
+import numpy as np
+import numpy.typing as npt
 
 from node.domain import MESSAGE_KIND, About, Film, OutputObject, Reason
 from node.errors import GiveUp
@@ -64,7 +65,7 @@ class Pipeline:
     kinds: the kinds of outputs to write
     has_ratio: whether outputs have the cardiothoracic ratio of a film
     write_batch: writes objects, here or in another process
-    on_read: called with every film that the network has read, and its header
+    on_read: called with every film that the network has read, and the gray values of its thumbnail, if it has one
     """
 
     spool: Spool
@@ -77,7 +78,7 @@ class Pipeline:
     write_batch: Write = batches.write
     thumbnails: Thumbnails = field(default_factory=Thumbnails)
     timed: Timed = untimed
-    on_read: Callable[[Film, Dataset], None] = lambda _film, _header: None
+    on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None] = lambda _film, _gray: None
 
     @property
     def films(self) -> FilmReader:

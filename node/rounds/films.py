@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from pydicom.dataset import Dataset
 
 from node.dicom import header_reading
@@ -59,7 +61,7 @@ class FilmReader:
     reader: RadiographReader
     prompts: PromptSet
     timed: Timed
-    on_read: Callable[[Film, Dataset], None]
+    on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None]
     thumbnails: Thumbnails
 
     def of_round(self, plan: Round, facts: StudyFacts) -> RoundFilms:
@@ -117,10 +119,11 @@ class FilmReader:
             return Film(source=sop_instance_uid_of(path.name), reason=Reason.UNDECODABLE), None
         if answered.film is None:
             return None, answered.reason
+        thumbnail = answered.thumbnail
         if answered.film.is_read:
-            self.on_read(answered.film, answered.dataset)
-        if answered.thumbnail is not None:
-            self.thumbnails.keep(path, answered.thumbnail)
+            self.on_read(answered.film, None if thumbnail is None else thumbnail.gray)
+        if thumbnail is not None:
+            self.thumbnails.keep(path, thumbnail)
         return noted(answered.film, answered.dataset), answered.reason
 
     def key(self, file: str) -> str:

@@ -105,7 +105,7 @@ def _use(
     receiving: Receiving | None,
     model: OpenModel | None,
 ) -> None:
-    """Put callers, destinations and prompts to use. Only the first steps can fail: queues, comparison and windows.
+    """Put callers, destinations and prompts to use. Only the first steps can fail: queues and comparison.
 
     model: with other prompts; None if they are the same
     Raises InputError for prompts that were not compared with those in use.
@@ -116,7 +116,7 @@ def _use(
     if model is not None:
         admit(settings, model.reader.identity, model.prompts)
         if working is not None:
-            working.use_model(model)
+            working.use_prompts(model.prompts)
         publish(model, shared.metrics)
         log.get().info("prompts.reloaded", prompts=model.prompts.title)
     if working is not None:

@@ -36,9 +36,9 @@ from node.outputs.kinds import in_order
 from node.outputs.writer_processes import WriterProcesses
 from node.periodic import Periodic
 from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
 from node.rounds.objects import Write
-from node.service.drift import Watch
 from node.service.retention import Retention
 from node.service.reviews import ReviewFinder
 from node.service.searching import SearchFiller
@@ -53,21 +53,26 @@ _STUDIES_AT_ONCE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """A running executor and its ledger; running: is broken when the process must end.
+    """A running executor and its ledger.
 
-    use_model: reads with other prompts from the next round on; takes the same reader with them
+    running: is broken when the process must end; steps: None in a process that does not read
     """
 
     ledger: Ledger
     executor: Executor
     running: RunningSteps
     threads: tuple[Periodic, ...]
-    use_model: Callable[[OpenModel], None]
+    steps: Steps | None
 
     @property
     def is_good(self) -> bool:
         """Whether the executor and its threads work."""
         return not self.running.is_broken and all(thread.is_alive for thread in self.threads)
+
+    def use_prompts(self, prompts: PromptSet) -> None:
+        """Read with other prompts from the next round on."""
+        if self.steps is not None:
+            self.steps.pipeline = replace(self.steps.pipeline, prompts=prompts)
 
 
 def open_working(
@@ -97,11 +102,11 @@ def open_working(
     parts.callback(client.close)
     sending = _sending(shared, ledger, rewrite=client.run_study)
     watch_certificates(settings.destinations, shared.metrics)
-    reading = None if model is None else _reading(shared, sending, model, run_object=client.run_object, parts=parts)
+    steps = None if model is None else _reading(shared, sending, model, run_object=client.run_object, parts=parts)
     executor = Executor(
         database.open_executor_database(settings.storage),
         sending,
-        None if reading is None else reading.steps,
+        steps,
         objects=None if answerer is None or model is None else _objects(shared, sending, answerer),
         process=process,
         running=running,
@@ -122,13 +127,7 @@ def open_working(
         threads += _finders(shared, ledger)
     for thread in threads:
         parts.callback(thread.close)
-    return Working(
-        ledger=ledger,
-        executor=executor,
-        running=running,
-        threads=tuple(threads),
-        use_model=reading.use if reading is not None else lambda _model: None,
-    )
+    return Working(ledger=ledger, executor=executor, running=running, threads=tuple(threads), steps=steps)
 
 
 def writers_of(settings: Settings, process: Process) -> int:
@@ -150,21 +149,6 @@ def _finders(shared: Shared, ledger: Ledger) -> Iterator[Periodic]:
     with_patients, zone = shared.settings.http.shows_patients, shared.settings.site.zone
     yield ReviewFinder(shared.spool, ledger, prompts=lambda: shared.prompts.current, zone=zone)
     yield SearchFiller(shared.spool, ledger, prompts=lambda: shared.prompts.current, with_patients=with_patients)
-
-
-@dataclass(slots=True, kw_only=True)
-class _ReadingParts:
-    """The steps that read films, and the watch over what they read."""
-
-    shared: Shared
-    steps: Steps
-    watch: Watch
-
-    def use(self, model: OpenModel) -> None:
-        """Read with other prompts from the next round on. Raises OSError when the disk fails; nothing changes then."""
-        before, self.watch = self.watch, _watch(self.shared, model)
-        self.steps.pipeline = replace(self.steps.pipeline, prompts=model.prompts, on_read=self.watch.note)
-        before.end()
 
 
 def _sending(shared: Shared, ledger: Ledger, *, rewrite: Callable[[str], None]) -> Sending:
@@ -205,14 +189,10 @@ def _objects(shared: Shared, sending: Sending, answerer: QuestionAnswerer) -> Ob
     )
 
 
-def _watch(shared: Shared, model: OpenModel) -> Watch:
-    return Watch(shared.spool, shared.metrics, model=model.reader.identity, prompts=model.prompts)
-
-
 def _reading(
     shared: Shared, sending: Sending, model: OpenModel, *, run_object: Callable[[str, str], None], parts: ExitStack
-) -> _ReadingParts:
-    settings, spool, metrics, watch = shared.settings, shared.spool, shared.metrics, _watch(shared, model)
+) -> Steps:
+    settings, spool, metrics = shared.settings, shared.spool, shared.metrics
     wanted = kinds_of(settings.destinations)
     pipeline = Pipeline(
         spool=spool,
@@ -224,9 +204,9 @@ def _reading(
         has_ratio=settings.report.cardiothoracic_ratio,
         write_batch=_write(writers_of(settings, shared.process), parts),
         timed=metrics.timed,
-        on_read=watch.note,
+        on_read=metrics.count_film,
     )
-    steps = Steps(
+    return Steps(
         pipeline=pipeline,
         ledger=sending.ledger,
         metrics=metrics,
@@ -237,7 +217,6 @@ def _reading(
             partial(note_patients, spool, sending.ledger) if settings.http.shows_patients else lambda _study: None
         ),
     )
-    return _ReadingParts(shared=shared, steps=steps, watch=watch)
 
 
 def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
@@ -72,17 +72,6 @@ def write(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
     """Write a file into an existing folder. A failure leaves nothing behind."""
     with _synced(path.parent, content, mode=mode) as aside:
         aside.publish(path)
-
-
-def write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files into an existing folder, and sync it once. After a failure some are written and some are not."""
-    with ExitStack() as stack:
-        asides = {
-            name: stack.enter_context(_synced(folder, content, mode=PRIVATE)) for name, content in contents.items()
-        }
-        for name, aside in asides.items():
-            os.rename(aside.path, folder / name)
-    sync_folder(folder)
 
 
 def write_new(path: Path, content: bytes) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from node.store import begun, files
 from node.store.bucket import Bucket, BucketRefuses, Listed, Stored
 from node.store.place import SyncedFile
 
-_FOLDERS: Final = ("studies", "orders", "windows")
+_FOLDERS: Final = ("studies", "orders")
 _NAMED_BY_HASH: Final = frozenset(("received", "conflicts", "outputs"))
 _AT_ONCE: Final = 8
 _PATIENCE_SECONDS: Final = 600.0
@@ -97,11 +97,6 @@ class Mirror:
                 raise BucketAway("the bucket changed meanwhile; try again")
             _bring(path, known)
             return False
-
-    def write_all(self, folder: Path, contents: Mapping[str, bytes]) -> None:
-        """Put and write files, one after the other."""
-        for name, content in contents.items():
-            self.write(folder / name, content)
 
     def withdraw(self, paths: Iterable[Path]) -> None:
         """Remove files from the bucket."""

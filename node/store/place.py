@@ -5,7 +5,7 @@ What a method of a place has written survives a power cut, and for a bucket the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -42,10 +42,6 @@ class SafePlace(Protocol):
         """Write a file unless its name is taken; returns whether it was written."""
         ...
 
-    def write_all(self, folder: Path, contents: Mapping[str, bytes]) -> None:
-        """Write files. After a failure some are written and some are not."""
-        ...
-
     def withdraw(self, paths: Iterable[Path]) -> None:
         """Remove every copy of files but those in the folder, which the caller removes after that."""
         ...
@@ -77,10 +73,6 @@ class PlainFolder:
     def write_new(self, path: Path, content: bytes) -> bool:
         """Write a file, synced, unless its name is taken."""
         return files.write_new(path, content)
-
-    def write_all(self, folder: Path, contents: Mapping[str, bytes]) -> None:
-        """Write files, and sync their folder once."""
-        files.write_all(folder, contents)
 
     def withdraw(self, paths: Iterable[Path]) -> None:
         """Do nothing: there are no other copies."""

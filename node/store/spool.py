@@ -17,7 +17,6 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/released/                                        which of the corrections may leave, see `releases`
     studies/<study>/held/                                            updates of the patient that wait for a person
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
-    windows/<name>.json                                              answers of many films, without patient data
     format                                                           the number of this form, see `spool_format`
     aside/                                                           strange files, see `strange_files`
 """
@@ -28,7 +27,7 @@ import errno
 import shutil
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -66,7 +65,7 @@ class Spool:
         self, directory: Path, *, min_free_mib: int = 0, place: SafePlace | None = None, character_set: str = ""
     ) -> None:
         self.directory, self.place, self.character_set = directory, place or PlainFolder(), character_set
-        self._studies, self._windows = directory / spool_format.STUDIES, directory / "windows"
+        self._studies = directory / spool_format.STUDIES
         self._min_free_bytes = min_free_mib * _MIB
         self._keeping = directory / "keeping"
         self._folders = Folders(directory, locks=self._keeping)
@@ -334,22 +333,6 @@ class Spool:
         """Return which corrections of a study may leave, and since when."""
         return list(releases.in_folder(self._folder(study_uid)))
 
-    @contextmanager
-    def changing_windows(self) -> Iterator[None]:
-        """Be the only process that reads and changes windows."""
-        with files.lock(self.directory / "windows.lock"):
-            yield
-
-    def keep_windows(self, contents: Mapping[str, JsonObject]) -> None:
-        """Store windows by name."""
-        self._folders.make(self._windows)
-        named = {f"{name}.json": files.to_json(item) for name, item in contents.items()}
-        self.place.patiently(lambda: self.place.write_all(self._windows, named))
-
-    def window(self, name: str) -> JsonObject | None:
-        """Return a stored window, or None."""
-        return files.read_json(self._windows / f"{name}.json")
-
     def sweep(self, *, is_shared: bool = False) -> int:
         """Remove files that were never acknowledged; only at start. Returns their number.
 
@@ -364,8 +347,7 @@ class Spool:
         youngest = time.time() - (_LEFTOVER_SECONDS if is_shared else 0.0)
         leftovers = [
             path
-            for folder in (self._studies, self._windows)
-            for path in files.unfinished(folder)
+            for path in files.unfinished(self._studies)
             if (changed := files.changed_at(path)) is not None and changed.timestamp() <= youngest
         ]
         for path in leftovers:

@@ -27,7 +27,7 @@ class Query:
     @property
     def runnable(self) -> str:
         """With Grafana's variables filled in: everything chosen, over five minutes."""
-        filled = re.sub(r"\$(instance|scanner|prompt)\b", ".*", self.expression)
+        filled = re.sub(r"\$(instance|prompt)\b", ".*", self.expression)
         return filled.replace("$__rate_interval", "5m").replace("$__range", "5m")
 
     @property

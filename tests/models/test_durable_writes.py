@@ -73,10 +73,6 @@ def results(folder: Path) -> None:
     list(read_files.read(studies, folder, reader=reader, prompts=prompts.load("chexpert14"), zone=ZoneInfo("UTC")))
 
 
-def several(folder: Path) -> None:
-    files.write_all(folder, {"a.json": b"{}", "b.json": b"{}"})
-
-
 def whole_directory(folder: Path) -> None:
     folder.rmdir()
     with new_directory(folder) as aside:
@@ -84,7 +80,7 @@ def whole_directory(folder: Path) -> None:
         (aside / "vocab" / "words").write_text("a")
 
 
-@pytest.mark.parametrize("write", [weights, manifest, proof, engine, results, several, whole_directory])
+@pytest.mark.parametrize("write", [weights, manifest, proof, engine, results, whole_directory])
 def test_a_written_file_and_its_folder_are_synced(
     tmp_path: Path, synced: set[Inode], write: Callable[[Path], None]
 ) -> None:

@@ -2,17 +2,20 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
 from node.config import ListenerSettings
-from node.domain import Reason
+from node.domain import FindingState, Reason
 from node.errors import Refused
 from node.metrics import FAILURES, ORDER_REFUSALS, REFUSALS, Metrics
 from node.service.http import HttpServer, Readiness, limits_for
 from node.settings.http import HttpSettings
 from tests.support.exported import whole_registry
+from tests.support.samples import EDEMA, EFFUSION, film, finding
 
 
 class Service:
@@ -100,12 +103,31 @@ def test_counters_start_at_zero_for_every_label_they_can_have() -> None:
         ("pacs", outcome): 0.0 for outcome in ("sent", "committed", "delayed", "parked")
     }
     assert samples(registry, "cxr_findings_total") == {
-        ("edema", "other", state): 0.0 for state in ("present", "indeterminate", "uncalibrated", "absent", "left_out")
+        ("edema", state): 0.0 for state in ("present", "indeterminate", "uncalibrated", "absent", "left_out")
     }
     assert ("unforeseen", "place") in samples(registry, "cxr_failures_total")
     assert samples(registry, "cxr_failures_total") == {
         (reason, stage): 0.0 for stage, reasons in FAILURES.items() for reason in reasons
     }
+
+
+def test_what_was_read_is_counted_by_finding_with_how_its_picture_looks() -> None:
+    metrics = Metrics()
+    left_out = replace(finding(EFFUSION, state=FindingState.LEFT_OUT), probability=None, boxes=())
+    findings = (finding(EDEMA, probability=0.34), left_out)
+    gray = np.array([[0, 255], [0, 255]], dtype=np.uint8)
+
+    metrics.count_film(film(findings=findings), gray)
+    metrics.count_film(film(findings=findings[:1]), None)
+
+    counted = samples(metrics.registry, "cxr_findings_total")
+    assert counted == {("pulmonary_edema", "present"): 2, ("pleural_effusion", "left_out"): 1}
+    probabilities = samples(metrics.registry, "cxr_finding_probability_bucket")
+    assert [probabilities[le, "pulmonary_edema"] for le in ("0.3", "0.4", "+Inf")] == [0, 2, 2]
+    assert all(prompt == "pulmonary_edema" for _, prompt in probabilities), "what is left out has no probability"
+    for name in ("cxr_picture_mean", "cxr_picture_deviation"):
+        assert samples(metrics.registry, f"{name}_sum") == {(): 0.5}
+        assert samples(metrics.registry, f"{name}_count") == {(): 1}, "not without a thumbnail"
 
 
 def test_every_refusal_of_an_object_has_its_label() -> None:

@@ -185,7 +185,7 @@ def at_pace(rules: str, pace: Pace) -> str:
 
 def _expression(expression: str, pace: Pace) -> str:
     now = f"vector((time() - {pace.began}) * {pace.scale} + {pace.first_hour * 3600})"
-    expression = re.sub(rf"(\[|offset )({_DURATION})", lambda found: found[1] + _scaled(found[2], pace), expression)
+    expression = re.sub(rf"(\[|offset |:)({_DURATION})", lambda found: found[1] + _scaled(found[2], pace), expression)
     # A last sample outlives a scrape that fails, however short the day is.
     lasting = _milliseconds(_SCRAPES * pace.interval)
     expression = re.sub(r"(last_over_time\([^[]+\[)\w+", rf"\g<1>{lasting}", expression)
