@@ -14,6 +14,7 @@ import csv
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ from node.errors import InputError, NodeError, Undecodable
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts, routing
 from node.read.film import answer_film, answer_picture, film_of
-from node.read.manifest import read_film_rule
+from node.read.manifest import FilmRule, read_film_rule
 from node.read.model import RadiographReader, open_reader
 
 LEAST_PAIRS: Final = 30
@@ -61,27 +62,14 @@ class SiteFilm:
     unchanged_since: Path | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Input:
-    """What a model needs of a film (`node.read.open_film.FilmInput`)."""
-
-    manifest: Manifest
-
-    @property
-    def gray(self) -> str:
-        return self.manifest.gray
-
-    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
-        return square(columns, rows, self.manifest.input)
-
-
 class SiteFilms:
     """The films of a CSV, decoded when they are requested; skipped: films that a node does not read, by its reason."""
 
     tasks: frozenset[Task] = frozenset()
 
     def __init__(self, films: Sequence[SiteFilm], manifest: Manifest, skipped: Mapping[str, int]) -> None:
-        self._films, self._input, self.skipped = films, _Input(manifest=manifest), skipped
+        self._films, self.skipped = films, skipped
+        self._rule = FilmRule(gray=manifest.gray, square=partial(square, rule=manifest.input))
 
     def __len__(self) -> int:
         return len(self._films)
@@ -90,7 +78,7 @@ class SiteFilms:
         """Decode a film. Raises ModelError if it cannot be decoded."""
         film = self._films[index]
         try:
-            gray = open_film.load(film.path, self._input).gray
+            gray = open_film.load(film.path, self._rule).gray
         except InputError as error:
             raise ModelError(f"{error}, or remove its line") from error
         return EvaluationCase(name=film.name, gray=gray, truth=film.truth)

@@ -11,13 +11,15 @@ zone either, for a zone has one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from models.contract import FilmReading, PromptKind
 from node.domain import (
     Box,
+    Code,
     Evidence,
     Finding,
     FindingBox,
@@ -85,10 +87,33 @@ def zone_of(finding: Finding) -> str | None:
     None if its boxes lie in several zones or in no one, or its evidence is of the other side. Impression, sentences and
     answers name no other.
     """
-    site, side, evidence = finding.site, finding.side, finding.evidence
-    if evidence is None or evidence.zone is None or site is None or finding.code.value in _DIFFUSE or side is None:
+    return _zone_name(
+        finding.code, finding.site, finding.side, finding.evidence, [box.evidence for box in finding.boxes]
+    )
+
+
+def zone_of_boxes(
+    prompt: Prompt, boxes: Sequence[Box], regions: Mapping[str, Box], prompts: PromptSet, *, framing: Framing | None
+) -> str | None:
+    """Return the same of a finding that has these boxes, before it is one.
+
+    regions: by prompt key; framing: None on a film that does not state its sides
+    """
+    sides = [_side_of(prompt, box, framing) for box in boxes]
+    side = prompt.side or together(sides)
+    locate_in = partial(_evidence, prompt.site, regions, prompts, sides_known=framing is not None)
+    each = [locate_in([box], own) for box, own in zip(boxes, sides, strict=True)]
+    return (
+        None if prompt.finding is None else _zone_name(prompt.finding, prompt.site, side, locate_in(boxes, side), each)
+    )
+
+
+def _zone_name(
+    code: Code, site: Code | None, side: Side | None, evidence: Evidence | None, of_boxes: Iterable[Evidence | None]
+) -> str | None:
+    if evidence is None or evidence.zone is None or site is None or code.value in _DIFFUSE or side is None:
         return None
-    if any(box.evidence is not None and box.evidence.zone != evidence.zone for box in finding.boxes):
+    if any(own is not None and own.zone != evidence.zone for own in of_boxes):
         return None
     return ZONES.get(site.value, {}).get(evidence.zone.removeprefix(f"{side}_"))
 
@@ -128,14 +153,13 @@ def _finding(
         or answer.state is None
     ):
         raise ValueError(f"prompt {prompt.key} asks for no pathology with a code")
-    is_told = prompt.paired and framing is not None
-    by_box = framing if is_told and answer.laterality == "boxes" else None
+    by_box = framing if answer.laterality == "boxes" else None
     boxes = tuple(
         FindingBox(
             box=scored.box,
             score=scored.score,
             tracking_uid=_tracking_uid(source, prompt.key, scored.box, model),
-            side=prompt.side or (None if by_box is None else side_of(scored.box, by_box)),
+            side=_side_of(prompt, scored.box, by_box),
         )
         for scored in (answer.boxes if answer.state.is_reported else ())
     )
@@ -154,6 +178,11 @@ def _finding(
     )
 
 
+def _side_of(prompt: Prompt, box: Box, framing: Framing | None) -> Side | None:
+    """Return the side of a box; framing: None where a box does not tell it."""
+    return prompt.side or (side_of(box, framing) if prompt.paired and framing is not None else None)
+
+
 def _place(answer: PromptReading, prompt: Prompt, *, is_film_sided: bool) -> str:
     """Return the `place` of a finding; is_film_sided: whether the film tells which side is which."""
     if answer.state is None or not answer.state.is_reported:
@@ -169,22 +198,33 @@ def _place(answer: PromptReading, prompt: Prompt, *, is_film_sided: bool) -> str
 
 def _located(finding: Finding, regions: Mapping[str, Box], prompts: PromptSet, *, sides_known: bool) -> Finding:
     """Locate a finding, and each of its boxes, among the parts of its site that are not on the patient's other side."""
-    parts = PARTS.get(finding.site.value) if finding.site else None
+    locate_in = partial(_evidence, finding.site, regions, prompts, sides_known=sides_known)
+    boxes = tuple(replace(box, evidence=locate_in([box.box], box.side)) for box in finding.boxes)
+    evidence = locate_in([box.box for box in finding.boxes], finding.side)
+    return replace(finding, boxes=boxes, evidence=evidence)
 
-    def may_hold(region: Prompt, side: Side | None) -> bool:
+
+def _evidence(
+    site: Code | None,
+    regions: Mapping[str, Box],
+    prompts: PromptSet,
+    boxes: Sequence[Box],
+    side: Side | None,
+    *,
+    sides_known: bool,
+) -> Evidence:
+    """Locate boxes among the parts of a site that are not on the patient's other side."""
+    parts = PARTS.get(site.value) if site else None
+
+    def may_hold(region: Prompt) -> bool:
         is_part = parts is None or (region.site is not None and region.site.value in parts)
         return is_part and (side not in _OPPOSITE or region.side is not _OPPOSITE[side])
 
-    def evidence(boxes: Iterable[FindingBox], side: Side | None) -> Evidence:
-        allowed = {key: box for key, box in regions.items() if may_hold(prompts[key], side)}
-        found = locate([box.box for box in boxes], allowed)
-        if found.zone is None:
-            return found
-        region = prompts[found.zone]
-        return replace(found, site=region.site, side=region.side if sides_known else None)
-
-    boxes = tuple(replace(box, evidence=evidence([box], box.side)) for box in finding.boxes)
-    return replace(finding, boxes=boxes, evidence=evidence(finding.boxes, finding.side))
+    found = locate(boxes, {key: box for key, box in regions.items() if may_hold(prompts[key])})
+    if found.zone is None:
+        return found
+    region = prompts[found.zone]
+    return replace(found, site=region.site, side=region.side if sides_known else None)
 
 
 def together(sides: list[Side | None]) -> Side | None:

@@ -1,4 +1,4 @@
-"""The node's interface to the network: the `RadiographReader` protocol, and the reader that opens a model directory.
+"""The node's interface to the network: what reads films and answers questions, and how it is opened.
 
 But for the contract, this file and its neighbors `person`, `manifest` and `gpu` import `models` inside functions only:
 the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from models import contract
 from models.contract import (
@@ -21,11 +21,8 @@ from models.contract import (
     Fallback,
     FilmReading,
     FindingState,
-    PromptKind,
-    PromptReading,
     Question,
     ScoredBox,
-    Seen,
     Side,
     SideOf,
     StageDifference,
@@ -84,61 +81,6 @@ class FilmAnswer(Answer):
 
     question: Question
     notes: tuple[Note, ...] = ()
-
-
-class RadiographReader(Protocol):
-    """Reads films. `gray` names the gray values it needs, `square` returns the part of an upright film it analyzes."""
-
-    @property
-    def identity(self) -> ModelIdentity:
-        """The network that answers."""
-
-    @property
-    def fallbacks(self) -> Sequence[Fallback]:
-        """The runtimes that were tried before the runtime in use, in order."""
-
-    @property
-    def parity(self) -> Mapping[str, StageDifference]:
-        """How far the runtime in use is from the network, by stage; empty if it is the network itself."""
-
-    @property
-    def gray(self) -> str:
-        """`voi` or `mimic_jpg` (design §4)."""
-
-    @property
-    def ages(self) -> Container[int] | None:
-        """The ages, in completed years, that the model is for; None for any."""
-
-    def confirm(self) -> None:
-        """Wait until the hashes of the model's files are compared; `read` and `ask` return nothing before.
-
-        Raises ModelRefused if they are not those of the manifest, and ModelLost if what an earlier opening kept is
-        damaged.
-        """
-
-    def prepare(self, prompts: PromptSet) -> None:
-        """Check prompts, and encode their phrases, so that no film waits for them; between films that are being read.
-
-        Raises InputError if prompts and model do not fit together.
-        """
-
-    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
-
-    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        """Read one film.
-
-        Raises ModelLost if the GPU computes nothing any more, and ReaderFailed if another network than ChEX fails.
-        """
-
-    def see(self, image: Radiograph) -> SeenFilm:
-        """Encode a film for questions, before the films that wait to be read."""
-
-    def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
-        """Answer questions about one film, each on its own, before the films that wait to be read.
-
-        Raises ValueError for what cannot be asked; `check_questions` goes before. Otherwise as `read`.
-        """
 
 
 def check_questions(questions: Iterable[Question], framing: Framing, prompts: PromptSet) -> None:
@@ -219,7 +161,7 @@ def open_reader(
             manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         except ModelError as error:
             raise InputError(str(error)) from error
-        opened = _NetworkReader(
+        opened = RadiographReader(
             network,
             hashes=(network.weights_sha256, manifest_sha256),
             trusted=trusted,
@@ -255,7 +197,7 @@ def _named_reader(
     except (ModelError, OSError) as error:
         raise InputError(f"{directory}: cannot be read ({error})") from error
     reader_sha256 = hashlib.sha256("\0".join((name, network.name, network.version)).encode()).hexdigest()
-    return _NetworkReader(
+    return RadiographReader(
         network,
         hashes=(weights_sha256, reader_sha256),
         trusted=trusted,
@@ -264,12 +206,22 @@ def _named_reader(
     )
 
 
-class _NetworkReader(Generic[Seen]):
-    """A `RadiographReader` on top of a network; hashes: of its weights, and of what says how they are used."""
+class RadiographReader:
+    """Reads films by a network, with boxes on the stored film; several threads may call it at once.
+
+    identity: the network that answers; fallbacks: the runtimes that were tried before the runtime in use, in order
+    gray: the gray values that it needs, `voi` or `mimic_jpg` (design §4)
+    ages: in completed years, that the model is for; None for any
+    """
+
+    gray: str
+    ages: Container[int] | None
+    fallbacks: Sequence[Fallback]
+    identity: ModelIdentity
 
     def __init__(
         self,
-        network: contract.Reader[Seen],
+        network: contract.Reader[Any],
         *,
         hashes: tuple[str, str],
         trusted: Trusted,
@@ -277,6 +229,7 @@ class _NetworkReader(Generic[Seen]):
         unmeasured_ratio: bool,
         confirm: Callable[[], None] = lambda: None,
     ) -> None:
+        """Read by an open network; hashes: of its weights, and of what says how they are used."""
         self._network = network
         self._confirm = confirm
         self._trusted: Trusted = trusted
@@ -296,13 +249,23 @@ class _NetworkReader(Generic[Seen]):
 
     @property
     def parity(self) -> Mapping[str, StageDifference]:
+        """How far the runtime in use is from the network, by stage; empty if it is the network itself."""
         return self._network.parity
 
     def confirm(self) -> None:
+        """Wait until the hashes of the model's files are compared; `read` and `ask` return nothing before.
+
+        Raises ModelRefused if they are not those of the manifest, and ModelLost if what an earlier opening kept is
+        damaged.
+        """
         with _raising_node_errors():
             self._confirm()
 
     def prepare(self, prompts: PromptSet) -> None:
+        """Check prompts, and encode their phrases, so that no film waits for them; between films that are being read.
+
+        Raises InputError if prompts and model do not fit together.
+        """
         from models.errors import ModelError
 
         try:
@@ -313,17 +276,22 @@ class _NetworkReader(Generic[Seen]):
             raise InputError(str(error)) from error
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
+        """Return left, top, right, bottom of the analyzed square, in pixels of the upright film."""
         with _raising_node_errors():
             return self._network.square(columns, rows)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        """Read one film.
+
+        Raises ModelLost if the GPU computes nothing any more, and ReaderFailed if another network than ChEX fails.
+        """
         with _raising_node_errors():
             look = self._network.look(image.gray)
             middle = self._network.middle(look)
             image = replace(image, framing=image.framing.about(middle))
             view = self._network.view(look)
             said = self._network.report(
-                look, prompts.prompts, side_of=_side_of(image, view), zone_of=self._zone_of(image, prompts)
+                look, prompts.prompts, side_of=_side_of(image, view), zone_of=_zone_of(image, prompts)
             )
         placed = _place_all(said, image.framing)
         return Reading(
@@ -334,28 +302,6 @@ class _NetworkReader(Generic[Seen]):
             view=view,
             middle=middle,
         )
-
-    def _zone_of(self, film: Radiograph | SeenFilm, prompts: PromptSet) -> ZoneOf:
-        """Return the function that says in which zone a finding lies, as all outputs of the film say it."""
-
-        def zone_of(key: str, boxes: Sequence[Box], regions: Mapping[str, Box]) -> str | None:
-            located = tuple(ScoredBox(box=box, score=0.0) for box in boxes)
-            answer = PromptReading(key=key, probability=0.0, state=FindingState.PRESENT, boxes=located)
-            around = (
-                PromptReading(key=key, kind=PromptKind.REGION, boxes=(ScoredBox(box=box, score=0.0),))
-                for key, box in regions.items()
-            )
-            [finding] = findings.find(
-                _place_all(FilmReading(prompts=(answer, *around)), film.framing),
-                prompts,
-                source="",
-                framing=film.framing,
-                model=self.identity,
-                sides_known=film.sides_known,
-            )
-            return findings.zone_of(finding)
-
-        return zone_of
 
     def _ratio(self, said: FilmReading, framing: Framing) -> CardiothoracicRatio | None:
         from models.reading.cardiothoracic import measure_chest
@@ -385,6 +331,7 @@ class _NetworkReader(Generic[Seen]):
         )
 
     def see(self, image: Radiograph) -> SeenFilm:
+        """Encode a film for questions, before the films that wait to be read."""
         with for_person(), _raising_node_errors():
             look = self._network.look(image.gray)
             framing = image.framing.about(self._network.middle(look))
@@ -392,10 +339,12 @@ class _NetworkReader(Generic[Seen]):
         return SeenFilm(framing=framing, sides_known=image.sides_known, look=look, notes=image.notes, view=view)
 
     def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
-        """Answer questions; what a report calls by a name is answered as the report does (`prompt_names`).
+        """Answer questions about one film, each on its own, before the films that wait to be read.
 
-        A finding on a side is that of the report, if the report has it on this side or not at all. Else, and without
-        known sides, it is asked by itself, in its own words.
+        What a report calls by a name is answered as the report does (`prompt_names`). A finding on a side is that of
+        the report, if the report has it on this side or not at all. Else, and without known sides, it is asked by
+        itself, in its own words.
+        Raises ValueError for what cannot be asked; `check_questions` goes before. Otherwise as `read`.
         """
         names = [_name_of(question, prompts) for question in questions]
         asked = [
@@ -417,11 +366,11 @@ class _NetworkReader(Generic[Seen]):
         ]
         with for_person(), _raising_node_errors():
             answers = self._network.ask(
-                cast("Seen", film.look),
+                film.look,
                 asked,
                 reference=prompts.prompts,
                 side_of=_side_of(film, film.view),
-                zone_of=self._zone_of(film, prompts),
+                zone_of=_zone_of(film, prompts),
             )
         return [_to_film(question, answer, film) for question, answer in zip(questions, answers, strict=True)]
 
@@ -433,6 +382,22 @@ def _side_of(film: Radiograph | SeenFilm, view: ViewReading | None) -> SideOf | 
     """
     is_sure = film.sides_known and not (view is not None and view.mirrored)
     return partial(side_of_square, middle=film.framing.middle) if is_sure else None
+
+
+def _zone_of(film: Radiograph | SeenFilm, prompts: PromptSet) -> ZoneOf:
+    """Return the function that says in which zone boxes of the square lie, as all outputs of the film say it."""
+    framing = film.framing
+
+    def zone_of(key: str, boxes: Sequence[Box], regions: Mapping[str, Box]) -> str | None:
+        return findings.zone_of_boxes(
+            prompts[key],
+            [framing.place(box) for box in boxes],
+            {name: framing.place(box) for name, box in regions.items()},
+            prompts,
+            framing=framing if film.sides_known else None,
+        )
+
+    return zone_of
 
 
 def _name_of(question: Question, prompts: PromptSet) -> NamedPrompt | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from node.read import decoder_processes, decoding, pixel_format, routing
 from node.read.decoding import Radiograph
 from node.read.doubted_film import ask_film, see_film
 from node.read.framing import Framing
+from node.read.manifest import FilmRule
 from node.read.model import FilmAnswer, RadiographReader, check_questions
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
@@ -49,18 +50,7 @@ def check(path: Path, ages: Container[int] | None = None) -> FilmHeader | None:
     return header
 
 
-class FilmInput(Protocol):
-    """What a model needs of a film, as a `RadiographReader` says it."""
-
-    @property
-    def gray(self) -> str:
-        """`voi` or `mimic_jpg` (design §4)."""
-
-    def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
-        """Left, top, right, bottom of the analyzed square, in pixels of the upright film."""
-
-
-def load(path: Path, reader: FilmInput) -> Radiograph:
+def load(path: Path, reader: RadiographReader | FilmRule) -> Radiograph:
     """Decode a file as a model needs it. Raises InputError if it is not a film."""
     if is_picture(path):
         return _load_picture(path, reader)
@@ -93,7 +83,7 @@ def show_picture(path: Path) -> npt.NDArray[np.uint8]:
     return decoding.picture_without_header(decoder_processes.of_this_process().decode_picture(path)).shown()
 
 
-def _load_picture(path: Path, reader: FilmInput) -> Radiograph:
+def _load_picture(path: Path, reader: RadiographReader | FilmRule) -> Radiograph:
     picture = decoder_processes.of_this_process().decode_picture(path)
     rows, columns = picture.shape
     if min(rows, columns) < pixel_format.MIN_SIDE:

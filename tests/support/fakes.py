@@ -15,7 +15,7 @@ from node.domain import FindingState, ModelIdentity, ScoredBox
 from node.errors import InputError
 from node.prompt_set import Prompt, PromptSet
 from node.read.decoding import Radiograph
-from node.read.model import FilmAnswer, Reading, SeenFilm
+from node.read.model import FilmAnswer, RadiographReader, Reading, SeenFilm
 
 _STATES = (FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.ABSENT)
 _PROBABILITIES = {FindingState.PRESENT: 0.83, FindingState.INDETERMINATE: 0.46, FindingState.ABSENT: 0.07}
@@ -25,8 +25,8 @@ class Panic(BaseException):
     """What a library in Rust raises when it panics: no subclass of Exception."""
 
 
-class ScriptedReader:
-    """A `RadiographReader` that says the same of every film; it depends on nothing but `version`, and one file.
+class ScriptedReader(RadiographReader):
+    """Says the same of every film; it depends on nothing but `version`, and one file.
 
     hold: while this file exists, every reading waits
     critical: while this file exists, a pneumothorax is present
