@@ -280,12 +280,11 @@ def _explain_file(options: argparse.Namespace) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     settings = config.load(options.settings)
-    from node.commands.doctor import report
-    from node.commands.doctor.examination import examine
+    from node.commands.doctor import examination
 
-    checks = examine(settings)
-    print(json.dumps(report.to_json(checks), indent=2) if options.json else report.render(checks))
-    return 0 if report.passed(checks) else 1
+    checks = examination.examine(settings)
+    print(json.dumps(examination.to_json(checks), indent=2) if options.json else examination.render(checks))
+    return 0 if examination.passed(checks) else 1
 
 
 def _corrections(options: argparse.Namespace) -> int:

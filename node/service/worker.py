@@ -39,9 +39,8 @@ from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
 from node.rounds.objects import Write
+from node.service.ledger_filler import LedgerFiller
 from node.service.retention import Retention
-from node.service.reviews import ReviewFinder
-from node.service.searching import SearchFiller
 from node.service.shared import Shared
 from node.settings.destinations import DestinationSettings
 from node.store import database, question_objects, sent_answers
@@ -124,7 +123,15 @@ def open_working(
         threads.append(
             Retention(spool, ledger, shared.orders, executor.forget_older, keep_days=settings.storage.keep_days)
         )
-        threads += _finders(shared, ledger)
+        threads.append(
+            LedgerFiller(
+                spool,
+                ledger,
+                prompts=lambda: shared.prompts.current,
+                zone=settings.site.zone,
+                with_patients=settings.http.shows_patients,
+            )
+        )
     for thread in threads:
         parts.callback(thread.close)
     return Working(ledger=ledger, executor=executor, running=running, threads=tuple(threads), steps=steps)
@@ -142,13 +149,6 @@ def _write(writers: int, parts: ExitStack) -> Write:
     processes = WriterProcesses(writers)
     parts.callback(processes.close)
     return processes.write
-
-
-def _finders(shared: Shared, ledger: Ledger) -> Iterator[Periodic]:
-    """Begin to fill in what the ledger does not know of stored studies."""
-    with_patients, zone = shared.settings.http.shows_patients, shared.settings.site.zone
-    yield ReviewFinder(shared.spool, ledger, prompts=lambda: shared.prompts.current, zone=zone)
-    yield SearchFiller(shared.spool, ledger, prompts=lambda: shared.prompts.current, with_patients=with_patients)
 
 
 def _sending(shared: Shared, ledger: Ledger, *, rewrite: Callable[[str], None]) -> Sending:

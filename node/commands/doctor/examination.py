@@ -1,12 +1,12 @@
-"""All checks in the order in which they are shown."""
+"""All checks in the order in which they are shown, as lines for a person and as JSON for a program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from node.checks import Check, run_check
+from node.checks import Check, CheckState, run_check
 from node.commands.doctor.alerts import check_alerts
 from node.commands.doctor.audit import check_audit
 from node.commands.doctor.database import check_database
@@ -37,3 +37,33 @@ def examine(settings: Settings) -> tuple[Check, ...]:
     last = run_check("destinations", partial(check_destinations, settings))
     first = [run_check(name, partial(look, settings)) for name, look in _CHECKS.items()]
     return tuple(check for checks in (*first, last) for check in checks)
+
+
+def passed(checks: Sequence[Check]) -> bool:
+    """Say whether there is no fault; notes are allowed."""
+    return all(check.state is not CheckState.FAULT for check in checks)
+
+
+def render(checks: Sequence[Check]) -> str:
+    """Return a line for each check, and a last line with the counts."""
+    width = max(len(check.name) for check in checks)
+    lines = [f"{_word(check.state):<5} {check.name:<{width}}  {check.message}" for check in checks]
+    return "\n".join([*lines, _summary(checks)])
+
+
+def to_json(checks: Sequence[Check]) -> dict[str, object]:
+    """Return what the checks found as a JSON object."""
+    return {
+        "passed": passed(checks),
+        "checks": [{"name": check.name, "state": str(check.state), "message": check.message} for check in checks],
+    }
+
+
+def _word(state: CheckState) -> str:
+    return state.upper() if state is CheckState.FAULT else str(state)
+
+
+def _summary(checks: Sequence[Check]) -> str:
+    counts = {state: sum(check.state is state for check in checks) for state in (CheckState.FAULT, CheckState.NOTE)}
+    found = [f"{count} {state}{'' if count == 1 else 's'}" for state, count in counts.items() if count]
+    return ", ".join(found) or "everything is good"

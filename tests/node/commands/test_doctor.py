@@ -11,7 +11,7 @@ import pytest
 
 from node import config
 from node.checks import Check, CheckState, fault, note, ok, run_check
-from node.commands.doctor import report
+from node.commands.doctor import examination
 from node.commands.doctor.database import check_database
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
@@ -158,13 +158,13 @@ def test_a_check_that_raises_is_a_fault_that_quotes_nothing() -> None:
 def test_lines_and_json_say_the_same() -> None:
     checks = (ok("storage", "is good"), note("database x", "is slow"), fault("model", "is gone; bring it back"))
 
-    assert report.render(checks).splitlines() == [
+    assert examination.render(checks).splitlines() == [
         "ok    storage     is good",
         "note  database x  is slow",
         "FAULT model       is gone; bring it back",
         "1 fault, 1 note",
     ]
-    assert report.to_json(checks) == {
+    assert examination.to_json(checks) == {
         "passed": False,
         "checks": [
             {"name": "storage", "state": "ok", "message": "is good"},
@@ -172,5 +172,5 @@ def test_lines_and_json_say_the_same() -> None:
             {"name": "model", "state": "fault", "message": "is gone; bring it back"},
         ],
     }
-    assert report.render(checks[:1]).splitlines()[-1] == "everything is good"
-    assert report.passed(checks[:2])
+    assert examination.render(checks[:1]).splitlines()[-1] == "everything is good"
+    assert examination.passed(checks[:2])

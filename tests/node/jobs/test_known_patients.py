@@ -9,11 +9,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from node.jobs.known_patients import note_patients, patients_of
-from node.service.searching import SearchFiller
+from node.service.ledger_filler import LedgerFiller
 from node.store import stored_updates
 from node.store.database import connect
 from node.store.ledger import Ledger
@@ -43,7 +44,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def filled(bench: Bench, ledger: Ledger, *, with_patients: bool, until: Callable[[], bool]) -> None:
-    filler = SearchFiller(bench.spool, ledger, prompts=lambda: PROMPTS, with_patients=with_patients)
+    filler = LedgerFiller(
+        bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=with_patients
+    )
     peers.wait_until(until, what="the ledger is filled in")
     filler.close()
 

@@ -23,7 +23,7 @@ from node.metrics import ReviewReason
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
-from node.service.reviews import ReviewFinder
+from node.service.ledger_filler import LedgerFiller
 from node.store import correction, lookup
 from node.store.correction import Correction, CorrectionKind
 from node.store.database import connect
@@ -198,7 +198,7 @@ def test_an_older_ledger_gets_its_films_at_the_start(bench: Bench) -> None:
 
     with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
         assert ledger.reviews.counts() == {}
-        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"))
+        finder = LedgerFiller(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
         peers.wait_until(lambda: ledger.reviews.counts() == {"uncalibrated": 1}, what="the film is found")
         finder.close()
 
@@ -215,7 +215,7 @@ def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_pat
         for study_uid in (STUDY, "1.1"):
             ledger.add_finished_study(study_uid)
 
-        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"))
+        finder = LedgerFiller(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
         peers.wait_until(lambda: len(ledger.reviews.recorded()) == 2, what="both studies were looked at")
         finder.close()
 

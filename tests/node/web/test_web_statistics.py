@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from node.domain import Box
 from node.jobs.known_patients import note_patients
-from node.service.reviews import ReviewFinder
+from node.service.ledger_filler import LedgerFiller
 from node.store.correction import CorrectionKind
 from node.store.ledger import Ledger, open_ledger
 from node.store.statistics import FilmCount, counts
@@ -146,7 +146,7 @@ def test_a_ledger_that_was_lost_is_filled_again(bench: Bench, tmp_path: Path) ->
     assert counts(storage, first=today(), last=today()).films == (), "nothing of a removed study is counted"
     with closing(Ledger(bench.ledger._sql)) as ledger:
         ledger.add_finished_study(STUDY)
-        finder = ReviewFinder(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"))
+        finder = LedgerFiller(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
         peers.wait_until(lambda: STUDY in ledger.statistics.recorded(), what="the study was looked at")
         finder.close()
 

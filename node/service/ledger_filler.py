@@ -1,0 +1,81 @@
+"""Fills in what the ledger does not know of stored studies: it is older, or was lost and built again.
+
+That is what studies are found by, which of their films wait for review, and what statistics count. A film that comes
+and a round that ends record their own. So this has something to do after an upgrade or a loss only, and then for all
+studies: some milliseconds each, in a thread of its own, while the node works. Where nobody may see patients by the
+settings, those that stand in the ledger are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from zoneinfo import ZoneInfo
+
+from node import log
+from node.errors import where
+from node.jobs.known_patients import note_patients
+from node.outputs import counted, review, wording
+from node.periodic import Periodic
+from node.prompt_set import PromptSet
+from node.store.ledger import Ledger
+from node.store.reviews import ReviewRow
+from node.store.spool import Spool
+from node.store.statistics import Rows
+from node.store.study_facts import load
+from node.web.studies import received_films
+
+_PAUSE_SECONDS = 3600.0
+
+
+class LedgerFiller(Periodic):
+    """Looks at once, and then every hour until closed.
+
+    prompts: returns those in use; zone: of the site
+    with_patients: whether somebody may see patients (`HttpSettings.shows_patients`)
+    """
+
+    def __init__(
+        self, spool: Spool, ledger: Ledger, *, prompts: Callable[[], PromptSet], zone: ZoneInfo, with_patients: bool
+    ) -> None:
+        self._spool, self._ledger, self._prompts = spool, ledger, prompts
+        self._zone, self._with_patients = zone, with_patients
+        super().__init__(self._try, name="ledger-filler", pause_seconds=_PAUSE_SECONDS, at_once=True)
+
+    def _try(self) -> None:
+        try:
+            self._fill()
+        except Exception as error:  # a boundary: errors of disk and database may have passed in an hour
+            log.get().error("study.fill_failed", reason=where(error))
+
+    def _fill(self) -> None:
+        searchable = self._ledger.searchable
+        searchable.forget_strays()
+        if not self._with_patients and searchable.forget_patients():
+            self._ledger.wipe()
+        unsearchable = set(searchable.missing(with_patients=self._with_patients))
+        uncounted = set(self._spool.studies()) - (self._ledger.reviews.recorded() & self._ledger.statistics.recorded())
+        for study_uid in sorted(unsearchable | uncounted):
+            if self._closing.is_set():
+                return
+            if self._with_patients and study_uid in unsearchable:
+                note_patients(self._spool, self._ledger, study_uid)
+            if self._spool.has_unread(study_uid):  # its round records it
+                continue
+            reported, reviews, counts = self._rows(study_uid)
+            if study_uid in unsearchable:
+                searchable.set_findings(study_uid, reported)
+            self._ledger.reviews.fill(study_uid, reviews)
+            self._ledger.statistics.fill(study_uid, counts)
+
+    def _rows(self, study_uid: str) -> tuple[set[str], list[ReviewRow], Rows]:
+        """Return the findings that are reported on a study, and the rows of its films.
+
+        None of them if an answer has an unknown form, or the study is being removed.
+        """
+        try:
+            seen, facts = received_films(study_uid, self._spool, self._prompts()), load(self._spool, study_uid)
+            reported = {found.prompt for item in seen if item.film for found in wording.reported(item.film)}
+            films = [item.film for item in seen if item.film is not None and item.rejected is None]
+            return reported, list(review.rows_of(facts, films)), counted.rows_of(facts, films, zone=self._zone)
+        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            return set(), [], Rows(films=(), findings=())
