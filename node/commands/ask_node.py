@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import getpass
-import json
 import ssl
-import urllib.error
-import urllib.request
 import warnings
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 from urllib.parse import urlsplit
+
+import httpx
 
 from models.contract import Question
 from node.dicom import header_reading
@@ -31,11 +28,6 @@ class Login:
 
     user: str
     password: str = field(repr=False)
-
-    @property
-    def basic(self) -> str:
-        """The value of the header Authorization (RFC 7617)."""
-        return f"Basic {b64encode(f'{self.user}:{self.password}'.encode()).decode()}"
 
 
 def login_of(user: str | None, password_file: Path | None) -> Login | None:
@@ -137,27 +129,18 @@ def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca
         raise InputError(f"--node {node}: is no address of a node; write http://HOST:PORT")
     if login is not None and address.scheme == "http" and address.hostname not in _THIS_MACHINE:
         raise InputError(f"--node {node}: a password is sent to another machine by https:// only")
-    request = urllib.request.Request(
-        f"{address.scheme}://{address.netloc}/api/v1/{route}",
-        data=json.dumps(content).encode(),
-        headers={
-            "Content-Type": "application/json",
-            "X-Requested-From": "command",
-            **({} if login is None else {"Authorization": login.basic}),
-        },
-        method="POST",
-    )
-    direct = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=_trusting(ca)), _NoRedirect
-    )
     try:
-        with direct.open(request, timeout=_PATIENCE_SECONDS) as answer:
-            answered = json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            detail = _detail(error)
-        raise (InputError if error.code < 500 else NodeError)(f"{node}: {detail}") from error
-    except (OSError, HTTPException, ValueError) as error:
+        with httpx.Client(verify=_trusting(ca), trust_env=False, timeout=_PATIENCE_SECONDS) as client:
+            answer = client.post(
+                f"{address.scheme}://{address.netloc}/api/v1/{route}",
+                json=content,
+                headers={"X-Requested-From": "command"},
+                auth=None if login is None else (login.user, login.password),
+            )
+        if not answer.is_success:
+            raise (InputError if answer.status_code < 500 else NodeError)(f"{node}: {_detail(answer)}")
+        answered = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise _no_node(node, error) from error
     if not isinstance(answered, dict):
         raise _no_node(node, TypeError())
@@ -178,18 +161,9 @@ def _trusting(ca: Path | None) -> ssl.SSLContext:
         ) from error
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: it could lead to another machine."""
-
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        """Refuse."""
-
-
-def _detail(error: urllib.error.HTTPError) -> str:
-    """Return what a problem document says, or the status."""
+def _detail(answer: httpx.Response) -> str:
+    """Return what a problem document says, or the status; a redirect is not followed, as to another machine."""
     try:
-        return str(json.loads(error.read())["detail"])
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
-        return f"answers {error.code}; check the address"
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"answers {answer.status_code}; check the address"

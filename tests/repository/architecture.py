@@ -76,7 +76,7 @@ HOMES = {
     "h11": ("node/net/http_connections.py",),
     "highdicom": ("node/outputs/", "examples/output_kind/", "examples/send_and_read_back/"),
     "hl7apy": ("node/outputs/oru.py",),
-    "httpx": ("node/deliver/dicomweb.py", "node/health/channels.py"),
+    "httpx": ("node/commands/ask_node.py", "node/deliver/dicomweb.py", "node/health/channels.py"),
     "itsdangerous": ("node/web/sessions.py",),
     "jinja2": ("node/web/",),
     "matplotlib": ("models/lab/evaluation/plots.py",),
