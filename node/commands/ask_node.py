@@ -130,13 +130,14 @@ def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca
     if login is not None and address.scheme == "http" and address.hostname not in _THIS_MACHINE:
         raise InputError(f"--node {node}: a password is sent to another machine by https:// only")
     try:
-        with httpx.Client(verify=_trusting(ca), trust_env=False, timeout=_PATIENCE_SECONDS) as client:
-            answer = client.post(
-                f"{address.scheme}://{address.netloc}/api/v1/{route}",
-                json=content,
-                headers={"X-Requested-From": "command"},
-                auth=None if login is None else (login.user, login.password),
-            )
+        with httpx.Client(
+            auth=None if login is None else (login.user, login.password),
+            headers={"X-Requested-From": "command"},
+            verify=_trusting(ca),
+            trust_env=False,
+            timeout=_PATIENCE_SECONDS,
+        ) as client:
+            answer = client.post(f"{address.scheme}://{address.netloc}/api/v1/{route}", json=content)
         if not answer.is_success:
             raise (InputError if answer.status_code < 500 else NodeError)(f"{node}: {_detail(answer)}")
         answered = answer.json()

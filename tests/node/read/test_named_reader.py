@@ -380,7 +380,7 @@ def test_a_film_that_it_fails_on_is_answered_and_parked(tmp_path: Path) -> None:
     assert (row.study, row.reason.split(":")[0]) == (STUDY, "reader_failed")
 
     # A retry reads the film again, with the reader that was corrected.
-    Scripted.__init__(cast(Scripted, cast(NamedReader, reader._network)._reader), effusion())  # type: ignore[attr-defined]
+    Scripted.__init__(cast(Scripted, cast(NamedReader, reader._network)._reader), effusion())
     assert bench.steps.read(STUDY, path.name) == "read"
 
 
