@@ -23,7 +23,7 @@ from node.store import files
 
 _REPORT, _TEXT = "report.json", "report.txt"
 _RESULTS: Final = (
-    *("*.overlay.png", "*.ratio.dcm", "*.sc2.dcm", "*.*-*.dcm", f"{files.TEMPORARY}*"),
+    *("*.overlay.png", "*.ratio.dcm", "*.*-*.dcm", f"{files.TEMPORARY}*"),
     *(f"{start}{kind}.dcm" for kind in OUTPUTS.own for start in ("*.", "")),
 )
 """What an earlier run may have left; the name of a kind that another package adds has a hyphen."""

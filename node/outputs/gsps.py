@@ -5,8 +5,7 @@ inverts MONOCHROME1 films, which would otherwise be shown as negatives, and acti
 everything else. Boxes, research label and analyzed square each have a layer, so that a viewer can hide the boxes, and
 the square is dimmer than the rest.
 
-Labels stand beside their boxes on the darkest free ground, because dcmtk, and so DICOMscope, draws plain text. It is
-white; where the ground is bright nevertheless, it is black, in a layer of its own.
+dcmtk, and so DICOMscope, draws plain text: it is white, and where the ground is bright black, in a layer of its own.
 
 A state depends on its film alone: other films of the study and their order change neither its UID nor its bytes.
 """
@@ -29,7 +28,7 @@ from node.domain import About, Box, Film, Report, Subject
 from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
 from node.outputs.kinds import Written
-from node.outputs.label_placement import Ground, place
+from node.outputs.label_placement import place
 from node.outputs.source import Source
 from node.read.thumbnail import Thumbnail
 
@@ -48,6 +47,8 @@ LAYERS: Final[Mapping[str, tuple[int, str]]] = {
 """Gray value, of 65535, and description of each layer, from back to front."""
 _BRIGHT: Final = 0.25
 """Brightness of the ground above which a text is black: that of gray 180 of 255, on which white has a contrast of 2."""
+_POWER: Final = 4
+"""Power of the gray values: letters on a bright spot are lost, and a dark spot beside it does not make up for that."""
 SQUARE_LINE: Final = "Square: analyzed part"
 _LETTER = 0.5
 """Mean width of a letter divided by the height of a line. DICOMscope 3.6 draws letters of 0.37 lines."""
@@ -189,21 +190,20 @@ def _drawn(film: Film, state: State, thumbnail: Thumbnail | None) -> dict[str, D
     columns, rows = wording.size(film)
     line = max(rows / 40, 1.0)
     graphics = GraphicObjects(line=line, columns=columns, rows=rows)
-    ground = None if thumbnail is None else Ground(thumbnail)
-    heading = _heading(film, state.heading, line, ground)
+    heading = _heading(film, state.heading, line, thumbnail)
     layers = {SQUARE: DrawnLayer(graphics=[graphics.rectangle(wording.analyzed(film))])}
     _draw_boxes(state.boxes, graphics, layers)
     labeled = [drawn for drawn in state.boxes if drawn.label]
-    places = _places(film, labeled, line, thumbnail, heading=[where for _, where in heading]) if labeled else []
+    places = _places(film, labeled, line, heading=[where for _, where in heading])
     texts = [(LABEL, value, where) for value, where in heading]
-    texts += [(drawn.layer, drawn.label, where) for drawn, where in zip(labeled, places, strict=True)]
+    texts += [(drawn.layer, drawn.label, where) for drawn, where in zip(labeled, places, strict=True) if where]
     for layer, value, where in texts:
-        is_dark = ground is not None and ground.brightness(np.array([where.edges]))[0] > _BRIGHT
+        is_dark = thumbnail is not None and _brightness(thumbnail, where) > _BRIGHT
         layers.setdefault(DARK if is_dark else layer, DrawnLayer()).texts.append(graphics.text(value, where))
     return {name: layers[name] for name in LAYERS if name in layers}
 
 
-def _heading(film: Film, lines: Sequence[str], line: float, ground: Ground | None) -> list[tuple[str, Box]]:
+def _heading(film: Film, lines: Sequence[str], line: float, thumbnail: Thumbnail | None) -> list[tuple[str, Box]]:
     """Return the lines of the research label with their places, one line from the edges of the film.
 
     line: height of a line in pixels
@@ -215,13 +215,20 @@ def _heading(film: Film, lines: Sequence[str], line: float, ground: Ground | Non
     bottom = max(rows - (len(lines) + 1) * line, 0.0)
     top = min(line, bottom)
     corners = [(x, y) for y in (bottom, top) for x in (inset, columns - inset - width)]
-    if ground is not None:
-        blocks = np.array([(x, y, x + width, y + len(lines) * line) for x, y in corners])
-        corners = [corners[int(np.argmin(ground.brightness(blocks)))]]
-    left, first = corners[0]
-    tops = [min(first + number * line, rows - line) for number in range(len(lines))]
-    places = [Box(left=left, top=y, right=left + width, bottom=y + line) for y in tops]
+    blocks = [Box(left=x, top=y, right=x + width, bottom=y + len(lines) * line) for x, y in corners]
+    block = blocks[0] if thumbnail is None else min(blocks, key=lambda block: _brightness(thumbnail, block))
+    tops = [min(block.top + number * line, rows - line) for number in range(len(lines))]
+    places = [Box(left=block.left, top=y, right=block.right, bottom=y + line) for y in tops]
     return list(zip(lines, places, strict=True))
+
+
+def _brightness(thumbnail: Thumbnail, where: Box) -> float:
+    """Return the mean of powers of the gray values under a place, 0..1."""
+    rows, columns = thumbnail.gray.shape
+    left, top = (min(int(edge / thumbnail.step), size - 1) for edge, size in ((where.left, columns), (where.top, rows)))
+    right, bottom = (math.ceil(edge / thumbnail.step) for edge in (where.right, where.bottom))
+    part = thumbnail.gray[top : max(bottom, top + 1), left : max(right, left + 1)]
+    return float((part.astype(np.int64) ** _POWER).sum() / (255.0**_POWER * part.size))  # exact sums: ties are ties
 
 
 def _draw_boxes(boxes: Sequence[DrawnBox], graphics: GraphicObjects, layers: dict[str, DrawnLayer]) -> None:
@@ -236,27 +243,16 @@ def _draw_boxes(boxes: Sequence[DrawnBox], graphics: GraphicObjects, layers: dic
             layer.graphics.append(graphics.rectangle(drawn.box, drawn.tracking))
 
 
-def _places(
-    film: Film, labeled: Sequence[DrawnBox], line: float, thumbnail: Thumbnail | None, *, heading: Sequence[Box]
-) -> list[Box]:
-    """Return the places of the labels, in the part of the film above or below the research label.
+def _places(film: Film, labeled: Sequence[DrawnBox], line: float, *, heading: Sequence[Box]) -> list[Box | None]:
+    """Return the places of the labels, off the research label; None where no room is left.
 
     They keep off the edges, because DICOMscope 3.6 begins a line up to 5 pixels left of its place.
     """
     columns, rows = wording.size(film)
-    margin = int(min(line / 2, columns / 4))
-    first, last = heading[0].top, heading[-1].bottom
-    low, high = (0, math.floor(first)) if first > rows - last else (math.ceil(last), rows)
-    low = min(low, rows - math.ceil(line))
-    places = place(
-        [_moved(drawn.box, -margin, -low) for drawn in labeled],
+    margin = min(line / 2, columns / 4)
+    return place(
+        [drawn.box for drawn in labeled],
         [(_LETTER * line * len(drawn.label), line) for drawn in labeled],
-        columns=columns - 2 * margin,
-        rows=max(high - low, line),
-        ground=None if thumbnail is None else Ground(thumbnail, left=margin, top=low),
+        within=Box(left=margin, top=0, right=columns - margin, bottom=rows),
+        taken=heading,
     )
-    return [_moved(where, margin, low) for where in places]
-
-
-def _moved(box: Box, x: float, y: float) -> Box:
-    return Box(left=box.left + x, top=box.top + y, right=box.right + x, bottom=box.bottom + y)

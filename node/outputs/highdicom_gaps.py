@@ -6,7 +6,7 @@ has the wording of a proposal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
@@ -271,17 +271,16 @@ def _copy_plane(plane: OverlayPlane, state: Dataset) -> None:
         state.add_new(Tag(plane.group, element), vr, value)
 
 
-def describe_capture(capture: Dataset, directions: Sequence[str]) -> None:
+def describe_capture(capture: Dataset) -> None:
     """Say what a secondary capture is (PS3.3 C.7.6.1, C.8.6): drawn at a workstation, at no time of its own.
 
-    directions: of rows and columns; empty if they are not known
-    `SCImage` insists on directions, each a single letter; a page of text has none, and films have some of two letters.
+    `SCImage` insists on directions, each a single letter; a text has none, and films have some of two letters.
     Its conversion type is always DI, its image type ends with OTHER, and the time of the capture is that of the clock.
 
     Proposal: "SCImage: arguments conversion_type, image_type and the date and time of the capture; let the patient
     orientation be empty or of several letters".
     """
-    capture.PatientOrientation = list(directions) or ""
+    capture.PatientOrientation = ""
     capture.ConversionType = "WSD"
     capture.ImageType = ["DERIVED", "SECONDARY"]
     del capture.DateOfSecondaryCapture, capture.TimeOfSecondaryCapture

@@ -23,7 +23,6 @@ class Written:
 
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds
     part: name of the part of the study that a report on it is about, as `Report.part`
-    page: which of several objects of one kind about one subject it is, counted from 1
     voids, receivers: as in `OutputObject`; of a rejection note alone
     """
 
@@ -32,15 +31,13 @@ class Written:
     subject: Subject
     template: str = ""
     part: str = ""
-    page: int = 1
     voids: tuple[str, ...] = ()
     receivers: tuple[str, ...] = ()
 
 
 def file_of_film(written: Written, _films_read: int) -> str:
     """Name a file after the film."""
-    page = "" if written.page == 1 else written.page
-    return f"{written.subject.film}.{written.kind}{page}.dcm"
+    return f"{written.subject.film}.{written.kind}.dcm"
 
 
 def file_of_report(written: Written, films_read: int) -> str:

@@ -19,7 +19,6 @@ Color = tuple[int, int, int]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 WHITE: Color = (255, 255, 255)
-GRAY: Color = (176, 176, 176)
 BLACK: Color = (0, 0, 0)
 PADDING = 3
 """Pixels between a text and the edges of its background."""

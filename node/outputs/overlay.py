@@ -1,12 +1,13 @@
 """Draw a film with its boxes burnt in, for people and workstations that show neither reports nor presentation states.
 
-Nothing is written over the film but the labels of its boxes: research label and impression stand above it, the meaning
-of its lines below it.
+Nothing is written over the film but the labels of its boxes. Above it stands its head: the research label and the
+impression, which names every reported finding, also one without a box. Below it stands the meaning of its lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,11 @@ from node.outputs.lettering import WHITE, Color, Font, font, line_height, width_
 LONGEST_SIDE = 1400
 SHORTEST_SIDE = 480
 """Limits of the longer side of the film, in pixels. A smaller film is enlarged, because the labels would cover it."""
+
+_HEAD_WIDTH, _HEAD_LETTERS = 900, 24
+"""Width of a head without a film, and height of its letters, in pixels."""
+
+NOT_DRAWN: Final = "The film with its boxes could not be drawn, because its pixels could not be decoded again."
 
 _COLORS: dict[FindingState, Color] = {
     FindingState.PRESENT: (255, 96, 64),
@@ -46,6 +52,17 @@ def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] =
     return _framed(image, film)
 
 
+def draw_head(film: Film) -> Image.Image:
+    """Draw the head alone of a film that was not read, or whose pixels could not be decoded again."""
+    used = font(_HEAD_LETTERS)
+    lines = [text for line in _head(film) for text in wrapped(line, _HEAD_WIDTH, used)]
+    if film.is_read:
+        lines += wrapped(NOT_DRAWN, _HEAD_WIDTH, used)
+    image = Image.new("RGB", (_HEAD_WIDTH, len(lines) * line_height(used)))
+    _write_band(image, lines, top=0, used=used)
+    return image
+
+
 def _size(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[int, int]:
     """Return columns and rows of the drawn film."""
     rows, columns = picture.shape[0] * shape[0], picture.shape[1] * shape[1]
@@ -63,16 +80,17 @@ def _draw_findings(image: Image.Image, film: Film, ratios: tuple[float, float], 
         _outline(image, box, color=_COLORS[finding.state], line=line, dashed=is_review)
     labels = [wrapped(wording.label(finding, found), image.width, used) for finding, found in drawn]
     sizes = [(max(width_of(text, used) for text in lines), float(len(lines) * line_height(used))) for lines in labels]
-    places = place(boxes, sizes, columns=image.width, rows=image.height)
+    places = place(boxes, sizes, within=Box(left=0, top=0, right=image.width, bottom=image.height))
     for (finding, _), lines, where in zip(drawn, labels, places, strict=True):
-        write(image, lines, where, color=_COLORS[finding.state], used=used)
+        if where is not None:
+            write(image, lines, where, color=_COLORS[finding.state], used=used)
 
 
 def _framed(image: Image.Image, film: Film) -> Image.Image:
-    """Put the research label and the impression above a drawn film, and the meaning of its lines below it."""
+    """Put the head above a drawn film, and the meaning of its lines below it."""
     width, longest = max(image.width, SHORTEST_SIDE), max(image.size)
     large, small = font(max(16, longest // 50)), font(max(14, longest // 70))
-    above = [text for line in impression.labeled(impression.of_film(film)) for text in wrapped(line, width, large)]
+    above = [text for line in _head(film) for text in wrapped(line, width, large)]
     below = wrapped(_legend(film), width, small)
     top, bottom = (len(lines) * line_height(used) for lines, used in ((above, large), (below, small)))
     whole = Image.new("RGB", (width, top + image.height + bottom))
@@ -80,6 +98,10 @@ def _framed(image: Image.Image, film: Film) -> Image.Image:
     _write_band(whole, above, top=0, used=large)
     _write_band(whole, below, top=top + image.height, used=small)
     return whole
+
+
+def _head(film: Film) -> list[str]:
+    return impression.labeled(impression.of_film(film))
 
 
 def _write_band(image: Image.Image, lines: Sequence[str], *, top: int, used: Font) -> None:

@@ -1,11 +1,11 @@
-"""Secondary captures of a film, for workstations that show neither reports nor presentation states (PS3.3 A.8).
+"""The secondary capture of a film, for workstations that show neither reports nor presentation states (PS3.3 A.8).
 
-Two pictures, in a series of their own for each film: the film with boxes and impression, and a page with the findings.
-A film that was not read has the page alone, which says why: an archive that gets nothing but captures must see an
-answer to every film. Captures of a film depend on it alone: other films of the study change neither their UIDs nor
-their bytes, except that a film which names no patient takes the patient of another one.
+It is the film with its boxes, under the impression, in a series of its own. The capture of a film that was not read is
+a text that says why: an archive that gets nothing but captures must see an answer to every film. A capture depends on
+its film alone: other films of the study change neither its UID nor its bytes, except that a film which names no patient
+takes the patient of another one.
 
-The pictures hold no name and no other identity of a patient. Pillow draws them: another version may draw other pixels,
+The picture holds no name and no other identity of a patient. Pillow draws it: another version may draw other pixels,
 which makes another object (`document.seal`).
 """
 
@@ -18,53 +18,44 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from highdicom.sc import SCImage
 from highdicom.sr import CodedConcept
-from PIL import Image
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
 from node.dicom.spacing import pixel_shape
 from node.domain import About, Film, Report, Subject
-from node.outputs import document, findings_page, highdicom_gaps, overlay, wording
+from node.outputs import document, highdicom_gaps, overlay, wording
 from node.outputs.kinds import Written
 from node.outputs.patient import described_by, read_text
 from node.outputs.source import Source
 
 SERIES_NUMBER = 9004
 KIND: Final = "sc"
-FILM, PAGE = 1, 2
-"""Instance numbers in the series of a film."""
-
-_CONTENTS: Final = {
-    FILM: "Boxes of reported findings, impression and research label drawn on the film as displayed",
-    PAGE: "Page of text with the findings of the film",
-}
+_DRAWN: Final = "Boxes of reported findings, impression and research label drawn on the film as displayed"
+_HEAD: Final = "Impression and research label of a film that is not drawn"
 _ORIENTATIONS: Final = frozenset("ALPRHF")
 
 
 def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
-    """Write the captures of every film.
+    """Write the capture of every film.
 
     sources: all films by SOP Instance UID
     Raises ValueError for a box outside its film.
     """
     wording.check(report)
     for film in report.films:
-        header = sources[film.source].header
-        patient = described_by(header, (source.header for source in sources.values()))
-        picture = sources[film.source].picture() if film.is_read else None
-        if picture is not None:
-            drawn = overlay.draw(picture, film, shape=pixel_shape(header))
-            capture = _begin(report, header, patient, FILM, drawn)
-            _describe_film(header, capture)
-            yield _finish(capture, report, film, zone)
-        page = findings_page.draw(report, film, is_drawn=picture is not None)
-        yield _finish(_begin(report, header, patient, PAGE, page), report, film, zone)
+        patient = described_by(sources[film.source].header, (source.header for source in sources.values()))
+        yield _capture(report, film, sources[film.source], patient, zone)
 
 
-def _begin(report: Report, header: Dataset, patient: Dataset, number: int, image: Image.Image) -> Dataset:
-    """Start a capture of a film (PS3.3 C.7.6.1, C.7.6.3, C.8.6.1)."""
-    dataset = SCImage(
-        np.asarray(image),
+def _capture(report: Report, film: Film, source: Source, patient: Dataset, zone: ZoneInfo) -> Written:
+    """Write the capture of one film (PS3.3 C.7.6.1, C.7.6.3, C.8.6.1)."""
+    header, picture = source.header, source.picture() if film.is_read else None
+    if picture is None:
+        drawn, content = overlay.draw_head(film), _HEAD
+    else:
+        drawn, content = overlay.draw(picture, film, shape=pixel_shape(header)), _DRAWN
+    dataset: Dataset = SCImage(
+        np.asarray(drawn),
         photometric_interpretation="RGB",
         bits_allocated=8,
         coordinate_system="PATIENT",
@@ -75,26 +66,17 @@ def _begin(report: Report, header: Dataset, patient: Dataset, number: int, image
             modality="OT",
             series_number=SERIES_NUMBER,
             series_description=document.series_description("AI pictures", film=header),
-            instance_number=number,
+            instance_number=1,
             about=str(header.SOPInstanceUID),
         ),
     )
     document.complete(dataset, report, patient)
-    highdicom_gaps.describe_capture(dataset, [])
+    highdicom_gaps.describe_capture(dataset)
     dataset.BurnedInAnnotation = "NO"
-    dataset.DerivationDescription = f"{identity.RESEARCH_LABEL}: {_CONTENTS[number]}"
-    source = Dataset()
-    source.ReferencedSOPClassUID = header.SOPClassUID
-    source.ReferencedSOPInstanceUID = header.SOPInstanceUID
-    source.PurposeOfReferenceCodeSequence = [
-        CodedConcept("121322", "DCM", "Source image for image processing operation")
-    ]
-    dataset.SourceImageSequence = [source]
-    return dataset
-
-
-def _finish(dataset: Dataset, report: Report, film: Film, zone: ZoneInfo) -> Written:
-    """Add what depends on whether the film was read, the time and the identity."""
+    dataset.DerivationDescription = f"{identity.RESEARCH_LABEL}: {content}"
+    dataset.SourceImageSequence = [_source_image(header)]
+    if picture is not None:
+        _describe_film(header, dataset)
     if film.is_read:
         dataset.BodyPartExamined = "CHEST"
     else:
@@ -104,7 +86,15 @@ def _finish(dataset: Dataset, report: Report, film: Film, zone: ZoneInfo) -> Wri
     subject = Subject(about=About.FILM, film=film.source)
     if (version := report.version(str(dataset.SOPInstanceUID), subject, kinds=(KIND,))) > 1:
         dataset.DerivationDescription += f", version {version}"
-    return Written(kind=KIND, dataset=dataset, subject=subject, page=int(dataset.InstanceNumber))
+    return Written(kind=KIND, dataset=dataset, subject=subject)
+
+
+def _source_image(header: Dataset) -> Dataset:
+    item = Dataset()
+    item.ReferencedSOPClassUID = header.SOPClassUID
+    item.ReferencedSOPInstanceUID = header.SOPInstanceUID
+    item.PurposeOfReferenceCodeSequence = [CodedConcept("121322", "DCM", "Source image for image processing operation")]
+    return item
 
 
 def _describe_film(header: Dataset, capture: Dataset) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import Film
 from node.hl7.text import read
-from node.outputs import findings_page, gsps, impression, oru, report_json, report_txt
+from node.outputs import gsps, impression, oru, overlay, report_json, report_txt, wording
 from node.outputs.sr import report as sr
 from node.web import shown
 from tests.support import samples
@@ -33,8 +34,9 @@ def texts_of(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     found["study page"] = repr(shown.show(film))
     found["impression"] = " ".join(impression.of_film(film))
     written = DrawnTexts(monkeypatch)
-    findings_page.draw(report, film, is_drawn=True)
-    found["sc page"] = " ".join(written.lines)
+    columns, rows = wording.size(film)
+    overlay.draw(np.zeros((rows, columns), np.uint8), film)
+    found["sc"] = "\n".join(written.lines)
     return found
 
 

@@ -52,7 +52,7 @@ SAID_OF_PRESENT = {
     "report.json": '"state": "present"',
     "study page": "state='present'",
     "impression": "^Right pneumothorax",
-    "sc page": r"Present \(at or above threshold\)",
+    "sc": r"effusion 83 %$",
 }
 """By output, what says that a finding is present."""
 

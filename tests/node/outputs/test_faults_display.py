@@ -474,7 +474,7 @@ def test_every_picture_of_the_node_shows_both(tmp_path: Path) -> None:
 
     picture = source.picture()
     assert picture is not None
-    capture, _ = samples.datasets(secondary_capture.write, of, known, BERLIN)
+    [capture] = samples.datasets(secondary_capture.write, of, known, BERLIN)
     page = Pictures().draw(
         Instance(
             study_uid=samples.STUDY,

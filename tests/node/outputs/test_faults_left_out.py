@@ -38,9 +38,9 @@ P = 0.7391
 """Of what is left out: neither this number nor its 74 percent stands anywhere else."""
 NUMBER = re.compile(r"(?<![\d.])(74|0\.7[34]\d*)(?![\d.])")
 LEFT_OUT = samples.left_out()
-OUTPUTS = ("sr", "sr3d", "text", "gsps", "oru", "report.txt", "report.json", "study page", "impression", "sc page")
-NAMING = tuple(name for name in OUTPUTS if name not in ("gsps", "impression"))
-"""Outputs that list what is not reported; a presentation state draws what is, the impression counts the rest."""
+OUTPUTS = ("sr", "sr3d", "text", "gsps", "oru", "report.txt", "report.json", "study page", "impression", "sc")
+NAMING = tuple(name for name in OUTPUTS if name not in ("gsps", "sc", "impression"))
+"""Outputs that list what is not reported; pictures draw what is, the impression counts the rest."""
 
 
 def said_by_reader(*kinds: CorrectionKind) -> Film:

@@ -10,12 +10,12 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import About, Assessment, Film, ReaderMark, Subject
-from node.outputs import findings_page, oru, report_txt
+from node.outputs import oru, report_txt
 from tests.node.outputs.test_faults_versions import stated_version, written_in_turn
 from tests.support.documents import said
 from tests.support.samples import BERLIN, absent, cr, film, finding, ratio, report, sources, unread
 
-KINDS = ("sr", "sr3d", "text", "gsps")  # a drawn page of text takes longer, and has a test of its own
+KINDS = ("sr", "sr3d", "text", "gsps")  # a drawn film takes longer, and says nothing of other films
 
 MARK = ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2026, 11, 23, tzinfo=UTC))
 WITHOUT = "without review by a person"
@@ -91,15 +91,6 @@ def test_a_ratio_that_nobody_corrected_stays_as_it_was(correct: Callable[[Film],
     assert len(of_ratio) == 2
     assert of_ratio == {about for about in after if about[0].about is About.RATIO}
     assert all(WITHOUT in texts(after[about]) for about in of_ratio)
-
-
-def test_the_page_of_a_film_speaks_of_that_film_alone() -> None:
-    other = OTHERS["with a finding"]
-    drawn = [
-        findings_page.draw(report(first, other), other, is_drawn=True).tobytes() for first in (FIRST, accepted(FIRST))
-    ]
-
-    assert drawn[0] == drawn[1]
 
 
 WHOLE = {

@@ -201,19 +201,16 @@ def test_letters_have_an_outline_where_a_viewer_knows_styles() -> None:
             assert list(style.TextColorCIELabValue) == [0xFFFF, 0x8080, 0x8080]
 
 
-def test_labels_stand_on_the_dark_ground_beside_their_box() -> None:
-    box = Box(left=700, top=700, right=1300, bottom=1100)
-    of = film(findings=(finding(boxes=(box,)),))
-    below = np.full((samples.ROWS, samples.COLUMNS), 230, np.uint8)
-    below[1100:1200] = 20
+def test_a_label_without_room_is_left_out_and_covers_no_other_text() -> None:
+    box = Box(left=100, top=600, right=110, bottom=610)
 
-    [[above_label], [below_label]] = (
-        [corners(text) for text in layer(drawn, gsps.BOXES).TextObjectSequence]
-        for drawn in (written(of), written(of, picture=below))
-    )
+    dataset = written(film(findings=tuple(finding(boxes=(box,)) for _ in range(60))))
 
-    assert above_label[3] == box.top
-    assert (below_label[1], below_label[3]) == (pytest.approx(1100), pytest.approx(1100 + samples.ROWS / 40))
+    texts = [corners(text) for name in (gsps.BOXES, gsps.LABEL) for text in layer(dataset, name).TextObjectSequence]
+    assert 2 < len(texts) < 62
+    for number, (left, top, right, bottom) in enumerate(texts):
+        for other in texts[:number]:
+            assert right <= other[0] + 1 or other[2] <= left + 1 or bottom <= other[1] + 1 or other[3] <= top + 1
 
 
 @pytest.mark.parametrize("corner", [(0, 0), (0, -1), (-1, 0), (-1, -1)])
@@ -223,12 +220,9 @@ def test_the_research_label_stands_in_the_darkest_corner(corner: tuple[int, int]
     picture[:: 1 if corner[0] == 0 else -1, :: 1 if corner[1] == 0 else -1][top_half, left_half] = 20
     dataset = written(several(), picture=picture)
 
-    left, top, right, bottom = np.array([corners(item) for item in layer(dataset, gsps.LABEL).TextObjectSequence]).T
+    left, top, right, _ = np.array([corners(item) for item in layer(dataset, gsps.LABEL).TextObjectSequence]).T
     assert (top.min() > samples.ROWS / 2) == (corner[0] == -1)
     assert (left.min() > samples.COLUMNS / 2) == (corner[1] == -1)
-    for text in layer(dataset, gsps.BOXES).TextObjectSequence:
-        _, first, _, last = corners(text)
-        assert last <= top.min() or first >= bottom.max()
     assert right.max() <= samples.COLUMNS
 
 
@@ -274,7 +268,9 @@ def test_the_label_lies_inside_the_film_clear_of_box_labels(of: Film) -> None:
     assert right.max() <= samples.COLUMNS - line
     assert (top[1:] >= bottom[:-1]).all()
     if wording.reported(of):
-        assert all(corners(item)[3] <= top.min() for item in layer(dataset, gsps.BOXES).TextObjectSequence)
+        for item in layer(dataset, gsps.BOXES).TextObjectSequence:
+            first, upper, last, lower = corners(item)
+            assert lower <= top.min() or upper >= bottom.max() or first >= right.max() or last <= left.min()
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(1, 1), (64, 64), (64, 9000), (9000, 64)])

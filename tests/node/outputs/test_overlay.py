@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from node.domain import Box, Film, FindingState, Side
-from node.outputs import impression, overlay
+from node.domain import Box, Film, FindingState, Reason, Side
+from node.outputs import impression, lettering, overlay, wording
 from tests.support import samples
 from tests.support.drawn_texts import DrawnTexts
-from tests.support.samples import EDEMA, absent, film, finding
+from tests.support.samples import EDEMA, absent, film, finding, several, uncalibrated, unread
 
 GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 
@@ -85,6 +85,60 @@ def test_the_impression_is_written_above_the_film(monkeypatch: pytest.MonkeyPatc
     assert above[:2] == impression.of_film(of)[:2]
     assert "yellow dashes: to be reviewed" in above[-1]
     assert written.cut_off() == []
+
+
+@pytest.mark.parametrize("state", [FindingState.PRESENT, FindingState.INDETERMINATE, FindingState.UNCALIBRATED])
+def test_the_head_names_every_reported_finding_also_without_a_box(
+    state: FindingState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = tuple(
+        finding(replace(EDEMA, meaning=f"Finding {number}"), state=state, boxes=(), side=None) for number in range(9)
+    )
+    written = DrawnTexts(monkeypatch)
+
+    overlay.draw(GRAY, film(findings=found))
+
+    text = " ".join(written.lines)
+    assert [number for number in range(9) if f"inding {number}, 83 %" not in text] == []
+    assert written.cut_off() == []
+
+
+@pytest.mark.parametrize("of", [several(), film(findings=(uncalibrated(),)), film(), unread(1, Reason.LATERAL)])
+def test_no_head_concludes_normal(of: Film, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = DrawnTexts(monkeypatch)
+
+    overlay.draw_head(of)
+
+    text = " ".join(written.lines)
+    assert text.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    assert "normal" not in text.replace("This is not a report of a normal film", "")
+    assert written.cut_off() == []
+
+
+def test_a_head_says_why_a_film_was_not_read_or_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = DrawnTexts(monkeypatch)
+    overlay.draw_head(unread(1, Reason.LATERAL))
+    assert " ".join(written.lines[1:]) == wording.not_processed(unread(1, Reason.LATERAL))
+
+    written = DrawnTexts(monkeypatch)
+    overlay.draw_head(several())
+    assert " ".join(written.lines).endswith(overlay.NOT_DRAWN)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Pleural effusion, 83 %", "Pleural effusion, 83 %"),
+        ("Größe \u2013 Ödem naïve", "Grosse - Odem naive"),
+        ("a\u0301 5\u00a0%\tx", "a 5 % x"),
+        ("胸水 1", "?? 1"),
+        ("½", "1\u20442"),
+    ],
+)
+def test_only_characters_of_the_font_are_drawn(text: str, expected: str) -> None:
+    assert lettering.drawable(text) == expected
+    assert all(lettering.is_drawable(character) for character in expected)
+    assert not lettering.is_drawable("胸")
 
 
 def test_only_boxes_and_their_labels_cover_the_film() -> None:

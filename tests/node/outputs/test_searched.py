@@ -108,14 +108,7 @@ def test_no_file_of_a_study_but_report_json_has_them(tmp_path: Path) -> None:
 
     assert off == before
     assert {name for name in on if on[name] != before[name]} == {"report.json"}
-    assert {name.split(".")[-2] for name in before if name.endswith(".dcm")} == {
-        "sr",
-        "sr3d",
-        "text",
-        "gsps",
-        "sc",
-        "sc2",
-    }
+    assert {name.split(".")[-2] for name in before if name.endswith(".dcm")} == {*("sr", "sr3d", "text", "gsps", "sc")}
 
 
 def test_no_message_and_no_impression_has_them() -> None:

@@ -1,4 +1,4 @@
-"""Secondary captures: the film with its boxes and a page with the findings, as objects that any archive takes."""
+"""Secondary captures: the film with its boxes, or why it was not read, as an object that any archive takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
 from node.domain import Film, Reason
-from node.outputs import findings_page, overlay, secondary_capture
+from node.outputs import overlay, secondary_capture
 from node.outputs.document import save_bytes
 from node.outputs.source import Picture
 from tests.support import samples, validators
@@ -30,65 +30,61 @@ def written(*films: Film, picture: Picture | None = GRAY, header: Dataset | None
 
 
 @pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
-def test_a_read_film_has_two_captures_in_one_series(of: Film) -> None:
-    drawn, page = written(of)
+def test_a_read_film_has_one_capture(of: Film) -> None:
+    [dataset] = written(of)
 
-    assert drawn.SeriesInstanceUID == page.SeriesInstanceUID
-    assert (drawn.InstanceNumber, page.InstanceNumber) == (1, 2)
-    assert drawn.SOPInstanceUID != page.SOPInstanceUID
-    for dataset in (drawn, page):
-        assert dataset.SOPClassUID == "1.2.840.10008.5.1.4.1.1.7"
-        assert (dataset.ConversionType, dataset.BurnedInAnnotation) == ("WSD", "NO")
-        assert list(dataset.ImageType) == ["DERIVED", "SECONDARY"]
-        assert dataset.SeriesDescription == "AI pictures - RESEARCH, NOT FOR DIAGNOSIS"
-        assert dataset.DerivationDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
-        [source] = dataset.SourceImageSequence
-        assert source.ReferencedSOPInstanceUID == samples.film_uid(1)
-        assert (dataset.PatientID, str(dataset.PatientName)) == ("4711", "Müller^Jörg")
-        assert validators.dciodvfy(dataset) == []
-        assert validators.unknown_warnings(dataset) == []
+    assert dataset.InstanceNumber == 1
+    assert dataset.SOPClassUID == "1.2.840.10008.5.1.4.1.1.7"
+    assert (dataset.ConversionType, dataset.BurnedInAnnotation) == ("WSD", "NO")
+    assert list(dataset.ImageType) == ["DERIVED", "SECONDARY"]
+    assert dataset.SeriesDescription == "AI pictures - RESEARCH, NOT FOR DIAGNOSIS"
+    assert dataset.DerivationDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    [source] = dataset.SourceImageSequence
+    assert source.ReferencedSOPInstanceUID == samples.film_uid(1)
+    assert (dataset.PatientID, str(dataset.PatientName)) == ("4711", "Müller^Jörg")
+    assert validators.dciodvfy(dataset) == []
+    assert validators.unknown_warnings(dataset) == []
 
 
 def test_the_pixels_are_those_that_were_drawn() -> None:
-    drawn, page = written(several())
+    [drawn], [head] = written(several()), written(unread(1, Reason.LATERAL), picture=None)
 
     for dataset, image in (
         (drawn, overlay.draw(GRAY, several())),
-        (page, findings_page.draw(report(several()), several(), is_drawn=True)),
+        (head, overlay.draw_head(unread(1, Reason.LATERAL))),
     ):
         assert dataset.PhotometricInterpretation == "RGB"
         assert np.array_equal(dataset.pixel_array, np.asarray(image))
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_a_film_that_was_not_read_has_a_page_alone(reason: Reason) -> None:
-    [page] = written(unread(1, reason), picture=None)
+def test_a_film_that_was_not_read_has_a_capture_too(reason: Reason) -> None:
+    [head] = written(unread(1, reason), picture=None)
 
-    assert page.InstanceNumber == 2
-    assert page.SourceImageSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
-    assert "BodyPartExamined" not in page
-    assert validators.dciodvfy(page) == []
+    assert head.SourceImageSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
+    assert "BodyPartExamined" not in head
+    assert "not drawn" in head.DerivationDescription
+    assert validators.dciodvfy(head) == []
 
 
-def test_a_film_that_cannot_be_decoded_again_keeps_its_page() -> None:
-    [page] = written(several(), picture=None)
+def test_a_film_that_cannot_be_decoded_again_has_a_capture_too() -> None:
+    [head] = written(several(), picture=None)
 
-    assert page.InstanceNumber == 2
-    assert page.SOPInstanceUID != written(several())[1].SOPInstanceUID  # it says that the film was not drawn
+    assert np.array_equal(head.pixel_array, np.asarray(overlay.draw_head(several())))
 
 
 def test_each_film_has_a_series_of_its_own_that_is_known_again() -> None:
     objects = written(several(), unread(2), film(3))
 
-    assert [film_of(dataset) for dataset in objects] == [samples.film_uid(number) for number in (1, 1, 2, 3, 3)]
+    assert [film_of(dataset) for dataset in objects] == [samples.film_uid(number) for number in (1, 2, 3)]
     assert len({dataset.SeriesInstanceUID for dataset in objects}) == 3
     assert all(parse_header(dataset).is_own for dataset in objects)
 
 
 def test_captures_do_not_depend_on_other_films() -> None:
     alone = written(several())
-    first = written(several(), unread(2), film(3))[:2]
-    last = written(film(3), unread(2), several())[-2:]
+    first = written(several(), unread(2), film(3))[:1]
+    last = written(film(3), unread(2), several())[-1:]
 
     assert [save_bytes(dataset) for dataset in alone] == [save_bytes(dataset) for dataset in first]
     assert [save_bytes(dataset) for dataset in alone] == [save_bytes(dataset) for dataset in last]
@@ -109,25 +105,21 @@ def test_what_is_drawn_otherwise_is_another_object() -> None:
 
     assert [dataset.SOPInstanceUID for dataset in plain] == [dataset.SOPInstanceUID for dataset in written(several())]
     assert plain[0].SOPInstanceUID != other_pixels[0].SOPInstanceUID
-    assert plain[1].SOPInstanceUID == other_pixels[1].SOPInstanceUID
     assert plain[0].SOPInstanceUID != other_finding[0].SOPInstanceUID
-    assert plain[1].SOPInstanceUID != other_finding[1].SOPInstanceUID
 
 
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [(["L", "F"], ["L", "F"]), (["P", "FR"], ["P", "FR"]), (["L"], None), (["left", "F"], None), (None, None)],
 )
-def test_the_film_keeps_its_directions_and_the_page_has_none(
-    sent: list[str] | None, expected: list[str] | None
-) -> None:
+def test_the_film_keeps_its_directions(sent: list[str] | None, expected: list[str] | None) -> None:
     header = cr(1)
     header.add_new("PatientOrientation", "LO", sent)
 
-    drawn, page = written(several(), header=header)
+    [drawn], [head] = written(several(), header=header), written(several(), header=header, picture=None)
 
     assert (list(drawn.PatientOrientation) if drawn.PatientOrientation else None) == expected
-    assert not page.PatientOrientation
+    assert not head.PatientOrientation
     assert validators.dciodvfy(drawn) == []
 
 
@@ -137,10 +129,10 @@ def test_a_film_compressed_with_loss_stays_one() -> None:
     header.LossyImageCompressionRatio = "12.5"
     header.LossyImageCompressionMethod = "ISO_10918_1"
 
-    drawn, page = written(several(), header=header)
+    [drawn], [head] = written(several(), header=header), written(several(), header=header, picture=None)
 
     assert (drawn.LossyImageCompression, drawn.LossyImageCompressionRatio) == ("01", 12.5)
-    assert "LossyImageCompression" not in page
+    assert "LossyImageCompression" not in head
     assert validators.dciodvfy(drawn) == []
 
 
@@ -148,6 +140,6 @@ def test_pixels_of_a_film_that_are_not_square_become_square() -> None:
     header = cr(1)
     header.PixelSpacing = [0.2, 0.1]
 
-    drawn, _ = written(several(), header=header)
+    [drawn] = written(several(), header=header)
 
     assert np.array_equal(drawn.pixel_array, np.asarray(overlay.draw(GRAY, several(), shape=(200, 100))))

@@ -111,7 +111,7 @@ def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProc
 
     written = processes.write(batch)
 
-    assert [made.output.kind for made in written] == ["sc", "sc"]
+    assert [made.output.kind for made in written] == ["sc"]
     assert said(written) == said(batches.write(batch))
 
 
