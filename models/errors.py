@@ -11,10 +11,6 @@ class ReaderFault(ModelError):
     """A network that a setting names failed, or gave what breaks the contract. Names no patient, only place and key."""
 
 
-class NotConfirmed(ModelError):
-    """The files of a model that is open already are not those of its manifest: nothing that it says may leave."""
-
-
 class DeviceError(ModelError):
     """The GPU cannot do this work: its memory is full, for example. Other work may succeed."""
 

@@ -33,7 +33,7 @@ from node.commands.arguments import (
 )
 from node.config import ModelSettings
 from node.domain import JsonObject
-from node.errors import INTERRUPTED, ConfigError, InputError, ModelRefused, NodeError, please_report, where
+from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, please_report, where
 from node.jobs.processes import Role
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.begin()
     try:
         return int(options.run(options))
-    except (ConfigError, InputError, ModelRefused) as error:
+    except (ConfigError, InputError) as error:
         print("\n".join(f"error: {mistake}" for mistake in str(error).split("\n")), file=sys.stderr)
         return 2
     except NodeError as error:
@@ -196,7 +196,6 @@ def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> RadiographRea
     """Open the model that a command names."""
     from node.read import decoder_processes
     from node.read.model import open_reader
-    from node.read.open_model import user_store
 
     decoder_processes.of_this_process().start()  # it imports the decoders while the model is opened
     return open_reader(
@@ -207,7 +206,6 @@ def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> RadiographRea
         threads=options.threads,
         trusted="any" if options.uncalibrated == "accept" else options.population,
         checked=options.sentences == "checked",
-        store=user_store(),
     )
 
 

@@ -165,7 +165,7 @@ class ModelSettings:
     """Which weights, which network reads with them, which runtime, how many threads (0: all cores), which prompt set.
 
     reader: `chex`, the name of an installed reader, or `package.module:function`; engine and precision are of `chex`
-    precision: of the sentence generator; float16 on a GPU, int8 and int4 on a CPU
+    precision: of the sentence generator; float16 on a GPU, int8 on a CPU
     uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
     uncompared: whether a model that nobody has compared with the one in use is refused, or accepted
     """
@@ -173,7 +173,7 @@ class ModelSettings:
     directory: Path = Path("models/weights/phantom")
     reader: str = setting(NOT_BLANK, default=CHEX)
     engine: str = setting(one_of(*ENGINES), default="onnx")
-    precision: str = setting(one_of("float32", "float16", "int8", "int4"), default="float32")
+    precision: str = setting(one_of("float32", "float16", "int8"), default="float32")
     threads: int = setting(between(0, 1024), default=0)
     prompts: str = setting(NOT_BLANK, default="chexpert14")
     uncalibrated: str = setting(one_of("review", "accept"), default="review")
@@ -359,8 +359,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     if settings.study.max_seconds < settings.study.quiet_seconds:
         yield "study.max_seconds: must not be below study.quiet_seconds"
     cpu_engines = tuple(engine for engine in ENGINES if engine not in GPU_ENGINES)
-    on_cpu = ((precision, "CPU", cpu_engines) for precision in ("int8", "int4"))
-    for precision, device, engines in (("float16", "GPU", GPU_ENGINES), *on_cpu):
+    for precision, device, engines in (("float16", "GPU", GPU_ENGINES), ("int8", "CPU", cpu_engines)):
         if settings.model.precision == precision and settings.model.engine not in engines:
             yield f"model.precision: {precision} is for a {device}; set model.engine to {' or '.join(engines)}"
     taken: dict[tuple[str, int], str] = {}

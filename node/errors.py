@@ -103,10 +103,6 @@ class ModelLost(NodeError):
     """The model reads nothing more in this process, as of a lost GPU: the process must end, and no film is at fault."""
 
 
-class ModelRefused(ModelLost):
-    """The files that are open are not those of the model's manifest: the process must end, and no film is at fault."""
-
-
 class ReaderFailed(NodeError):
     """A network other than ChEX failed on a film, or gave what breaks the contract: that film alone is parked."""
 

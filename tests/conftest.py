@@ -23,7 +23,6 @@ from pydicom.data import get_testdata_file
 
 from node import log
 from node.commands import demo
-from node.read import open_model
 from node.store import files
 from tests import durations
 from tests.paths import REPOSITORY
@@ -45,15 +44,6 @@ settings.register_profile("node", deadline=None, database=None, print_blob=True,
 settings.register_profile("long", settings.get_profile("node"), max_examples=20_000, derandomize=False)
 settings.register_profile("quick", settings.get_profile("node"), max_examples=20)
 settings.load_profile("node")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep out of the user's folder what `read` and `ask` keep of a model."""
-    folder = tmp_path_factory.mktemp("cache") / "opened"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_model, "user_store", lambda: folder)
-        yield
 
 
 class Once(Protocol):

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from models.checkpoint.files import compare_hashes, require_plain_files, verify
 from models.contract import StageDifference
-from models.engines.proof import Precision, check_proof, read_proof
+from models.engines.proof import Precision, check_proof
 from models.engines.wheels import INSTALL_GPU, check_wheels
-from models.errors import DeviceError, DeviceLost, ModelError, NotConfirmed
-from models.manifest import Manifest, read_manifest
+from models.errors import DeviceError, ModelError
+from models.manifest import read_manifest
 
 if TYPE_CHECKING:
     from models.engines.devices import Gpu
-    from models.engines.opening_store import Entry
 
 _Given = ParamSpec("_Given")
 
@@ -131,16 +130,14 @@ def open_engine(
     engines: Path | None = None,
     precision: Precision = "float32",
     gpu: Gpu | None = None,
-    entry: Entry | None = None,
 ) -> Engine:
     """Open a model directory with an engine.
 
     threads: 0 means all cores, but one for a network below 50 million parameters, which is faster with one
     engines: the folder of TensorRT's built engines; TensorRT requires it
-    precision: that of the sentence generator: float32, on a GPU also float16, on a CPU also int8 and int4; an
-    engine on the CPU takes float16 as float32
+    precision: that of the sentence generator: float32, on a GPU also float16, on a CPU also int8; an engine on the
+    CPU takes float16 as float32
     gpu: the first GPU of the machine if None
-    entry: a new one of the store, which an engine on the CPU fills
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
     subclass EngineUnavailable if only this machine is the reason.
     """
@@ -148,9 +145,7 @@ def open_engine(
     manifest = read_manifest(directory)
 
     def opened() -> Engine:
-        return _open(
-            directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu, entry=entry
-        )
+        return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
 
     if engine in GPU_ENGINES:
         verify(directory, manifest)
@@ -171,51 +166,6 @@ def open_engine(
         return opening.result()
 
 
-def open_kept(
-    directory: Path, *, engine: str, store: Path, threads: int = 0, precision: Precision = "float32"
-) -> tuple[Engine, Callable[[], None]]:
-    """Open a model directory on the CPU with what an earlier opening kept in a store, or keep it for the next one.
-
-    Returns the engine, perhaps before the hashes of its files are compared, and a function that waits for that. Nothing
-    that the engine says of a film may be given out before the function has returned. It raises NotConfirmed, and
-    DeviceLost for a file of the store that is damaged, which is removed; then only a new process can go on.
-    Raises ModelError as `open_engine` does.
-    """
-    from models.engines.opening_store import remove, store_of
-
-    _require_known(engine, threads)
-    manifest = read_manifest(directory)
-    require_plain_files(directory, manifest)
-    proof = read_proof(directory) if engine == "onnx" else None
-    files = (*manifest.files, *(proof.graphs if proof is not None else ()))
-    opened_with = {"engine": engine, "precision": precision, "threads": threads}
-    place = store_of(directory, root=store, files=files, opened_with=opened_with)
-    if (kept := place.find()) is not None:
-        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hashes")
-        comparing = pool.submit(_compare, directory, manifest, kept, engine)
-        pool.shutdown(wait=False)
-        with suppress(ModelError, RuntimeError, OSError, ValueError):  # of a damaged entry, or of the model: see below
-            opened = _open(
-                directory, engine=engine, threads=threads, engines=None, precision=precision, gpu=None, entry=kept
-            )
-            if not (comparing.done() and isinstance(comparing.exception(), DeviceLost)):
-                return opened, comparing.result
-        remove(kept.folder)
-    with place.making() as entry:
-        return open_engine(directory, engine=engine, threads=threads, precision=precision, entry=entry), lambda: None
-
-
-def _compare(directory: Path, manifest: Manifest, kept: Entry, engine: str) -> None:
-    """Compare the hashes of all files that a model was opened with, and of those that it would be opened from anew."""
-    try:
-        compare_hashes(directory, manifest)
-        if engine == "onnx":
-            check_proof(directory, manifest)
-    except ModelError as error:
-        raise NotConfirmed(str(error)) from error
-    kept.compare()
-
-
 def open_unproven(
     directory: Path,
     *,
@@ -228,7 +178,7 @@ def open_unproven(
     """Open like `open_engine`, but without the proof of the graphs: for the code that makes the proof."""
     _require_known(engine, threads)
     verify(directory, read_manifest(directory))
-    return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu, entry=None)
+    return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
 
 
 def _require_known(engine: str, threads: int) -> None:
@@ -263,19 +213,18 @@ def _open(
     engines: Path | None,
     precision: Precision,
     gpu: Gpu | None,
-    entry: Entry | None,
 ) -> Engine:
     """Open a directory whose files are those of the manifest."""
-    if precision in ("int8", "int4") and engine not in ENGINES:
-        raise ModelError(f"precision {precision} is for a CPU; choose engine {' or '.join(ENGINES)}")
+    if precision == "int8" and engine not in ENGINES:
+        raise ModelError(f"precision int8 is for a CPU; choose engine {' or '.join(ENGINES)}")
     if engine == "onnx":
         from models.engines.onnx_engine import open_onnx
 
-        return open_onnx(directory, threads=threads, sentences=precision, entry=entry)
+        return open_onnx(directory, threads=threads, sentences=precision)
     from models.engines.torch_engine import open_torch
 
     if engine == "torch":
-        return open_torch(directory, threads=threads, sentences=precision, entry=entry)
+        return open_torch(directory, threads=threads, sentences=precision)
     try:
         return _open_on_gpu(directory, engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
     except DeviceError as error:

@@ -6,14 +6,14 @@ by the first engine that needs the faulty file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from models.contract import Fallback
-from models.engines import ENGINES, Engine, EngineUnavailable, open_engine, open_kept
+from models.engines import Engine, EngineUnavailable, open_engine
 from models.engines.proof import Precision
 
 if TYPE_CHECKING:
@@ -31,11 +31,10 @@ ORDER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The engine that runs, and the failed attempts before it; confirm: as of `engines.open_kept`."""
+    """The engine that runs, and the failed attempts before it."""
 
     engine: Engine
     fallbacks: tuple[Fallback, ...]
-    confirm: Callable[[], None] = lambda: None
 
 
 def open_first(
@@ -46,12 +45,8 @@ def open_first(
     engines: Path | None = None,
     precision: Precision = "float32",
     gpu: Gpu | None = None,
-    store: Path | None = None,
 ) -> Opened:
-    """Open the first engine that this machine can run; arguments and ModelError as in `engines.open_engine`.
-
-    store: where an engine on the CPU finds and keeps what is the same at every opening, see `engines.open_kept`
-    """
+    """Open the first engine that this machine can run; arguments and ModelError as in `engines.open_engine`."""
     fallbacks: list[Fallback] = []
     *preferred, last = ORDER.get(engine, (engine,))
     for name in preferred:
@@ -60,9 +55,6 @@ def open_first(
             return Opened(engine=opened, fallbacks=tuple(fallbacks))
         except EngineUnavailable as error:
             fallbacks.append(Fallback(engine=name, reason=error.reason, message=str(error)))
-    if store is not None and last in ENGINES:
-        kept, confirm = open_kept(directory, engine=last, store=store, threads=threads, precision=precision)
-        return Opened(engine=kept, fallbacks=tuple(fallbacks), confirm=confirm)
     return Opened(
         engine=open_engine(directory, engine=last, threads=threads, precision=precision), fallbacks=tuple(fallbacks)
     )

@@ -9,7 +9,6 @@ import onnxruntime
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
 from models.engines.graph_engine import GraphEngine, Inputs
-from models.engines.opening_store import Entry
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
 from models.engines.torch_engine import cpu_name, most_at_once, open_cpu_writer, return_freed_memory, use_threads
 from models.errors import ModelError
@@ -24,21 +23,17 @@ def open_onnx(
     threads: int = 0,
     precision: Precision = "float32",
     sentences: Precision = "float32",
-    entry: Entry | None = None,
 ) -> GraphEngine:
     """Open a model directory without any checks; `engines.open_engine` checks hashes and proof.
 
-    precision: of the graphs; sentences, entry: see `open_cpu_writer`; an entry also keeps the optimized graphs
+    precision: of the graphs; sentences: that of the sentence generator, see `open_cpu_writer`
     """
     network = load_generator(directory)
     stages = stages_of(network.sizes)
     require_graphs(directory, precision, stages=stages)
     threads = use_threads(threads, network)
     paths = graphs_of(directory, precision, stages=stages)
-    sessions = {
-        stage: _session(path, threads=threads, kept=None if entry is None else entry.graph(stage))
-        for stage, path in paths.items()
-    }
+    sessions = {stage: _session(path, threads=threads) for stage, path in paths.items()}
     require_any_length(sessions["encode_prompts"], paths["encode_prompts"])
     return_freed_memory()
 
@@ -47,7 +42,7 @@ def open_onnx(
         return outputs
 
     most = most_at_once(network)
-    proof, writer = read_proof(directory), open_cpu_writer(network, precision=sentences, entry=entry)
+    proof, writer = read_proof(directory), open_cpu_writer(network, precision=sentences)
     return GraphEngine(
         cpu_name("onnx", sentences),
         run=run,
@@ -64,8 +59,7 @@ def require_any_length(prompts: onnxruntime.InferenceSession, path: Path) -> Non
         raise ModelError(f"{path} takes phrases of one length only; run {command_for('export.build')} again")
 
 
-def _session(path: Path, *, threads: int, kept: Path | None) -> onnxruntime.InferenceSession:
-    """Open a graph; kept: where it lies, or will lie, as ONNX Runtime optimized it, its weights packed."""
+def _session(path: Path, *, threads: int) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -75,12 +69,6 @@ def _session(path: Path, *, threads: int, kept: Path | None) -> onnxruntime.Infe
     # `encode_image`. After a call PyTorch's generator needs the cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.prepack.enable_parallel", "1")
-    if kept is not None and kept.is_file():
-        path, options.graph_optimization_level = kept, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    elif kept is not None:
-        options.optimized_model_filepath = str(kept)
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{kept.name}.data")
-        options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=[_CPU])
     except Exception as error:  # the library's errors have no public base

@@ -29,8 +29,8 @@ FLOAT16_STAGES = ("encode_image", "find", "describe")
 are views: their head is small, and float16 would save nothing."""
 PROOF = "parity.json"
 
-Precision = Literal["float32", "float16", "int8", "int4"]
-"""Graphs are float32 or float16; the sentence generator may be int8 or int4 on a CPU."""
+Precision = Literal["float32", "float16", "int8"]
+"""Graphs are float32 or float16; the sentence generator may be int8 on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

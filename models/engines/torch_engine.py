@@ -20,7 +20,6 @@ from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
-from models.engines.opening_store import Entry
 from models.engines.proof import Precision
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
@@ -29,7 +28,7 @@ from models.engines.turns import Calls, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
 from models.network.packed_decoding import PackedWriter
-from models.network.products import Choice, int4_fault, int8_fault
+from models.network.products import Choice, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -39,17 +38,15 @@ _SMALL = 50_000_000
 """Networks with fewer parameters than this are faster with one thread."""
 
 
-def open_torch(
-    directory: Path, *, threads: int = 0, sentences: Precision = "float32", entry: Entry | None = None
-) -> TorchEngine:
+def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "float32") -> TorchEngine:
     """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes.
 
-    sentences: the precision of the sentence generator, see `open_cpu_writer`, as entry
+    sentences: the precision of the sentence generator, see `open_cpu_writer`
     """
     network = load_network(directory)
     use_threads(threads, network)
     most = most_at_once(network)
-    writer = open_cpu_writer(network, precision=sentences, entry=entry)
+    writer = open_cpu_writer(network, precision=sentences)
     name, calls = cpu_name("torch", sentences), writer.scheduler
     return TorchEngine(name, network, device=Cpu(), write=writer.write, calls=calls, most=most)
 
@@ -75,7 +72,7 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
 
 def cpu_name(engine: str, sentences: Precision) -> str:
     """Return the name of an engine on the CPU, which says the precision of its sentences unless that is float32."""
-    return f"{engine}-{sentences}" if sentences in ("int8", "int4") else engine
+    return f"{engine}-int8" if sentences == "int8" else engine
 
 
 class CpuWriter:
@@ -95,36 +92,24 @@ class CpuWriter:
         return ids
 
 
-def open_cpu_writer(network: Chex, *, precision: Precision = "float32", entry: Entry | None = None) -> CpuWriter:
+def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWriter:
     """Take the sentence generator out of a network, and return what generates sentences with it.
 
     The weights have a form of their own there, so the network and the pages of its file would only keep them in memory
     twice.
-    precision: int8, int4, or else float32
-    entry: what an earlier opening kept, or what keeps this one's packed weights for the next
+    precision: int8, or else float32
     Raises ModelError if this machine cannot compute in it.
     """
     generator = network.generator
     del network.generator
-    choice, kept = _of_few_bits(precision), None
-    if entry is not None:
-        choice, kept = choice or entry.choice, entry.weights()
-    most = generator.sizes.max_length
-    writer = PackedWriter(generator, max_length=most, choice=choice, release=release_pages, kept=kept)
-    if entry is not None and entry.is_new:
-        entry.keep(writer.products, writer.choice)
-    writer.products.prepared.clear()  # sessions of ONNX Runtime have copies of their own
+    choice = None
+    if precision == "int8":
+        if fault := int8_fault():
+            raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
+        choice = Choice(form="int8", reason="int8 was asked for")
+    writer = PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice, release=release_pages)
     return_freed_memory()
     return CpuWriter(writer)
-
-
-def _of_few_bits(precision: Precision) -> Choice | None:
-    """Return the form of the weights in int8 and int4. Raises ModelError if this machine cannot compute in it."""
-    if precision != "int8" and precision != "int4":
-        return None
-    if fault := int8_fault() if precision == "int8" else int4_fault():
-        raise ModelError(f"model.precision {precision} does not work on this machine: {fault}; set it to float32")
-    return Choice(form=precision, reason=f"{precision} was asked for")
 
 
 def return_freed_memory() -> None:

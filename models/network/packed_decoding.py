@@ -10,15 +10,13 @@ is computed for each caller. No bit of a sentence depends on the others (`produc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from functools import wraps
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.network.products import Choice, Kept, Product, Products, faster_form, one_thread
+from models.network.products import Choice, Product, Products, faster_form
 from models.network.sentence_generator import GeneratorLayer, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 
@@ -29,33 +27,10 @@ _MOST_LOOKED_UP: Final = 32
 """Rows of the token table that are looked up before their memory is given back: Linux maps up to 1 MB around each."""
 
 
-_Advance = Callable[["PackedWriter", Sequence["Writing"]], Iterator[None]]
-
-
-def _without_helpers(advance: _Advance) -> _Advance:
-    """Let PyTorch compute in this thread alone in form "int4", where ONNX Runtime multiplies with its own threads.
-
-    PyTorch's helpers spin while they wait for work, on the cores that those threads need.
-    """
-
-    @wraps(advance)
-    def advanced(writer: PackedWriter, writings: Sequence[Writing]) -> Iterator[None]:
-        units = advance(writer, writings)
-        while True:
-            with one_thread() if writer.choice.form == "int4" else nullcontext():
-                is_over = next(units, True)  # a unit is None
-            if is_over:
-                return
-            yield
-
-    return advanced
-
-
 class PackedWriter:
     """Generates sentences on the CPU, with a copy of the weights in the chosen form.
 
-    Every form but "int8" and "int4" is float32. There, linear layers multiply 8-bit integers, in "int4" by weights of 4
-    bits in each layer's MLP and of 8 bits elsewhere; all else is float32.
+    Every form but "int8" is float32. There, linear layers multiply 8-bit integers; all else is float32.
 
     choice: which form the weights have
     """
@@ -68,13 +43,11 @@ class PackedWriter:
         max_length: int,
         choice: Choice | None = None,
         release: Callable[[Tensor], None] = lambda _weight: None,
-        kept: Kept | None = None,
     ) -> None:
         """Copy the weights.
 
         choice: the faster form on this machine if None
         release: is called with a weight of which nothing, or only few rows, will be used for a while
-        kept: as in `Products`, of a writer of the same generator and choice
         Raises ValueError where the network has no such positions.
         """
         if not 1 <= max_length <= generator.sizes.positions:
@@ -88,7 +61,7 @@ class PackedWriter:
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
-        self.products = products = Products(self.choice.form, release=release, kept=kept)
+        self.products = products = Products(self.choice.form, release=release)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
         self._looked_up = 0
@@ -117,7 +90,6 @@ class PackedWriter:
         sizes = self._sizes
         return len(writing.features) * sizes.layers * 2 * sizes.width * self._room * self._positions.element_size()
 
-    @_without_helpers
     @torch.inference_mode()
     def join(self, writings: Sequence[Writing]) -> Iterator[None]:
         """Compute the prefixes of sentences. Yields after every layer."""
@@ -136,7 +108,6 @@ class PackedWriter:
                 writing.cache[layer, :, :, :, : sizes.prefix_length] = prefixes[:, rows]
             yield
 
-    @_without_helpers
     @torch.inference_mode()
     def step(self, writings: Sequence[Writing]) -> Iterator[None]:
         """Generate the next token of sentences whose prefixes are computed. Yields after every layer.
@@ -259,7 +230,8 @@ class _Layer:
         self._norm_attention, self._norm_mlp = layer.norm_attention, layer.norm_mlp
         self._packed = products.linear(layer.packed)
         self._out = products.linear(layer.out)
-        self._mlp = products.two(layer.expand, layer.contract, activation="gelu_tanh", bits=4)
+        self._expand = products.linear(layer.expand, activation="gelu_tanh")
+        self._contract = products.linear(layer.contract)
 
     def forward(self, hidden: Tensor, spans: Sequence[Span], *, index: int, prefix_length: int) -> Tensor:
         """Map hidden states [row, width], and write the keys and values of this layer into the caches."""
@@ -273,7 +245,7 @@ class _Layer:
             query = packed[rows, 0].unsqueeze(2)
             mixed[rows] = functional.scaled_dot_product_attention(query, keys, values).reshape(-1, width)
         hidden = hidden + self._out(mixed)
-        return hidden + self._mlp(self._norm_mlp(hidden))
+        return hidden + self._contract(self._expand(self._norm_mlp(hidden)))
 
 
 def _spans(writings: Sequence[Writing]) -> list[Span]:

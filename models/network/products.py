@@ -9,26 +9,19 @@ shape of weights, which numbers of rows give the same bits, and other numbers ar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from models.network.grouped_weights import Bits
-
-Form = Literal["prepacked", "eager", "int8", "int4"]
-"""In form "int4" some weights have 4 bits and others 8, as `bits` says, which no other form looks at."""
+Form = Literal["prepacked", "eager", "int8"]
 Product = Callable[[Tensor], Tensor]
 """Multiplies rows [S, inputs] by the weights of a linear layer: [S, outputs]."""
-Prepared = tuple[Tensor, ...]
-"""A weight in the form that is multiplied; empty for "eager", which multiplies the weight itself."""
 Activation = Literal["none", "gelu", "gelu_tanh"]
 
 _ROUNDS: Final = 7
@@ -66,10 +59,8 @@ class Padding:
         return max(self.least, -(-rows // self.multiple) * self.multiple)
 
 
-Shape = tuple[int, int, int]
-"""Outputs and inputs of a weight, or of two that are multiplied in one call, and their bits in form "int4"."""
-Kept = tuple[Sequence[Prepared], Mapping[Shape, Padding]]
-"""The prepared weights of all products in their order, and the paddings by the shape of the weights."""
+Shape = tuple[int, int]
+"""Outputs and inputs of a weight."""
 
 _PROBED_ROWS: Final = (*range(1, 10), 12, 13, 15, 16, 17, 20, 24, 29, 32, 33, 64, 128)
 _PADDINGS: Final = (
@@ -84,22 +75,11 @@ class Products:
     paddings: by the shape of the weights
     """
 
-    def __init__(
-        self,
-        form: Form,
-        *,
-        release: Callable[[Tensor], None] = lambda _weight: None,
-        kept: Kept | None = None,
-    ) -> None:
-        """Take release: is called with each weight that its product does not use any more.
-
-        kept: of the same products, made before
-        """
+    def __init__(self, form: Form, *, release: Callable[[Tensor], None] = lambda _weight: None) -> None:
+        """Take release: is called with each weight that its product does not use any more."""
         self._form = form
         self._release = release
-        self._kept = None if kept is None else iter(kept[0])
-        self.paddings: dict[Shape, Padding] = {} if kept is None else dict(kept[1])
-        self.prepared: list[Prepared] = []
+        self._paddings: dict[Shape, Padding] = {}
 
     @property
     def keep_weights(self) -> bool:
@@ -111,9 +91,9 @@ class Products:
         if not self.keep_weights:
             self._release(weight)
 
-    def linear(self, linear: nn.Linear, *, activation: Activation = "none", bits: Bits = 8) -> Product:
+    def linear(self, linear: nn.Linear, *, activation: Activation = "none") -> Product:
         """Return the product with a layer."""
-        return self.product(linear.weight, linear.bias, activation=activation, bits=bits)
+        return self.product(linear.weight, linear.bias, activation=activation)
 
     def product(
         self,
@@ -121,54 +101,20 @@ class Products:
         bias: Tensor | None,
         *,
         activation: Activation = "none",
-        bits: Bits = 8,
         join: Callable[[Tensor], Tensor] | None = None,
     ) -> Product:
         """Return the product with a weight, see `product`.
 
         weight: [outputs, inputs], or parts [..., inputs] that `join` puts together
         """
-        whole, prepared = self._prepared(weight, bits=bits, join=join)
-        multiply = multiplier(prepared, whole, bias, form=self._form, activation=activation)
-        inputs = weight.shape[-1]
-        return self._steady(multiply, (weight.numel() // inputs, inputs, bits))
-
-    def two(self, first: nn.Linear, second: nn.Linear, *, activation: Activation, bits: Bits) -> Product:
-        """Return the product with a layer, the activation, and the product with another layer.
-
-        In form "int4" ONNX Runtime computes them in one call: one row takes up to a fourth less time.
-        """
-        if self._form != "int4":
-            expand = self.linear(first, activation=activation, bits=bits)
-            contract = self.linear(second, bits=bits)
-            return lambda rows: contract(expand(rows))
-        from models.network.grouped_weights import GroupedLayer, grouped_product  # ONNX Runtime may be missing
-
-        layers = [
-            GroupedLayer(weight=self._prepared(layer.weight, bits=bits)[1], bias=layer.bias, inputs=layer.in_features)
-            for layer in (first, second)
-        ]
-        multiply = grouped_product(*layers, activation=activation)
-        return self._steady(multiply, (second.out_features, first.in_features, bits))
-
-    def _prepared(
-        self, weight: Tensor, *, bits: Bits, join: Callable[[Tensor], Tensor] | None = None
-    ) -> tuple[Tensor, Prepared]:
-        """Return a weight whole, and in the form that is multiplied: as it was kept, or made from it."""
-        if self._kept is None or self._form == "eager":
-            whole = weight if join is None else join(weight)
-            prepared = prepare(whole, form=self._form, bits=bits)
-            if join is not None or not self.keep_weights:
-                self._release(weight)
-        else:
-            whole, prepared = weight, next(self._kept)
-        self.prepared.append(prepared)
-        return whole, prepared
-
-    def _steady(self, multiply: Product, shape: Shape) -> Product:
-        if shape not in self.paddings:
-            self.paddings[shape] = padding_of(multiply, shape[1])
-        return steady(multiply, self.paddings[shape])
+        whole = weight if join is None else join(weight)
+        multiply = product(whole, bias, form=self._form, activation=activation)
+        if join is not None or not self.keep_weights:
+            self._release(weight)
+        outputs, inputs = whole.shape
+        if (outputs, inputs) not in self._paddings:
+            self._paddings[outputs, inputs] = padding_of(multiply, inputs)
+        return steady(multiply, self._paddings[outputs, inputs])
 
 
 def padding_of(multiply: Product, inputs: int) -> Padding:
@@ -221,64 +167,28 @@ def faster_form(linear: nn.Linear) -> Choice:
 
 
 def int8_fault() -> str:
-    """Say why this machine cannot compute in int8; empty if it can."""
-    return _fault("int8")
-
-
-def int4_fault() -> str:
-    """Say why this machine cannot compute in int4; empty if it can."""
-    return _fault("int4", bits=4) or _fault("int4", bits=8)
-
-
-def _fault(form: Form, *, bits: Bits = 8) -> str:
-    """Say why this machine cannot compute in a form; empty if it can.
+    """Say why this machine cannot compute in int8; empty if it can.
 
     The instructions of older processors overflow where neighboring products are large, which no error tells.
     """
     weight, rows = torch.ones(16, 256), torch.ones(2, 256)
     try:
-        outputs = product(weight, None, form=form, bits=bits)(rows)
-    except (AttributeError, ImportError, RuntimeError) as error:
+        outputs = product(weight, None, form="int8")(rows)
+    except (AttributeError, RuntimeError) as error:
         return str(error).partition("\n")[0]
     exact = torch.allclose(outputs, functional.linear(rows, weight), rtol=1e-4)
     return "" if exact else "the processor's 8-bit products overflow"
 
 
-def product(
-    weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none", bits: Bits = 8
-) -> Product:
+def product(weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none") -> Product:
     """Return the product with a weight [outputs, inputs], then the bias and the activation."""
-    return multiplier(prepare(weight, form=form, bits=bits), weight, bias, form=form, activation=activation)
-
-
-def prepare(weight: Tensor, *, form: Form, bits: Bits = 8) -> Prepared:
-    """Return a weight [outputs, inputs] as `multiplier` needs it."""
-    if form == "eager":
-        return ()
-    if form == "int8":
-        return _int8_weight(weight)
-    if form == "int4":
-        from models.network.grouped_weights import grouped  # ONNX Runtime may be missing
-
-        return grouped(weight, bits=bits)
-    return (torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None),)
-
-
-def multiplier(
-    prepared: Prepared, weight: Tensor, bias: Tensor | None, *, form: Form, activation: Activation = "none"
-) -> Product:
-    """Return the product with a prepared weight; form "eager" alone uses the numbers of the weight itself."""
     after = _activation(activation)
     if form == "eager":
         return lambda rows: after(functional.linear(rows, weight, bias))
     if form == "int8":
-        return _int8_product(*prepared, bias=bias, after=after)
-    if form == "int4":
-        from models.network.grouped_weights import GroupedLayer, grouped_product
-
-        with_bias = grouped_product(GroupedLayer(weight=prepared, bias=bias, inputs=weight.shape[-1]))
-        return lambda rows: after(with_bias(rows))
-    multiply, (attribute, algorithm), [packed] = torch.ops.mkldnn._linear_pointwise, _POINTWISE[activation], prepared
+        return _int8_product(*_int8_weight(weight), bias=bias, after=after)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+    multiply, (attribute, algorithm) = torch.ops.mkldnn._linear_pointwise, _POINTWISE[activation]
 
     def multiplied(rows: Tensor) -> Tensor:
         outputs: Tensor = multiply(rows, packed, bias, attribute, [], algorithm)
@@ -287,7 +197,7 @@ def multiplier(
     return multiplied
 
 
-def _int8_weight(weight: Tensor) -> Prepared:
+def _int8_weight(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return a weight as packed 8-bit integers, the scale of each output, and what takes back the shift of the rows."""
     scales = torch.empty((len(weight), 1))
     totals = torch.empty(len(weight))
@@ -352,17 +262,6 @@ def _activation(name: Activation) -> Product:
     return partial(functional.gelu, approximate=GELU[name])
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let PyTorch compute without helpers in the block."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _seconds(products: Sequence[Product], rows: Tensor) -> list[float]:
     """Return the median processor seconds of each product with one thread; they run in turns.
 
@@ -370,10 +269,14 @@ def _seconds(products: Sequence[Product], rows: Tensor) -> list[float]:
     processor time of one thread does not count what it waits.
     """
     taken: list[list[float]] = [[] for _ in products]
-    with one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         for _ in range(_ROUNDS):
             for multiply, seconds in zip(products, taken, strict=True):
                 began = time.thread_time()
                 multiply(rows)
                 seconds.append(time.thread_time() - began)
+    finally:
+        torch.set_num_threads(threads)
     return [median(seconds) for seconds in taken]

@@ -6,7 +6,7 @@ generated for. Removing a sentence as a duplicate never removes its prompt's res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -59,11 +59,10 @@ def open_reader(
     trusted: Trusted = "real",
     checked: bool = False,
     on_written: OnWritten = lambda _tokens, _seconds: None,
-    store: Path | None = None,
 ) -> ChexReader:
-    """Open a model directory; engine, threads, engines, precision, store and ModelError as in `fallback.open_first`."""
+    """Open a model directory; engine, threads, engines, precision and ModelError as in `fallback.open_first`."""
     vocabularies = directory / "vocab"
-    opened = open_first(directory, engine=engine, threads=threads, engines=engines, precision=precision, store=store)
+    opened = open_first(directory, engine=engine, threads=threads, engines=engines, precision=precision)
     return ChexReader(
         read_manifest(directory),
         opened.engine,
@@ -73,7 +72,6 @@ def open_reader(
         trusted=trusted,
         checked=checked,
         on_written=on_written,
-        confirm=opened.confirm,
     )
 
 
@@ -86,8 +84,6 @@ class ChexReader(Reader[Look]):
 
     trusted: which thresholds may call a finding present
     checked: whether only sentences that say what was decided leave; else every sentence does, as published
-    confirm: waits until the hashes of the model's files were compared, and raises ModelError; without it nothing about
-    a film is returned
     """
 
     def __init__(
@@ -101,9 +97,7 @@ class ChexReader(Reader[Look]):
         trusted: Trusted = "real",
         checked: bool = False,
         on_written: OnWritten = lambda _tokens, _seconds: None,
-        confirm: Callable[[], None] = lambda: None,
     ) -> None:
-        self.confirm = confirm
         manifest = manifest.on_phantoms() if trusted == "phantoms" else manifest
         self.manifest = manifest
         self.name, self.version, self.engine = manifest.name, manifest.version, engine.name
@@ -142,7 +136,6 @@ class ChexReader(Reader[Look]):
     def view(self, look: Look) -> ViewReading | None:
         """Tell the view that a film shows, and how its pixels lie; None if the model has no view head."""
         rule = self.manifest.views
-        self.confirm()
         return None if rule is None else read_view(self._engine.view(look.patches)[0], rule)
 
     def middle(self, look: Look) -> float | None:
@@ -202,7 +195,6 @@ class ChexReader(Reader[Look]):
             return FilmReading(sentences=(), prompts=())
         film = self._find(look, prompts, side_of=side_of, zone_of=zone_of)
         film, said = self._say(film, self._told(prompts, film.vectors, film.features))
-        self.confirm()
         kept, standing = self._speech.without_duplicates(
             said.texts, film.regions.aggregated_scores[0], film.states, checked=self.checked
         )
@@ -215,7 +207,6 @@ class ChexReader(Reader[Look]):
     def locate_all(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
         """Read a film as `report` does, without sentences."""
         film, unsaid = self._find(look, tuple(prompts)), Settled(texts={}, generated={})
-        self.confirm()
         return FilmReading(
             sentences=(), prompts=tuple(self._reading(film, i, unsaid, None) for i in range(len(prompts)))
         )
@@ -262,7 +253,6 @@ class ChexReader(Reader[Look]):
             ),
         ):
             answers.update(zip(indices, answer, strict=True))
-        self.confirm()
         return [answers[index] for index in range(len(questions))]
 
     def _told(self, prompts: Sequence[ReaderPrompt], vectors: PromptVectors, features: FloatArray) -> list[int]:

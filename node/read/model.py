@@ -32,7 +32,7 @@ from models.contract import (
 )
 from node.config import CHEX
 from node.domain import ModelIdentity, Note
-from node.errors import InputError, ModelLost, ModelRefused, ReaderFailed
+from node.errors import InputError, ModelLost, ReaderFailed
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptSet
 from node.read import findings
@@ -124,7 +124,6 @@ def open_reader(
     checked: bool = True,
     unmeasured_ratio: bool = False,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
-    store: Path | None = None,
 ) -> RadiographReader:
     """Open a model directory for one prompt set; the first start on a GPU builds TensorRT engines, which takes minutes.
 
@@ -134,8 +133,6 @@ def open_reader(
     checked: whether only sentences that say what was decided leave
     unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
     on_written: called with the number of generated tokens and the seconds they took
-    store: folder for what an engine on the CPU would compute at every opening; with it the hashes of the model's files
-    may be compared after this returns, see `RadiographReader.confirm`
     Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
     prompts and thresholds do not match.
     """
@@ -156,7 +153,6 @@ def open_reader(
                 trusted=trusted,
                 checked=checked,
                 on_written=on_written,
-                store=store,
             )
             manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
         except ModelError as error:
@@ -167,7 +163,6 @@ def open_reader(
             trusted=trusted,
             checked=checked,
             unmeasured_ratio=unmeasured_ratio,
-            confirm=network.confirm,
         )
     opened.prepare(prompts)
     return opened
@@ -227,11 +222,9 @@ class RadiographReader:
         trusted: Trusted,
         checked: bool,
         unmeasured_ratio: bool,
-        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Read by an open network; hashes: of its weights, and of what says how they are used."""
         self._network = network
-        self._confirm = confirm
         self._trusted: Trusted = trusted
         self.gray = str(network.gray)
         self.ages = network.ages
@@ -251,15 +244,6 @@ class RadiographReader:
     def parity(self) -> Mapping[str, StageDifference]:
         """How far the runtime in use is from the network, by stage; empty if it is the network itself."""
         return self._network.parity
-
-    def confirm(self) -> None:
-        """Wait until the hashes of the model's files are compared; `read` and `ask` return nothing before.
-
-        Raises ModelRefused if they are not those of the manifest, and ModelLost if what an earlier opening kept is
-        damaged.
-        """
-        with _raising_node_errors():
-            self._confirm()
 
     def prepare(self, prompts: PromptSet) -> None:
         """Check prompts, and encode their phrases, so that no film waits for them; between films that are being read.
@@ -418,15 +402,13 @@ def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswe
 
 @contextmanager
 def _raising_node_errors() -> Iterator[None]:
-    """Raise the loss of the GPU, other files than the manifest's, and a fault of another network as the node's own."""
+    """Raise the loss of the GPU and a fault of another network as the node's own."""
     from models import errors
 
     try:
         yield
     except errors.DeviceLost as error:
         raise ModelLost(str(error)) from error
-    except errors.NotConfirmed as error:
-        raise ModelRefused(str(error)) from error
     except errors.ReaderFault as error:
         raise ReaderFailed(str(error)) from error
 

@@ -19,11 +19,6 @@ class OpenModel:
     prompts: PromptSet
 
 
-def user_store() -> Path:
-    """Return the user's folder for what openings keep, for a command that has no `storage.directory`."""
-    return Path.home() / ".cache" / "chex-node" / "opened"
-
-
 def open_configured(
     settings: Settings,
     prompts: PromptSet,
@@ -43,5 +38,4 @@ def open_configured(
         checked=settings.report.sentences == "checked",
         unmeasured_ratio=settings.report.unmeasured_ratio,
         on_written=on_written,
-        store=settings.storage.directory / "opened",
     )

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,7 +63,6 @@ _T = TypeVar("_T")
 class Running:
     """A running process with its real ports, also where the settings say 0; None for ports that it does not open.
 
-    require_confirmed: raises ModelRefused if the model that is open is not that of its manifest
     reload: reads the settings file again, and puts its callers, destinations and prompts to use
     """
 
@@ -72,7 +71,6 @@ class Running:
     tls_port: int | None = None
     orders_port: int | None = None
     is_broken: Callable[[], bool]
-    require_confirmed: Callable[[], None]
     reload: Callable[[Path], None]
 
     @property
@@ -84,12 +82,11 @@ class Running:
 
 @dataclass(slots=True, kw_only=True)
 class _Opened:
-    """The parts of a process that are open so far; confirming: compares the hashes of the model's files."""
+    """The parts of a process that are open so far."""
 
     shared: Shared
     receiving: Receiving | None = None
     model: OpenModel | None = None
-    confirming: Future[None] | None = None
     answerer: QuestionAnswerer | None = None
     working: Working | None = None
 
@@ -111,17 +108,11 @@ class _Opened:
         if self.answerer is not None:
             self.answerer.use(model)
 
-    def require_confirmed(self) -> None:
-        """Raise ModelRefused, or ModelLost, if the hashes of the model's files turned out to be others."""
-        if self.confirming is not None and self.confirming.done():
-            self.confirming.result()
-
     @property
     def is_broken(self) -> bool:
         """Whether the process must end."""
         return (
-            (self.confirming is not None and self.confirming.done() and self.confirming.exception() is not None)
-            or (self.working is not None and self.working.running.is_broken)
+            (self.working is not None and self.working.running.is_broken)
             or (self.receiving is not None and self.receiving.is_broken)
             or (self.answerer is not None and self.answerer.is_broken)
             or (self.shared.remote is not None and self.shared.remote.is_lost)
@@ -193,7 +184,6 @@ def run(
             tls_port=None if opened.receiving is None else opened.receiving.listener.tls_port,
             orders_port=None if opened.receiving is None else opened.receiving.orders_port,
             is_broken=lambda: opened.is_broken,
-            require_confirmed=opened.require_confirmed,
             reload=opened.reload,
         )
         parts.enter_context(processes.published(settings.storage, process, ports=running.ports, settings=path))
@@ -230,8 +220,7 @@ def serve(
 
     An interrupted step is repeated at the next start.
     Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work. Raises
-    NodeError, which also makes exit code 1, when the disk takes nothing at the start, and ModelRefused, as of a model
-    that is refused at the start, when the files of the model turn out to be others while it runs.
+    NodeError, which also makes exit code 1, when the disk takes nothing at the start.
     """
     memory.keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
@@ -264,7 +253,6 @@ def serve(
     ):
         while not stop.wait(timeout=1.0):
             if running.is_broken():
-                running.require_confirmed()
                 return 1
             if changed.is_set() and path is not None:
                 changed.clear()
@@ -324,28 +312,21 @@ def _count_set_aside(settings: Settings, metrics: Metrics) -> None:
 
 
 def _open_model(opened: _Opened, reader: Callable[[], RadiographReader] | None, stop: threading.Event) -> None:
-    """Open the model, and begin to compare the hashes of its files with the manifest."""
     shared = opened.shared
     model = _unless_stopped(lambda: open_model(shared.settings, shared.prompts.current, shared.metrics, reader), stop)
-    opened.model, opened.confirming = model, _started(model.reader.confirm)
+    opened.model = model
     opened.answerer = QuestionAnswerer(shared.spool, model, shared.metrics)
 
 
 def _unless_stopped(work: Callable[[], _T], stop: threading.Event) -> _T:
     """Run work in a thread of its own and return its result; raise Stopped as soon as `stop` is set."""
-    future = _started(work)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="start")
+    future = pool.submit(work)
+    pool.shutdown(wait=False)
     while not wait([future], timeout=_STOP_POLL_SECONDS).done:
         if stop.is_set():
             raise Stopped("stopped while the model was being opened")
     return future.result()
-
-
-def _started(work: Callable[[], _T]) -> Future[_T]:
-    """Run work in a thread of its own."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="start")
-    future = pool.submit(work)
-    pool.shutdown(wait=False)
-    return future
 
 
 def _shared(

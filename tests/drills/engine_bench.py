@@ -35,7 +35,7 @@ from tests.support import films, peers
 from tests.support.service import Service, settings_for
 
 DEFAULT: Final = "torch-cuda:float16,torch-cuda,onnx"
-PRECISIONS: Final = ("float32", "float16", "int8", "int4")
+PRECISIONS: Final = ("float32", "float16", "int8")
 READY_SECONDS: Final = 1800.0
 """TensorRT may build its engines for minutes."""
 STARTS: Final = 2

@@ -1,9 +1,9 @@
 """Runnable: opens a model and encodes its prompts, as a node does, and reads two films; prints time and memory as JSON.
 
-    python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8|int4] [--threads N]
-        [--store DIR] [--plain]
+    python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N]
+        [--plain]
 
-The first film waits until the hashes of the files are compared. `own_gib` is the memory that only this process has at
+`own_gib` is the memory that only this process has at
 the end; `peak_gib` is the most that it ever had, with the pages of mapped weights, which the system takes back when it
 needs memory.
 """
@@ -29,9 +29,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--engine", choices=("onnx", "torch"), default="onnx")
-    parser.add_argument("--precision", choices=("float32", "int8", "int4"), default="float32")
+    parser.add_argument("--precision", choices=("float32", "int8"), default="float32")
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--store", type=Path, help="where openings keep what they compute")
     parser.add_argument("--plain", action="store_true", help="open it the plain way, as eager PyTorch")
     options = parser.parse_args()
     prompts = read_questions(PROMPTS).prompts
@@ -55,13 +54,7 @@ def main() -> None:
 
 
 def program_reader(options: argparse.Namespace) -> ChexReader:
-    return open_reader(
-        options.model,
-        engine=options.engine,
-        threads=options.threads,
-        precision=options.precision,
-        store=options.store,
-    )
+    return open_reader(options.model, engine=options.engine, threads=options.threads, precision=options.precision)
 
 
 def plain_reader(directory: Path, threads: int) -> ChexReader:

@@ -8,27 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from models import random_weights
 from models.checkpoint.weights import load_generator
 from models.engines import Engine, IntArray, open_engine
 from models.engines.proof import Precision
 from models.engines.turns import for_person
-from models.network.grouped_weights import Bits
 from models.network.packed_decoding import PackedWriter, Writing
-from models.network.products import Choice, Form, Padding, Product, Products, int8_fault, padding_of, product, steady
+from models.network.products import Choice, Form, Padding, Product, Products, padding_of, product, steady
 from models.network.sentence_generator import SentenceGenerator
-from tests.models.test_packed_decoding import drawn
+from tests.models.test_packed_decoding import drawn, form_or_skip
 from tests.models.test_sentence_generator import (
     generator as generator,  # its fixture: sentences that end at their own times
 )
 
 pytestmark = pytest.mark.drill(part="runtimes")
 
-FORMS: tuple[Form, ...] = ("prepacked", "eager", "int8", "int4")
-FORMS_AND_BITS: tuple[tuple[Form, Bits], ...] = (*((form, 8) for form in FORMS), ("int4", 4))
+FORMS: tuple[Form, ...] = ("prepacked", "eager", "int8")
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 29, 31, 32, 33, 58, 63, 64, 65, 100, 116, 128)
 SHAPES = ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))
 """Outputs and inputs of layers, small and as published; the last makes oneDNN multiply one row in another way."""
@@ -43,12 +40,6 @@ def model(request: pytest.FixtureRequest, phantom_model: Path, tmp_path_factory:
     folder = tmp_path_factory.mktemp("random") / "model"
     random_weights.write_directory(folder, size="small", seed=random_weights.DEFAULT_SEED)
     return folder
-
-
-def form_or_skip(form: Form) -> Form:
-    if form == "int8" and (fault := int8_fault()):
-        pytest.skip(fault)
-    return form
 
 
 def alone(writer: PackedWriter, features: Tensor) -> list[list[int]]:
@@ -71,31 +62,12 @@ def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[li
     return [[[int(token) for token in ids] for ids in writing.ids] for writing in writings]
 
 
-@pytest.mark.parametrize(("form", "bits"), FORMS_AND_BITS)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, bits: Bits, shape: tuple[int, int]) -> None:
+def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, shape: tuple[int, int]) -> None:
     weight, rows = 0.02 * drawn(*shape), drawn(ROWS[-1], shape[1], seed=5)
 
-    assert_alone_and_in_company(Products(form_or_skip(form)).product(weight, None, bits=bits), rows)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("width", "between"), [(32, 96), (1024, 4096)])
-def test_no_bit_of_two_products_depends_on_the_rows_beside_it(form: Form, width: int, between: int) -> None:
-    first, second = layer(between, width), layer(width, between)
-    multiply = Products(form_or_skip(form)).two(first, second, activation="gelu_tanh", bits=4)
-    rows = drawn(ROWS[-1], width, seed=5)
-
-    assert_alone_and_in_company(multiply, rows)
-    exact = second(functional.gelu(first(rows), approximate="tanh"))
-    assert float((multiply(rows) - exact).norm() / exact.norm()) < (0.2 if form == "int4" else 0.05)
-
-
-def layer(outputs: int, inputs: int) -> nn.Linear:
-    made = nn.Linear(inputs, outputs).requires_grad_(False)
-    made.weight.copy_(0.02 * drawn(outputs, inputs))
-    made.bias.copy_(drawn(1, outputs, seed=7)[0])
-    return made
+    assert_alone_and_in_company(Products(form_or_skip(form)).product(weight, None), rows)
 
 
 def assert_alone_and_in_company(multiply: Product, rows: Tensor) -> None:
@@ -163,7 +135,7 @@ def test_a_models_ids_are_the_same_alone_and_in_company(model: Path, form: Form)
     assert together(writer, parts, late=2) == [alone(writer, part) for part in parts]
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8", "int4"])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, precision: Precision) -> None:
     form_or_skip("int8" if precision == "int8" else "eager")
     engine = open_engine(phantom_model, engine="torch", precision=precision)

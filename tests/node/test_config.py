@@ -261,7 +261,6 @@ def test_a_table_of_the_wrong_kind_is_named(tmp_path: Path, text: str) -> None:
         ("torch", "float16", "GPU"),
         ("tensorrt", "int8", "CPU"),
         ("torch-cuda", "int8", "CPU"),
-        ("tensorrt", "int4", "CPU"),
     ],
 )
 def test_a_precision_is_refused_on_the_wrong_device(tmp_path: Path, engine: str, precision: str, device: str) -> None:
@@ -271,11 +270,10 @@ def test_a_precision_is_refused_on_the_wrong_device(tmp_path: Path, engine: str,
 
 
 @pytest.mark.parametrize("engine", ["onnx", "torch"])
-@pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_sentences_may_be_of_few_bits_on_a_cpu(tmp_path: Path, engine: str, precision: str) -> None:
-    settings = load(tmp_path, GOOD + f'[model]\nengine = "{engine}"\nprecision = "{precision}"\n')
+def test_sentences_may_be_of_eight_bits_on_a_cpu(tmp_path: Path, engine: str) -> None:
+    settings = load(tmp_path, GOOD + f'[model]\nengine = "{engine}"\nprecision = "int8"\n')
 
-    assert settings.model.precision == precision
+    assert settings.model.precision == "int8"
 
 
 def test_a_node_that_lets_nobody_in_is_refused(tmp_path: Path) -> None:

@@ -52,9 +52,6 @@ class ScriptedReader(RadiographReader):
         self._hold, self._critical, self._deadly = hold, critical, deadly
         self.identity = ModelIdentity(name="scripted", version=version, weights_sha256="0" * 64, engine="scripted")
 
-    def confirm(self) -> None:
-        """It has no files."""
-
     def prepare(self, prompts: PromptSet) -> None:
         if words := [prompt.key for prompt in prompts.prompts if "unlearned" in prompt.phrases]:
             raise InputError(f"prompt {words[0]}: this model never learned: unlearned; use other words")

@@ -6,11 +6,11 @@
 The parts, in their order:
 
     opening    seconds and memory of a process that opens a model and reads films
-    machine    products of this machine: PyTorch, prepacked, ONNX Runtime, int8, int4; and its Python: pydicom
+    machine    products of this machine: PyTorch, prepacked, ONNX Runtime, int8; and its Python: pydicom
     generator  the sentences of some films at once, beside GPT-2 of transformers
     report     whole reports of some films at once and their stages, beside the plain way and the products' limit
     question   a question about a film that was seen, alone and while films are read, its wait, and its sentence in
-               float32, int8 and int4
+               float32 and int8
     graphs     image encoder and detector in ONNX Runtime, beside eager PyTorch
     receive    films and small objects, beside dcmtk
     writing    report and presentation state of a film

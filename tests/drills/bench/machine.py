@@ -28,7 +28,7 @@ ROWS: Final = (1, 8, 29, 116)
 """A question, some findings, the sentences of a film, and those of four."""
 FLOAT32: Final = ("eager", "prepacked", "onnxruntime")
 _SHAPE: Final = (4096, 1024)
-_FORMS: Final[tuple[Form, ...]] = ("eager", "prepacked", "int8", "int4")
+_FORMS: Final[tuple[Form, ...]] = ("eager", "prepacked", "int8")
 _LIMIT_SECONDS: Final = 30.0
 _ITEMS: Final = 400
 _TIMES: Final = 7
@@ -40,9 +40,7 @@ class Machine:
     def __init__(self, threads: int) -> None:
         """Prepare the weight; threads: those of ONNX Runtime. PyTorch has its own setting."""
         weight = torch.randn(_SHAPE, generator=torch.Generator().manual_seed(4))
-        forms: dict[str, Callable[[torch.Tensor], object]] = {
-            form: product(weight, None, form=form, bits=4) for form in _FORMS
-        }
+        forms: dict[str, Callable[[torch.Tensor], object]] = {form: product(weight, None, form=form) for form in _FORMS}
         session = _session(weight.numpy(), threads=threads)
         self._ways = forms | {"onnxruntime": lambda rows: session.run(None, {"rows": rows.numpy()})}
 

@@ -1,4 +1,4 @@
-"""The networks that are measured, all in this process: the plain way, and this program in float32 and few bits."""
+"""The networks that are measured, all in this process: the plain way, and this program in float32 and int8."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from tests.drills.bench.watched import Watched
 from tests.paths import REPOSITORY
 
 PROMPTS: Final = REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml"
-QUANTIZED: Final[tuple[Precision, ...]] = ("int8", "int4")
 _SIDE: Final = 512
 T = TypeVar("T")
 
@@ -105,11 +104,6 @@ class Networks:
 def precisions() -> tuple[Precision, ...]:
     """Return the precisions that this machine computes in: older processors have no int8."""
     return ("float32",) if apart(int8_fault) else ("float32", "int8")
-
-
-def quantized() -> tuple[Precision, ...]:
-    """Return the precisions of few bits that this machine computes in."""
-    return tuple(name for name in QUANTIZED if name == "int4" or name in precisions())
 
 
 def at_once(run: Callable[[int], T], count: int) -> list[T]:

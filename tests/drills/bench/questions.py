@@ -18,7 +18,7 @@ from models.contract import Box, Question
 from models.engines.turns import for_person
 from models.reading.tokenizers import SENTENCE_END
 from tests.drills.bench.machine import FLOAT32
-from tests.drills.bench.networks import QUANTIZED, Network, Networks, drawn_film, precisions, quantized, scheduler_of
+from tests.drills.bench.networks import Network, Networks, drawn_film, precisions, scheduler_of
 from tests.drills.bench.results import Found
 from tests.drills.bench.turns import PLAIN, apart, in_turns, spread, timed
 from tests.drills.bench.watched import Call, operations_of
@@ -42,7 +42,7 @@ QUESTIONS: Final = (
 def measure(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
     """Ask every question in every round, alone and while films are read; the plain way answers alone.
 
-    A sentence alone is generated in float32 and in few bits in turns.
+    A sentence alone is generated in float32 and int8 in turns.
     """
     plain = apart(partial(_answers, networks, networks.network(PLAIN), rounds=rounds))
     limit = _limit_seconds(networks)
@@ -72,20 +72,19 @@ def measure(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
 
 
 def _sentence(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
-    """Generate a long sentence in each precision: seconds and those beside float32, and the fastest of few bits.
+    """Generate a long sentence in each precision: seconds and those beside float32.
 
     Ratios are taken in each round; of the core's time too, which changes least with other work on the machine.
     """
     features = np.random.default_rng(3).standard_normal((_DRAWN, networks.sizes.dim), dtype=np.float32)
-    names: tuple[str, ...] = ("float32", *quantized())
-    writers = {name: networks.network(name).engine.write for name in names}
+    writers = {name: networks.network(name).engine.write for name in precisions()}
     lengths = [(write(features)[:, 1:] != SENTENCE_END).sum(axis=1) for write in writers.values()]
     longest = np.min(lengths, axis=0).argmax()
     feature = features[longest : longest + 1]
     runs = {name: partial(apart, partial(write, feature)) for name, write in writers.items()}
     taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
     figures, ratios = dict[str, object](), dict[str, list[float]]()
-    for name in names:
+    for name in writers:
         ratios[name] = [each[name].seconds / each["float32"].seconds for each in taken]
         figures[name] = {
             "tokens": taken[0][name].result.shape[1] - 1,
@@ -93,12 +92,7 @@ def _sentence(networks: Networks, *, rounds: int, limit_seconds: float) -> Found
             **spread(ratios[name], "ratio"),
             **spread([each[name].core_seconds / each["float32"].core_seconds for each in taken], "core_ratio"),
         }
-    figures["not run"] = ", ".join(name for name in QUANTIZED if name not in names) or "none"
-    fastest = min(quantized(), key=lambda name: median(ratios[name]))
-    held = {"question_few_bits_by_float32": median(ratios[fastest])}
-    if "int8" in names:
-        by_int8 = [best / eight for best, eight in zip(ratios[fastest], ratios["int8"], strict=True)]
-        held["question_few_bits_by_int8"] = median(by_int8)
+    held = {f"question_{name}_by_float32": median(ratios[name]) for name in writers if name != "float32"}
     return Found(figures=figures, held=held)
 
 

@@ -52,10 +52,6 @@ def _least(part: str, name: str, bound: float, *, films: int = 0, int8: bool = F
 
 
 LIMITS: Final = (
-    Limit(part="opening", name="opening_float32_kept_plain_ratio", bound=2.0),
-    Limit(part="opening", name="opening_int8_kept_plain_ratio", bound=2.0, int8=True),
-    Limit(part="opening", name="opening_float32_kept_ratio", bound=0.3),
-    Limit(part="opening", name="opening_int8_kept_ratio", bound=0.3, int8=True),
     Limit(part="opening", name="peak_gib_float32", bound=5.0),
     Limit(part="opening", name="peak_gib_int8", bound=2.2, int8=True),
     _least("generator", "generator_float32_same_tokens", 1.0),
@@ -69,8 +65,7 @@ LIMITS: Final = (
         for precision in ("float32", "int8")
         for name, bound in (("beside_films", 1.5), ("wait", 0.2))
     ),
-    Limit(part="question", name="question_few_bits_by_float32", bound=0.4),
-    Limit(part="question", name="question_few_bits_by_int8", bound=0.65, int8=True),
+    Limit(part="question", name="question_int8_by_float32", bound=0.4, int8=True),
     *(_least("graphs", f"graph_{stage}_ratio", 1.4) for stage in ("encode_image", "find")),
     *(_least("receive", f"receive_{name}_ratio", bound) for name, bound in receive_bench.LIMITS.items()),
     Limit(part="node", name="node_cost_pydicom_ratio", bound=5.0),
