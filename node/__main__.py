@@ -326,8 +326,9 @@ def _demo(options: argparse.Namespace) -> int:
     from node.commands import demo
 
     if not options.model.exists():
-        made = f"{command_for('models.lab.demonstration')} {options.model}"
-        raise InputError(f"{options.model} does not exist; name a model directory by --model, or run {made}")
+        shipped = Path(__file__).parents[1] / "models" / "weights" / "phantom"
+        remedy = f"name a model directory by --model, such as a copy of {shipped}"
+        raise InputError(f"{options.model} does not exist; {remedy}")
     log.configure(level="warning")
     model = ModelSettings(
         directory=options.model, engine=options.engine, threads=options.threads, prompts=options.prompts

@@ -310,3 +310,16 @@ def test_events_are_written_for_tensorboard(tmp_path: Path) -> None:
     events.Reload()
     [event] = events.Scalars("one/box")
     assert (event.step, event.value) == (7, 0.5)
+
+
+def test_a_run_says_its_steps_and_then_the_hours_left(tmp_path: Path, store: Path) -> None:
+    run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=6))
+    run = replace(run, machine=replace(run.machine, log=2))
+    Path(run.output).mkdir()
+    told: list[str] = []
+
+    train(run, ALONE, report=lambda stage, done=0, total=0: told.append(stage))
+
+    assert "stage contrast: 6 steps to take" in told
+    [left] = [line for line in told if "hours left of this stage" in line]
+    assert told.index(left) == told.index("stage contrast: 6 steps to take") + 2, "after the second step"

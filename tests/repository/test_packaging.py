@@ -6,6 +6,7 @@ It is installed into an environment of its own, which sees the libraries of the 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,10 +25,8 @@ from tests.repository.test_architecture import committed_files, name_of
 pytestmark = pytest.mark.drill(part="packaging")
 
 ENTRY = "deploy/wheel/chex_node"
-SUBCOMMANDS = (
-    "card checkpoint demonstration evaluate export golden join parity phantoms placing random-weights "
-    "source-probe train"
-).split()  # of chex-models
+SUBCOMMANDS = "card checkpoint evaluate export golden join parity phantoms placing random-weights train".split()
+"""Of chex-models."""
 
 
 class Installed(NamedTuple):
@@ -114,17 +113,14 @@ def test_an_unknown_subcommand_is_wrong_input(installed: Installed) -> None:
 
 def test_the_demo_without_a_model_says_how_to_get_one(installed: Installed) -> None:
     refused = installed.run("chex-node", "demo")
-    made = installed.run("chex-models", "demonstration", "models/weights/phantom")
+    shipped = Path(refused.stderr.strip().partition("such as a copy of ")[2])
+    shutil.copytree(shipped, installed.folder / "models" / "weights" / "phantom")
     not_exported = installed.run("chex-node", "demo")
-    twice = installed.run("chex-models", "demonstration", "models/weights/phantom")
 
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.endswith("or run chex-models demonstration models/weights/phantom\n")
-    assert made.returncode == 0, made.stderr
-    assert "chex-models export --model models/weights/phantom" in made.stdout
+    assert shipped == installed.site_packages() / "chex_node" / "program" / "models" / "weights" / "phantom"
     assert not_exported.returncode == 2
     assert "run chex-models export --model models/weights/phantom" in not_exported.stderr
-    assert (twice.returncode, twice.stdout) == (2, "")
 
 
 def test_a_film_is_read_beside_packages_of_the_same_names(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 MODELS: Final[Mapping[str, tuple[str, str]]] = {
-    "demonstration": ("models.lab.demonstration", "copy the demonstration model to a directory of your own"),
     "export": ("export.build", "export the graphs of a model directory and prove them"),
     "parity": ("export.parity", "compare two runtimes of one model"),
     "checkpoint": ("models.checkpoint", "turn a published checkpoint into a model directory"),
@@ -27,7 +26,6 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "thresholds": ("models.thresholds", "show the thresholds of a model, and change one"),
     "card": ("models.lab.evaluation.card", "fill a model card with measured figures"),
     "paper": ("models.lab.evaluation.paper", "write the tables of the paper, published and measured"),
-    "source-probe": ("models.lab.evaluation.source_probe", "tell the sources of normal films apart"),
     "placing": ("models.lab.evaluation.placing", "choose which boxes and sides are told on films of people"),
     "phantoms": ("models.phantoms", "make chest films with exact truth"),
     "golden": ("models.golden", "compare the network with recorded arrays of the published one"),

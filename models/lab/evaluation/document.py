@@ -30,7 +30,6 @@ TITLES: Final[Mapping[str, str]] = {
     "region_explanation_mscxr": "Sentences about boxes, MS-CXR",
     "region_explanation_imagenome": "Sentences about regions, Chest ImaGenome",
     "report_mimic": "Reports as published, MIMIC-CXR",
-    "sources": "Which source a normal film is from, by a linear probe on image features",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",
@@ -98,7 +97,6 @@ _NAMES: Final[Mapping[str, str]] = {
     "two_constant_boxes_on_positives": "mAP of two constant boxes, on films with the finding alone",
     "gain_on_positives": "mAP above that of two constant boxes, on films with the finding alone",
     "spread": "spread of the centers of best boxes, as a share of the true one",
-    "source_auroc": "AUROC of the source; 0.5: it cannot be told",
     "films": "films",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
@@ -125,7 +123,6 @@ _VARIANTS: Final = ("trained_classes", "as_read", "decisions", "without_contradi
 _GROUPED: Final[Mapping[str, str]] = {
     "curves": "sensitivity, where so many films without any finding are called by mistake",
     "by_group": "by group",
-    "by_source": "by source",
 }
 """Tables of tables: a row for each group, a column for each figure."""
 _FIRST: Final[Sequence[tuple[tuple[str, ...], str]]] = (

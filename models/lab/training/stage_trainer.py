@@ -71,7 +71,7 @@ def open_trainer(
     encoder = model.network.prompt_encoder
     on_gpu = run.machine.device == "cuda"  # bfloat16 needs no scaled loss
     learns = any(weight.requires_grad for weight in encoder.parameters())
-    steps = steps_of(stage, films=len(film_store))
+    steps = stage.steps or max(1, stage.epochs * len(film_store) // (stage.batch * stage.accumulation))
     films = StageFilms(run, group, number=number, catalog=catalog, film_store=film_store)
     return StageTrainer(
         run=run,
@@ -87,11 +87,6 @@ def open_trainer(
         optimizer=torch.optim.AdamW(groups, lr=stage.learning_rate, fused=True),
         scaler=torch.amp.GradScaler(run.machine.device, enabled=run.machine.mixed_precision and on_gpu),
     )
-
-
-def steps_of(stage: Stage, *, films: int) -> int:
-    """Return the number of updates of a stage."""
-    return stage.steps or max(1, stage.epochs * films // (stage.batch * stage.accumulation))
 
 
 def take_step(trainer: StageTrainer, step: int, *, stop: bool) -> Outcome:
