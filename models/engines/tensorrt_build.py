@@ -36,7 +36,7 @@ class TensorRtCompiler:
     @property
     def version(self) -> str:
         """See `Compiler`."""
-        return trt.__version__
+        return str(trt.__version__)
 
     def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
         """See `Compiler`."""
@@ -51,7 +51,7 @@ class TensorRtCompiler:
         return loaded
 
 
-class ErrorLog(trt.ILogger):
+class ErrorLog(trt.ILogger):  # type: ignore[misc]  # TensorRT has no type information
     """Collects TensorRT's error messages; its other messages are dropped."""
 
     def __init__(self) -> None:

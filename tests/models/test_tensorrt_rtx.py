@@ -1,10 +1,12 @@
 """NVIDIA's own parser and builder take the float16 graphs, fuse their attention, and refuse by name what is wrong.
 
-It is the builder of TensorRT-RTX (extra test), for TensorRT's own needs a GPU. Nothing runs on a GPU.
+It is the builder of TensorRT-RTX (extra test), for TensorRT's own needs a GPU. Nothing runs on a GPU. And what the
+program calls by name stands in the bindings of both.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import resource
 import subprocess
@@ -24,6 +26,14 @@ from tests.support.peers import missing
 pytestmark = pytest.mark.drill(part="runtimes")
 
 SECONDS = 30
+ON_OBJECTS = (
+    "create_execution_context create_network create_builder_config create_optimization_profile "
+    "build_serialized_network clear_flag create_timing_cache set_timing_cache get_timing_cache serialize "
+    "add_optimization_profile set_shape num_inputs get_input get_dimension_name parse num_errors get_error log "
+    "deserialize_cuda_engine num_io_tensors get_tensor_name get_tensor_mode get_tensor_dtype set_input_shape "
+    "get_tensor_shape set_tensor_address update_device_memory_size_for_shapes set_device_memory execute_async_v3"
+).split()
+"""What the program calls and reads of TensorRT's objects."""
 
 Built = dict[str, dict[str, object]]
 
@@ -57,6 +67,27 @@ def built(
     # Of the processor, so that other work on it does not count.
     assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < SECONDS
     return found
+
+
+@pytest.mark.parametrize("module", ["tensorrt_bindings/tensorrt.so", "tensorrt_rtx_bindings/tensorrt_rtx.so"])
+def test_every_name_that_is_used_stands_in_the_bindings(module: str, repository: Path) -> None:
+    package, _, library = module.partition("/")
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        missing(f"needs {package} (extra test)")
+    files = [repository / "models" / "engines" / f"tensorrt_{part}.py" for part in ("build", "engine")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    of_module = {
+        name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and (chain := ast.unparse(node)).startswith("trt.")
+        for name in chain.split(".")[1:]
+    } - {"__version__", "__init__"}
+    content = Path(found.origin).with_name(library).read_bytes()
+
+    assert {"Runtime", "USER_MANAGED", "TF32"} <= of_module
+    assert [name for name in ON_OBJECTS if f".{name}" not in text and f"def {name}(" not in text] == []
+    assert sorted(name for name in {*of_module, *ON_OBJECTS} if name.encode() + b"\0" not in content) == []
 
 
 def attentions(path: Path) -> int:
