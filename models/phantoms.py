@@ -1,7 +1,6 @@
-"""Runnable: writes phantoms as files, or measures how fast they are made.
+"""Runnable: writes phantoms as files.
 
     python -m models.phantoms phantoms:2000000:8 --out DIR [--dicom] [--truth] [--side PIXELS] [--others]
-    python -m models.phantoms --bench
 
 `--truth` writes DIR/truth.jsonl, one line for each film, in the form that `boxes:DIR/truth.jsonl` reads: boxes are
 left, top, right, bottom in pixels of the file that the line names.
@@ -12,8 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import cv2
@@ -27,25 +24,17 @@ from models.lab.phantoms.report import hints_of
 from models.lab.phantoms.sets import PhantomSet, parse_set, split_of
 from models.lab.phantoms.truth import Phantom, UnitBox
 
-_BENCH = parse_set("phantoms:1000000:200")
-
 
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
     parser = command_parser("models.phantoms", description="Make chest films with exact labels.")
-    parser.add_argument("set", nargs="?", type=_set, help="phantoms:SEED:COUNT; seeds from 2000000 on are for tests")
-    parser.add_argument("--out", type=Path, help="the folder to write to")
+    parser.add_argument("set", type=_set, help="phantoms:SEED:COUNT; seeds from 2000000 on are for tests")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write to")
     parser.add_argument("--dicom", action="store_true", help="CR and DX objects instead of PNG files")
     parser.add_argument("--truth", action="store_true", help="write truth.jsonl as well")
     parser.add_argument("--others", action="store_true", help="laterals, other parts of the body and blanks instead")
     parser.add_argument("--side", type=int, default=224, help="of PNG files, in pixels; default: %(default)s")
-    parser.add_argument("--bench", action="store_true", help="say how many films a second one core makes")
     options = parser.parse_args(arguments)
-    if options.bench:
-        print(json.dumps(bench()))
-        return 0
-    if options.set is None or options.out is None:
-        parser.error("name a set and --out, or --bench")
     if not 32 <= options.side <= 3000:
         parser.error("--side must lie in 32..3000")
     try:
@@ -62,21 +51,6 @@ def main(arguments: list[str]) -> int:
         return 2
     print(f"{options.out}: {len(lines)} films")
     return 0
-
-
-def bench() -> Mapping[str, float]:
-    """Measure how many films of network size one core makes per second of CPU time."""
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
-        phantom(_BENCH.first)
-        start = time.process_time()
-        for seed in _BENCH.seeds:
-            phantom(seed)
-        seconds = time.process_time() - start
-    finally:
-        cv2.setNumThreads(threads)
-    return {"films": len(_BENCH), "seconds": round(seconds, 2), "films_per_second": round(len(_BENCH) / seconds, 1)}
 
 
 def truth_line(film: Phantom, name: str, *, columns: int, rows: int) -> dict[str, object]:

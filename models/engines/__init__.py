@@ -7,14 +7,13 @@ the weights compute (design §4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, ParamSpec, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,6 @@ from models.manifest import read_manifest
 
 if TYPE_CHECKING:
     from models.engines.devices import Gpu
-
-_Given = ParamSpec("_Given")
 
 FloatArray = NDArray[np.float32]
 IntArray = NDArray[np.int64]
@@ -147,14 +144,16 @@ def open_engine(
     def opened() -> Engine:
         return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
 
-    if engine in GPU_ENGINES:
-        verify(directory, manifest)
-        if engine == "tensorrt":
-            _check_float16(directory)
-        return opened()
-    require_plain_files(directory, manifest)
-    # Gigabytes of weights are hashed while they are opened. Graphs are opened only after their proof was checked.
+    # Threads that end: one that computed with PyTorch keeps its helpers as long as it lives. With more of them than
+    # cores, OpenMP lets each sleep between two products, and products of a few rows take up to half as long again.
     with ThreadPoolExecutor(max_workers=3) as pool:
+        if engine in GPU_ENGINES:
+            verify(directory, manifest)
+            if engine == "tensorrt":
+                _check_float16(directory)
+            return pool.submit(opened).result()
+        require_plain_files(directory, manifest)
+        # Gigabytes of weights are hashed while they are opened. Graphs are opened only after their proof was checked.
         comparing = pool.submit(compare_hashes, directory, manifest)
         if engine == "onnx":
             proving = pool.submit(check_proof, directory, manifest)
@@ -178,7 +177,10 @@ def open_unproven(
     """Open like `open_engine`, but without the proof of the graphs: for the code that makes the proof."""
     _require_known(engine, threads)
     verify(directory, read_manifest(directory))
-    return _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
+    with ThreadPoolExecutor(max_workers=1) as opening:  # see `open_engine`
+        return opening.submit(
+            lambda: _open(directory, engine=engine, threads=threads, engines=engines, precision=precision, gpu=gpu)
+        ).result()
 
 
 def _require_known(engine: str, threads: int) -> None:
@@ -189,22 +191,6 @@ def _require_known(engine: str, threads: int) -> None:
     check_wheels()
 
 
-def _in_a_thread(function: Callable[_Given, Engine]) -> Callable[_Given, Engine]:
-    """Return a function that calls another one in a thread that ends.
-
-    A thread that computed with PyTorch keeps its helpers as long as it lives. With more of them than cores, OpenMP lets
-    each sleep between two products, and products of a few rows take up to half as long again.
-    """
-
-    @wraps(function)
-    def call(*given: _Given.args, **named: _Given.kwargs) -> Engine:
-        with ThreadPoolExecutor(max_workers=1) as opening:
-            return opening.submit(function, *given, **named).result()
-
-    return call
-
-
-@_in_a_thread
 def _open(
     directory: Path,
     *,

@@ -8,16 +8,17 @@ invalid with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from models.checkpoint.files import file_sha256
 from models.contract import StageDifference
+from models.engines.wheels import check_wheels
 from models.errors import ModelError
 from models.files import replacing
-from models.manifest import WEIGHTS, Manifest, NetworkSizes
+from models.manifest import MANIFEST, WEIGHTS, Manifest, NetworkSizes, read_manifest
 from node import command_for
 
 STAGES = ("encode_image", "encode_prompts", "find", "describe")
@@ -31,6 +32,13 @@ PROOF = "parity.json"
 
 Precision = Literal["float32", "float16", "int8"]
 """Graphs are float32 or float16; the sentence generator may be int8 on a CPU."""
+
+_GRAPHS: Final[Mapping[str, tuple[Precision, ...]]] = {
+    "onnx": ("float32",),
+    "onnx-cuda": ("float32",),
+    "tensorrt": ("float16", "float32"),
+}
+"""The precisions of the exported graphs that an engine, or its fallback, runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +146,19 @@ def require_graphs(directory: Path, precision: Precision = "float32", *, stages:
         raise ModelError(f"{directory}: no {', '.join(missing)}, the weights of exported graphs; {remedy}")
 
 
-def require_files(directory: Path, *precisions: Precision) -> None:
-    """Raise ModelError if the proof, or the graphs of all these precisions, are missing; no graph is read."""
+def check_files(directory: Path, *, engine: str) -> None:
+    """Check that every file needed to open a model directory with an engine exists, and one ONNX Runtime to do it.
+
+    It takes milliseconds: no graph is read, see `check_proof`.
+    Raises ModelError that names what is missing, or installed twice, and what to do.
+    """
+    check_wheels()
+    missing = [name for name in read_manifest(directory).files if not (directory / name).is_file()]
+    if missing:
+        raise ModelError(f"{directory}: {', '.join(missing)} of {MANIFEST} are missing; restore the model directory")
+    if engine not in _GRAPHS:
+        return
+    precisions = _GRAPHS[engine]
     if not any(_has_graphs(directory, precision) for precision in precisions):
         require_graphs(directory, precisions[-1])
     if not (directory / PROOF).is_file():

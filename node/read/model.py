@@ -102,11 +102,11 @@ def check_files(directory: Path, *, engine: str, reader: str = CHEX) -> None:
     if reader != CHEX:
         open_named(reader, directory)
         return
-    from models import directory as directories
+    from models.engines import proof
     from models.errors import ModelError
 
     try:
-        directories.check_files(directory, engine=engine)
+        proof.check_files(directory, engine=engine)
     except ModelError as error:
         raise InputError(str(error)) from error
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models.boxes import iou, to_center_size, to_corners
 from models.contract import Question
-from models.reading.fusion import fuse
+from models.reading.places import fuse
 from models.reading.reader import ChexReader
 from tests.paths import FIXTURES
 from tests.support.scripted_engine import EDEMA, PROMPTS, SENTENCES, ScriptedEngine, centers_of, reader_of, scores_of

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.directory import check_files
-from models.engines.proof import STAGES, graph_path
+from models.engines.proof import STAGES, check_files, graph_path
 from models.errors import ModelError
 from node import config
 from node.config import ModelSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -17,7 +18,6 @@ from models.lab.training.parts import free
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.random_streams import seed_torch, stream
 from models.lab.training.runfile import Run
-from models.lab.training.schedule import learning_rate
 from models.lab.training.stages import Stage
 from models.lab.training.store import FilmStore
 from models.lab.training.text_encoding import TextEncoder
@@ -25,6 +25,9 @@ from models.lab.training.trained_model import TrainedModel
 
 _HALF: Final = {"cpu": torch.bfloat16, "cuda": torch.float16}
 """What `machine.mixed_precision` computes in."""
+_LOWEST: Final = 1e-7
+_DECAY: Final = 0.3
+"""The lowest learning rate, and the share of the batches at the end in which it falls."""
 
 
 class Outcome(NamedTuple):
@@ -87,6 +90,19 @@ def open_trainer(
         optimizer=torch.optim.AdamW(groups, lr=stage.learning_rate, fused=True),
         scaler=torch.amp.GradScaler(run.machine.device, enabled=run.machine.mixed_precision and on_gpu),
     )
+
+
+def learning_rate(stage: Stage, *, batch: int, batches: int) -> float:
+    """Return the rate at a batch, counted in batches, not in updates (spec §10); batches: how many the stage has.
+
+    "cosine" is timm's CosineLRScheduler with one cycle: the warm-up replaces the beginning of the cycle.
+    """
+    if batch < stage.warm_up:
+        return stage.learning_rate * batch / stage.warm_up
+    done = min(batch / batches, 1.0)
+    if stage.schedule == "cosine":
+        return _LOWEST + (stage.learning_rate - _LOWEST) * (1 + math.cos(math.pi * done)) / 2
+    return max(_LOWEST, stage.learning_rate * min(1.0, (1 - done) / _DECAY))
 
 
 def take_step(trainer: StageTrainer, step: int, *, stop: bool) -> Outcome:
