@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import sys
 import zlib
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint.files import CARD, file_sha256
+from models.checkpoint.completion import complete
 from models.checkpoint.stream import write_stream
 from models.command import command_parser, run
 from models.decisions import Decisions
@@ -39,7 +38,6 @@ from models.manifest import (
     NetworkSizes,
     PostDecoderSizes,
     PromptEncoderSizes,
-    write_manifest,
 )
 from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, SentenceTokenizer
 
@@ -120,23 +118,17 @@ def main(arguments: list[str]) -> int:
 def write_directory(directory: Path, *, size: Size, seed: int) -> int:
     """Write a model directory with random weights, its manifest last. Returns the number of parameters."""
     sizes = SMALL_SIZES if size == "small" else PUBLISHED_SIZES
-    (directory / "vocab").mkdir(parents=True, exist_ok=True)
-    for source in sorted(VOCABULARIES.iterdir()):
-        target = directory / "vocab" / source.name
-        if not (target.exists() and target.samefile(source)):
-            shutil.copyfile(source, target)
+    directory.mkdir(parents=True, exist_ok=True)
     shapes = shapes_of(sizes)
     parameters = sum(math.prod(shape) for shape in shapes.values())
     numbers = (values for name, shape in shapes.items() for values in draw(name, shape, seed=seed))
-    weights_sha256 = write_stream(directory / WEIGHTS, shapes, numbers, half=size == "small")
-    (directory / CARD).write_text(_card(size=size, seed=seed, parameters=parameters), encoding="utf-8")
-    others = [CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
-    files = {WEIGHTS: weights_sha256} | {name: file_sha256(directory / name) for name in others}
-    write_manifest(directory, _manifest(size=size, sizes=sizes, seed=seed, files=files))
+    write_stream(directory / WEIGHTS, shapes, numbers, half=size == "small")
+    card = _card(size=size, seed=seed, parameters=parameters)
+    complete(directory, _manifest(size=size, sizes=sizes, seed=seed), card=card)
     return parameters
 
 
-def _manifest(*, size: Size, sizes: NetworkSizes, seed: int, files: dict[str, str]) -> Manifest:
+def _manifest(*, size: Size, sizes: NetworkSizes, seed: int) -> Manifest:
     return Manifest(
         name=f"chex-{size}-untrained",
         version=f"1.{seed}",
@@ -149,7 +141,6 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int, files: dict[str, st
         decisions=Decisions(
             temperature=0.15, default_threshold=0.7, review_band=0.1, box_threshold=0.5, region_threshold=0.5
         ),
-        files=files,
     )
 
 

@@ -17,7 +17,7 @@ def complete(directory: Path, manifest: Manifest, *, card: str) -> None:
 
     manifest: without hashes; those of all files are added
     """
-    (directory / "vocab").mkdir()
+    (directory / "vocab").mkdir(exist_ok=True)
     for vocabulary in sorted(VOCABULARIES.iterdir()):
         shutil.copyfile(vocabulary, directory / "vocab" / vocabulary.name)
     (directory / CARD).write_text(with_ten_lines(card, manifest), encoding="utf-8")

@@ -25,10 +25,11 @@ from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
 from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts
 from models.engines.turns import Calls, Turns
+from models.engines.wheels import INSTALL_CPU
 from models.errors import ModelError
 from models.network.chex import Chex
 from models.network.packed_decoding import PackedWriter
-from models.network.products import Choice, int8_fault
+from models.network.products import int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -102,12 +103,12 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWr
     """
     generator = network.generator
     del network.generator
-    choice = None
-    if precision == "int8":
-        if fault := int8_fault():
-            raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
-        choice = Choice(form="int8", reason="int8 was asked for")
-    writer = PackedWriter(generator, max_length=generator.sizes.max_length, choice=choice, release=release_pages)
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # PyTorch left it without types
+        raise ModelError(f"this build of PyTorch has no oneDNN, which multiplies on a CPU; run {INSTALL_CPU}")
+    if precision == "int8" and (fault := int8_fault()):
+        raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
+    form, most = "int8" if precision == "int8" else "float32", generator.sizes.max_length
+    writer = PackedWriter(generator, max_length=most, form=form, release=release_pages)
     return_freed_memory()
     return CpuWriter(writer)
 

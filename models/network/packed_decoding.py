@@ -1,6 +1,6 @@
 """Greedy decoding for a CPU, with the weights of `sentence_generator` in the form that oneDNN multiplies fastest.
 
-Weights are reordered once, when the writer is made, if that is faster on this machine. Keys and values are written in
+Weights are reordered once, when the writer is made. Keys and values are written in
 place into one tensor for each caller. Equal features are decoded once, and a sentence that has ended takes no further
 part.
 Sentences of several callers are generated together, each at its own place: their rows share the products, and attention
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.network.products import Choice, Product, Products, faster_form
+from models.network.products import Form, Product, Products
 from models.network.sentence_generator import GeneratorLayer, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 
@@ -28,11 +28,9 @@ _MOST_LOOKED_UP: Final = 32
 
 
 class PackedWriter:
-    """Generates sentences on the CPU, with a copy of the weights in the chosen form.
+    """Generates sentences on the CPU, with a copy of the weights.
 
-    Every form but "int8" is float32. There, linear layers multiply 8-bit integers; all else is float32.
-
-    choice: which form the weights have
+    In form "int8" linear layers multiply 8-bit integers; all else is float32.
     """
 
     @torch.no_grad()
@@ -41,19 +39,16 @@ class PackedWriter:
         generator: SentenceGenerator,
         *,
         max_length: int,
-        choice: Choice | None = None,
+        form: Form = "float32",
         release: Callable[[Tensor], None] = lambda _weight: None,
     ) -> None:
         """Copy the weights.
 
-        choice: the faster form on this machine if None
         release: is called with a weight of which nothing, or only few rows, will be used for a while
         Raises ValueError where the network has no such positions.
         """
         if not 1 <= max_length <= generator.sizes.positions:
             raise ValueError(f"max_length is {max_length}; it must lie in 1..{generator.sizes.positions}")
-        layers = [layer for layer in generator.layers if isinstance(layer, GeneratorLayer)]
-        self.choice = choice or faster_form(layers[0].expand)
         self.dim = generator.prefix.expand.in_features
         self._sizes = generator.sizes
         self._max_length = max_length
@@ -61,12 +56,12 @@ class PackedWriter:
         self._tokens = generator.tokens
         self._positions = generator.positions.weight
         self._norm_after = generator.norm_after
-        self.products = products = Products(self.choice.form, release=release)
+        self.products = products = Products(form, release=release)
         # The vocabulary first: it is the largest weight that is copied at once, while little else is in memory.
         self._vocabulary = products.product(generator.tokens.weight, None)
         self._looked_up = 0
         self._prefix = _Prefix(generator, products)
-        self._layers = [_Layer(layer, products) for layer in layers]
+        self._layers = [_Layer(layer, products) for layer in generator.layers if isinstance(layer, GeneratorLayer)]
 
     @torch.inference_mode()
     def write(self, features: Tensor) -> Tensor:
@@ -203,18 +198,15 @@ class _Prefix:
         self.expand: Product = products.linear(generator.prefix.expand, activation="gelu")
         weights = contract.weight.view(sizes.prefix_length, sizes.layers, 2 * sizes.width, -1)
         biases = contract.bias.view(sizes.prefix_length, sizes.layers, 2 * sizes.width)
-        self._layers = list[Product]()
-        room = torch.empty(())
-
-        def join(parts: Tensor) -> Tensor:
-            # In the file, the weights of a layer are in separate places, one for each position. They are put together,
-            # because one product is faster than five. New memory for each layer would take longer than the copy.
-            nonlocal room
-            room = torch.empty_like(parts) if products.keep_weights or not room.dim() else room
-            return room.copy_(parts).flatten(0, 1)
-
-        for layer in range(sizes.layers):
-            self._layers.append(products.product(weights[:, layer], biases[:, layer].flatten(), join=join))
+        # In the file, the weights of a layer are in separate places, one for each position. They are put together,
+        # because one product is faster than five. New memory for each layer would take longer than the copy.
+        room = torch.empty_like(weights[:, 0])
+        self._layers = [
+            products.product(
+                room.copy_(weights[:, layer]).flatten(0, 1), biases[:, layer].flatten(), parts=weights[:, layer]
+            )
+            for layer in range(sizes.layers)
+        ]
 
     def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
         """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""

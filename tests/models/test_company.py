@@ -16,7 +16,7 @@ from models.engines import Engine, IntArray, open_engine
 from models.engines.proof import Precision
 from models.engines.turns import for_person
 from models.network.packed_decoding import PackedWriter, Writing
-from models.network.products import Choice, Form, Padding, Product, Products, padding_of, product, steady
+from models.network.products import LEAST_ROWS, Form, Product, product, with_least_rows
 from models.network.sentence_generator import SentenceGenerator
 from tests.models.test_packed_decoding import drawn, form_or_skip
 from tests.models.test_sentence_generator import (
@@ -25,7 +25,7 @@ from tests.models.test_sentence_generator import (
 
 pytestmark = pytest.mark.drill(part="runtimes")
 
-FORMS: tuple[Form, ...] = ("prepacked", "eager", "int8")
+FORMS: tuple[Form, ...] = ("float32", "int8")
 ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 29, 31, 32, 33, 58, 63, 64, 65, 100, 116, 128)
 SHAPES = ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))
 """Outputs and inputs of layers, small and as published; the last makes oneDNN multiply one row in another way."""
@@ -67,7 +67,7 @@ def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[li
 def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, shape: tuple[int, int]) -> None:
     weight, rows = 0.02 * drawn(*shape), drawn(ROWS[-1], shape[1], seed=5)
 
-    assert_alone_and_in_company(Products(form_or_skip(form)).product(weight, None), rows)
+    assert_alone_and_in_company(product(weight, None, form=form_or_skip(form)), rows)
 
 
 def assert_alone_and_in_company(multiply: Product, rows: Tensor) -> None:
@@ -79,35 +79,19 @@ def assert_alone_and_in_company(multiply: Product, rows: Tensor) -> None:
         assert torch.equal(multiply(rows[order[:count]]), expected[order[:count]]), count
 
 
-def test_a_product_that_depends_on_the_number_of_rows_is_padded() -> None:
-    seen = list[int]()
+def test_one_row_is_multiplied_as_two() -> None:
+    seen = list[Tensor]()
 
     def multiply(rows: Tensor) -> Tensor:
-        seen.append(len(rows))
-        return rows + (0 if len(rows) >= 4 else 1)
+        seen.append(rows)
+        return rows + 1
 
-    padding = padding_of(multiply, 4)
-    seen.clear()
-    outputs = steady(multiply, padding)(torch.zeros(3, 4))
+    outputs = [with_least_rows(multiply)(torch.ones(count, 4)) for count in (0, 1, 2, 29)]
 
-    assert padding == Padding(least=4)
-    assert seen == [4]
-    assert outputs.shape == (3, 4)
-
-
-def test_a_product_of_whole_blocks_gets_whole_blocks() -> None:
-    seen = list[int]()
-
-    def multiply(rows: Tensor) -> Tensor:
-        seen.append(len(rows))
-        return rows + len(rows) % 8
-
-    padding = padding_of(multiply, 4)
-    seen.clear()
-    steady(multiply, padding)(torch.zeros(9, 4))
-
-    assert padding == Padding(least=8, multiple=8)
-    assert seen == [16]
+    assert [len(rows) for rows in seen] == [0, LEAST_ROWS, LEAST_ROWS, 29]
+    assert not seen[1][1:].any()
+    assert [len(made) for made in outputs] == [0, 1, 2, 29]
+    assert all((made == 2).all() for made in outputs)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -116,8 +100,7 @@ def test_a_product_of_whole_blocks_gets_whole_blocks() -> None:
 def test_ids_are_the_same_alone_and_in_company(
     generator: SentenceGenerator, form: Form, late: int, company: tuple[int, ...]
 ) -> None:
-    choice = Choice(form=form_or_skip(form), reason="the test says so")
-    writer = PackedWriter(generator, max_length=30, choice=choice)
+    writer = PackedWriter(generator, max_length=30, form=form_or_skip(form))
     parts = [drawn(count, seed=place) for place, count in enumerate(company)]
 
     found = together(writer, parts, late=late)
@@ -128,8 +111,7 @@ def test_ids_are_the_same_alone_and_in_company(
 @pytest.mark.parametrize("form", FORMS)
 def test_a_models_ids_are_the_same_alone_and_in_company(model: Path, form: Form) -> None:
     generator = load_generator(model).generator
-    choice = Choice(form=form_or_skip(form), reason="the test says so")
-    writer = PackedWriter(generator, max_length=24, choice=choice)
+    writer = PackedWriter(generator, max_length=24, form=form_or_skip(form))
     parts = [drawn(count, writer.dim, seed=place) for place, count in enumerate((29, 1, 14, 29))]
 
     assert together(writer, parts, late=2) == [alone(writer, part) for part in parts]
@@ -137,7 +119,7 @@ def test_a_models_ids_are_the_same_alone_and_in_company(model: Path, form: Form)
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, precision: Precision) -> None:
-    form_or_skip("int8" if precision == "int8" else "eager")
+    form_or_skip("int8" if precision == "int8" else "float32")
     engine = open_engine(phantom_model, engine="torch", precision=precision)
     dim = load_generator(phantom_model).sizes.dim
     asked = [drawn(count, dim, seed=place).numpy() for place, count in enumerate((29, 1, 29, 2, 29, 1, 7, 29))]
@@ -157,12 +139,6 @@ def test_a_caller_may_be_in_inference_mode_or_not(phantom_model: Path) -> None:
         found = engine.write(features)
 
     assert np.array_equal(found, engine.write(features))
-
-
-def test_a_row_has_the_same_int8_product_in_any_company() -> None:
-    multiply = product(0.02 * drawn(64, 256), None, form=form_or_skip("int8"))
-
-    assert padding_of(multiply, 256) == Padding()
 
 
 def _at_once(engine: Engine, asked: list[np.ndarray]) -> list[IntArray]:

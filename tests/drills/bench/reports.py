@@ -38,8 +38,6 @@ def generator(networks: Networks, *, films: Sequence[int], rounds: int, limit_se
             same += [share] if precision == "float32" else []
             row = beside_plain(taken, precision) | {"same_tokens": round(share, 4)}
             figures[f"{precision}, {_films(count)}"] = row
-    choice = writer_of(networks.network("float32").engine.engine).choice
-    figures["weights"] = {"form": choice.form, "reason": choice.reason}
     return Found(figures=figures, held={"generator_float32_same_tokens": min(same)})
 
 
