@@ -53,7 +53,7 @@ _MOVES = frozenset(
 def write_float16(directory: Path) -> Iterator[str]:
     """Write the float16 graphs beside the exported ones, and yield the name of each when it is there.
 
-    TensorRT builds its engines from them on the machine that runs them (`models.engines.tensorrt_build`).
+    TensorRT builds its engines from them on the machine that runs them (`models.engines.tensorrt_engine`).
     """
     for stage in FLOAT16_STAGES:
         model = to_float16(load_graph(graph_path(directory, stage)))

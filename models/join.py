@@ -19,7 +19,14 @@ from models.command import command_parser, exit_status, run
 
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
-    options = _parser().parse_args(arguments)
+    parser = command_parser(
+        "models.join", description="Join the results of two trainings into the starting point of a third."
+    )
+    parser.add_argument("stage_2", type=Path, metavar="STAGE_2", help="the model directory that gives everything else")
+    parser.add_argument("text", type=Path, metavar="TEXT", help="the model directory that gives the generator")
+    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="the model directory to write")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    options = parser.parse_args(arguments)
     return exit_status(lambda: _join(options), remark="; nothing was left behind")
 
 
@@ -35,17 +42,6 @@ def _join(options: argparse.Namespace) -> int:
     else:
         print(f"{joined.directory}: {joined.name} {joined.version}, {joined.parameters:,} parameters")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "models.join", description="Join the results of two trainings into the starting point of a third."
-    )
-    parser.add_argument("stage_2", type=Path, metavar="STAGE_2", help="the model directory that gives everything else")
-    parser.add_argument("text", type=Path, metavar="TEXT", help="the model directory that gives the generator")
-    parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="the model directory to write")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    return parser
 
 
 if __name__ == "__main__":

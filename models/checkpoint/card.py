@@ -38,8 +38,8 @@ class Provenance:
     step: int | None
 
 
-def manifest_of(provenance: Provenance, network: Network, *, rest: Rest | None, files: Mapping[str, str]) -> Manifest:
-    """Make the manifest. If the rest comes from another model, input and decisions are that model's."""
+def manifest_of(provenance: Provenance, network: Network, *, rest: Rest | None) -> Manifest:
+    """Make the manifest, without hashes. If the rest comes from another model, input and decisions are that model's."""
     untrained = _untrained(network)
     mixed = len(set(network.origins.values())) > 1
     manifest = Manifest(
@@ -60,7 +60,6 @@ def manifest_of(provenance: Provenance, network: Network, *, rest: Rest | None, 
         sizes=network.sizes,
         decisions=PUBLISHED_DECISIONS,
         origins=network.origins if mixed else {},
-        files=files,
     )
     if rest is None:
         return manifest

@@ -17,17 +17,17 @@ from pathlib import Path
 
 from models.checkpoint.assembly import FloatArray, Network, Rest, assemble
 from models.checkpoint.card import Provenance, manifest_of, model_card
+from models.checkpoint.completion import complete
 from models.checkpoint.contents import Contents, recognize
-from models.checkpoint.files import CARD, file_sha256, verify
+from models.checkpoint.files import verify
 from models.checkpoint.find import Found, find
 from models.checkpoint.stream import write_stream
 from models.checkpoint.unpickle import open_weights
 from models.checkpoint.weights import load_weights
 from models.errors import ModelError
 from models.files import sync
-from models.manifest import WEIGHTS, read_manifest, write_manifest
+from models.manifest import WEIGHTS, read_manifest
 from models.progress import ProgressReport
-from models.reading.tokenizers import VOCABULARIES
 from models.views import HEAD
 
 _NAME_LENGTH = 64
@@ -85,8 +85,7 @@ def bring(source: Path, directory: Path, options: ImportOptions, *, report: Prog
             )
         provenance = _provenance(found, contents, options)
         weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
-        _write_others(aside, network, provenance, rest=rest, weights_sha256=weights_sha256)
-        read_manifest(aside)
+        complete(aside, manifest_of(provenance, network, rest=rest), card=model_card(provenance, network))
     return Imported(
         directory=directory,
         name=provenance.name,
@@ -163,19 +162,6 @@ def counted(network: Network, report: ProgressReport) -> Iterator[FloatArray]:
         yield values
         done += values.size
         report("write", done, total)
-
-
-def _write_others(
-    directory: Path, network: Network, provenance: Provenance, *, rest: Rest | None, weights_sha256: str
-) -> None:
-    """Write everything except the weights, the manifest last."""
-    (directory / "vocab").mkdir()
-    for vocabulary in sorted(VOCABULARIES.iterdir()):
-        shutil.copyfile(vocabulary, directory / "vocab" / vocabulary.name)
-    (directory / CARD).write_text(model_card(provenance, network), encoding="utf-8")
-    others = [CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
-    files = {WEIGHTS: weights_sha256} | {name: file_sha256(directory / name) for name in others}
-    write_manifest(directory, manifest_of(provenance, network, rest=rest, files=files))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from models.contract import StageDifference
-from models.engines import Engine, FloatArray, Patches, Regions, samples
+from models.engines import Engine, FloatArray, IntArray, Patches, Regions
 from models.manifest import NetworkSizes
 
 
@@ -78,29 +78,29 @@ def _runs(first: Engine, second: Engine, sizes: NetworkSizes) -> Iterator[Output
     random = np.random.default_rng(_SEED)
     side = sizes.image_encoder.image_size
     for count in _FILMS:
-        pixels = samples.films(random, count, side=side)
+        pixels = drawn_films(random, count, side=side)
         patches = first.encode_image(pixels)
         yield from encoded(patches, second.encode_image(pixels))
         if sizes.views is not None:
             yield "view", first.view(patches), second.view(patches)
     for count in _PHRASES:
         for length in _LENGTHS:
-            tokens = samples.phrases(random, count, sizes, length=length)
+            tokens = drawn_phrases(random, count, sizes, length=length)
             yield "encode_prompts", first.encode_prompts(tokens), second.encode_prompts(tokens)
     for films, count in _QUERIES:
-        patches = first.encode_image(samples.films(random, films, side=side))
-        prompts = first.encode_prompts(samples.phrases(random, films * count, sizes)).reshape(films, count, -1)
+        patches = first.encode_image(drawn_films(random, films, side=side))
+        prompts = first.encode_prompts(drawn_phrases(random, films * count, sizes)).reshape(films, count, -1)
         yield from _queried(random, (first, second), (patches, patches), (prompts, prompts))
 
 
 def _readings(first: Engine, second: Engine, sizes: NetworkSizes, films: int) -> Iterator[Outputs]:
     """Yield the same film by film, for engines that continue with their own outputs."""
     random = np.random.default_rng(_SEED)
-    tokens = samples.phrases(random, _PROMPTS_OF_A_READING, sizes)
+    tokens = drawn_phrases(random, _PROMPTS_OF_A_READING, sizes)
     prompts = first.encode_prompts(tokens), second.encode_prompts(tokens)
     yield "encode_prompts", *prompts
     for _ in range(films):
-        pixels = samples.films(random, 1, side=sizes.image_encoder.image_size)
+        pixels = drawn_films(random, 1, side=sizes.image_encoder.image_size)
         patches = first.encode_image(pixels), second.encode_image(pixels)
         yield from encoded(*patches)
         if sizes.views is not None:
@@ -133,10 +133,38 @@ def _queried(
     found, other = (engine.find(film, phrases) for engine, film, phrases in asked)
     yield from located(found, other)
     films, count, _ = prompts[0].shape
-    boxes = samples.boxes(random, films, each=count)
+    boxes = drawn_boxes(random, films, each=count)
     for prompted in (np.zeros((films, count)), np.ones((films, count)), random.integers(0, 2, (films, count))):
         flags = prompted.astype(np.float32)
         described, otherwise = (
             engine.describe(film, boxes=boxes, prompts=phrases, prompted=flags) for engine, film, phrases in asked
         )
         yield "describe", described, otherwise
+
+
+def drawn_films(random: np.random.Generator, count: int, *, side: int) -> FloatArray:
+    """Draw normalized pictures [film, side, side]: smooth shapes with noise."""
+    ramp = np.linspace(-1, 1, side)
+    slopes = random.normal(size=(3, count, 1, 1))
+    soft = slopes[0] * ramp[:, np.newaxis] + slopes[1] * ramp + np.cos(3 * slopes[2] * ramp * ramp[:, np.newaxis])
+    drawn: FloatArray = (soft + 0.3 * random.normal(size=(count, side, side))).astype(np.float32)
+    return drawn
+
+
+def drawn_phrases(
+    random: np.random.Generator, count: int, sizes: NetworkSizes, *, length: int | None = None
+) -> IntArray:
+    """Draw token ids [phrase, length]: start, words, end, zeros; of all lengths; length: the context if None."""
+    length, end = length or sizes.prompt_encoder.context, sizes.prompt_encoder.vocabulary - 1
+    tokens = np.zeros((count, length), dtype=np.int64)
+    for row, words in zip(tokens, random.integers(0, length - 1, count), strict=True):
+        row[0], row[1 + words] = end - 1, end
+        row[1 : 1 + words] = random.integers(1, end - 1, words)
+    return tokens
+
+
+def drawn_boxes(random: np.random.Generator, count: int, *, each: int) -> FloatArray:
+    """Draw boxes [film, each, 4] in center form, some of which leave the picture."""
+    sides = random.uniform(0.05, 0.6, (count, each, 2))
+    drawn: FloatArray = np.concatenate([random.uniform(0, 1, (count, each, 2)), sides], axis=-1).astype(np.float32)
+    return drawn

@@ -29,7 +29,7 @@ from models.engines.wheels import INSTALL_CPU
 from models.errors import ModelError
 from models.network.chex import Chex
 from models.network.packed_decoding import PackedWriter
-from models.network.products import int8_fault
+from models.network.products import Form, int8_fault
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import StaticWriter
 
@@ -107,7 +107,8 @@ def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWr
         raise ModelError(f"this build of PyTorch has no oneDNN, which multiplies on a CPU; run {INSTALL_CPU}")
     if precision == "int8" and (fault := int8_fault()):
         raise ModelError(f"model.precision int8 does not work on this machine: {fault}; set it to float32")
-    form, most = "int8" if precision == "int8" else "float32", generator.sizes.max_length
+    form: Form = "int8" if precision == "int8" else "float32"
+    most = generator.sizes.max_length
     writer = PackedWriter(generator, max_length=most, form=form, release=release_pages)
     return_freed_memory()
     return CpuWriter(writer)

@@ -26,8 +26,8 @@ import torch
 
 from export import build
 from models.contract import StageDifference
-from models.engines import Engine, EngineUnavailable, Unavailable, open_engine, samples
-from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare_readings
+from models.engines import Engine, EngineUnavailable, Unavailable, open_engine
+from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare_readings, drawn_films
 from models.engines.devices import CudaGpu, Gpu
 from models.engines.proof import Precision
 from models.errors import ModelError
@@ -125,7 +125,7 @@ def _timed(engine: Engine, sizes: NetworkSizes) -> Iterator[tuple[str, float]]:
     """Yield the median milliseconds of each call, over numpy arrays as a node calls it."""
     random = np.random.default_rng(0)
     for count in (1, 8):
-        pixels = samples.films(random, count, side=sizes.image_encoder.image_size)
+        pixels = drawn_films(random, count, side=sizes.image_encoder.image_size)
         yield f"encode_image, {count}", _median(lambda pixels=pixels: engine.encode_image(pixels))  # type: ignore[misc]
     patches = engine.encode_image(pixels[:1])
     prompts = features(sizes, 1, PROMPTS)

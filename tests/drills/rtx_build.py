@@ -22,7 +22,7 @@ FUSED = b"_gemm_mha_v2_shared_mem_size"
 def main(paths: list[str]) -> None:
     sys.modules["tensorrt"] = importlib.import_module("tensorrt_rtx_bindings")
     from models.engines import EngineUnavailable
-    from models.engines.tensorrt_build import ErrorLog, build_engine
+    from models.engines.tensorrt_engine import ErrorLog, build_engine
 
     built: dict[str, dict[str, object]] = {}
     log, timings = ErrorLog(), b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.lab.evaluation.bands import measured_band
+from models.lab.evaluation.thresholds import measured_band
 
 NOBODY = np.zeros(0)
 

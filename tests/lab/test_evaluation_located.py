@@ -12,9 +12,9 @@ from models.engines import FloatArray
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
-from models.lab.evaluation.folds import folds_of
 from models.lab.evaluation.located import constant_boxes, cross_fitted, measure, spread
 from models.lab.phantoms import FINDINGS
+from models.lab.training.split import folds_of
 
 KEY = "lung_opacity"
 NUMBER = FINDINGS.index(KEY)

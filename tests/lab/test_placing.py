@@ -12,8 +12,8 @@ import pytest
 from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.lab.evaluation.evaluated_model import side_of
-from models.lab.evaluation.folds import folds_of
 from models.lab.evaluation.placing import LEAST_TOLD, PlacedFilm, Told, choose, cross, rules_of, with_rules
+from models.lab.training.split import folds_of
 from models.reading.places import side_certainty
 
 RIGHT, LEFT = (0.25, 0.7, 0.2, 0.2), (0.75, 0.7, 0.2, 0.2)

@@ -11,7 +11,6 @@ import pytest
 
 from models.decisions import LEFT_OUT, Decisions, Measurement, Readout, sigmoid
 from models.errors import ModelError
-from models.lab.evaluation.bands import measured_band
 from models.lab.evaluation.calibration import Marks, Scores, calibration_error
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.evaluated_model import Weighed
@@ -22,6 +21,7 @@ from models.lab.evaluation.thresholds import (
     best_threshold,
     best_thresholds,
     calibrate,
+    measured_band,
     same_point,
 )
 from models.lab.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown

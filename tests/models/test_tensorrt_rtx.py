@@ -75,8 +75,7 @@ def test_every_name_that_is_used_stands_in_the_bindings(module: str, repository:
     found = find_spec(package)
     if found is None or found.origin is None:
         missing(f"needs {package} (extra test)")
-    files = [repository / "models" / "engines" / f"tensorrt_{part}.py" for part in ("build", "engine")]
-    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    text = (repository / "models" / "engines" / "tensorrt_engine.py").read_text(encoding="utf-8")
     of_module = {
         name
         for node in ast.walk(ast.parse(text))

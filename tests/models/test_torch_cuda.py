@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from models.checkpoint.weights import load_network
-from models.engines import Engine, EngineUnavailable, open_engine, samples
-from models.engines.comparison import compare
+from models.engines import Engine, EngineUnavailable, open_engine
+from models.engines.comparison import compare, drawn_boxes, drawn_films, drawn_phrases
 from models.manifest import NetworkSizes, read_manifest
 from models.network.static_decoding import Step
 from tests.support.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
@@ -71,10 +71,10 @@ def test_the_network_makes_no_tensor_on_another_device(phantom_model: Path, size
         return torch.from_numpy(array).to("meta")
 
     with torch.inference_mode():
-        film = network.encode_image(there(samples.films(random, 2, side=sizes.image_encoder.image_size)))
-        prompts = network.encode_prompts(there(samples.phrases(random, 6, sizes))).reshape(2, 3, -1)
+        film = network.encode_image(there(drawn_films(random, 2, side=sizes.image_encoder.image_size)))
+        prompts = network.encode_prompts(there(drawn_phrases(random, 6, sizes))).reshape(2, 3, -1)
         found = network.find(*film, prompts)
-        boxes = there(samples.boxes(random, 2, each=3))
+        boxes = there(drawn_boxes(random, 2, each=3))
         described = network.describe(*film, boxes, prompts, torch.ones(2, 3, device="meta"))
         caches = network.generator.remember(described[0], room=4)
         start = torch.zeros((3, 1), dtype=torch.int64, device="meta")

@@ -126,7 +126,7 @@ HOMES = {
     "sqlite3": ("node/store/database.py",),
     "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
     "structlog": ("node/log.py",),
-    "tensorrt": ("models/engines/tensorrt_build.py", "models/engines/tensorrt_engine.py"),
+    "tensorrt": ("models/engines/tensorrt_engine.py",),
     "tomli_w": ("node/config.py", "models/manifest.py"),
     "torch": ("models/", "export/"),
     "transformers": (

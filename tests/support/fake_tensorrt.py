@@ -19,7 +19,7 @@ import onnxruntime
 
 from tests.support.fake_gpu import STREAM, FakeGpu
 
-_USERS = ("models.engines.tensorrt_build", "models.engines.tensorrt_engine")
+_USER = "models.engines.tensorrt_engine"
 
 
 class Mode(enum.Enum):
@@ -89,7 +89,7 @@ class Context:
         """Return a tensor's memory, which must be a piece of the GPU's of just its size."""
         size, address = 4 * int(np.prod(shape)), self._addresses[name]
         assert self._machine.gpu.room(address) == size, name
-        return np.frombuffer((ctypes.c_char * size).from_address(address), np.float32).reshape(shape)
+        return np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), np.float32).reshape(shape)
 
 
 def tensorrt_of(machine: Machine) -> ModuleType:
@@ -144,11 +144,11 @@ def tensorrt_of(machine: Machine) -> ModuleType:
 @contextmanager
 def installed(machine: Machine) -> Iterator[Machine]:
     """Install TensorRT for a machine, and load the modules that use it anew; both are gone afterwards."""
-    kept = {name: sys.modules.pop(name) for name in ("tensorrt", *_USERS) if name in sys.modules}
+    kept = {name: sys.modules.pop(name) for name in ("tensorrt", _USER) if name in sys.modules}
     sys.modules["tensorrt"] = tensorrt_of(machine)
     try:
         yield machine
     finally:
-        for name in ("tensorrt", *_USERS):
+        for name in ("tensorrt", _USER):
             sys.modules.pop(name, None)
         sys.modules.update(kept)

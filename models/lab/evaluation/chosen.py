@@ -15,9 +15,9 @@ from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource
 from models.lab.evaluation.evaluated_model import EvaluatedModel
 from models.lab.evaluation.films import LEAST_OF_OTHERS, films_of
-from models.lab.evaluation.folds import folds_of
 from models.lab.evaluation.thresholds import Aim
 from models.lab.evaluation.tuning import tune
+from models.lab.training.split import folds_of
 from models.manifest import Manifest
 from models.progress import ProgressReport
 

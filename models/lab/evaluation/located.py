@@ -18,10 +18,10 @@ from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import IOUS, Detections, Precision
 from models.lab.evaluation.films import drawn_by_patient, interval
-from models.lab.evaluation.folds import FOLDS, folds_of
 from models.lab.evaluation.thresholds import LEAST_POSITIVES
 from models.lab.evaluation.tuning import SCALES
 from models.lab.phantoms import FINDINGS
+from models.lab.training.split import FOLDS, folds_of
 
 Scaled = Callable[[float], Sequence[Detections]]
 """Returns the detections on all films at a scale of the boxes."""

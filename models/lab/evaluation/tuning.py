@@ -4,7 +4,7 @@ On phantoms, in the order of spec §9.2, a scale for each finding's boxes, how b
 a box is suppressed; then the temperature that makes the labels most likely, and thresholds (`thresholds`). One that the
 films say nothing about keeps its difference of cosines. On films of people a readout and a threshold for each finding
 (`points`); one with a threshold of phantoms alone is left out there if too many films would show it
-(`bands.MOST_UNMEASURED`). On both the bands below thresholds (`bands`) and the threshold of regions. Of each threshold
+(`thresholds.MOST_UNMEASURED`). On both the bands below thresholds and the threshold of regions. Of each threshold
 the manifest says on which films it was measured; it may hold one for phantoms and one for people. Test films are never
 used; the caller ensures that with `check_tunable`.
 """
@@ -20,13 +20,21 @@ import numpy as np
 from language.labels import NO_FINDING
 from models.decisions import PHANTOMS, Band, Decisions, Measurement
 from models.errors import ModelError
-from models.lab.evaluation.bands import MOST_UNMEASURED, measured_band
 from models.lab.evaluation.bootstrap import mean
 from models.lab.evaluation.calibration import Marks, Scores
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.evaluated_model import Weighed
 from models.lab.evaluation.points import choose as choose_points
-from models.lab.evaluation.thresholds import Aim, Labelled, best_threshold, calibrate, is_recognized, same_point
+from models.lab.evaluation.thresholds import (
+    MOST_UNMEASURED,
+    Aim,
+    Labelled,
+    best_threshold,
+    calibrate,
+    is_recognized,
+    measured_band,
+    same_point,
+)
 from models.lab.phantoms import FINDINGS, PhantomSet
 from models.manifest import DetectionRule, Manifest
 

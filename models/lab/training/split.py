@@ -6,9 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from models.errors import ModelError
 
 _PARTS = 1000
+FOLDS = 5
+"""What is chosen on the patients of all other folds is reported on those of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +58,8 @@ def _patients(path: Path) -> frozenset[str]:
     if not named:
         raise ModelError(f"{path} names no patient; write one patient a line")
     return named
+
+
+def folds_of(patients: NDArray[np.str_]) -> NDArray[np.intp]:
+    """Return the fold of each film, by a hash of its patient."""
+    return np.array([part_of(f"fold {patient}", parts=FOLDS) for patient in patients], dtype=np.intp)

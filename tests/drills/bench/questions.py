@@ -77,7 +77,8 @@ def _sentence(networks: Networks, *, rounds: int, limit_seconds: float) -> Found
     Ratios are taken in each round; of the core's time too, which changes least with other work on the machine.
     """
     features = np.random.default_rng(3).standard_normal((_DRAWN, networks.sizes.dim), dtype=np.float32)
-    writers = {name: networks.network(name).engine.write for name in precisions()}
+    names: tuple[str, ...] = precisions()
+    writers = {name: networks.network(name).engine.write for name in names}
     lengths = [(write(features)[:, 1:] != SENTENCE_END).sum(axis=1) for write in writers.values()]
     longest = np.min(lengths, axis=0).argmax()
     feature = features[longest : longest + 1]
