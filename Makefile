@@ -12,7 +12,7 @@
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
-#   make chaos    kill -9, full disks, databases, buckets and archives that go away, under load; half an hour, nothing may be lost
+#   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make day      24 hours of a hospital in 30 minutes, watched by Prometheus: nothing lost, memory flat, each alert once
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
@@ -94,10 +94,8 @@ system-packages:
 	@sh tests/system-packages.sh
 
 # The viewers that the tests use and that no Debian package holds, each at one version with a checked hash, into .venv.
-# And an S3 server, moto, in a folder of its own: its packages do not go with those of .venv.
 viewers: setup system-packages
 	$(VENV)/bin/python -m tests.drills.conformance.packages
-	$(VENV)/bin/python -m tests.support.s3
 
 # The graphs are made from the weights by the code of models/ and export/; parity.json is their proof, written last.
 $(PHANTOM)/parity.json: $(INSTALLED) $(PHANTOM)/manifest.toml $(PHANTOM)/weights.safetensors \

@@ -37,7 +37,7 @@ from node.settings.file import (
     without_password,
 )
 from node.settings.http import HttpSettings, HttpTlsSettings, unsafe_access
-from node.settings.s3 import S3Settings, unusable_s3
+from node.settings.removed import REMOVED
 from node.settings.tls import TlsSettings
 from node.settings.trace import TraceSettings
 
@@ -96,14 +96,13 @@ class ListenerSettings:
 class StorageSettings:
     """Where films, outputs and the embedded database are stored; with `database_url`, processes share PostgreSQL.
 
-    The embedded database needs a local disk. With `s3` films, outputs and marks are in a bucket, too.
+    The embedded database needs a local disk.
     """
 
     directory: Path
     database_url: str = setting(DATABASE_URL, default="")
     min_free_mib: int = setting(between(0, 10**9), default=2048)
     keep_days: float = setting(between(0.001, 36500.0), default=30.0)
-    s3: S3Settings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +292,7 @@ def load(path: Path) -> Settings:
 
 def parse(table: Mapping[str, object]) -> Settings:
     """Turn parsed TOML into settings; pure. Raises ConfigError with one line per mistake."""
-    reading = SettingsReader()
+    reading = SettingsReader(removed=REMOVED)
     settings = reading.table(Settings, table, where="")
     mistakes = [*_needed(table), *reading.mistakes]
     if settings is not None:
@@ -373,11 +372,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     for number, destination in enumerate(settings.destinations, 1):
         yield from (f"destinations[{number}].{complaint}" for complaint in unsafe_destination(destination))
     yield from unsafe_access(settings.http)
-    yield from unusable_s3(
-        settings.storage.s3,
-        database_url=settings.storage.database_url,
-        max_object_mib=settings.listener.max_object_mib,
-    )
     if settings.audit is not None:
         yield from unusable_audit(settings.audit)
     if settings.alerts is not None:

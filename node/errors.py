@@ -84,13 +84,6 @@ class AskerGone(NodeError):
     """Who asked has closed the connection, so the question is not answered."""
 
 
-class BucketAway(RetryLater, OSError):
-    """The bucket of `storage.s3` stores nothing now; an error of the disk for those who know no bucket."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(errno.EHOSTUNREACH, reason)
-
-
 class DestinationDown(RetryLater):
     """The destination accepts nothing now: all its deliveries wait."""
 

@@ -79,9 +79,6 @@ EVENTS: Final = {
     "instance.doubled": "an object of another study has the same UID; both are read, `patients` says if they differ",
     "instance.refused": "a received object was not stored; `reason` says why; the sender got an error status; `times` "
     "counts those of one HTTP request",
-    "bucket.delayed": "the bucket of storage.s3 cannot be reached; the start waits for it",
-    "bucket.levelled": "files that only the bucket or only the folder had were copied at start",
-    "bucket.lost": "another node holds the bucket; this process ends",
     "spool.swept": "files that were never acknowledged were removed at start",
     "spool.set_aside": "a file or folder with a name that the node gives to nothing, `name`, was moved to `aside`",
     "study.delayed": "the durable executor did not accept a study; the node tries again",
@@ -140,7 +137,7 @@ FIELDS: Final = frozenset(
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
-    user outcome films changed compared_at compared_by questions corrections trace fetched sent damaged
+    user outcome films changed compared_at compared_by questions corrections trace
     parts thresholds studies other_study patients
     """.split()
 )

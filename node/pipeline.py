@@ -226,7 +226,7 @@ class Pipeline:
         )
 
     def _counted(self, study_uid: str, objects: Iterator[WrittenObject]) -> Iterator[WrittenObject]:
-        """Yield objects, counting that they are made, but not how long a disk or bucket takes to store them.
+        """Yield objects, counting that they are made, but not how long a disk takes to store them.
 
         Raises GiveUp if the process ended too often while they were made.
         """

@@ -29,6 +29,7 @@ want openssl openssl
 want promtool prometheus
 want amtool prometheus-alertmanager
 want strace strace
+want restic restic
 want systemd-analyze systemd
 want /usr/sbin/rsyslogd rsyslog
 ls /usr/lib/*/rsyslog/lmnsd_gtls.so >/dev/null 2>&1 || missing="$missing rsyslog-gnutls"

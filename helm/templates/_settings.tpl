@@ -13,14 +13,8 @@
 {{- if .Values.settings.orders }}{{ $_ := set $own "orders" (dict "host" "0.0.0.0" "port" 2575) }}{{ end -}}
 {{- range $table, $keys := mergeOverwrite (deepCopy (omit .Values.settings "destinations")) $own }}
 [{{ $table }}]
-{{- include "chex-node.keys" (omit $keys "callers" "tls" "s3" "webhook" "mail") }}
+{{- include "chex-node.keys" (omit $keys "callers" "tls" "webhook" "mail") }}
 {{- include "chex-node.tls" (dict "table" $table "keys" $keys.tls) }}
-{{- with $keys.s3 }}
-{{- if eq $.Values.mode "split" }}{{ fail "settings.storage.s3: one process uses a bucket; set mode: single" }}{{ end }}
-
-[storage.s3]
-{{- include "chex-node.keys" . }}
-{{- end }}
 {{- range $name, $inner := pick $keys "webhook" "mail" }}
 
 [{{ $table }}.{{ $name }}]

@@ -13,7 +13,6 @@ from node.jobs import gathering, held_updates
 from node.jobs.executor import Client
 from node.store import database
 from node.store.ledger import Ledger, open_ledger
-from node.store.open_spool import spool_of
 from node.store.spool import Spool
 
 
@@ -23,7 +22,7 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
     Without a running service, the work waits for its start.
     Raises InputError for a study that this node does not know.
     """
-    spool = spool_of(settings.storage)
+    spool = Spool(settings.storage.directory)
     for study_uid in study_uids:
         if not is_uid(study_uid) or not spool.study(study_uid).instances:
             raise InputError(f"{study_uid}: this node has no such study; see `node status`")
@@ -33,7 +32,7 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
 
 def retry_all(settings: Settings) -> dict[str, int]:
     """Queue all parked work again, like `retry`; returns how many pieces of work each study had."""
-    spool = spool_of(settings.storage)
+    spool = Spool(settings.storage.directory)
     with _parked_work(settings) as (ledger, client):
         parked = sorted({work.study for work in ledger.parked()})
         return {study_uid: _retry_study(study_uid, settings, spool, ledger, client) for study_uid in parked}
@@ -48,7 +47,7 @@ def retry_destination(settings: Settings, name: str) -> dict[str, int]:
         raise InputError(f"{name}: the settings have no such destination; see [[destinations]], or `node abandon`")
     with _parked_work(settings) as (ledger, client):
         deliveries = ledger.parked_deliveries(destination=name)
-        _read_again_what_is_lost(deliveries, spool_of(settings.storage), client)
+        _read_again_what_is_lost(deliveries, Spool(settings.storage.directory), client)
         _retry_deliveries(deliveries, ledger, client)
     return dict(Counter(delivery.study_uid for delivery in deliveries))
 
@@ -58,7 +57,7 @@ def decide_updates(settings: Settings, study_uids: Sequence[str], *, is_accepted
 
     Raises InputError for a study in which none waits.
     """
-    spool = spool_of(settings.storage)
+    spool = Spool(settings.storage.directory)
     with _parked_work(settings) as (ledger, client):
         decided = {}
         for study_uid in study_uids:

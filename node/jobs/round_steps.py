@@ -84,7 +84,7 @@ class Steps:
             spool = self.pipeline.spool
             found = gathering.waiting(spool, study_uid)
             if found.corrections and found.corrections[-1].id == correction_id:
-                spool.place.patiently(lambda: gathering.release(spool, study_uid, found))
+                gathering.release(spool, study_uid, found)
             return gathering.are_released(spool, study_uid)  # perhaps before a crash cut this step short
 
         return self._guarded("gather", study_uid, work, otherwise=False)

@@ -22,18 +22,15 @@ from node.domain import Json, is_nobodys
 from node.hl7.order import Order, Priority
 from node.hl7.patient import Patient
 from node.store import files
-from node.store.place import PlainFolder, SafePlace
 
 
 class OrderStore:
-    """The orders below a node's directory; place: makes them safe."""
+    """The orders below a node's directory."""
 
-    def __init__(
-        self, directory: Path, *, place: SafePlace | None = None, nobodys: Collection[str] = frozenset()
-    ) -> None:
+    def __init__(self, directory: Path, *, nobodys: Collection[str] = frozenset()) -> None:
         """Use a folder; nobodys: numbers that stand for no patient, as in `SiteSettings`."""
         self.nobodys = nobodys
-        self._directory, self._place = directory, place or PlainFolder()
+        self._directory = directory
         self._orders, self._rounds = directory / "orders", directory / "orders" / "rounds"
 
     def keep(self, order: Order) -> None:
@@ -102,16 +99,12 @@ class OrderStore:
         """
         name = "~".join(filter(None, (study_uid, f"{at:%Y%m%dT%H%M%S}", part)))
         path = self._rounds / f"{name}.json"
-
-        def fix() -> None:
-            with self._changing():
-                if not path.exists():
-                    order = self.find(
-                        study_uid=study_uid, accession=accession, patients=patients, is_only_number=is_only_number
-                    )
-                    self._write(path, {} if order is None else asdict(order))
-
-        self._place.patiently(fix)
+        with self._changing():
+            if not path.exists():
+                found = self.find(
+                    study_uid=study_uid, accession=accession, patients=patients, is_only_number=is_only_number
+                )
+                self._write(path, {} if found is None else asdict(found))
         order = _order(files.read_json(path))
         return order if order is not None and order.is_for(self._named(patients)) else None
 
@@ -129,7 +122,6 @@ class OrderStore:
         for path in self._files():
             with suppress(FileNotFoundError):  # renamed or removed meanwhile
                 if path.stat().st_mtime < limit.timestamp():
-                    self._place.withdraw([path])
                     path.unlink()
 
     @contextmanager
@@ -155,7 +147,7 @@ class OrderStore:
 
     def _write(self, path: Path, content: Mapping[str, object]) -> None:
         files.make_folder(path.parent)
-        self._place.write(path, files.to_json(content))
+        files.write(path, files.to_json(content))
 
     def _remove(self, orders: Collection[Order], *, besides: Iterable[str] = ()) -> None:
         """Remove orders from the files that have their names; besides: names of files that are right already."""
@@ -167,7 +159,6 @@ class OrderStore:
             else:
                 gone.append(self._orders / f"{name}.json")
         files.make_folder(self._orders)
-        self._place.withdraw(gone)
         for path in gone:
             path.unlink(missing_ok=True)
         files.sync_folder(self._orders)

@@ -43,12 +43,12 @@ from node.service.http import HttpServer, Readiness, limits_for
 from node.service.model import open_model
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
-from node.service.remote import Remote, open_remote, open_spool
 from node.service.shared import Shared
 from node.service.tracing import traced
 from node.service.worker import Working, open_working, writers_of
 from node.store import database, spool_format
 from node.store.ledger import Ledger
+from node.store.open_spool import open_spool
 from node.web.access import Access
 from node.web.application import build
 from node.web.look_files import Looks
@@ -115,16 +115,12 @@ class _Opened:
             (self.working is not None and self.working.running.is_broken)
             or (self.receiving is not None and self.receiving.is_broken)
             or (self.answerer is not None and self.answerer.is_broken)
-            or (self.shared.remote is not None and self.shared.remote.is_lost)
         )
 
     def readiness(self) -> Readiness:
         """Return the state of each part that this process has or will have."""
         process, parts = self.shared.process, {"disk": self.shared.spool.has_room}
         facts: dict[str, object] = {}
-        if self.shared.remote is not None:
-            parts["bucket"] = not self.shared.remote.is_away
-            facts |= {"bucket_reason": reason} if (reason := self.shared.remote.reason) else {}
         workers = []
         if self.receiving is not None:
             parts["listener"] = self.receiving.listener.is_listening
@@ -171,8 +167,7 @@ def run(
         parts.callback(log.get().info, "service.stopped")
         log.get().info("service.started", version=VERSION, executor=process.executor)
         _set_damaged_aside(database.LEDGER, settings)
-        remote = open_remote(settings.storage, stop=stop, parts=parts)
-        shared = _shared(settings, prompt_set, process, metrics, remote)
+        shared = _shared(settings, prompt_set, process, metrics)
         opened = _Opened(shared=shared)
         if process.receives:
             opened.receiving = open_receiving(shared, parts=ports)
@@ -329,19 +324,15 @@ def _unless_stopped(work: Callable[[], _T], stop: threading.Event) -> _T:
     return future.result()
 
 
-def _shared(
-    settings: Settings, prompt_set: PromptSet, process: Process, metrics: Metrics, remote: Remote | None
-) -> Shared:
-    spool = open_spool(settings.storage, remote, character_set=settings.site.character_set)
+def _shared(settings: Settings, prompt_set: PromptSet, process: Process, metrics: Metrics) -> Shared:
     return Shared(
         settings=settings,
         prompts=PromptsInUse(prompt_set),
         destinations=DestinationTable(settings.destinations),
         process=process,
-        spool=spool,
-        orders=OrderStore(settings.storage.directory, place=spool.place, nobodys=settings.site.nobodys),
+        spool=open_spool(settings.storage, character_set=settings.site.character_set),
+        orders=OrderStore(settings.storage.directory, nobodys=settings.site.nobodys),
         metrics=metrics,
-        remote=remote,
     )
 
 

@@ -10,7 +10,6 @@ from node.jobs.processes import Process
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.prompt_set import PromptsInUse
-from node.service.remote import Remote
 from node.store.spool import Spool
 
 
@@ -29,4 +28,3 @@ class Shared:
     spool: Spool
     orders: OrderStore
     metrics: Metrics
-    remote: Remote | None = None

@@ -13,7 +13,7 @@ import ipaddress
 import math
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -182,8 +182,12 @@ _WANTED = {Path: "a path in quotes", float: "a number", int: "a whole number", s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsReader:
-    """Reads the tables of one file and collects the mistakes."""
+    """Reads the tables of one file and collects the mistakes.
 
+    removed: by full key, what serves instead of a key that is gone
+    """
+
+    removed: Mapping[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
 
     def table(self, kind: type[_T], table: object, *, where: str) -> _T | None:
@@ -195,9 +199,7 @@ class SettingsReader:
         fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
         for key in sorted(table.keys() - fields.keys()):
             name = f"{where}.{key}".lstrip(".")
-            near = difflib.get_close_matches(key, fields, 1)
-            remedy = f"did you mean {near[0]}?" if near else "remove it or correct its spelling"
-            self.mistakes.append(f"{name}: unknown key; {remedy}")
+            self.mistakes.append(f"{name}: {self._complaint(name, key, fields)}")
         values: dict[str, object] = {}
         for key, item in fields.items():
             name = f"{where}.{key}".lstrip(".")
@@ -208,6 +210,14 @@ class SettingsReader:
                 self.mistakes.append(f"{name}: is missing; add it")
                 values[key] = None
         return None if None in values.values() else kind(**values)
+
+    def _complaint(self, name: str, key: str, known: Iterable[str]) -> str:
+        """Return what to say of an unknown key; name: with its table, known: the keys of that table."""
+        instead = self.removed.get(re.sub(r"\[\d+\]", "", name))
+        if instead is not None:
+            return f"removed; use {instead}"
+        near = difflib.get_close_matches(key, known, 1)
+        return "unknown key; " + (f"did you mean {near[0]}?" if near else "remove it or correct its spelling")
 
     def _value(self, hint: object, value: object, *, where: str, form: Form | None = None) -> object:
         """Convert a TOML value to a field's type; None, with a mistake recorded, when it does not fit."""

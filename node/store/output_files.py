@@ -12,7 +12,6 @@ from pathlib import Path
 from node.domain import MESSAGE_KIND, Delivery, OutputObject
 from node.errors import is_of_file
 from node.store import files
-from node.store.place import SafePlace
 
 
 def exists(folder: Path, output: OutputObject | Delivery) -> bool:
@@ -26,16 +25,15 @@ def read(folder: Path, output: OutputObject | Delivery) -> bytes | None:
     return None if path is None else _intact_content(path)
 
 
-def keep(folder: Path, output: OutputObject | Delivery, content: bytes, *, place: SafePlace) -> None:
+def keep(folder: Path, output: OutputObject | Delivery, content: bytes) -> None:
     """Write an output into an existing folder; an existing file stays, so that one UID never has two contents.
 
     A damaged file is replaced only by its original bytes.
     """
     path = folder / f"{output.sop_instance_uid}~{hashlib.sha256(content).hexdigest()}.{_ending(output)}"
-    place.settle_doubts(folder)
     known = _find(folder, output)
     if known is None or (known == path and _intact_content(known) is None):
-        place.write(path, content)
+        files.write(path, content)
 
 
 def _intact_content(path: Path) -> bytes | None:

@@ -13,7 +13,6 @@ from node.codec import decode, encode
 from node.domain import JsonObject, OutputObject
 from node.errors import is_of_file
 from node.store import files
-from node.store.place import SafePlace
 from node.store.received import sop_instance_uid_of
 
 AGAIN: Final = "again"
@@ -80,12 +79,12 @@ def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
     return {file: known for file, known in found.items() if known[1] != AGAIN}
 
 
-def keep(folder: Path, mark: RoundMark, *, place: SafePlace) -> None:
+def keep(folder: Path, mark: RoundMark) -> None:
     """Write a mark into an existing folder, synced.
 
     If another round has the number (two ran at once after the ledger was lost), the next number is used.
     """
-    while not place.write_new(path := folder / f"{mark.number:06d}.json", _content(mark)):
+    while not files.write_new(path := folder / f"{mark.number:06d}.json", _content(mark)):
         if _content_of(path) == _content(mark):
             return
         mark = replace(mark, number=mark.number + 1)

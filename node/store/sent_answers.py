@@ -1,10 +1,10 @@
 """Answers that a person sends to the archive: a small synced file beside each question.
 
     studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked`)
-    studies/<study>/questions/<id>.sent      that it is to be sent, and what was written for it
+    studies/<study>/sent/<id>.json           that it is to be sent, and what was written for it
 
 The second file is written before anything is queued, so an answer that was accepted for sending is not lost with the
-databases. Its name does not end in .json, so that nothing takes it for a question.
+databases.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 from node.codec import decode, encode
@@ -22,7 +21,6 @@ from node.errors import InputError
 from node.store import files
 from node.store.spool import Spool
 
-_ENDING: Final = ".sent"
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -58,7 +56,7 @@ class SentAnswer:
 
 def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:
     """Return a stored question. Raises InputError if the node does not have it (any more)."""
-    content = files.read_json(_folder(spool, study_uid) / f"{_checked(question_id)}.json")
+    content = spool.document(study_uid, "questions", _checked(question_id))
     if content is None:
         raise InputError("this node does not have the question any more; its study may have been removed")
     return content
@@ -67,34 +65,32 @@ def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:
 def study_of(spool: Spool, question_id: str) -> str:
     """Return the study of a question. Raises InputError if the node does not have it (any more)."""
     for study_uid in spool.index.find(_checked(question_id)):
-        if (_folder(spool, study_uid) / f"{question_id}.json").exists():
+        if spool.document(study_uid, "questions", question_id) is not None:
             return study_uid
     raise InputError("this node does not have the question any more; its study may have been removed")
 
 
 def keep(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
     """Store what is known of a sent answer, synced; replaces what was known. Its question exists."""
-    path = _folder(spool, study_uid) / f"{_checked(answer.question)}{_ENDING}"
-    spool.place.patiently(lambda: spool.place.write(path, files.to_json(encode(answer))))
+    spool.keep_document(study_uid, "sent", _checked(answer.question), encode(answer))
 
 
 def find(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
     """Return a sent answer; None if nobody has sent it."""
-    return _read(_folder(spool, study_uid) / f"{_checked(question_id)}{_ENDING}")
+    content = spool.document(study_uid, "sent", _checked(question_id))
+    return None if content is None else decode(SentAnswer, content)
 
 
 def all_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
     """Return the sent answers of a study, in the order in which they were sent."""
-    found = filter(None, map(_read, files.listed(_folder(spool, study_uid), f"*{_ENDING}")))
+    found = (decode(SentAnswer, content) for content in spool.documents(study_uid, "sent"))
     return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
 
 
 def version(spool: Spool, study_uid: str) -> str:
     """Return a text that changes whenever a question about a study is stored, or its answer sent."""
-    try:
-        return str(_folder(spool, study_uid).stat().st_mtime_ns)
-    except OSError:  # nobody has asked
-        return ""
+    folder = spool.received_path(study_uid, "").parent
+    return " ".join(str(files.stamp(folder / kind)) for kind in ("questions", "sent"))
 
 
 def outputs_of(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
@@ -110,18 +106,7 @@ def released(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
             yield from answer.outputs
 
 
-def _folder(spool: Spool, study_uid: str) -> Path:
-    return spool.received_path(study_uid, "").parent / "questions"
-
-
 def _checked(question_id: str) -> str:
     if not _ID.fullmatch(question_id):
         raise InputError("this is no id of a question")
     return question_id
-
-
-def _read(path: Path) -> SentAnswer | None:
-    content = files.read_json(path)
-    if content is None:
-        return None
-    return decode(SentAnswer, content)

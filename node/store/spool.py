@@ -14,6 +14,7 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/urgent                                           the study is STAT
     studies/<study>/readings/<key>.begun, writing.begun              films that are read, and outputs that are written
     studies/<study>/corrections/, questions/, objects/, patients/    what people, objects and information systems said
+    studies/<study>/sent/                                            answers that a person sends, see `sent_answers`
     studies/<study>/released/                                        which of the corrections may leave, see `releases`
     studies/<study>/held/                                            updates of the patient that wait for a person
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
@@ -30,7 +31,6 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +43,6 @@ from node.store.folders import Folders
 from node.store.incoming import Incoming, full
 from node.store.index import Index
 from node.store.instances import Instance, Study
-from node.store.place import PlainFolder, SafePlace
 from node.store.releases import Release
 from node.store.rounds import RoundMark
 
@@ -51,20 +50,18 @@ _MIB = 1024 * 1024
 _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
-DocumentKind = Literal["corrections", "released", "questions", "objects", "patients", "held"]
+DocumentKind = Literal["corrections", "released", "questions", "sent", "objects", "patients", "held"]
 
 
 class Spool:
-    """The files of one node below one directory (mode 0700); place: makes them safe.
+    """The files of one node below one directory (mode 0700).
 
     character_set: of the films' text that is neither in the set that they name nor in UTF-8; "" for none
     Raises InputError if the directory holds files of a form that this program does not know.
     """
 
-    def __init__(
-        self, directory: Path, *, min_free_mib: int = 0, place: SafePlace | None = None, character_set: str = ""
-    ) -> None:
-        self.directory, self.place, self.character_set = directory, place or PlainFolder(), character_set
+    def __init__(self, directory: Path, *, min_free_mib: int = 0, character_set: str = "") -> None:
+        self.directory, self.character_set = directory, character_set
         self._studies = directory / spool_format.STUDIES
         self._min_free_bytes = min_free_mib * _MIB
         self._keeping = directory / "keeping"
@@ -118,12 +115,10 @@ class Spool:
     def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> received.Kept:
         """Give a synced object its place, depending on the newest version only, so that a crash changes nothing."""
         place = folder / "received"
-        self.place.settle_doubts(place)
         known = received.versions(place, sop_instance_uid)
         is_conflict = bool(known) and _contradicts(known[-1], incoming)
         if is_conflict:
             place = folder / "conflicts"
-            self.place.settle_doubts(place)
             known = received.versions(place, sop_instance_uid)
         same = [instance for instance in (known if is_conflict else known[-1:]) if instance.sha256 == incoming.sha256]
         if same and received.is_intact(same[0].path):
@@ -133,7 +128,7 @@ class Spool:
         path = place / received.file_name(sop_instance_uid, number=number, sha256=incoming.sha256)
         self._folders.make(place)
         self.index.add(sop_instance_uid, folder.name)
-        self.place.publish(incoming, path)
+        incoming.publish(path)
         new = received.instance_of(path)
         return received.Kept(instance=new, is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
 
@@ -148,7 +143,7 @@ class Spool:
             if path.exists():
                 files.sync_folder(path.parent)  # its writer may not have synced it yet
             else:
-                self._write(path, at_once=True)
+                self._write(path)
         except OSError as error:
             raise full(error) from error
 
@@ -249,24 +244,20 @@ class Spool:
         if kind == "questions":
             self.index.add(name, study_uid)
         folder = self._folder(study_uid)
-
-        def keep() -> None:
-            with self._folders.of(folder) as make:
-                (folder / "received").stat()
-                make(folder / kind)
-            self.place.write(folder / kind / f"{name}.json", files.to_json(content))
-
-        if kind == "objects":  # a person waits for the others
-            self.place.patiently(keep)
-        else:
-            keep()
+        with self._folders.of(folder) as make:
+            (folder / "received").stat()
+            make(folder / kind)
+        files.write(folder / kind / f"{name}.json", files.to_json(content))
 
     def drop_document(self, study_uid: str, kind: DocumentKind, name: str) -> None:
         """Remove a document, if it is there. Raises OSError."""
         path = self._folder(study_uid) / kind / f"{name}.json"
-        self.place.withdraw([path])
         path.unlink(missing_ok=True)
         files.sync_folder(path.parent)
+
+    def document(self, study_uid: str, kind: DocumentKind, name: str) -> JsonObject | None:
+        """Return a document of a study; None if it is missing or damaged."""
+        return files.read_json(self._folder(study_uid) / kind / f"{name}.json")
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
         """Return the documents of a study of one kind."""
@@ -277,12 +268,8 @@ class Spool:
         folder = self._outputs(output)
         self._folders.make(folder)
         self.index.add(output.sop_instance_uid, output.study_uid)
-
-        def keep() -> None:
-            with files.lock(self._keeping / _lock_of(output.study_uid)):
-                output_files.keep(folder, output, content, place=self.place)
-
-        self.place.patiently(keep)
+        with files.lock(self._keeping / _lock_of(output.study_uid)):
+            output_files.keep(folder, output, content)
 
     def has_output(self, output: OutputObject | Delivery) -> bool:
         """Say whether an output exists, damaged or not."""
@@ -298,7 +285,7 @@ class Spool:
         """Mark a round as finished; its files are not read again. If its number is taken, it gets the next one."""
         folder = self._folder(study_uid) / "rounds"
         self._folders.make(folder)
-        self.place.patiently(lambda: rounds.keep(folder, mark, place=self.place))
+        rounds.keep(folder, mark)
 
     def rounds(self, study_uid: str) -> list[RoundMark]:
         """Return the marks of all finished rounds, oldest first."""
@@ -364,30 +351,26 @@ class Spool:
         files: a sender that writes at this moment fails, and sends again.
         """
         folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
-        with files.lock(self._keeping / _lock_of(study_uid)):  # nothing is stored while other copies are removed
+        with files.lock(self._keeping / _lock_of(study_uid)):
             if not (folder / "received").exists() or _has_unread(folder, but=although_unread):
                 return False
-            self.place.withdraw(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "rounds")
             with self._folders.of(folder) as make:
                 folder.rename(aside)
-                if is_unread := _has_unread(aside, but=although_unread):
+                if _has_unread(aside, but=although_unread):
                     aside.rename(folder)
-                elif (aside / "rounds").exists():  # without marks there was nothing to read
+                    return False
+                if (aside / "rounds").exists():  # without marks there was nothing to read
                     make(folder)
                     (aside / "rounds").rename(folder / "rounds")
                     files.sync_folder(folder)
-            if is_unread:
-                self.place.put_back(folder)
-                return False
         with suppress(FileNotFoundError):  # a starting process sweeps it, too
             shutil.rmtree(aside)
         return True
 
-    def _write(self, path: Path, content: bytes = b"", *, at_once: bool = False) -> None:
+    def _write(self, path: Path, content: bytes = b"") -> None:
         """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
         self._folders.make(path.parent)
-        write = partial(self.place.write, path, content)
-        _ = write() if at_once else self.place.patiently(write)
+        files.write(path, content)
 
     def _attempts(self, study_uid: str, key: str) -> Path:
         return self._folder(study_uid) / "readings" / f"{key}{begun.SUFFIX}"

@@ -10,28 +10,26 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from node.domain import is_uid
 from node.store import files, received
-from node.store.place import SafePlace
 
 FOLDER: Final = "aside"
-_DOCUMENT: Final = re.compile(r"[A-Za-z0-9._-]+\.(json|sent)")
+_DOCUMENT: Final = re.compile(r"[A-Za-z0-9._-]+\.json")
 _NAMES: Final[Mapping[str, re.Pattern[str]]] = {
     "received": received.FILE_NAME,
     "conflicts": received.FILE_NAME,
     "readings": re.compile(r"[A-Za-z0-9._-]+\.(json|begun)"),
     "outputs": re.compile(r"[0-9.]+(~[0-9a-f]{64})?\.(hl7|[a-z0-9]+\.dcm)"),
     "rounds": re.compile(r"[0-9]+\.json"),
-    **dict.fromkeys(("corrections", "released", "questions", "objects", "patients", "held"), _DOCUMENT),
+    **dict.fromkeys(("corrections", "released", "questions", "sent", "objects", "patients", "held"), _DOCUMENT),
 }
 """The folders of a study, and the names of their files."""
 
 
-def set_aside(directory: Path, *, place: SafePlace) -> list[Path]:
+def set_aside(directory: Path) -> list[Path]:
     """Move every strange file and folder into the folder `aside`; returns where each was, below the directory.
 
     Call it before anything is read. Raises OSError.
@@ -41,8 +39,6 @@ def set_aside(directory: Path, *, place: SafePlace) -> list[Path]:
         where = path.relative_to(directory)
         target = directory / FOLDER / where.relative_to("studies")
         with suppress(FileNotFoundError):  # another process has moved it
-            if path.is_file():
-                place.patiently(partial(place.withdraw, [path]))
             files.make_folder(target.parent)
             path.rename(_free(target))
             files.sync_folder(target.parent)

@@ -221,7 +221,6 @@ def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
     assert ways_out(single) == {"node": {DNS} | watched | sent}
 
 
-S3 = {"endpoint": "https://s3.example", "bucket": "b", "access_key_file": "/a", "secret_key_file": "/b"}
 AUDIT = {"host": "logs", "tls": {"ca": "/etc/chex-tls/a/ca.pem"}}
 
 
@@ -233,7 +232,6 @@ AUDIT = {"host": "logs", "tls": {"ca": "/etc/chex-tls/a/ca.pem"}}
         ("cpu", {"destinations": [{"name": "w", "type": "dicomweb", "url": "http://web:1/x"}]}, "destinations: web"),
         ("cpu", {"audit": AUDIT}, "settings.audit: logs"),
         ("cpu", {"trace": {"endpoint": "https://traces/v1"}}, "settings.trace: traces"),
-        ("cpu", {"storage": {"s3": S3}}, "settings.storage.s3: s3.example"),
         ("split", {}, "database: postgres.example.org"),
     ],
 )
@@ -364,24 +362,6 @@ def test_the_script_of_helm_test_runs_against_a_node(tmp_path: Path) -> None:
     assert (stranger.returncode, "STRANGER is no caller" in stranger.stdout) == (0, True)
     assert (wrong.returncode, "dicom: refused (1, 7)" in wrong.stdout) == (1, True)
     assert (gone.returncode, "dicom: no association" in gone.stdout) == (1, True)
-
-
-def test_a_bucket_is_named_and_its_port_is_let_out() -> None:
-    keys = {"access_key_file": "/etc/chex-tls/s3/access", "secret_key_file": "/etc/chex-tls/s3/secret"}
-    table = {"endpoint": "https://s3.example.org:9000", "bucket": "films", **keys}
-
-    objects = made("cpu", {"settings": {"storage": {"s3": table}}})
-
-    s3 = settings_of(objects).storage.s3
-    assert s3 is not None and (s3.endpoint, str(s3.secret_key_file)) == (table["endpoint"], table["secret_key_file"])
-    assert {"port": 9000, "protocol": "TCP"} in [
-        port
-        for policy in of_kind(objects, "NetworkPolicy")
-        for rule in policy["spec"]["egress"]
-        for port in rule["ports"]
-    ]
-    without_port = made("cpu", {"settings": {"storage": {"s3": {**table, "endpoint": "https://s3.example.org"}}}})
-    assert {443} <= let_out(without_port)
 
 
 @pytest.mark.parametrize(

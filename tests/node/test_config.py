@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from node import config
 from node.errors import ConfigError
 from node.net import tls
 from node.settings.destinations import DicomDestination
+from node.settings.removed import REMOVED
 from node.settings.tls import TlsSettings
 from tests.support.service import run_command
 
@@ -296,6 +298,18 @@ def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
         "zebra: unknown key; remove it or correct its spelling",
         "storage.kepe_days: unknown key; did you mean keep_days?",
     ]
+
+
+@pytest.mark.parametrize(("key", "instead"), REMOVED.items())
+def test_a_removed_key_is_answered_with_what_serves_instead(key: str, instead: str) -> None:
+    table: object = 1
+    for name in reversed(key.split(".")):
+        table = {name: [table] if name in ("callers", "destinations") else table}
+
+    with pytest.raises(ConfigError) as caught:
+        config.parse(cast(dict[str, object], table))
+
+    assert f"{key}: removed; use {instead}" in caught.value.mistakes
 
 
 def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:

@@ -80,7 +80,6 @@ HOMES = {
     "itsdangerous": ("node/web/sessions.py",),
     "jinja2": ("node/web/",),
     "matplotlib": ("models/lab/evaluation/plots.py",),
-    "obstore": ("node/store/bucket.py",),
     "nltk": ("models/lab/evaluation/published/given_files.py",),
     "onnx": ("export/", "examples/reader_onnx/"),
     "onnxruntime": (

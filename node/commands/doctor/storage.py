@@ -14,7 +14,6 @@ from node.errors import InputError
 from node.health.room import check_room
 from node.jobs import processes
 from node.store import folder_probe, spool_format
-from node.store.bucket import Bucket
 
 _NAME: Final = "storage"
 _OTHERS: Final = 0o077
@@ -42,7 +41,6 @@ def check_storage(settings: Settings) -> Iterator[Check]:
     room = check_room(storage)
     usable = ok(_NAME, f"{storage.directory} can be written, synced, renamed and locked; {room.message}")
     yield usable if room.state is CheckState.OK else room
-    yield from _bucket(storage)
     yield from _access(storage.directory)
     yield from _processes(settings)
 
@@ -69,17 +67,6 @@ def _unusable(storage: StorageSettings, error: OSError) -> Check:
     if error.errno in (errno.EROFS, errno.EIO):
         return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); check the disk and its mount")
     return fault(_NAME, f"{storage.directory} cannot be used ({error.strerror}); {_remedy(storage.directory)}")
-
-
-def _bucket(storage: StorageSettings) -> Iterator[Check]:
-    """Put, get, list and remove an object of a name of its own, and try whether a taken name is respected."""
-    if storage.s3 is not None:
-        bucket = Bucket(storage.s3)
-        complaint = bucket.fault()
-        if complaint is not None:
-            yield fault("storage s3", f"{bucket.place}: {complaint}")
-        else:
-            yield ok("storage s3", f"{bucket.place}: objects can be put, read, listed and removed")
 
 
 def _access(directory: Path) -> Iterator[Check]:

@@ -7,7 +7,6 @@ database-away     PostgreSQL is stopped for 30 s
 worker-killed     one of two workers dies and does not come back
 restarts          20 kills while 50 studies wait: each is held by one open workflow
 disk-full         a small disk is filled to the last byte; needs root, to mount it
-bucket            20 kills of a node with a bucket (S3), which is away for 30 s
 destination-down  3,000 objects wait for an archive that is away
 
 Every tenth film hurts a decoder (`tests.support.hostile`), but in `restarts` and `destination-down`: it hurts only
@@ -28,16 +27,15 @@ from pathlib import Path
 
 from models import progress
 from models.progress import ProgressReport
-from tests.drills.chaos import backlog, bucket, night, scenarios
+from tests.drills.chaos import backlog, night, scenarios
 from tests.drills.chaos.backlog import Outage
-from tests.drills.chaos.bucket import Cut
 from tests.drills.chaos.night import Plan
 from tests.drills.chaos.scenarios import Trouble
 from tests.drills.chaos.small_disk import CannotMountError
 from tests.support.hostile import HOSTILE
 from tests.support.postgres import Postgres
 
-SCENARIOS = ("kills", "database-away", "worker-killed", "restarts", "disk-full", "bucket", "destination-down")
+SCENARIOS = ("kills", "database-away", "worker-killed", "restarts", "disk-full", "destination-down")
 DATABASES = ("sqlite", "postgresql")
 
 Run = Callable[[Path, ProgressReport], dict[str, object]]
@@ -85,8 +83,6 @@ def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Run]]:
                 yield scenario, lambda folder, say: scenarios.restarts(folder, count=20, films=50, say=say)
             case "disk-full":
                 yield scenario, lambda folder, say: scenarios.disk_full(trouble, folder, say=say)
-            case "bucket":
-                yield scenario, partial(away, arguments)
             case "destination-down":
                 yield scenario, lambda folder, say: backlog.run(outage, folder, say=say)
 
@@ -96,12 +92,6 @@ def kills(plan: Plan, database: str, folder: Path, say: ProgressReport) -> dict[
         return night.run(plan, folder, say=say)
     with Postgres() as postgres:
         return night.run(plan, folder, database_url=postgres.url, say=say)
-
-
-def away(arguments: argparse.Namespace, folder: Path, say: ProgressReport) -> dict[str, object]:
-    films, hostile = arguments.films // 2, tuple(HOSTILE)
-    cut = Cut(kills=arguments.kills, films=films, seconds=30.0, seed=arguments.seed, hostile=hostile)
-    return bucket.run(cut, folder, say=say)
 
 
 def attempt(run: Run, folder: Path, say: ProgressReport) -> dict[str, object]:

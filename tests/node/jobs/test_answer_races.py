@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
-from node.domain import Delivery
+from node.domain import Delivery, JsonObject
 from node.hl7.text import read
 from node.jobs.patient_updates import PatientUpdates
 from node.metrics import Metrics
 from node.orders.patients import read_updates
 from node.store import sent_answers
-from node.store.place import PlainFolder
+from node.store.spool import DocumentKind, Spool
 from tests.node.jobs.test_rounds import STUDY, Bench
 from tests.node.orders.test_patient_updates import OLD, merge
 from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids, uids
@@ -29,20 +29,21 @@ MOMENTS = [(RECORDED, "before"), (RECORDED, "after"), (RELEASED, "before")]
 """Before the objects of an answer are recorded; then before the look at what came meanwhile; and after that look."""
 
 
-class Interrupted(PlainFolder):
-    """A place where something happens once: before or after what is known of an answer is stored."""
+class Interrupted(Spool):
+    """A spool where something happens once: before or after what is known of an answer is stored."""
 
-    def __init__(self, moment: tuple[int, str]) -> None:
+    def __init__(self, directory: Path, moment: tuple[int, str]) -> None:
+        super().__init__(directory)
         self._number, self._side = moment
         self._count = 0
         self.happens: Callable[[], object] = lambda: None
 
-    def write(self, path: Path, content: bytes) -> None:
-        self._count += path.suffix == ".sent"
-        is_now = path.suffix == ".sent" and self._count == self._number
+    def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
+        self._count += kind == "sent"
+        is_now = kind == "sent" and self._count == self._number
         if is_now and self._side == "before":
             self._happen()
-        super().write(path, content)
+        super().keep_document(study_uid, kind, name, content)
         if is_now and self._side == "after":
             self._happen()
 
@@ -59,15 +60,15 @@ class Race:
     """A node that answers, and another process of it that reads, on one folder."""
 
     def __init__(self, folder: Path, moment: tuple[int, str]) -> None:
-        self.folder, self.place = folder, Interrupted(moment)
-        self.answering, self.reading = Bench(folder, place=self.place), Bench(folder)
+        self.folder, self.spool = folder, Interrupted(folder, moment)
+        self.answering, self.reading = Bench(folder, spool=self.spool), Bench(folder)
         self.reading.receive(FILM)
         self.reading.round()
         self.rejected = set[str]()
 
     def answer(self, happens: Callable[[], object]) -> list[Delivery]:
         """Send an answer, while something happens."""
-        self.place.happens = happens
+        self.spool.happens = happens
         return self.answering.answer(str(FILM.SOPInstanceUID))
 
     def reject(self) -> None:

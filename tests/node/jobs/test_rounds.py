@@ -34,7 +34,6 @@ from node.settings.destinations import DicomDestination
 from node.store import sent_answers
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.place import SafePlace
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests.node.outputs.test_answer_objects import asked
@@ -148,10 +147,10 @@ class Bench:
         *archives: str,
         outputs: tuple[str, ...] = DEFAULT_OUTPUTS,
         zone: str = "UTC",
-        place: SafePlace | None = None,
+        spool: Spool | None = None,
         character_set: str = "",
     ) -> None:
-        self.spool, self.reader = Spool(folder, place=place, character_set=character_set), CountingReader()
+        self.spool, self.reader = spool or Spool(folder, character_set=character_set), CountingReader()
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         destinations = [
             DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104, outputs=outputs)

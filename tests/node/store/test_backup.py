@@ -1,9 +1,10 @@
-"""deploy/backup.py on a running node: what it took starts elsewhere, and every study has its results, once."""
+"""Backups and a snapshot of a running node: what was taken starts elsewhere, and every study has its results, once."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -81,6 +82,34 @@ def test_a_restored_node_delivers_the_rest_and_nothing_twice(tmp_path: Path) -> 
             assert node.stop() == 0
 
         assert results(archive) == once(delivered, finished, waiting, later)
+
+
+def test_a_snapshot_of_a_running_node_starts_as_after_a_power_cut(tmp_path: Path) -> None:
+    restic = [peers.require("restic"), "--repo", str(tmp_path / "repository"), "--no-cache", "--quiet"]
+    environment = {**os.environ, "RESTIC_PASSWORD": "restic"}
+    with peers.ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        with Service(settings) as node:
+            delivered = send_film(node, study="delivered")
+            archive.wait_for_kept(2, limit_seconds=60.0)
+            node.wait_for("delivery.sent", count=2)
+            with archive.down():
+                waiting = send_film(node, study="waiting")
+                node.wait_for("delivery.delayed")
+                unread = send_film(node, study="unread")
+                os.kill(node.pid, signal.SIGSTOP)  # nothing is written while the whole folder is copied
+                shutil.copytree(settings.storage.directory, tmp_path / "snapshot", symlinks=True)
+                os.kill(node.pid, signal.SIGCONT)
+                node.kill()
+        for command in ("init", f"backup {tmp_path / 'snapshot'}", f"restore latest --target {tmp_path / 'restored'}"):
+            subprocess.run([*restic, *command.split()], env=environment, check=True, timeout=60)
+
+        snapshot = tmp_path / "restored" / (tmp_path / "snapshot").relative_to("/")
+        with Service(restored(settings, snapshot)) as node:
+            archive.wait_for_kept(6, limit_seconds=60.0)
+            assert node.stop() == 0
+
+        assert results(archive) == once(delivered, waiting, unread)
 
 
 @pytest.mark.drill(part="processes")

@@ -21,10 +21,11 @@ from node.commands.doctor.passwords import check_passwords
 from node.config import Settings, render
 from node.domain import Delivery, DeliveryState
 from node.errors import InputError
-from node.service import app, remote
+from node.service import app
 from node.settings.http import HttpSettings
 from node.store import files, spool_format
 from node.store.ledger import Ledger
+from node.store.open_spool import open_spool
 from node.store.spool import Spool
 from node.web import passwords
 from tests.node.web import test_web_states
@@ -229,7 +230,7 @@ def test_a_strange_file_is_moved_aside_and_named(settings: Settings, spool: Spoo
 
     assert len(spool.study(STUDY).instances) == len(spool.versions(STUDY)) == 1  # it harms no node that runs
     with capture_logs() as said:
-        started = remote.open_spool(settings.storage, None, character_set="")
+        started = open_spool(settings.storage, character_set="")
 
     moved = Path(*Path(name).parts[:2])
     assert not (path.parent.parent if "folder" in name else path.parent).joinpath(moved.name).exists()
@@ -247,7 +248,7 @@ def test_a_strange_folder_among_the_studies_is_moved_aside(settings: Settings, s
 
     for _ in range(2):
         (folder / "readme.txt").write_bytes(b"read me")
-        remote.open_spool(settings.storage, None, character_set="")
+        open_spool(settings.storage, character_set="")
 
     assert sorted(path.name for path in (spool.directory / "aside").iterdir()) == [
         "1.2.9",
@@ -268,7 +269,7 @@ def test_what_the_node_wrote_stays_where_it_is(settings: Settings, spool: Spool)
     before = sorted(path for path in spool.directory.rglob("*") if path.is_file())
 
     with capture_logs() as said:
-        remote.open_spool(settings.storage, None, character_set="")
+        open_spool(settings.storage, character_set="")
 
     assert sorted(path for path in spool.directory.rglob("*") if path.is_file()) == before
     assert [line for line in said if line["event"] == "spool.set_aside"] == []
@@ -292,7 +293,7 @@ def test_a_folder_gets_the_number_of_its_format(settings: Settings, is_old: bool
         films.keep(Spool(folder), films.thumbnail(), study_uid=STUDY)
 
     for _ in range(2):
-        spool = remote.open_spool(settings.storage, None, character_set="")
+        spool = open_spool(settings.storage, character_set="")
 
         assert (folder / "format").read_bytes() == b"2\n"
         assert list(spool.studies()) == ([STUDY] if is_old else [])
@@ -308,7 +309,7 @@ def test_a_folder_from_before_the_first_release_is_refused(settings: Settings, c
     before = sorted(folder.rglob("*"))
 
     with pytest.raises(InputError, match=r"before version 1\.0\.0 wrote it.*choose another place.*upgrade\.md"):
-        remote.open_spool(settings.storage, None, character_set="")
+        open_spool(settings.storage, character_set="")
     assert sorted(folder.rglob("*")) == before
 
 
