@@ -223,12 +223,8 @@ def _retry(options: argparse.Namespace) -> int:
 
     if bool(options.study) + options.all + bool(options.destination) != 1:
         raise InputError("name studies, or --all, or --destination NAME; one of the three")
-    if options.update and not options.study:
-        raise InputError("name the studies whose updates of patients you have looked at")
     settings = config.load(options.settings)
-    if options.update:
-        pieces = parked.decide_updates(settings, options.study, is_accepted=options.update == "accept")
-    elif options.study:
+    if options.study:
         pieces = parked.retry(settings, options.study)
     else:
         pieces = (
@@ -239,9 +235,8 @@ def _retry(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"queued": pieces}))
         return 0
-    done = {"accept": "accepted", "refuse": "refused"}.get(options.update, "queued again")
     for study_uid, count in pieces.items():
-        print(f"{study_uid}: {f'{count} {done}' if count else 'nothing is parked'}")
+        print(f"{study_uid}: {f'{count} queued again' if count else 'nothing is parked'}")
     if not pieces:
         print("nothing is parked")
     return 0

@@ -238,7 +238,6 @@ class OrdersSettings:
     host: str = setting(NOT_BLANK, default="127.0.0.1")
     port: int = setting(_ANY_PORT, default=2575)
     hosts: tuple[str, ...] = setting(ADDRESS)
-    patient_updates: bool = False
     character_set: str = setting(one_of("", *NAMES), default="")
     tls: OrdersTlsSettings | None = None
 

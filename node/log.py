@@ -117,8 +117,6 @@ EVENTS: Final = {
     "destination.back": "a destination answers again; waiting outputs are sent",
     "destination.examined": "an administrator asked a destination whether it answers; nothing was sent",
     "order.kept": "an order is synced on disk, or was removed because it was cancelled; its sender got AA",
-    "patient.held": "an ADT^A08 or ADT^A40, `kind`, has another name than the films of a study; it waits for a person",
-    "patient.updated": "a study follows an ADT^A08 or ADT^A40, `kind`: objects of the old identity are rejected",
     "order.unmatched": "`outputs` results lack order numbers: their order is not known to be for their patient",
     "order.refused": "a connection or message with orders was refused; `reason` says why, `times` counts repetitions",
     "delivery.parked": "a destination refuses an output permanently; a person must act (`node retry`)",

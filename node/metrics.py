@@ -175,10 +175,6 @@ class Metrics:
         )
         self.rejected = self._counter("cxr_films_rejected", "Films that notes of an archive reject.", "reason")
         _start_at_zero(self.rejected, REJECTIONS)
-        self.patient_updates = self._counter(
-            "cxr_patient_updates", "Updates of patients (ADT^A08, ADT^A40), by what they changed.", "outcome"
-        )
-        _start_at_zero(self.patient_updates, ("followed", "held", "nothing"))
         self.findings = self._counter("cxr_findings", "Answers to pathology prompts, by state.", "prompt", "state")
         self.probability = self._histogram(
             "cxr_finding_probability", "Probabilities of pathology prompts.", _PROBABILITY_BUCKETS, "prompt"

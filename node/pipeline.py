@@ -21,7 +21,7 @@ from node.outputs import batches, impression, writers
 from node.prompt_set import PromptSet
 from node.read.film import Timed, untimed
 from node.read.model import RadiographReader
-from node.rounds import films, planned
+from node.rounds import planned
 from node.rounds.films import FilmReader
 from node.rounds.objects import Write, WrittenObject, objects_of
 from node.rounds.planned import Round
@@ -206,7 +206,6 @@ class Pipeline:
             instead_of=instead_of,
             destinations=plan.destinations,
             orders=orders,
-            renamed=films.renamed(facts, character_set=self.spool.character_set),
             content_of=self.spool.output,
             zone=self.zone,
             write=self.write_batch,

@@ -134,7 +134,6 @@ RULES: Final[Mapping[str, AuditRule]] = {
     "question.refused": _touched("C", Party.WORKSTATION, MINOR),
     "correction.made": _touched("U"),
     "corrections.finished": _touched("C"),
-    "patient.updated": _touched("U", Party.NOBODY),
     "film.rejected": _touched("U", Party.NOBODY),
     "study.retried": _touched("U"),
     "study.reread": _touched("U"),

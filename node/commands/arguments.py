@@ -91,11 +91,6 @@ def add_retry(retry: argparse.ArgumentParser) -> None:
     retry.add_argument("study", nargs="*", metavar="STUDY_UID")
     retry.add_argument("--all", action="store_true", help="all parked work")
     retry.add_argument("--destination", metavar="NAME", help="every parked delivery to one destination")
-    retry.add_argument(
-        "--update",
-        choices=("accept", "refuse"),
-        help="follow, or forget, an update of the patient that waits because its name shares no letter with the film's",
-    )
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Final
 
 from node import log
@@ -239,8 +238,8 @@ class Sending:
     def _observe_turnaround(self, delivery: Delivery, started: float) -> None:
         """Record the time since the last thing came that the outputs, written at `started`, can follow.
 
-        That is an object, the release of a reader's corrections or an update of the patient: a film that is corrected
-        may have arrived long ago. An answer that a person sends counts for nothing.
+        That is an object or the release of a reader's corrections: a film that is corrected may have arrived long ago.
+        An answer that a person sends counts for nothing.
         """
         study_uid = delivery.study_uid
         answers = sent_answers.outputs_of(self.spool, study_uid)
@@ -248,8 +247,6 @@ class Sending:
             return
         arrivals = [instance.received_at for instance in self.spool.study(study_uid).instances]
         arrivals += [release.at for release in self.spool.releases(study_uid)]
-        updates = self.spool.documents(study_uid, "patients")
-        arrivals += [datetime.fromisoformat(str(update["at"])) for update in updates]
         last = max((at.timestamp() for at in arrivals if at.timestamp() <= started), default=started)
         self.metrics.turnaround_seconds.observe(time.time() - last)
 

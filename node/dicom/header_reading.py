@@ -11,7 +11,7 @@ from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRL
 
 from node.dicom import attributes, film_text, header
 from node.domain import Note, Reason
-from node.errors import Undecodable, is_of_disk
+from node.errors import Undecodable, is_of_disk, is_of_file
 
 _LONG_BYTES: Final = 4096
 _STUDY_INSTANCE_UID: Final = Tag("StudyInstanceUID")
@@ -36,6 +36,21 @@ def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, 
         raise Undecodable(Reason.UNDECODABLE, "its SOP Instance UID is none (PS3.5 9.1); correct it at the sender")
     notes = film_text.settle(dataset, site=character_set)
     return dataset, (*notes, Note.HEADER_DISORDERED) if order.is_broken else notes
+
+
+def header_of(path: Path, *, character_set: str) -> Dataset | None:
+    """Read the header of a received object; None if it is damaged, removed, or no DICOM object.
+
+    Raises OSError for an error of the disk.
+    """
+    try:
+        return read_header(path, character_set=character_set)
+    except Undecodable:
+        return None
+    except OSError as error:
+        if is_of_file(error):
+            return None
+        raise
 
 
 def read_identity(path: Path) -> Dataset:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from node.hl7.patient import HashedNumber, Patient
+from node.hl7.text import Segment
+
+Patient = tuple[str, str]
+"""PatientID and IssuerOfPatientID of films; the issuer is "" if they do not say it."""
 
 
 class Priority(StrEnum):
@@ -15,6 +19,53 @@ class Priority(StrEnum):
     STAT = "stat"
     ASAP = "asap"
     ROUTINE = "routine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatientNumber:
+    """An identifier of a patient (CX): its number, and the names of who assigned it; none if unknown."""
+
+    number: str
+    issuers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedNumber:
+    """An identifier of a patient of which no number is kept: its hash, and the names of who assigned it."""
+
+    sha256: str
+    issuers: tuple[str, ...] = ()
+
+    def is_of(self, number: str, issuer: str) -> bool:
+        """Say whether a film with this PatientID and IssuerOfPatientID is this patient's; no issuer fits any."""
+        return self.sha256 == _hash(number) and _agree(self.issuers, (issuer,))
+
+    def is_same(self, other: HashedNumber) -> bool:
+        """Say whether another identifier is of the same patient; no issuer fits any."""
+        return self.sha256 == other.sha256 and _agree(self.issuers, other.issuers)
+
+
+def hashed(number: PatientNumber) -> HashedNumber:
+    """Return an identifier without its number, to compare it with others."""
+    return HashedNumber(sha256=_hash(number.number), issuers=number.issuers)
+
+
+def numbers_in(segment: Segment, field: int) -> tuple[PatientNumber, ...]:
+    """Return the identifiers of a field (CX): of the authority (CX-4) its name and its universal id."""
+    return tuple(
+        PatientNumber(number=number, issuers=tuple(filter(None, (alone.text(field, 4), alone.text(field, 4, 2)))))
+        for alone in segment.repetitions(field)
+        if (number := alone.text(field))
+    )
+
+
+def _hash(number: str) -> str:
+    return hashlib.sha256(number.encode()).hexdigest()
+
+
+def _agree(issuers: Iterable[str], others: Iterable[str]) -> bool:
+    some, more = ({name.casefold() for name in names if name} for names in (issuers, others))
+    return not (some and more) or not some.isdisjoint(more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from node import log
 from node.deliver.results import Queued
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import InputError, ModelLost, is_of_disk, reason_of
-from node.jobs.answers import objects_of, stored_question, updates_of
+from node.jobs.answers import objects_of, stored_question
 from node.jobs.round_steps import delivery_of
 from node.metrics import Metrics
 from node.outputs.asked import AskedQuestion
@@ -65,8 +65,8 @@ class AnswerSteps:
         """Return the objects of an answer; they were written and released before, or are now.
 
         They are stored beside the question first, and what speaks against them is looked for after that. A round does
-        it the other way round: it begins after a note or an update is stored, and then looks which answers are stored.
-        So whatever comes meanwhile is found here, or finds the answer there, whichever process does either.
+        it the other way round: it begins after a note or a corrected film is stored, and then looks which answers are
+        stored. So whatever comes meanwhile is found here, or finds the answer there, whichever process does either.
         """
         pipeline = self.pipeline()
         spool = pipeline.spool
@@ -82,8 +82,7 @@ class AnswerSteps:
             facts = load(spool, study_uid)
             if question.film in facts.rejected:
                 raise InputError("the archive has rejected the film of this question; nothing was sent")
-            is_current = version == _versions(facts).get(question.film)
-            if is_current and known.updates == tuple(update.id for update in facts.updates):
+            if version == _versions(facts).get(question.film):
                 break
         sent_answers.keep(spool, study_uid, replace(known, is_released=True))
         log.get().info("answer.written", study=study_uid, outputs=len(known.outputs))
@@ -92,15 +91,14 @@ class AnswerSteps:
     def _stored(self, known: SentAnswer, question: AskedQuestion, *, pipeline: Pipeline) -> SentAnswer:
         """Write the objects of an answer under the patient of now, and store which they are; nothing is sent yet."""
         spool, outputs = pipeline.spool, []
-        updates = updates_of(spool, question.study_uid)
         with self.metrics.timed("write"):
-            for output, content in objects_of(pipeline, question, updates=updates):
+            for output, content in objects_of(pipeline, question):
                 spool.keep_output(output, content)
                 outputs.append(output)
         if not outputs:
             raise InputError("no destination takes the objects of this answer")
         wanted = {name: settings.outputs for name, settings in self.destinations.items()}
-        stored = replace(known, outputs=with_receivers(outputs, wanted), updates=updates)
+        stored = replace(known, outputs=with_receivers(outputs, wanted))
         sent_answers.keep(spool, question.study_uid, stored)
         return stored
 
@@ -109,7 +107,7 @@ class AnswerSteps:
         spool = self.pipeline().spool
         known = sent_answers.find(spool, study_uid, question_id)
         if known is not None:
-            sent_answers.keep(spool, study_uid, replace(known, outputs=(), updates=None, reason=reason))
+            sent_answers.keep(spool, study_uid, replace(known, outputs=(), reason=reason))
         log.get().error("answer.refused", study=study_uid, reason=reason)
 
 

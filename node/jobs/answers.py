@@ -20,7 +20,7 @@ from node.outputs.rejected_films import require_valid
 from node.pipeline import Pipeline
 from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings
-from node.store import sent_answers, stored_updates
+from node.store import sent_answers
 from node.store.instances import Instance
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
@@ -72,12 +72,9 @@ def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQues
         raise InputError("the stored question is damaged; ask again") from error
 
 
-def objects_of(
-    pipeline: Pipeline, question: AskedQuestion, *, updates: tuple[str, ...]
-) -> Iterator[tuple[OutputObject, bytes]]:
+def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[OutputObject, bytes]]:
     """Yield the objects of an answer in every kind that a destination takes, with their content.
 
-    updates: ids of the updates of patients that they follow
     Raises InputError if they cannot be made any more: the model has changed, or the film is gone, rejected or damaged.
     """
     if question.weights_sha256 != pipeline.reader.identity.weights_sha256:
@@ -86,13 +83,7 @@ def objects_of(
     if film is None:
         raise InputError("the film of this question was removed from this node; nothing was sent")
     # Number 1 has no predecessor, and nothing of this round is stored: it only collects the film's stored answer.
-    plan = Round(
-        study_uid=question.study_uid,
-        number=1,
-        files=(film.path.name,),
-        created_at=question.asked_at,
-        corrections=updates,
-    )
+    plan = Round(study_uid=question.study_uid, number=1, files=(film.path.name,), created_at=question.asked_at)
     found = pipeline.answers(plan)
     if not found.report.read_films:
         raise InputError("the film of this question cannot be read any more; see its report")
@@ -114,12 +105,6 @@ def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | Non
     return film
 
 
-def updates_of(spool: Spool, study_uid: str, answer: SentAnswer | None = None) -> tuple[str, ...]:
-    """Return the ids of the updates of patients of a study: those that an answer follows, else all there are now."""
-    stored = stored_updates.of_study(spool, study_uid)
-    return tuple(update.id for update in stored if answer is None or answer.follows(update.id, at=update.at))
-
-
 def rewrite(pipeline: Pipeline, study_uid: str) -> None:
     """Write the missing or damaged objects of sent answers again, if their question still yields the same objects."""
     spool = pipeline.spool
@@ -128,7 +113,7 @@ def rewrite(pipeline: Pipeline, study_uid: str) -> None:
         if not lost:
             continue
         with suppress(InputError):  # the delivery is parked, because its output is still lost
-            question, updates = stored_question(spool, study_uid, answer.question), updates_of(spool, study_uid, answer)
-            for output, content in objects_of(pipeline, question, updates=updates):
+            question = stored_question(spool, study_uid, answer.question)
+            for output, content in objects_of(pipeline, question):
                 if output in lost:
                     spool.keep_output(output, content)

@@ -1,13 +1,13 @@
-"""Whom the films of a study name, for the worklist: read off their headers, as updates of patients change them."""
+"""Whom the films of a study name, for the worklist: read off their headers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from node.outputs import patient_update
+from node.dicom.header_reading import header_of
 from node.outputs.patient import whole_of_request, whole_text
-from node.store import question_objects, stored_updates
+from node.store import question_objects
 from node.store.ledger import Ledger
 from node.store.searchable import PatientRow, folded
 from node.store.spool import Spool
@@ -41,17 +41,14 @@ def patients_of(spool: Spool, study_uid: str) -> list[PatientRow]:
 
 
 def _named(spool: Spool, study_uid: str) -> Iterator[dict[str, str]]:
-    updates = stored_updates.of_study(spool, study_uid)
     asking = {mark.file for mark in question_objects.all_of(spool, study_uid)}
     for instance in reversed(spool.study(study_uid).instances):
-        file = instance.path.name
-        if file in asking:
+        if instance.path.name in asking:
             continue
-        header = patient_update.header_of(instance.path, character_set=spool.character_set)
+        header = header_of(instance.path, character_set=spool.character_set)
         if header is not None and "Rows" in header:  # notes and reports that came with the films name them, too
-            corrected = patient_update.corrected(header, file, updates)
-            values = {name: whole_text(corrected, keyword) for name, keyword in _NAMED.items()}
-            yield {**values, "accession": whole_of_request(corrected, "AccessionNumber")}
+            values = {name: whole_text(header, keyword) for name, keyword in _NAMED.items()}
+            yield {**values, "accession": whole_of_request(header, "AccessionNumber")}
 
 
 def _row(study_uid: str, number: int, values: dict[str, str]) -> PatientRow:

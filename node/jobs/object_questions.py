@@ -24,7 +24,6 @@ from node.jobs import answers
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs.asked import Origin
-from node.outputs.patient_update import header_of
 from node.settings.destinations import DestinationSettings
 from node.store import question_objects, received, rounds
 from node.store.instances import Instance
@@ -186,7 +185,7 @@ class ObjectSteps:
 
     def _refused(self, study_uid: str, mark: ObjectMark, reason: str) -> ObjectMark:
         path = self.spool.received_path(study_uid, mark.file)
-        header = header_of(path, character_set=self.spool.character_set)
+        header = header_reading.header_of(path, character_set=self.spool.character_set)
         log.get().warning(
             "question.refused",
             study=study_uid,

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from node.config import Settings
 from node.domain import Delivery, is_uid
 from node.errors import InputError
-from node.jobs import gathering, held_updates
+from node.jobs import gathering
 from node.jobs.executor import Client
 from node.store import database
 from node.store.ledger import Ledger, open_ledger
@@ -50,21 +50,6 @@ def retry_destination(settings: Settings, name: str) -> dict[str, int]:
         _read_again_what_is_lost(deliveries, Spool(settings.storage.directory), client)
         _retry_deliveries(deliveries, ledger, client)
     return dict(Counter(delivery.study_uid for delivery in deliveries))
-
-
-def decide_updates(settings: Settings, study_uids: Sequence[str], *, is_accepted: bool) -> dict[str, int]:
-    """Follow, or forget, the updates of patients that wait in some studies; returns how many each study had.
-
-    Raises InputError for a study in which none waits.
-    """
-    spool = Spool(settings.storage.directory)
-    with _parked_work(settings) as (ledger, client):
-        decided = {}
-        for study_uid in study_uids:
-            decided[study_uid] = held_updates.decide(spool, study_uid, is_accepted=is_accepted)
-            client.run_study(study_uid)
-            ledger.unpark_study(study_uid)
-    return decided
 
 
 @contextmanager

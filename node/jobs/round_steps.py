@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from node import log, trace
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import ModelLost, is_of_disk, reason_of
-from node.jobs import answers, gathering, held_updates
+from node.jobs import answers, gathering
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
@@ -120,7 +120,7 @@ class Steps:
                 planned = pipeline.plan(study_uid, destinations=destinations)
             self.take_objects(study_uid)  # not before: an object that came in between would be covered and never taken
             if planned is None:
-                self._rest(study_uid)
+                self.ledger.set_study(study_uid, "finished")
                 self._begun.pop(study_uid, None)
                 return None
             self.ledger.set_study(study_uid, "reading")
@@ -285,13 +285,8 @@ class Steps:
             reason = "; ".join(_why_parked(sop_instance_uid_of(file), reason) for file, reason in parked.items())
             self._park("read", planned.study_uid, reason=reason, failure="foreseen")
         else:
-            self._rest(planned.study_uid)
+            self.ledger.set_study(planned.study_uid, "finished")
         return is_new
-
-    def _rest(self, study_uid: str) -> None:
-        """Record a study as finished, or as parked while an update of its patient waits for a person."""
-        if not held_updates.park(self.pipeline.spool, self.ledger, study_uid):
-            self.ledger.set_study(study_uid, "finished")
 
     def _tell_damaged(self, study_uid: str, file: str) -> None:
         self.metrics.damaged.labels("film").inc()
@@ -367,7 +362,7 @@ class Steps:
         """Park a study whose workflow was lost again and again (`lost`), unless all of it is done."""
         self._begun.pop(study_uid, None)
         if not self.pipeline.spool.has_unread(study_uid):
-            self._rest(study_uid)
+            self.ledger.set_study(study_uid, "finished")
             return
         self.ledger.set_study(study_uid, "parked", stage=LOST_STAGE, reason=reason)
         log.get().error("study.parked", study=study_uid, stage=LOST_STAGE, reason=reason)

@@ -23,14 +23,12 @@ from node.config import OrdersSettings
 from node.errors import where
 from node.hl7 import mllp
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge
-from node.hl7.patient import PatientUpdate
 from node.hl7.text import TooManyRepetitions, is_batch, read
 from node.metrics import Metrics
 from node.net import admission
 from node.net.callers import RefusalKey, Refusals
 from node.net.tls import ServerTls, complaint
 from node.orders.messages import OrderChange, OrderRefused, read_orders
-from node.orders.patients import is_about_patient, read_updates
 from node.orders.store import OrderStore
 
 _CONNECTIONS: Final = 20
@@ -49,10 +47,6 @@ _BATCH = Complaint(
 _NOT_KEPT = Complaint(condition="207", text="the message could not be stored; send it again later")
 
 
-Follow = Callable[[PatientUpdate, bytes], None]
-"""Stores what an update of a patient changes, synced; gets the message too. Raises OSError."""
-
-
 Refuse = Callable[[str, str], None]
 """Counts and logs a refused message: one of `metrics.ORDER_REFUSALS`, and what was wrong with it."""
 
@@ -60,7 +54,6 @@ Refuse = Callable[[str, str], None]
 class OrderListener:
     """Accepts connections until closed; with `settings.tls`, only from peers that present a certificate.
 
-    follow: takes an update of a patient; None: ADT messages are rejected
     patience_seconds: the limit for a handshake, for the rest of a message, and for sending an answer
     Raises OSError when the address cannot be opened, and as `ServerTls` does.
     """
@@ -72,13 +65,12 @@ class OrderListener:
         metrics: Metrics,
         *,
         zone: ZoneInfo,
-        follow: Follow | None = None,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         tls = None if settings.tls is None else ServerTls("orders", settings.tls)
         if tls is not None:
             metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
-        order_handler = _OrderHandler(store, metrics, zone, follow, character_set=settings.character_set)
+        order_handler = _OrderHandler(store, metrics, zone, character_set=settings.character_set)
         self._server = _Server(settings, order_handler, metrics, tls=tls, patience_seconds=patience_seconds)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="orders", daemon=True)
         self._thread.start()
@@ -105,13 +97,10 @@ class OrderListener:
 
 
 class _OrderHandler:
-    """Stores the orders, or updates of patients, of one message and writes its acknowledgment."""
+    """Stores the orders of one message and writes its acknowledgment."""
 
-    def __init__(
-        self, store: OrderStore, metrics: Metrics, zone: ZoneInfo, follow: Follow | None, *, character_set: str
-    ) -> None:
-        self._store, self._metrics, self._zone, self._follow = store, metrics, zone, follow
-        self._character_set = character_set
+    def __init__(self, store: OrderStore, metrics: Metrics, zone: ZoneInfo, *, character_set: str) -> None:
+        self._store, self._metrics, self._zone, self._character_set = store, metrics, zone, character_set
 
     def answer(self, content: bytes, refuse: Refuse) -> tuple[AcknowledgmentCode, bytes]:
         """Answer AA once all that it says is synced to disk, otherwise AE or AR; answers contain no patient data."""
@@ -123,12 +112,8 @@ class _OrderHandler:
         except ValueError:
             return self._reject(_NO_MESSAGE, refuse, said="no_message", now=now)
         try:
-            if self._follow is not None and is_about_patient(message):
-                for update in read_updates(message):
-                    self._follow(update, content)
-            else:
-                for change in read_orders(message):
-                    self._keep(change)
+            for change in read_orders(message):
+                self._keep(change)
         except OrderRefused as error:
             self._refuse("content", refuse, said=str(error))
             return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)

@@ -15,8 +15,7 @@ from node.character_sets import DIRECTING
 from node.domain import is_uid
 from node.errors import NodeError
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint
-from node.hl7.order import Order, Priority
-from node.hl7.patient import PatientNumber, hashed, numbers_in
+from node.hl7.order import Order, PatientNumber, Priority, hashed, numbers_in
 from node.hl7.text import Message, Segment
 
 _MESSAGES: Final = {"ORM": "O01", "OMI": "O23"}
@@ -36,7 +35,7 @@ _CONTROL: Final = re.compile(rf"[\x00-\x1f\x7f-\x9f{DIRECTING}]")
 _MOST_ORDERS: Final = 100  # each is synced to disk before the answer, which should take seconds, not minutes
 
 
-NAME_IT: Final = "name it there (HL7 table 0211), or set orders.character_set on the node"
+_NAME_IT: Final = "name it there (HL7 table 0211), or set orders.character_set on the node"
 
 
 Numbers = tuple[PatientNumber, ...]
@@ -64,6 +63,8 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
     Raises OrderRefused: AR for what the node never accepts (HL7 2.5.1 2.9.2), AE for what is missing in the message.
     """
     kind, trigger = message.header.text(9), message.header.text(9, 2)
+    if kind == "ADT":
+        raise _rejected(_TYPE_UNSUPPORTED, "updates and merges of patients (ADT) are not offered; send orders alone")
     if kind not in _MESSAGES:
         raise _rejected(_TYPE_UNSUPPORTED, "only ORM^O01 and OMI^O23 are accepted here")
     if trigger != _MESSAGES[kind]:
@@ -81,7 +82,7 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
     if message.doubt and not message.is_utf_8:
         pairs = zip(groups, changes, strict=True)
         if any(_may_be_garbled(group, numbers, change.order) for (group, numbers), change in pairs):
-            raise _wrong(_CHARACTER_SET, f"{message.doubt}; {NAME_IT}")
+            raise _wrong(_CHARACTER_SET, f"{message.doubt}; {_NAME_IT}")
     return changes
 
 

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from node.codec import decode
 from node.domain import Json, is_nobodys
-from node.hl7.order import Order, Priority
-from node.hl7.patient import Patient
+from node.hl7.order import Order, Patient, Priority
 from node.store import files
 
 

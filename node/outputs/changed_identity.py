@@ -2,7 +2,9 @@
 
 A film comes again with its header corrected: another Patient ID, another issuer, another accession number. What the
 node wrote about it before is void: a rejection note says so under the identity under which the archive has it. Its
-title is 113037, Rejected for Patient Safety Reasons (PS3.16 CID 7010), as in `patient_update`.
+title is 113037, Rejected for Patient Safety Reasons: nobody may use objects that name another patient (IHE RAD TF-2
+4.66, PS3.16 CID 7010). 113001 is about quality and leaves an object usable; 113038 says that a modality's worklist
+entry was wrong, which a header does not tell; 113039 is about age alone.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pydicom.dataset import Dataset
 
 from node.domain import Identity, is_nobodys
-from node.hl7.patient import Patient
+from node.hl7.order import Patient
 from node.outputs.patient import said, said_of_request
 
 _Key = tuple[str, ...]

@@ -21,7 +21,7 @@ from node.dicom.header import read_meta
 from node.dicom.identity import VERSION
 from node.domain import Film, JsonObject, Reason, derive_uid
 from node.errors import Undecodable, is_of_file
-from node.outputs import patient_update, report_json
+from node.outputs import report_json
 from node.outputs.patient import noted
 from node.prompt_set import PromptSet
 from node.read.film import Timed, answer_film
@@ -148,17 +148,6 @@ class FilmReader:
             "trusted": model.trusted,
             "prompts_sha256": prompts.sha256,
         }
-
-
-def renamed(facts: StudyFacts, *, character_set: str) -> dict[str, Dataset]:
-    """Return the received headers, by file, of what new updates of the patient change; of no damaged object.
-
-    Nor of one that a note rejects: its outputs have a note already.
-    """
-    rejected = rejected_by(facts.notes.values())
-    paths = (facts.folder / file for file in patient_update.new_files(facts))
-    intact = (path for path in paths if sop_instance_uid_of(path.name) not in rejected and received.is_intact(path))
-    return {path.name: header for path in intact if (header := received_header(path, character_set)) is not None}
 
 
 def received_header(path: Path, character_set: str, *, is_damaged: bool = False) -> Dataset | None:

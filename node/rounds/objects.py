@@ -11,11 +11,9 @@ from itertools import chain
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
-from pydicom.dataset import Dataset
-
 from node.domain import MESSAGE_KIND, NO_PART, OutputObject
 from node.hl7.order import Order
-from node.outputs import changed_identity, document, oru, patient_update, rejection, writers
+from node.outputs import changed_identity, document, oru, rejection, writers
 from node.outputs.batches import Batch, EncodedObject
 from node.outputs.kinds import in_order
 from node.outputs.rejection import ContentOf
@@ -35,7 +33,6 @@ def objects_of(
     instead_of: Collection[OutputObject] | None,
     destinations: Mapping[str, tuple[str, ...]],
     orders: Sequence[Order | None],
-    renamed: Mapping[str, Dataset],
     content_of: ContentOf,
     zone: ZoneInfo,
     write: Write,
@@ -46,7 +43,6 @@ def objects_of(
     instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
     destinations: the outputs that each destination gets, by name
     orders: the order that the message on each part answers
-    renamed: as `films.renamed` returns them
     write: writes a batch, here or in another process
     """
     documents: list[OutputObject] = []
@@ -78,17 +74,13 @@ def objects_of(
         ):
             yield replace(output, part=NO_PART, priority=priority_of(report)), content
     yield from messages
-    parts = [part.headers.keys() for part in answers.parts]
     ended = rejection.own_notes(
         facts, report, headers=answers.headers, nobodys=answers.nobodys, content_of=content_of, zone=zone
     )
-    changed = patient_update.notes(
-        facts, report, headers=renamed, parts=parts, written=documents, content_of=content_of, zone=zone
-    )
-    other = changed_identity.notes(
+    changed = changed_identity.notes(
         facts, report, identities=identities, written=documents, content_of=content_of, zone=zone
     )
-    for note in chain(ended, changed, other):  # one after the other: the last looks at what those before it name
+    for note in chain(ended, changed):  # one after the other: the last looks at what those before it name
         known.append(output := writers.numbered(note, known))
         documents.append(output)
         yield replace(output, part=NO_PART, priority=priority_of(report)), document.save_bytes(note.dataset)

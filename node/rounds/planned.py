@@ -1,4 +1,4 @@
-"""What a round covers: files, corrections and updates of its study, fixed once. Pure."""
+"""What a round covers: files and corrections of its study, fixed once. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from node.store.study_facts import StudyFacts
 class Round:
     """One round over a study: the files it covers, and when it began. Fixed once, in a checkpointed step.
 
-    corrections: ids of the corrections, and of the updates of patients, that its answers follow
+    corrections: ids of the corrections that its answers follow
     destinations: the outputs that each destination gets, by name
     """
 
@@ -62,5 +62,4 @@ def known_to(plan: Round, facts: StudyFacts) -> StudyFacts:
         rounds=tuple(mark for mark in facts.rounds if mark.number < plan.number),
         notes={file: facts.notes[file] for file in plan.files if file in facts.notes},
         corrections=tuple(item for item in facts.corrections if item.id in plan.corrections),
-        updates=tuple(update for update in facts.updates if update.id in plan.corrections),
     )

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from pydicom.dataset import Dataset
 
 from node.domain import CRITICAL, ROUTINE, Film, Identity, ModelIdentity, Reason, Report
-from node.hl7.patient import Patient
-from node.outputs import impression, patient_update, writers
+from node.hl7.order import Patient
+from node.outputs import impression, writers
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.parts import Division, divide, patients_of, related, without_nobodys
 from node.outputs.patient import best_described, noted, said_of_request
@@ -34,7 +33,7 @@ class AnsweredPart:
 
     headers, files, thumbnails: of every film of the report, by SOP Instance UID; thumbnails as in `RoundFilms`
     identity: whom and which request the films name
-    patients: who the patient is, by all numbers that the films and the updates which they follow name
+    patients: who the patient is, by all numbers that the films name
     is_only_number: whether no other part is of this patient
     """
 
@@ -92,14 +91,13 @@ def answers_of(
     has_ratio: bool,
     nobodys: Collection[str],
 ) -> Answers:
-    """Make the report of a round, with each film as readers have corrected it and its patient as updates say.
+    """Make the report of a round, with each film as readers have corrected it.
 
     A damaged film is in the report if the study has an undamaged film, whose header tells the patient.
     facts: `known_to` the round; has_ratio: as in `pipeline.Pipeline`; nobodys: as in `parts.divide`
     """
-    followed = {file: patient_update.corrected(header, file, facts.updates) for file, header in films.headers.items()}
-    followed = without_nobodys(followed, nobodys)
-    headers = {film.source: followed[file] for file, film in films.answers.items() if file in followed}
+    received = without_nobodys(films.headers, nobodys)
+    headers = {film.source: received[file] for file, film in films.answers.items() if file in received}
     if all(film.reason is Reason.DAMAGED for film in films.answers.values()):
         headers = {}
     division = divide(facts.uid, headers, nobodys=nobodys)
@@ -116,7 +114,7 @@ def answers_of(
         created_at=plan.created_at,
         earlier=tuple(mark.outputs for mark in facts.rounds if mark.outputs),
     )
-    headers |= {sop_instance_uid_of(file): header for file, header in followed.items() if file not in films.answers}
+    headers |= {sop_instance_uid_of(file): header for file, header in received.items() if file not in films.answers}
     unclear = {file: Reason.PATIENT_UNCLEAR for file, film in films.answers.items() if film.source in division.unclear}
     parked = {file: film.reason for file, film in films.answers.items() if film.reason in _PARKED}
     whole = divide(facts.uid, headers, nobodys=nobodys)
@@ -152,7 +150,6 @@ def _parts(
     numbers = Counter(part.patient for part in division.parts)
     for part in division.parts:
         own = {uid: headers[uid] for uid in part.films}
-        before = (patient_update.before(films.headers[files[uid]], files[uid], facts.updates) for uid in own)
         earlier = writers.written_on(facts.rounds, related=related(whole, part.films), known=headers)
         yield AnsweredPart(
             report=writers.report_on(part, report, earlier=earlier),
@@ -160,6 +157,6 @@ def _parts(
             files={uid: paths[uid] for uid in own},
             thumbnails={uid: films.thumbnails[files[uid]] for uid in own if files[uid] in films.thumbnails},
             identity=part.identity,
-            patients=patients_of(chain(own.values(), *before)),
+            patients=patients_of(own.values()),
             is_only_number=numbers[part.patient] == 1,
         )

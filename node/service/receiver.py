@@ -15,11 +15,10 @@ from functools import cache
 
 from node.deliver.commitment import Commitments
 from node.errors import InputError, takes_nothing
-from node.jobs import gathering, held_updates
+from node.jobs import gathering
 from node.jobs.executor import Client
 from node.jobs.known_patients import note_patients
 from node.jobs.object_questions import take
-from node.jobs.patient_updates import PatientUpdates
 from node.jobs.processes import refused_callers_path
 from node.jobs.submitter import Submitter
 from node.net.callers import RefusedCallers
@@ -81,12 +80,12 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
         )
     parts.callback(listener.close)
     for study_uid in spool.studies():  # acknowledged before, and not finished
-        if spool.has_unread(study_uid) or held_updates.of_study(spool, study_uid):
+        if spool.has_unread(study_uid):
             submitter.submit(study_uid, is_new=False)
     return Receiving(
         listener=listener,
         submitter=submitter,
-        orders=_open_orders(shared, submitter, parts),
+        orders=_open_orders(shared, parts),
         damaged=damaged,
     )
 
@@ -124,8 +123,6 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
                 queued=gathering_at_start(),
             )
         if not is_needed(study_uid, is_new):
-            if ledger.study_state(study_uid) == "finished":
-                held_updates.park(spool, ledger, study_uid)
             return False
         ledger.set_study(study_uid, "receiving")
         if shared.settings.http.shows_patients and not ledger.searchable.has_patient(study_uid):
@@ -157,21 +154,12 @@ def opening(table: str, host: str, port: int) -> Iterator[None]:
         ) from error
 
 
-def _open_orders(shared: Shared, submitter: Submitter, parts: ExitStack) -> OrderListener | None:
+def _open_orders(shared: Shared, parts: ExitStack) -> OrderListener | None:
     """Receive orders until the service stops, if the settings ask for it."""
     settings = shared.settings
     if settings.orders is None:
         return None
     with opening("orders", settings.orders.host, settings.orders.port):
-        updates = PatientUpdates(shared.spool, shared.metrics, submit=submitter.submit, nobodys=settings.site.nobodys)
-        if settings.orders.patient_updates:
-            updates.prepare()
-        listener = OrderListener(
-            settings.orders,
-            shared.orders,
-            shared.metrics,
-            zone=settings.site.zone,
-            follow=updates.follow if settings.orders.patient_updates else None,
-        )
+        listener = OrderListener(settings.orders, shared.orders, shared.metrics, zone=settings.site.zone)
     parts.callback(listener.close)
     return listener

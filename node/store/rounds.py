@@ -24,7 +24,7 @@ class RoundMark:
     """A finished round: the files it covered, when it began, and its outputs.
 
     parked: the files of parked films, each with its reason; they count as unread again, whatever earlier rounds covered
-    corrections: the ids of all corrections, and of all updates of patients, that its answers follow
+    corrections: the ids of all corrections that its answers follow
     parts: the films of each part of the study, by SOP Instance UID, if it had several: films of other patients or
         accession numbers
     destinations: the outputs that each destination got, by name
@@ -53,10 +53,10 @@ def marks(folder: Path) -> list[RoundMark]:
 
 
 def covered(marks: Collection[RoundMark], *, said: Iterable[str] = ()) -> set[str]:
-    """Return the files that rounds have covered: none if something was said of the study that no round follows.
+    """Return the files that rounds have covered: none if there is a correction that no round follows.
 
     marks: oldest first
-    said: ids of corrections and of updates of the patient
+    said: ids of corrections
     """
     answered: set[str] = set()
     if not {*chain.from_iterable(mark.corrections for mark in marks)}.issuperset(said):

@@ -30,8 +30,6 @@ class SentAnswer:
 
     question: its id
     outputs: what was written for it; empty until then
-    updates: ids of the updates of patients that these follow; None while there are none, which follow those that came
-        before the answer was sent
     is_released: whether its outputs may be sent: after they were stored here, nothing was found to speak against them.
         None of them has been sent before
     reason: why it cannot be sent; "" if it can
@@ -40,7 +38,6 @@ class SentAnswer:
     question: str
     requested_at: datetime
     outputs: tuple[OutputObject, ...] = ()
-    updates: tuple[str, ...] | None = None
     is_released: bool = False
     reason: str = ""
 
@@ -48,10 +45,6 @@ class SentAnswer:
     def is_open(self) -> bool:
         """Whether its objects are still to be written, or to be released."""
         return not (self.is_released or self.reason)
-
-    def follows(self, update: str, *, at: datetime) -> bool:
-        """Say whether its outputs follow an update of a patient, which came at some time."""
-        return at <= self.requested_at if self.updates is None else update in self.updates
 
 
 def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:

@@ -13,10 +13,9 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
     studies/<study>/readings/<key>.begun, writing.begun              films that are read, and outputs that are written
-    studies/<study>/corrections/, questions/, objects/, patients/    what people, objects and information systems said
+    studies/<study>/corrections/, questions/, objects/               what people and objects said
     studies/<study>/sent/                                            answers that a person sends, see `sent_answers`
     studies/<study>/released/                                        which of the corrections may leave, see `releases`
-    studies/<study>/held/                                            updates of the patient that wait for a person
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     format                                                           the number of this form, see `spool_format`
     aside/                                                           strange files, see `strange_files`
@@ -50,7 +49,7 @@ _MIB = 1024 * 1024
 _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
-DocumentKind = Literal["corrections", "released", "questions", "sent", "objects", "patients", "held"]
+DocumentKind = Literal["corrections", "released", "questions", "sent", "objects"]
 
 
 class Spool:
@@ -408,7 +407,7 @@ def _has_unread(folder: Path, *, but: Collection[str] = ()) -> bool:
 
 
 def _unread(folder: Path, marks: list[RoundMark]) -> Iterator[Path]:
-    said = (_names(folder / "corrections") - _waiting(folder, marks)) | _names(folder / "patients")
+    said = _names(folder / "corrections") - _waiting(folder, marks)
     covered = rounds.covered(marks, said=said)
     return (path for path in received.newest(folder / "received") if path.name not in covered)
 

@@ -24,7 +24,7 @@ _NAMES: Final[Mapping[str, re.Pattern[str]]] = {
     "readings": re.compile(r"[A-Za-z0-9._-]+\.(json|begun)"),
     "outputs": re.compile(r"[0-9.]+(~[0-9a-f]{64})?\.(hl7|[a-z0-9]+\.dcm)"),
     "rounds": re.compile(r"[0-9]+\.json"),
-    **dict.fromkeys(("corrections", "released", "questions", "sent", "objects", "patients", "held"), _DOCUMENT),
+    **dict.fromkeys(("corrections", "released", "questions", "sent", "objects"), _DOCUMENT),
 }
 """The folders of a study, and the names of their files."""
 

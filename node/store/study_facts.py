@@ -13,13 +13,12 @@ from node.dicom import header_reading, rejection_note
 from node.dicom.rejection_note import RejectionNote
 from node.domain import JsonObject
 from node.errors import Undecodable
-from node.store import correction, received, releases, rounds, sent_answers, stored_updates
+from node.store import correction, received, releases, rounds, sent_answers
 from node.store.correction import Correction
 from node.store.instances import Instance
 from node.store.rounds import RoundMark
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
-from node.store.stored_updates import StoredUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +29,7 @@ class StudyFacts:
     instances: the newest version of each received object, in order of arrival
     rounds: the marks of its finished rounds, oldest first
     notes: the rejection notes among all versions of its received objects, by file name
-    corrections: of readers; waiting: the ids of those that may not leave yet; updates: of the patient, in order of
-        arrival
+    corrections: of readers; waiting: the ids of those that may not leave yet
     answers: what a person has sent, in that order
     readings: the stored answers about films, by key; only those that were asked for
     """
@@ -44,7 +42,6 @@ class StudyFacts:
     notes: Mapping[str, RejectionNote]
     corrections: tuple[Correction, ...]
     waiting: frozenset[str]
-    updates: tuple[StoredUpdate, ...]
     answers: tuple[SentAnswer, ...]
     readings: Mapping[str, JsonObject]
 
@@ -56,9 +53,8 @@ class StudyFacts:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """The ids of its corrections and updates that a round follows: all but those that wait."""
-        made = (item.id for kind in (self.corrections, self.updates) for item in kind)
-        return tuple(found for found in made if found not in self.waiting)
+        """The ids of its corrections that a round follows: all but those that wait."""
+        return tuple(item.id for item in self.corrections if item.id not in self.waiting)
 
     @property
     def rejected(self) -> frozenset[str]:
@@ -91,7 +87,6 @@ def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFact
         rounds=marks,
         corrections=made,
         waiting=releases.waiting({item.id for item in made}, marks, spool.releases(study_uid)),
-        updates=tuple(stored_updates.of_study(spool, study_uid)),
         answers=tuple(sent_answers.all_of(spool, study_uid)),
         readings={key: found for key in keys if (found := spool.reading(study_uid, key)) is not None},
         notes=notes_among(received.listed(folder)),

@@ -26,13 +26,11 @@ from node.dicom.film_header import parse_header, place_in_study
 from node.dicom.spacing import pixel_shape
 from node.domain import About, Film, is_uid
 from node.errors import NodeError
-from node.jobs import answered_film, held_updates
+from node.jobs import answered_film
 from node.jobs.earlier_films import EarlierFilm
-from node.outputs import patient, patient_update, review
-from node.store import stored_updates
+from node.outputs import patient, review
 from node.store.instances import Instance
 from node.store.spool import Spool
-from node.store.stored_updates import StoredUpdate
 from node.store.worklist import studies_of_patient
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
@@ -88,9 +86,6 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
             parts, request, 404, "This study has no such film, or the film was removed.", back=f"/studies/{uid}"
         )
     header = None if own is None else header_of(own.instance.path, character_set=parts.spool.character_set)
-    if header is not None and own is not None:
-        updates = stored_updates.of_study(parts.spool, uid)
-        header = patient_update.corrected(header, own.instance.path.name, updates)
     corrections = None
     if own is not None and own.film is not None and own.status == "read":
         made = answered_film.corrections_of(parts.spool, own.instance)
@@ -115,7 +110,6 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "earlier": earlier,
         "patient": _patient(header) if sees and header is not None else {},
         "earlier_patient": "" if earlier is None else _named(earlier.instance, parts.spool),
-        "held": [_held(update) for update in held_updates.of_study(parts.spool, uid)] if sees else [],
         **about_header(header),
     }
     # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
@@ -185,11 +179,6 @@ def _named(film: Instance, spool: Spool) -> str:
     header = header_of(film.path, character_set=spool.character_set)
     said = {} if header is None else _patient(header)
     return f"{said.get('Name') or 'name not stated'}, born {said.get('Born') or 'on a day that is not stated'}"
-
-
-def _held(update: StoredUpdate) -> dict[str, str]:
-    """Return what an update that waits would change."""
-    return {_PATIENT.get(keyword, keyword): readable(value, keyword) for keyword, value in update.changes.items()}
 
 
 def _sides(header: Dataset) -> tuple[str, str] | None:

@@ -21,9 +21,9 @@ from node.config import Settings
 from node.dicom.patient_age import patient_age
 from node.domain import Finding, FindingState
 from node.errors import NodeError
-from node.outputs import patient, patient_update, review, wording
+from node.outputs import patient, review, wording
 from node.prompt_set import PromptSet
-from node.store import lookup, stored_updates
+from node.store import lookup
 from node.store.reviews import ReviewRow
 from node.store.spool import Spool
 from node.web import pages
@@ -170,11 +170,9 @@ def next_film(settings: Settings, spool: Spool, prompts: PromptSet, *, after: tu
 
 def _patients(parts: WebParts, study_uid: str) -> dict[str, FilmPatient]:
     """Return whom each film of a study shows, by SOP Instance UID; each by its own header, for they may differ."""
-    updates = stored_updates.of_study(parts.spool, study_uid)
     found = {}
     for instance in parts.spool.study(study_uid).instances:
-        if (stored := header_of(instance.path, character_set=parts.spool.character_set)) is not None:
-            header = patient_update.corrected(stored, instance.path.name, updates)
+        if (header := header_of(instance.path, character_set=parts.spool.character_set)) is not None:
             name, years = patient.whole_text(header, "PatientName"), patient_age(header).years
             taken = parts.patients.time_of(instance)
             found[instance.sop_instance_uid] = FilmPatient(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from node.hl7.order import Order
-from node.hl7.patient import PatientNumber, hashed
+from node.hl7.order import Order, PatientNumber, hashed
 from node.orders.store import OrderStore
 
 PATIENT: Final = PatientNumber(number="PID-7788", issuers=("CLINIC",))

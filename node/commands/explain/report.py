@@ -20,7 +20,6 @@ from node.commands.explain.study import (
 )
 from node.config import Settings
 from node.domain import DeliveryState
-from node.jobs import held_updates
 from node.store.lookup import DeliveryRow
 from node.store.tables import TAKEN
 
@@ -104,12 +103,7 @@ def _steps_of_study(explanation: StudyExplanation, settings_file: Path) -> Itera
             f"an object of this study has the UID of one in {' and '.join(doubled)}: find out which study is right, "
             "and delete the other on its page"
         )
-    if explanation.row is not None and explanation.row.stage == held_updates.STAGE:
-        yield (
-            "compare the patient's name of the update with that of the films, on the study's page or in held/ of its "
-            f"folder, then run {_NODE} retry {settings_file} {explanation.study} --update accept, or --update refuse"
-        )
-    elif explanation.row is not None and explanation.row.state == "parked":
+    if explanation.row is not None and explanation.row.state == "parked":
         yield f"remove the reason why the study is parked, then run {_NODE} retry {settings_file} {explanation.study}"
     if explanation.row is None and not explanation.database and explanation.received:
         yield "the database has no entry for this study: restart the node, which makes one from the files"

@@ -17,14 +17,10 @@ from node.config import OrdersSettings
 from node.dicom import film_text
 from node.dicom.film_header import parse_header
 from node.domain import Film, Note, Reason
-from node.errors import ConfigError, InputError
+from node.errors import ConfigError
 from node.hl7.acknowledgment import AcknowledgmentCode
 from node.hl7.text import read
-from node.jobs import held_updates
-from node.jobs.patient_updates import PatientUpdates
-from node.metrics import Metrics
 from node.orders.messages import OrderRefused, read_orders
-from node.orders.patients import read_updates
 from node.outputs import oru, report_txt, wording
 from node.outputs.document import save_bytes
 from node.outputs.patient import read_text
@@ -32,7 +28,6 @@ from node.outputs.writers import write_objects
 from node.read import prompts
 from node.read.film import Answered, answer_film
 from tests.node.jobs.test_rounds import STUDY, Bench
-from tests.node.orders.test_patient_updates import OLD
 from tests.support import films, samples
 from tests.support.fakes import ScriptedReader
 
@@ -259,73 +254,38 @@ def test_every_defined_term_can_be_the_set_of_a_site(term: str) -> None:
 
 
 KANJI = "山田^太郎"
-UPDATE = "MSH|^~\\&|HIS|A|CHEX|B|20240131||ADT^A08|M1|P|2.5.1||||||{}\rPID|||P-1||{}|||M\r"
 ORDER = "MSH|^~\\&|RIS|A|CHEX|B|20240131||ORM^O01|M1|P|2.5.1||||||{}\rPID|||P-1||王^小明\rORC|NW|P1|F1\rOBR|1|||{}\r"
 
 
-class Films:
-    """A node with the film of a patient, which hears updates of it."""
-
-    def __init__(self, folder: Path, name: str, **settings: str) -> None:
-        self.bench, self.submitted, self.default = Bench(folder), list[str](), settings.get("default", "")
-        self.bench.receive(films.as_written(films.thumbnail(OLD), named(b"ISO_IR 192", name.encode())))
-        self.bench.round()
-        self.updates = PatientUpdates(self.bench.spool, Metrics(), submit=self.submitted.append)
-
-    def hear(self, message: bytes) -> None:
-        for update in read_updates(read(message, default=self.default)):
-            self.updates.follow(update, message)
-
-    def refused(self, message: bytes) -> str:
-        with pytest.raises(OrderRefused) as caught:
-            self.hear(message)
-        assert (caught.value.code, self.submitted) == (AcknowledgmentCode.ERROR, [])
-        assert not self.bench.spool.documents(STUDY, "patients") + self.bench.spool.documents(STUDY, "held")
-        return caught.value.complaint.condition
-
-    def names(self) -> list[str]:
-        """The name on what the next round writes, if there is one."""
-        if not self.bench.spool.has_unread(STUDY):
-            assert self.bench.steps.plan(STUDY) is None
-            return []
-        return [str(dataset.PatientName) for dataset in self.bench.objects(self.bench.round(), "sr")]
-
-
 def said(character_set: str, encoding: str, name: str) -> bytes:
-    return UPDATE.format(character_set, name).encode(encoding)
+    """A message about a patient of a name."""
+    return ORDER.replace("王^小明", name).format(character_set, "Thorax").encode(encoding)
 
 
 @pytest.mark.parametrize(
-    ("film", "message"),
+    ("character_set", "encoding", "name"),
     [
-        ("王^小明", said("GB 18030-2000", CHINESE, "王^小明")),
-        ("王^小明", said("GB18030", CHINESE, "王^小明")),
-        ("王^小明", said("UNICODE UTF-8", UTF, "王^小明")),
-        ("王^小明", said("utf-8", UTF, "王^小明")),
-        ("王^小明", said("BIG-5", "big5", "王^小明")),
-        ("Müller^Jörg", said("8859/1", LATIN, "Müller^Jörg")),
-        ("Müller^Jörg", said("ISO 8859-1", LATIN, "MÜLLER^JÖRG")),
-        ("Müller^Jörg", said("8859/15", "iso8859-15", "Müller^Jörg")),
-        ("Müller^Jörg", said("8859/1~8859/5", LATIN, "Müller^Jörg")),
-        ("Müller^Jörg", said("UNICODE UTF-8", UTF, "Mu\u0308ller^Jo\u0308rg")),
-        ("Иванов^Иван", said("8859/5", "iso8859-5", "Иванов^Иван")),
-        ("김^철수", said("KS X 1001", "euc_kr", "김^철수")),
-        ("Smith^John", said("", "ascii", "Smith^John")),
-        ("Smith^John", said("CNS 11643-1992~ASCII", "ascii", "Smith^John").replace(b"CNS 11643-1992~", b"")),
-        (f"Yamada^Tarou={KANJI}", said("ASCII~ISO IR87", "iso2022_jp", f"{KANJI}^^^^^L^I")),
-        (f"Yamada^Tarou={KANJI}", said("~ISO IR87", "iso2022_jp", f"Yamada^Tarou^^^^^L^A~{KANJI}^^^^^L^I")),
-        (f"Yamada^Tarou={KANJI}", said("ISO IR14~ISO IR87~ISO IR159", "iso2022_jp", f"{KANJI}^^^^^L^I")),
-        (f"Yamada^Tarou={KANJI}", said("UNICODE UTF-8", UTF, KANJI)),  # without a representation
-        (f"Yamada^Tarou={KANJI}", said("UNICODE UTF-8", UTF, "YAMADA^TAROU")),
+        ("GB 18030-2000", CHINESE, "王^小明"),
+        ("GB18030", CHINESE, "王^小明"),
+        ("UNICODE UTF-8", UTF, "王^小明"),
+        ("utf-8", UTF, "王^小明"),
+        ("BIG-5", "big5", "王^小明"),
+        ("8859/1", LATIN, "Müller^Jörg"),
+        ("ISO 8859-1", LATIN, "MÜLLER^JÖRG"),
+        ("8859/15", "iso8859-15", "Müller^Jörg"),
+        ("8859/1~8859/5", LATIN, "Müller^Jörg"),
+        ("8859/5", "iso8859-5", "Иванов^Иван"),
+        ("KS X 1001", "euc_kr", "김^철수"),
+        ("", "ascii", "Smith^John"),
+        ("ASCII~ISO IR87", "iso2022_jp", f"{KANJI}^^^^^L^I"),
+        ("~ISO IR87", "iso2022_jp", f"Yamada^Tarou^^^^^L^A~{KANJI}^^^^^L^I"),
+        ("ISO IR14~ISO IR87~ISO IR159", "iso2022_jp", f"{KANJI}^^^^^L^I"),
     ],
 )  # fmt: skip
-def test_a_message_that_changes_nothing_rejects_nothing(tmp_path: Path, film: str, message: bytes) -> None:
-    site = Films(tmp_path, film)
+def test_a_message_is_read_in_the_set_that_it_names(character_set: str, encoding: str, name: str) -> None:
+    message = read(said(character_set, encoding, name))
 
-    site.hear(message)
-
-    assert site.submitted == []
-    assert not site.bench.spool.has_unread(STUDY)
+    assert (message.doubt, next(message.named("PID")).fields[5]) == ("", name)
 
 
 @pytest.mark.parametrize(
@@ -350,99 +310,17 @@ def test_a_message_that_changes_nothing_rejects_nothing(tmp_path: Path, film: st
         said("UNICODE UTF-8~ISO IR87", "iso2022_jp", KANJI),
         said("8859/1~8859/5", LATIN, "M\x1b-L\xd9"),
         said("8859/1", LATIN, "\\C2D4C\\Müller"),
-        said("UNICODE UTF-8", UTF, "M\\XFC\\ller"),
-        said("UNICODE UTF-8", UTF, "M\\ZFF\\ller"),
-        said("UNICODE UTF-8", UTF, "O\\XC292\\Brien"),
-        said("UNICODE UTF-8", UTF, "M\ufffdller"),
-        said("8859/1", LATIN, "O\x92Brien"),
     ],
 )  # fmt: skip
-def test_an_update_in_a_doubtful_set_is_refused(tmp_path: Path, message: bytes) -> None:
-    assert Films(tmp_path, "王^小明").refused(message) == "103"
+def test_a_message_in_a_doubtful_set_says_so(message: bytes) -> None:
+    assert read(message).doubt
 
 
-def test_a_site_may_name_the_set_of_messages_that_name_none(tmp_path: Path) -> None:
-    site = Films(tmp_path, "王^小明", default="GB 18030-2000")
+def test_a_site_may_name_the_set_of_messages_that_name_none() -> None:
+    message = read(said("", CHINESE, "王^晓明"), default="GB 18030-2000")
 
-    site.hear(said("", CHINESE, "王^晓明"))
-
-    assert site.names() == ["王^晓明"]
+    assert (message.doubt, next(message.named("PID")).fields[5]) == ("", "王^晓明")
     assert OrdersSettings(hosts=(), character_set="8859/1").character_set == "8859/1"
-
-
-@pytest.mark.parametrize(
-    ("film", "name", "new"),
-    [
-        (f"Yamada^Tarou={KANJI}", "Yamada^Taro^^^^^L^A", f"Yamada^Taro={KANJI}"),
-        (f"Yamada^Tarou={KANJI}", "山田^花子^^^^^L^I", "Yamada^Tarou=山田^花子"),
-        (f"Yamada^Tarou={KANJI}", f"{KANJI}^^^^^L^I~やまだ^たろう^^^^^L^P", f"Yamada^Tarou={KANJI}=やまだ^たろう"),
-        (f"Yamada^Tarou={KANJI}=やまだ^たろう", "ヤマダ^タロウ^^^^^L^P", f"Yamada^Tarou={KANJI}=ヤマダ^タロウ"),
-        (f"Yamada^Tarou={KANJI}", "山田^花子", "Yamada^Tarou=山田^花子"),  # the group whose letters it has
-        (f"Yamada^Tarou={KANJI}", "Yamada^Hanako~山田^花子^^^^^L^I", "Yamada^Hanako=山田^花子"),
-        (f"Yamada^Tarou={KANJI}", "Yamada^Hanako^^^^^L^A~Suzuki^Hanako^^^^^M^A", f"Yamada^Hanako={KANJI}"),
-        (KANJI, f"Yamada^Tarou^^^^^L^A~{KANJI}^^^^^L^I", f"Yamada^Tarou={KANJI}"),
-        ("Smith^John", "Smith^Jane^A^Jr^Dr^^L^A", "Smith^Jane^A^Dr^Jr"),
-        ("", "Smith^Jane", "Smith^Jane"),
-    ],
-)
-def test_repetitions_of_a_name_go_to_the_groups_of_the_film(tmp_path: Path, film: str, name: str, new: str) -> None:
-    site = Films(tmp_path, film)
-
-    site.hear(said("UNICODE UTF-8", UTF, name))
-
-    assert site.names() == [new]
-
-
-STRANGE = [
-    ("王^小明", "ÕÅ^Èý"),
-    ("Zhang^San=张^三", "Zhang^San^^^^^L^A~ÕÅ^Èý^^^^^L^I"),
-    ("Zhang^San=张^三", "ÕÅ^Èý^^^^^L^I"),
-    ("Zhang^San", "ÕÅ^Èý"),
-    ("Wong^Ming", "张^三^^^^^L^I"),
-    ("MUELLER^JOERG", "Kist^An"),
-    ("00012345", "Smith^Jane"),
-]
-
-
-@pytest.mark.parametrize(("film", "name"), STRANGE)
-def test_a_name_that_shares_no_letter_waits_for_a_person(tmp_path: Path, film: str, name: str) -> None:
-    site = Films(tmp_path, film)
-    spool, ledger = site.bench.spool, site.bench.ledger
-
-    for control in (b"|M1|", b"|M2|"):
-        site.hear(said("UNICODE UTF-8", UTF, name).replace(b"|M1|", control))
-
-    assert site.submitted == [STUDY]
-    assert len(held_updates.of_study(spool, STUDY)) == 1
-    assert not spool.has_unread(STUDY)
-    assert site.names() == []
-    assert [(work.study, work.stage) for work in ledger.parked()] == [(STUDY, "update")]
-
-
-@pytest.mark.parametrize(("is_accepted", "names"), [(True, ["Smith^Jane"]), (False, [])])
-def test_a_person_accepts_or_refuses_an_update_that_waits(tmp_path: Path, is_accepted: bool, names: list[str]) -> None:
-    site = Films(tmp_path, "00012345")
-    spool, ledger = site.bench.spool, site.bench.ledger
-    site.hear(said("UNICODE UTF-8", UTF, "Smith^Jane"))
-    assert site.names() == []
-
-    assert held_updates.decide(spool, STUDY, is_accepted=is_accepted) == 1
-
-    assert site.names() == names
-    assert (ledger.study_state(STUDY), held_updates.of_study(spool, STUDY)) == ("finished", [])
-    with pytest.raises(InputError, match="no update of its patient waits"):
-        held_updates.decide(spool, STUDY, is_accepted=True)
-
-
-def test_an_update_that_waits_waits_behind_new_films_too(tmp_path: Path) -> None:
-    site = Films(tmp_path, "00012345")
-    site.hear(said("UNICODE UTF-8", UTF, "Smith^Jane"))
-    site.bench.receive(films.as_another(films.thumbnail(OLD), "late"))
-
-    deliveries = site.bench.round()
-
-    assert deliveries
-    assert [work.stage for work in site.bench.ledger.parked()] == ["update"]
 
 
 @pytest.mark.parametrize(

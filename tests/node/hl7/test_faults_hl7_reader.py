@@ -16,7 +16,6 @@ from node.hl7.acknowledgment import read_acknowledgment
 from node.hl7.order import Priority
 from node.hl7.text import TooManyRepetitions, read
 from node.orders.messages import read_orders
-from node.orders.patients import read_updates
 
 PATIENT, ORDER = "PID|||7^^^H\r", "ORC|NW|P-1^RIS|F-1\rOBR|1|P-1|F-1|XR\r"
 STUDY = "IPC|A-17|1|1.2.3\r"
@@ -58,16 +57,6 @@ def test_a_priority_in_a_newer_segment_is_read() -> None:
 
     assert change.order.priority is Priority.STAT
     with pytest.raises(HL7apyException, match="Invalid name for Segment: TQ1"):
-        by_hl7apy(message)
-
-
-def test_an_update_that_hl7apy_refuses_is_read() -> None:
-    message = header("2.9", kind="ADT^A08") + "PID|||7^^^H||Doe^Jane||19700102|F\r"
-
-    (update,) = read_updates(read(message.encode()))
-
-    assert (update.name, update.birth_date, update.sex) == ("Doe^Jane", "19700102", "F")
-    with pytest.raises(HL7apyException, match=r"version 2\.9 is not supported"):
         by_hl7apy(message)
 
 

@@ -1,26 +1,21 @@
-"""A rejection note, an update of a patient or a corrected film that comes while an answer is written."""
+"""A rejection note or a corrected film that comes while an answer is written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import Delivery, JsonObject
-from node.hl7.text import read
-from node.jobs.patient_updates import PatientUpdates
-from node.metrics import Metrics
-from node.orders.patients import read_updates
 from node.store import sent_answers
 from node.store.spool import DocumentKind, Spool
 from tests.node.jobs.test_rounds import STUDY, Bench
-from tests.node.orders.test_patient_updates import OLD, merge
 from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids, uids
 from tests.support.films import thumbnail
 
+OLD = {"PatientID": "P-1", "PatientName": "WRONG^PATIENT"}
 FILM = thumbnail(OLD)
 QUESTION = f"{1:032x}"
 TAKEN, RECORDED, RELEASED = 1, 2, 3
@@ -76,17 +71,9 @@ class Race:
         self.reading.receive(dcmtk_note(self.folder, FILM))
         self.read()
 
-    def merge(self, prior: str = "P-1", number: str = "P-2") -> None:
-        """The patient becomes another one, and the node follows."""
-        message = merge(prior, number).encode()
-        updates = PatientUpdates(self.reading.spool, Metrics(), submit=lambda _study: None)
-        for update in read_updates(read(message)):
-            updates.follow(update, message)
-        self.read()
-
-    def correct(self) -> None:
+    def correct(self, number: str = "P-2") -> None:
         """The film comes again as another patient's, and the node follows."""
-        self.reading.receive(thumbnail({**OLD, "PatientID": "P-2"}))
+        self.reading.receive(thumbnail({**OLD, "PatientID": number}))
         self.read()
 
     def read(self) -> None:
@@ -111,14 +98,11 @@ def test_no_answer_escapes_a_rejection_note(tmp_path: Path, moment: tuple[int, s
     assert sent or "rejected the film" in answer.reason
 
 
-@pytest.mark.parametrize("change", [Race.merge, Race.correct])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_no_answer_escapes_another_patient(
-    tmp_path: Path, moment: tuple[int, str], change: Callable[[Race], None]
-) -> None:
+def test_no_answer_escapes_another_patient(tmp_path: Path, moment: tuple[int, str]) -> None:
     race = Race(tmp_path, moment)
 
-    sent = race.answer(lambda: change(race))
+    sent = race.answer(race.correct)
 
     is_old = moment == (RELEASED, "before")
     assert race.patients(sent) == {"P-1" if is_old else "P-2"}
@@ -127,23 +111,13 @@ def test_no_answer_escapes_another_patient(
     assert len(sent) == 2
 
 
-def test_an_update_long_after_rejects_what_was_renewed(tmp_path: Path) -> None:
+def test_a_correction_long_after_rejects_what_was_renewed(tmp_path: Path) -> None:
     race = Race(tmp_path, (RECORDED, "before"))
-    sent = race.answer(race.merge)
+    sent = race.answer(race.correct)
 
-    race.merge("P-2", "P-3")
+    race.correct("P-3")
 
     assert uids(sent) <= race.rejected
-
-
-def test_an_answer_sent_in_the_second_of_an_update_follows_it(tmp_path: Path) -> None:
-    race = Race(tmp_path, (RECORDED, "before"))
-    race.merge()
-    noted_at = datetime.now(UTC) - timedelta(seconds=1)  # a request is noted in whole seconds, rounded down
-
-    sent = race.reading.answer(str(FILM.SOPInstanceUID), at=noted_at)
-
-    assert race.patients(sent) == {"P-2"}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -163,7 +137,7 @@ def test_a_kill_at_any_moment_lets_no_answer_escape(tmp_path: Path, moment: tupl
 
 def test_a_lost_object_of_an_answer_is_written_again_as_it_was(tmp_path: Path) -> None:
     race = Race(tmp_path, (RECORDED, "before"))
-    sent = race.answer(race.merge)
+    sent = race.answer(race.correct)
     contents = [race.reading.spool.output(delivery) for delivery in sent]
     for delivery in sent:
         for path in (tmp_path / "studies" / STUDY / "outputs").glob(f"{delivery.sop_instance_uid}*"):

@@ -1,4 +1,4 @@
-"""Whom a study names on the worklist, as films come, rounds end, updates change it, and the ledger is filled in."""
+"""Whom a study names on the worklist, as films come, rounds end, and the ledger is filled in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -15,10 +14,8 @@ import pytest
 
 from node.jobs.known_patients import note_patients, patients_of
 from node.service.ledger_filler import LedgerFiller
-from node.store import stored_updates
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.stored_updates import StoredUpdate
 from node.store.worklist import WorklistFilter, worklist
 from node.store.worklist import patients_of as recorded_patients
 from tests.support import films, peers
@@ -88,21 +85,6 @@ def test_a_study_without_a_readable_header_has_a_blank_row(bench: Bench) -> None
     (row,) = patients_of(bench.spool, STUDY)
 
     assert (row.name, row.search) == ("", "")
-
-
-def test_an_update_of_the_patient_changes_what_is_named(bench: Bench) -> None:
-    path = bench.keep(films.changed(films.thumbnail(), NAMED))
-    update = StoredUpdate(
-        id="1-a",
-        event="A08",
-        at=datetime.now(UTC),
-        files=frozenset([path.name]),
-        changes={"PatientName": "Bauer^Anna"},
-    )
-
-    bench.spool.keep_document(STUDY, "patients", update.id, stored_updates.to_json(update))
-
-    assert [row.name for row in patients_of(bench.spool, STUDY)] == ["Bauer^Anna"]
 
 
 def test_the_end_of_a_round_records_whom_it_knows(bench: Bench) -> None:

@@ -110,6 +110,14 @@ def test_a_bad_message_is_answered_without_a_word_of_the_patient(
     assert refused(metrics) == {"content": 1.0}
 
 
+@pytest.mark.parametrize("event", ["A08", "A40"])
+def test_an_update_of_a_patient_is_rejected_as_not_offered(listener: OrderListener, event: str) -> None:
+    (answer,) = mllp.ask(listener.port, ORM.replace("ORM^O01", f"ADT^{event}").encode())
+
+    assert str(answer.segment("MSA")[1]) == "AR"
+    assert "updates and merges of patients (ADT) are not offered" in str(answer)
+
+
 def test_an_order_that_cannot_be_kept_is_not_accepted(
     listener: OrderListener, metrics: Metrics, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def test_an_order_without_priority_has_that_of_its_request() -> None:
     ("before", "after", "code", "condition"),
     [
         ("ORM^O01", "ADT^A01", AcknowledgmentCode.REJECT, "200"),
+        ("ORM^O01", "ORU^R01", AcknowledgmentCode.REJECT, "200"),
         ("ORM^O01", "ORM^O02", AcknowledgmentCode.REJECT, "201"),
         ("|2.3.1", "|3.0", AcknowledgmentCode.REJECT, "203"),
         ("|C1|", "||", AcknowledgmentCode.ERROR, "101"),

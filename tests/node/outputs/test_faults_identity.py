@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -27,13 +25,10 @@ from node.dicom.film_header import parse_header
 from node.domain import OutputObject
 from node.errors import GiveUp
 from node.hl7.text import Message, read
-from node.jobs.patient_numbers import PatientNumbers
-from node.jobs.patient_updates import PatientUpdates
 from node.jobs.queue_places import waiting
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.messages import read_orders
-from node.orders.patients import read_updates
 from node.orders.store import OrderStore
 from node.outputs import oru
 from node.outputs.parts import divide
@@ -45,7 +40,6 @@ from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web import studies
-from tests.node.orders.test_patient_updates import merge
 from tests.node.outputs.test_rejection import highdicom_note, rejected_uids
 from tests.node.test_metrics import samples as samples_of
 from tests.node.web.test_web_states import client
@@ -694,24 +688,6 @@ def test_a_film_of_nobodys_number_that_is_anothers_by_now_replaces_no_report(nod
     assert messages == [("Doe", "P")], "it takes the place of the other: the same number and request"
 
 
-def test_a_merge_of_two_patients_makes_them_one(node: Node) -> None:
-    node.order(order("A-1", "P-1"))
-    node.receive("x1", **X)
-    node.receive("x2", **{**X, "PatientID": "P-0"})
-    first = node.round()
-    updates = PatientUpdates(node.spool, node.metrics, submit=lambda _study: None)
-    for update in read_updates(read(merge("P-1", "P-0").encode())):
-        updates.follow(update, b"merge")
-
-    second = node.round()
-
-    withdrawn, message = node.messages(output for output in second if output not in first)
-    assert (said_in(withdrawn, "PID", 3), said_in(withdrawn, "OBR", 25)) == ("P-1", "X")
-    assert (said_in(message, "PID", 3), said_in(message, "ORC", 2)) == ("P-0", "PL1")
-    assert {patient_of(dataset)[0] for dataset in node.objects(second, "sr", "gsps", "sc")} == {"P-0"}
-    assert {patient_of(dataset)[0] for dataset in node.objects(second, "rejection")} == {"P-1"}
-
-
 def test_only_the_patient_with_a_critical_finding_goes_first(tmp_path: Path) -> None:
     node = Node(tmp_path, "oru")
     node.receive("x", **X)
@@ -922,18 +898,6 @@ def test_lost_outputs_of_every_part_are_written_again_alike(node: Node) -> None:
     node.steps.pipeline.rewrite(STUDY)
 
     assert {output: node.content(output) for output in before} == before
-
-
-def test_numbers_that_an_older_version_cut_are_looked_up_anew(tmp_path: Path) -> None:
-    spool, index = Spool(tmp_path), tmp_path / "index" / "patients.json"
-    folder = films.keep(spool, films.thumbnail({"PatientID": "7" * 70})).instance.path.parent
-    os.utime(folder, (0, 0))
-    index.parent.mkdir(exist_ok=True)
-    index.write_text(json.dumps({STUDY: [0, 0, hashlib.sha256(b"7" * 64).hexdigest()[:16]]}))
-
-    numbers = PatientNumbers(spool)
-
-    assert (numbers.studies_of(["7" * 70]), numbers.studies_of(["7" * 64])) == ([STUDY], [])
 
 
 def test_of_two_numbers_each_needs_an_order_that_names_it(node: Node) -> None:

@@ -22,7 +22,6 @@ from node.store import correction
 from node.store.correction import Correction, CorrectionKind
 from node.store.rounds import RoundMark
 from tests.node.jobs.test_rounds import STUDY, Bench, film
-from tests.node.orders.test_patient_updates import Site, adt, old
 from tests.node.outputs.test_rejection import dcmtk_note, highdicom_note
 from tests.support import films, samples
 from tests.support.documents import said
@@ -326,17 +325,16 @@ def test_numbers_outlive_the_objects_that_have_them(tmp_path: Path) -> None:
 
 
 def test_notes_of_every_origin_are_in_order_in_their_series(tmp_path: Path) -> None:
-    """A note of an archive, an update of the patient, and another note: all lie in one series."""
-    site = Site(tmp_path)
-    bench = site.bench
+    """A note of an archive, a film that comes again as another patient's, and another note: all lie in one series."""
+    bench = Bench(tmp_path)
     for name in ("first", "second", "third"):
-        bench.receive(old(name))
+        bench.receive(film(name))
     bench.round()
     notes: list[Dataset] = []
     steps: tuple[Callable[[], None], ...] = (
-        lambda: bench.receive(highdicom_note(old("first"))),
-        lambda: site.hear(adt("A08", "P-1", "RIGHT^PATIENT")),
-        lambda: bench.receive(dcmtk_note(tmp_path, old("second"))),
+        lambda: bench.receive(highdicom_note(film("first"))),
+        lambda: bench.receive(films.changed(film("third"), {"PatientID": "P-9"})),
+        lambda: bench.receive(dcmtk_note(tmp_path, film("second"))),
     )
     for step in steps:
         step()

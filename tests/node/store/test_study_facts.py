@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from node.outputs import patient_update
 from node.rounds.objects import objects_of
 from node.rounds.planned import Round, known_to
 from node.rounds.study_report import answers_of
-from node.store import stored_updates
 from node.store.correction import CorrectionKind
 from node.store.rounds import RoundMark
-from node.store.stored_updates import StoredUpdate
 from node.store.study_facts import StudyFacts, load
 from tests.node.jobs.test_corrected_rounds import FILM, KEY, correct
 from tests.node.jobs.test_rounds import STUDY, Bench, film
 from tests.node.outputs.test_rejection import highdicom_note
-from tests.support import damage, films
+from tests.support import damage
 
 
 def facts_of(bench: Bench, plan: Round) -> StudyFacts:
@@ -34,18 +30,6 @@ def planned(bench: Bench) -> Round:
     plan = bench.steps.plan(STUDY)
     assert plan is not None
     return plan
-
-
-def update(bench: Bench) -> None:
-    file = bench.spool.study(STUDY).instances[0].path.name
-    item = StoredUpdate(
-        id="000001-0123456789abcdef",
-        event="A08",
-        at=datetime.now(UTC),
-        files=frozenset((file,)),
-        changes={"PatientSex": "O"},
-    )
-    bench.spool.keep_document(STUDY, "patients", item.id, stored_updates.to_json(item))
 
 
 def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
@@ -65,7 +49,6 @@ def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
         instead_of=None,
         destinations={},
         orders=(None,),
-        renamed={},
         content_of=bench.spool.output,
         zone=ZoneInfo("UTC"),
         write=pipeline.write_batch,
@@ -78,7 +61,6 @@ COMES: dict[str, Callable[[Bench], object]] = {
     "a film": lambda bench: bench.receive(film("late")),
     "a rejection note": lambda bench: bench.receive(highdicom_note(FILM)),
     "a correction": lambda bench: correct(bench, 1, CorrectionKind.REJECT, prompt=KEY),
-    "an update of the patient": update,
 }
 
 
@@ -98,21 +80,6 @@ def test_what_comes_after_the_plan_has_a_round_of_its_own(tmp_path: Path, comes:
     assert bench.steps.finish(plan, outcomes, written)
 
 
-def test_an_update_leaves_the_received_header_as_it_was() -> None:
-    header = films.thumbnail({"PatientID": "P-1"})
-    updates = [
-        StoredUpdate(
-            id=number, event="A40", at=datetime.now(UTC), files=frozenset(("file",)), changes={"PatientID": number}
-        )
-        for number in ("P-2", "P-3")
-    ]
-
-    after = patient_update.corrected(header, "file", updates)
-    before = patient_update.before(header, "file", updates)
-
-    assert [str(each.PatientID) for each in (*before, after, header)] == ["P-1", "P-2", "P-3", "P-1"]
-
-
 def test_a_round_knows_only_what_was_planned_for_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.receive(FILM)
@@ -124,7 +91,7 @@ def test_a_round_knows_only_what_was_planned_for_it(tmp_path: Path) -> None:
 
     after = facts_of(bench, plan)
 
-    for name in ("rounds", "notes", "corrections", "updates"):
+    for name in ("rounds", "notes", "corrections"):
         assert getattr(after, name) == getattr(before, name), name
     assert len(after.instances) == len(before.instances) + 2
 
