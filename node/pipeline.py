@@ -23,7 +23,7 @@ from node.read.film import Timed, untimed
 from node.read.model import RadiographReader
 from node.rounds import planned
 from node.rounds.films import FilmReader
-from node.rounds.objects import Write, WrittenObject, objects_of
+from node.rounds.objects import Wanted, Write, WrittenObject, objects_of
 from node.rounds.planned import Round
 from node.rounds.study_report import AnsweredPart, Answers, answers_of
 from node.rounds.thumbnails import Thumbnails
@@ -66,6 +66,7 @@ class Pipeline:
     has_ratio: whether outputs have the cardiothoracic ratio of a film
     write_batch: writes objects, here or in another process
     on_read: called with every film that the network has read, and the gray values of its thumbnail, if it has one
+    films: reads films, and stores the answers
     """
 
     spool: Spool
@@ -79,11 +80,10 @@ class Pipeline:
     thumbnails: Thumbnails = field(default_factory=Thumbnails)
     timed: Timed = untimed
     on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None] = lambda _film, _gray: None
+    films: FilmReader = field(init=False)
 
-    @property
-    def films(self) -> FilmReader:
-        """What reads films, and stores the answers."""
-        return FilmReader(
+    def __post_init__(self) -> None:
+        films = FilmReader(
             spool=self.spool,
             reader=self.reader,
             prompts=self.prompts,
@@ -91,6 +91,7 @@ class Pipeline:
             on_read=self.on_read,
             thumbnails=self.thumbnails,
         )
+        object.__setattr__(self, "films", films)
 
     def plan(self, study_uid: str, *, destinations: Mapping[str, tuple[str, ...]] | None = None) -> Round | None:
         """Fix the files of the next round; None when no file is unread. destinations: as in `Round`."""
@@ -196,20 +197,13 @@ class Pipeline:
         kinds: Collection[str],
         instead_of: Collection[OutputObject] | None = None,
     ) -> _Made:
-        """Read films and orders, and decide what to write; arguments as of `objects_of`."""
+        """Read films and orders, and decide what to write; arguments as of `Wanted`."""
         answers = self._answers(plan, facts)
         orders = [self._order(plan, part) if MESSAGE_KIND in kinds else None for part in answers.parts]
-        objects = objects_of(
-            answers,
-            facts,
-            kinds=kinds,
-            instead_of=instead_of,
-            destinations=plan.destinations,
-            orders=orders,
-            content_of=self.spool.output,
-            zone=self.zone,
-            write=self.write_batch,
+        wanted = Wanted(
+            kinds=kinds, orders=orders, destinations=plan.destinations, zone=self.zone, instead_of=instead_of
         )
+        objects = objects_of(answers, facts, wanted, content_of=self.spool.output, write=self.write_batch)
         return _Made(answers=answers, orders=orders, objects=objects)
 
     def _answers(self, plan: Round, facts: StudyFacts) -> Answers:

@@ -36,7 +36,7 @@ from node.rounds.planned import Round
 from node.service import app
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.rounds import RoundMark, covered
 from node.store.spool import Spool
 

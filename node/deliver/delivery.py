@@ -1,7 +1,7 @@
 """The steps of a delivery: send one object, wait for a destination that is down, ask for storage commitment.
 
-Each step takes and returns plain JSON, is timed and counted, and records its result in the ledger. Every step may run
-again: a step that was interrupted is repeated. An error of the disk or the database ends the process (`running_steps`).
+Each step is timed and counted, and records its result in the ledger. Every step may run again: a step that was
+interrupted is repeated. An error of the disk or the database ends the process (`running_steps`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from node import log
@@ -17,7 +17,7 @@ from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments, Next, decide
 from node.deliver.kinds import Asking, Calling, can_confirm, sender_of
 from node.deliver.outages import Pauses
-from node.deliver.results import Asked, DeliveryJson, Sent
+from node.deliver.results import Asked, DeliveryBatch, Outcome, Sent
 from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater, where
 from node.metrics import Metrics
@@ -58,28 +58,27 @@ class Sending:
     def _calling(self) -> Calling:
         return Calling(ae_title=self.calling_aet, associations=self.associations)
 
-    def send(self, delivered: DeliveryJson, attempt: int, started: float, may_give_way: bool = False) -> Sent:
+    def send(self, delivery: Delivery, attempt: int, started: float, *, may_give_way: bool = False) -> Sent:
         """Try once to deliver one output. If the ledger says it was sent, it is not sent again.
 
         started: when the output was written, in seconds since the epoch
         may_give_way: do not send a routine output while a critical one waits or is sent to the same destination
         """
-        delivery = Delivery(**delivered)
         settings = self.destinations.get(delivery.destination)
         record = self.ledger.delivery_record(delivery)
         if record is not None and record.state in (DeliveryState.SENT, DeliveryState.COMMITTED):
             return _sent(is_asked=record.state is DeliveryState.SENT and record.awaits_commitment)
         if record is not None and record.state is DeliveryState.ABANDONED:
-            return {"outcome": "abandoned"}
+            return Sent(outcome=Outcome.ABANDONED)
         if settings is None:
             return self._parked(delivery, attempt, "removed", reason=_REMOVED)
         if may_give_way and delivery.priority == ROUTINE and self.ledger.awaits_critical(delivery.destination):
-            return {"outcome": "gave_way"}
+            return Sent(outcome=Outcome.GAVE_WAY)
         content = self.spool.output(delivery)
         if content is None:
             return self._rewritten(delivery, record, attempt, settings=settings, started=started)
         if not self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt):
-            return {"outcome": "abandoned"}  # just now
+            return Sent(outcome=Outcome.ABANDONED)  # just now
         log.get().debug("delivery.begun", attempts=attempt, **_facts(delivery, settings))
         try:
             with self.metrics.timed("deliver"):
@@ -116,7 +115,7 @@ class Sending:
     ) -> Sent:
         """Have a missing or damaged output written again and send it later; if that failed before, it stays parked."""
         if record is not None and record.state is DeliveryState.PARKED:
-            return {"outcome": "parked"}
+            return Sent(outcome=Outcome.PARKED)
         self.metrics.damaged.labels("output").inc()
         damage.note(self.spool.directory, "output")
         log.get().error(
@@ -150,13 +149,12 @@ class Sending:
             return True
         return is_back or time.time() >= end
 
-    def commit(self, delivered: list[DeliveryJson], attempt: int, started: float) -> Asked:
+    def commit(self, deliveries: Sequence[Delivery], attempt: int, started: float) -> Asked:
         """Ask a destination for storage commitment of the deliveries of a study that still await it.
 
         Skips destinations that no longer use storage commitment. Re-sends outputs that a destination reported as lost.
         started: when the outputs were sent, in seconds since the epoch
         """
-        deliveries = [Delivery(**values) for values in delivered]
         settings = self.destinations.get(deliveries[0].destination)
         open_ = [delivery for delivery in deliveries if self._next(delivery) is Next.ASK]
         is_down, seconds = False, 0.0
@@ -170,21 +168,23 @@ class Sending:
         for delivery in (delivery for delivery, step in found.items() if step is Next.PARK):
             record = self.ledger.delivery_record(delivery)
             self._parked(delivery, attempt, "failed", reason=(record and record.reason) or "", stage="commit")
-        return _asked(
-            [delivery for delivery, step in found.items() if step is Next.SEND_AGAIN],
-            [delivery for delivery, step in found.items() if step is Next.ASK],
-            is_down=is_down,
-            seconds=seconds,
+        open_ = [delivery for delivery, step in found.items() if step is Next.ASK]
+        return Asked(
+            again=tuple(delivery for delivery, step in found.items() if step is Next.SEND_AGAIN),
+            open=tuple(open_),
+            is_down=is_down and bool(open_),
+            wait_seconds=seconds,
+            at=time.time(),
         )
 
-    def park_lost(self, delivered: Sequence[DeliveryJson], attempt: int, *, reason: str) -> None:
+    def park_lost(self, batch: DeliveryBatch, *, reason: str) -> None:
         """Park those deliveries of a workflow that was lost again and again (`node.jobs.lost`) that are still open."""
-        for delivery in (Delivery(**values) for values in delivered):
+        for delivery in batch.deliveries:
             record = self.ledger.delivery_record(delivery)
             if record is None or record.state in (DeliveryState.WAITING, DeliveryState.SENDING):
-                self._parked(delivery, attempt, "lost", reason=reason)
+                self._parked(delivery, batch.attempt, "lost", reason=reason)
             elif decide(record) is Next.ASK:
-                self._parked(delivery, attempt, "lost", reason=reason, stage="commit")
+                self._parked(delivery, batch.attempt, "lost", reason=reason, stage="commit")
 
     def _next(self, delivery: Delivery) -> Next:
         return decide(self.ledger.delivery_record(delivery))
@@ -262,13 +262,13 @@ class Sending:
         )
         self.metrics.failures.labels("deliver", "down" if is_down else "busy").inc()
         self._count(delivery, "delayed", attempt, reason=str(error), seconds=seconds)
-        return {"outcome": "down" if is_down else "delayed", "wait": seconds}
+        return Sent(outcome=Outcome.DOWN if is_down else Outcome.DELAYED, wait_seconds=seconds)
 
     def _parked(self, delivery: Delivery, attempt: int, failure: str, *, reason: str, stage: str = "deliver") -> Sent:
         self.metrics.failures.labels(stage, failure).inc()
         self.ledger.set_delivery(delivery, DeliveryState.PARKED, attempts=attempt, reason=reason)
         self._count(delivery, "parked", attempt, reason=reason)
-        return {"outcome": "parked"}
+        return Sent(outcome=Outcome.PARKED)
 
     def _count(self, delivery: Delivery, outcome: str, attempt: int, **facts: object) -> None:
         self.metrics.deliveries.labels(delivery.destination, outcome).inc()
@@ -322,14 +322,4 @@ def _open(reason: OutcomeUnknown, settings: DestinationSettings) -> str:
 
 
 def _sent(*, is_asked: bool) -> Sent:
-    return {"outcome": "sent", "commit": time.time()} if is_asked else {"outcome": "sent"}
-
-
-def _asked(again: Sequence[Delivery], open_: Sequence[Delivery], *, is_down: bool, seconds: float) -> Asked:
-    return {
-        "again": [asdict(delivery) for delivery in again],
-        "open": [asdict(delivery) for delivery in open_],
-        "down": is_down and bool(open_),
-        "wait": seconds,
-        "now": time.time(),
-    }
+    return Sent(outcome=Outcome.SENT, to_confirm_since=time.time() if is_asked else None)

@@ -1,15 +1,12 @@
-"""What the steps of workflows hand on: the executor records it as JSON, and a repeated workflow reads it."""
+"""What deliveries take and give: the executor records it as JSON (`codec`), and a repeated workflow reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from enum import StrEnum
 
 from node.domain import Delivery
-
-DeliveryJson = dict[str, str]
-"""A `Delivery`, field by field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,29 +21,72 @@ class Queued:
     started: float
 
 
-class Sent(TypedDict):
-    """One attempt to send one output.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryBatch:
+    """Deliveries of one study to one destination, at least one, which one workflow sends or has confirmed.
 
-    outcome: sent, delayed, parked, abandoned, gave_way, or down when the destination accepts nothing
-    wait: the seconds until the next attempt, if there is one
-    commit: when it was sent, in seconds since the epoch, if the destination is to commit to it
+    started: when the outputs were written, or for storage commitment sent, in seconds since the epoch
+    attempt: the number of this attempt, from 1
+    has_given_way: whether they have just given way to a critical output, and do not so again
     """
 
-    outcome: str
-    wait: NotRequired[float]
-    commit: NotRequired[float]
+    deliveries: tuple[Delivery, ...]
+    started: float
+    attempt: int = 1
+    has_given_way: bool = False
+
+    @property
+    def destination(self) -> str:
+        """The name of their destination."""
+        return self.deliveries[0].destination
+
+    @property
+    def study_uid(self) -> str:
+        """Their study."""
+        return self.deliveries[0].study_uid
 
 
-class Asked(TypedDict):
+class Outcome(StrEnum):
+    """How an attempt to send one output ended; `down`: the destination accepts nothing."""
+
+    SENT = "sent"
+    DELAYED = "delayed"
+    DOWN = "down"
+    GAVE_WAY = "gave_way"
+    PARKED = "parked"
+    ABANDONED = "abandoned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """One attempt to send one output.
+
+    wait_seconds: until the next attempt, if it was delayed
+    to_confirm_since: when it was sent, in seconds since the epoch, if the destination is to commit to it
+    """
+
+    outcome: Outcome
+    wait_seconds: float = 0.0
+    to_confirm_since: float | None = None
+
+    @property
+    def is_down(self) -> bool:
+        """Whether the destination accepts nothing."""
+        return self.outcome is Outcome.DOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
     """One request for storage commitment.
 
     again, open: deliveries to send again, and those to ask for again
-    down: whether the destination accepts nothing
-    wait: the seconds until the next request; now: in seconds since the epoch
+    is_down: whether the destination accepts nothing
+    wait_seconds: until the next request
+    at: when the request ended, in seconds since the epoch
     """
 
-    again: list[DeliveryJson]
-    open: list[DeliveryJson]
-    down: bool
-    wait: float
-    now: float
+    again: tuple[Delivery, ...]
+    open: tuple[Delivery, ...]
+    is_down: bool
+    wait_seconds: float
+    at: float

@@ -78,8 +78,7 @@ def holds(text: str, character_set: str) -> bool:
 def decode(content: bytes, named: Sequence[str], *, default: str = "") -> DecodedMessage:
     """Decode a received message, in any case: by the set that it names, else as UTF-8, else as ISO 8859-1.
 
-    Headers often name no character set, or a wrong one, and no order must be lost because of that. Whoever changes a
-    patient by a message looks at its doubt first.
+    Headers often name no character set, or a wrong one, and no order must be lost because of that.
     named: the repetitions of MSH-18, of which the first is active until an escape sequence (2.15.9.18)
     default: the set of a message that names none; "" for ASCII, as the standard has it
     """

@@ -17,7 +17,7 @@ from node.outputs.corrected_film import sides_of
 from node.outputs.report_json import film_from_json
 from node.prompt_set import PromptSet
 from node.store.correction import Correction, from_json
-from node.store.instances import Instance, newest_reading
+from node.store.received import Instance, newest_reading
 from node.store.spool import Spool
 
 REMOVED: Final = "the study of this film is being removed"

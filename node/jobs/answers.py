@@ -21,7 +21,7 @@ from node.pipeline import Pipeline
 from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings
 from node.store import sent_answers
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 

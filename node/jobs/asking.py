@@ -29,7 +29,7 @@ from node.read.model import FilmAnswer, SeenFilm, check_questions
 from node.read.open_model import OpenModel
 from node.read.person import while_wanted
 from node.store import received
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.spool import Spool
 
 _MOST_SEEN: Final = 64

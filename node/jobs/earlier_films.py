@@ -32,7 +32,7 @@ from node.jobs.answered_film import AnsweredFilm, as_corrected
 from node.outputs.patient import TRAITS, comparable, read_text, said
 from node.outputs.rejected_films import rejections_of
 from node.prompt_set import PromptSet
-from node.store.instances import Instance, newest_reading
+from node.store.received import Instance, newest_reading
 from node.store.spool import Spool
 
 _TIMES: Final = (("AcquisitionDate", "AcquisitionTime"), ("ContentDate", "ContentTime"), ("StudyDate", "StudyTime"))

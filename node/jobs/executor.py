@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
-from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient, EnqueueOptions
 
 from node import log
+from node.codec import decode, encode
 from node.config import StudySettings
 from node.deliver.delivery import Sending
+from node.deliver.results import DeliveryBatch
 from node.domain import Delivery
 from node.jobs.lost import Attended, Unattended
 from node.jobs.object_questions import ObjectSteps
@@ -32,7 +33,9 @@ from node.jobs.workflows import (
     QUIET,
     STUDIES,
     STUDY,
+    Planned,
     answer_workflow,
+    deliveries_of,
     enqueue_delivery,
     queue_of,
     queues_of,
@@ -120,13 +123,13 @@ class Executor:
         names = [DELIVER, COMMIT, STUDY, ANSWER]
         for workflow in DBOS.list_workflows(status=[*OPEN], name=names, load_output=False):
             first = workflow.input["args"][0] if workflow.input else ""
-            held |= {first} if isinstance(first, str) else {Delivery(**values).id for values in first}
+            held |= {first} if isinstance(first, str) else {delivery.id for delivery in deliveries_of(first)}
         return [delivery for delivery in deliveries if delivery.id not in held and delivery.study_uid not in held]
 
     def deliver(self, deliveries: Iterable[Delivery]) -> None:
         """Queue deliveries that no workflow covers."""
         for delivery in deliveries:
-            enqueue_delivery(self._deliver, [asdict(delivery)], started=time.time())
+            enqueue_delivery(self._deliver, DeliveryBatch(deliveries=(delivery,), started=time.time()))
 
     def recover(self, executor: str) -> int:
         """Queue the unfinished workflows of a dead executor again, and return their number.
@@ -258,8 +261,10 @@ class Client:
     def _files_of(self, workflow: str) -> frozenset[str]:
         """Return the files of an open round; empty when it is finished or its plan is empty."""
         noted = {step["function_name"]: step["output"] for step in self._client.list_workflow_steps(workflow)}
-        plan = noted.get("plan")
-        return frozenset(plan.get("files", ())) if isinstance(plan, dict) and "finish" not in noted else frozenset()
+        if "plan" not in noted or "finish" in noted:
+            return frozenset()
+        plan = decode(Planned, noted["plan"]).round
+        return frozenset() if plan is None else frozenset(plan.files)
 
     def touch_study(self, study_uid: str, settings: StudySettings) -> None:
         """Start or prolong the quiet time of a study."""
@@ -272,27 +277,11 @@ class Client:
 
     def run_study(self, study_uid: str) -> None:
         """Process a study again."""
-        self._client.enqueue(
-            {
-                "workflow_name": "quiet",
-                "queue_name": QUIET,
-                "app_version": _APPLICATION_VERSION,
-            },
-            study_uid,
-        )
+        self._client.enqueue(_to(QUIET), study_uid)
 
     def run_gather(self, study_uid: str, correction_id: str, seconds: float) -> None:
         """After some time, release the corrections that wait in a study, unless one was made after this one."""
-        self._client.enqueue(
-            {
-                "workflow_name": GATHER,
-                "queue_name": QUIET,
-                "app_version": _APPLICATION_VERSION,
-                "delay_seconds": seconds,
-            },
-            study_uid,
-            correction_id,
-        )
+        self._client.enqueue({**_to(GATHER), "delay_seconds": seconds}, study_uid, correction_id)
 
     def gathering(self) -> dict[str, str]:
         """Return by correction the study in which an open workflow will release it with others, if it is the last."""
@@ -302,50 +291,33 @@ class Client:
 
     def run_answer(self, study_uid: str, question_id: str) -> None:
         """Send an answer whose request is stored; does nothing if that was queued before."""
-        self._client.enqueue(
-            {
-                "workflow_name": ANSWER,
-                "workflow_id": answer_workflow(question_id),
-                "queue_name": QUIET,  # has no limit: a person waits, and a round of films would fill a slot for long
-                "app_version": _APPLICATION_VERSION,
-            },
-            study_uid,
-            question_id,
-        )
+        workflow = answer_workflow(question_id)
+        self._client.enqueue({**_to(ANSWER), "workflow_id": workflow}, study_uid, question_id)
 
     def run_object(self, study_uid: str, sop_instance_uid: str) -> None:
         """Answer what a marked object of a workstation asks; does nothing if that was queued before."""
-        self._client.enqueue(
-            {
-                "workflow_name": QUESTION,
-                "workflow_id": f"{QUESTION}:{study_uid}:{sop_instance_uid}",
-                "queue_name": QUIET,  # as in `run_answer`
-                "app_version": _APPLICATION_VERSION,
-            },
-            study_uid,
-            sop_instance_uid,
-        )
+        workflow = f"{QUESTION}:{study_uid}:{sop_instance_uid}"
+        self._client.enqueue({**_to(QUESTION), "workflow_id": workflow}, study_uid, sop_instance_uid)
 
     def run_delivery(self, delivery: Delivery) -> None:
         """Send an output again."""
         now = time.time()
-        self._client.enqueue(
-            {
-                "workflow_name": "deliver",
-                "queue_name": queue_of(delivery.destination),
-                "app_version": _APPLICATION_VERSION,
-                "delay_seconds": _MARKED_SECONDS,
-                "priority": delivery_place(now, delivery.priority),
-            },
-            [asdict(delivery)],
-            1,
-            now,
-        )
+        options: EnqueueOptions = {
+            **_to(DELIVER, queue_of(delivery.destination)),
+            "delay_seconds": _MARKED_SECONDS,
+            "priority": delivery_place(now, delivery.priority),
+        }
+        self._client.enqueue(options, encode(DeliveryBatch(deliveries=(delivery,), started=now)))
 
     def close(self) -> None:
         """Close the database."""
         self._client.destroy()
         self._sql.dispose()
+
+
+def _to(workflow: str, queue: str = QUIET) -> EnqueueOptions:
+    """Say which workflow is queued where; `quiet` has no limit, so nothing there waits for a round of films."""
+    return {"workflow_name": workflow, "queue_name": queue, "app_version": _APPLICATION_VERSION}
 
 
 def _old_deliveries(sql: Database) -> list[str]:

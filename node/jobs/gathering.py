@@ -1,7 +1,7 @@
 """Gathers the corrections of a study: each is stored at once, and all that wait leave together.
 
 They leave when their reader says that he has finished, or some time after the last of them. Either is a release, stored
-and synced, and the next round of the study follows all corrections that were released (`node.store.releases`).
+and synced, and the next round of the study follows all corrections that were released (`node.store.correction`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from itertools import chain
 from typing import Final
 
 from node.codec import encode
-from node.store import correction, releases
-from node.store.correction import Correction
-from node.store.releases import Release
+from node.store import correction
+from node.store.correction import Correction, Release
 from node.store.spool import Spool
 
 
@@ -46,7 +45,7 @@ def waiting(spool: Spool, study_uid: str) -> Waiting:
     stored = [correction.from_json(content) for content in spool.documents(study_uid, "corrections")]
     if not stored:
         return NOTHING
-    ids = releases.waiting({item.id for item in stored}, spool.rounds(study_uid), spool.releases(study_uid))
+    ids = correction.waiting({item.id for item in stored}, spool.rounds(study_uid), spool.releases(study_uid))
     left = [item for item in stored if item.id not in ids]
     return Waiting(
         corrections=tuple(sorted((item for item in stored if item.id in ids), key=lambda item: (item.at, item.id))),

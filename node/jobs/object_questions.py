@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, NotRequired, TypedDict
+from typing import Final
 
 from models.contract import Question
 from node import log
@@ -26,21 +26,22 @@ from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.settings.destinations import DestinationSettings
 from node.store import question_objects, received, rounds
-from node.store.instances import Instance
 from node.store.ledger import is_away
 from node.store.question_objects import ObjectMark
+from node.store.received import Instance
 from node.store.spool import Spool
 
 
-class Looked(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
     """What one look at an object leaves to do.
 
     questions: ids of those whose answers are to be sent
-    wait: the seconds until the next look, if its film is not here yet
+    wait_seconds: until the next look, if its film is not here yet
     """
 
-    questions: list[str]
-    wait: NotRequired[float]
+    questions: tuple[str, ...] = ()
+    wait_seconds: float | None = None
 
 
 _CHANGED: Final = "it came again with other bytes; the first was looked at, so save a changed question as a new object"
@@ -88,13 +89,13 @@ class ObjectSteps:
         """Answer what an object asks."""
         mark = question_objects.find(self.spool, study_uid, sop_instance_uid)
         if mark is None or not mark.is_open:
-            return {"questions": [] if mark is None else list(mark.questions)}
+            return Looked() if mark is None else Looked(questions=mark.questions)
         try:
             closed = self._answered(study_uid, mark)
         except RetryLater as error:
             age_seconds = (datetime.now(UTC) - mark.received_at).total_seconds()
             if age_seconds < 60 * self.settings.wait_minutes:
-                return {"questions": [], "wait": min(max(age_seconds / 4, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)}
+                return Looked(wait_seconds=min(max(age_seconds / 4, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS))
             closed = self._refused(study_uid, mark, f"{error}; nobody waits any longer")
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -105,7 +106,7 @@ class ObjectSteps:
             self.metrics.failures.labels("question", failure).inc()
             closed = self._refused(study_uid, mark, reason)
         question_objects.keep(self.spool, study_uid, closed)
-        return {"questions": list(closed.questions)}
+        return Looked(questions=closed.questions)
 
     def refuse(self, study_uid: str, sop_instance_uid: str, *, reason: str) -> None:
         """Note why an object gets no answer, unless it has one."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from node import log, trace
+from node.deliver.results import Queued
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import ModelLost, is_of_disk, reason_of
 from node.jobs import answers, gathering
@@ -27,9 +28,8 @@ from node.rounds.planned import Round, known_to
 from node.settings.destinations import DestinationSettings
 from node.store import damage, received, sent_answers
 from node.store.begun import MOST_INTERRUPTIONS
-from node.store.instances import Instance
 from node.store.ledger import Ledger, is_away
-from node.store.received import sop_instance_uid_of
+from node.store.received import Instance, sop_instance_uid_of
 from node.store.reviews import ReviewRow
 from node.store.study_facts import StudyFacts, load
 
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRound:
-    """What a round wrote, as in `pipeline.RoundOutputs`, and what it leaves to be sent, as in `Queued`.
+    """What a round wrote, as in `pipeline.RoundOutputs`, and what it leaves to be sent.
 
     reviews: rows of the list of films to review
     """
@@ -55,8 +55,7 @@ class WrittenRound:
     parked: Mapping[str, Reason]
     parts: tuple[tuple[str, ...], ...]
     reviews: tuple[ReviewRow, ...]
-    deliveries: Mapping[str, tuple[Delivery, ...]]
-    started: float
+    queued: Queued
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,8 +182,9 @@ class Steps:
                 parked=written.parked,
                 parts=written.parts,
                 reviews=tuple(review.rows_of(facts, written.films)),
-                deliveries={name: queued for name, queued in deliveries.items() if queued},
-                started=time.time(),
+                queued=Queued(
+                    deliveries={name: queued for name, queued in deliveries.items() if queued}, started=time.time()
+                ),
             )
 
         return self._guarded("write", planned.study_uid, work, otherwise=None)

@@ -18,9 +18,9 @@ network are used in steps only, and arguments are JSON without patient data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
@@ -28,11 +28,11 @@ from node import trace
 from node.codec import decode, encode
 from node.deliver.delivery import Sending
 from node.deliver.kinds import can_confirm
-from node.deliver.results import Asked, DeliveryJson, Queued, Sent
-from node.domain import JsonObject, is_uid
+from node.deliver.results import Asked, DeliveryBatch, Outcome, Queued, Sent
+from node.domain import Delivery, Json, JsonObject, is_uid
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.lost import Park
-from node.jobs.object_questions import ObjectSteps
+from node.jobs.object_questions import Looked, ObjectSteps
 from node.jobs.queue_places import delivery_place
 from node.jobs.round_steps import Steps, WrittenRound
 from node.jobs.running_steps import RunningSteps
@@ -57,9 +57,11 @@ OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
 _RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
 _T = TypeVar("_T")
+_Attempted = TypeVar("_Attempted", Sent, Asked)
 QuietWorkflow = Callable[[str], None]
 AnswerWorkflow = Callable[[str, str], None]
-DeliverWorkflow = Callable[[list[DeliveryJson], int, float, bool], None]
+DeliverWorkflow = Callable[[JsonObject], None]
+"""Its argument is a `DeliveryBatch` as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,44 +93,70 @@ def commit_queue_of(destination: str) -> str:
     return f"commit {destination}"
 
 
-def enqueue_delivery(
-    deliver: DeliverWorkflow,
-    deliveries: list[DeliveryJson],
-    *,
-    attempt: int = 1,
-    started: float,
-    wait_seconds: float | None = None,
-    has_given_way: bool = False,
-) -> None:
-    """Queue outputs of one study for one destination, in the place that their priority gives them.
-
-    has_given_way: they just gave way to a critical output; they wait for a moment, and do not give way again
-    """
-    first = deliveries[0]
-    place = delivery_place(started, first["priority"])
-    delay_seconds = _GIVE_WAY_SECONDS if has_given_way else wait_seconds
-    arguments = (deliveries, attempt, started, has_given_way)
-    _enqueue(queue_of(first["destination"]), deliver, *arguments, place=place, delay_seconds=delay_seconds)
+def deliveries_of(argument: object) -> tuple[Delivery, ...]:
+    """Return the deliveries of a workflow `deliver` or `commit` by its argument; none of another workflow."""
+    return decode(DeliveryBatch, argument).deliveries if isinstance(argument, Mapping) else ()
 
 
-def _enqueue_all(deliver: DeliverWorkflow, queued: Queued, of: str, checkpoints: _Checkpoints) -> None:
-    """Queue what a step left to be sent, for each destination once; of: what the outputs were written for."""
-    for destination, deliveries in queued.deliveries.items():
-        with SetWorkflowID(f"deliver:{destination}:{of}"):
-            enqueue_delivery(deliver, [asdict(delivery) for delivery in deliveries], started=queued.started)
-        checkpoints.on_step("queue")
+def study_of(argument: object) -> str | None:
+    """Return the study that a workflow is about by its first argument: its UID, or a batch of deliveries."""
+    if deliveries := deliveries_of(argument):
+        return deliveries[0].study_uid
+    return argument if isinstance(argument, str) and is_uid(argument) else None
+
+
+def enqueue_delivery(deliver: DeliverWorkflow, batch: DeliveryBatch, *, wait_seconds: float | None = None) -> None:
+    """Queue a batch, in the place that its priority gives it; one that gives way waits for a moment."""
+    place = delivery_place(batch.started, batch.deliveries[0].priority)
+    delay_seconds = _GIVE_WAY_SECONDS if batch.has_given_way else wait_seconds
+    _enqueue(queue_of(batch.destination), deliver, encode(batch), place=place, delay_seconds=delay_seconds)
 
 
 def _enqueue(
     queue: str,
     workflow: Callable[..., None],
-    *arguments: object,
+    *arguments: Json,
     place: int | None = None,
     delay_seconds: float | None = None,
 ) -> None:
     """Queue a workflow; place: the lowest is run first."""
     with SetEnqueueOptions(priority=place, delay_seconds=delay_seconds):
         DBOS.enqueue_workflow(queue, workflow, *arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checkpoints:
+    """Runs steps of workflows, and records their results; on_step: gets the name of each step that was run."""
+
+    running: RunningSteps
+    on_step: Callable[[str], None]
+
+    def run(self, step: str, study_uid: str, kind: type[_T], work: Callable[[], _T]) -> _T:
+        """Run a step, and return its result; after a crash, the one that was recorded as JSON."""
+        return decode(kind, self._recorded(step, study_uid, work))
+
+    def run_or_park(self, step: str, study_uid: str, kind: type[_T], work: Callable[[], _T | None]) -> _T | None:
+        """Run a step as `run` does that may return None: it has parked its study, or has found nothing to do."""
+        result = self._recorded(step, study_uid, work)
+        return None if result is None else decode(kind, result)
+
+    def enqueue_all(self, deliver: DeliverWorkflow, queued: Queued, of: str) -> None:
+        """Queue what a step left to be sent, for each destination once; of: what the outputs were written for."""
+        for destination, deliveries in queued.deliveries.items():
+            with SetWorkflowID(f"deliver:{destination}:{of}"):
+                enqueue_delivery(deliver, DeliveryBatch(deliveries=deliveries, started=queued.started))
+            self.on_step("queue")
+
+    def _recorded(self, step: str, study_uid: str, work: Callable[[], object]) -> object:
+        # Inside the executor's step, so that an error is never recorded as the step's result.
+        with trace.of_study(study_uid):
+            result = DBOS.run_step({"name": step}, lambda: self.running.run(lambda: _as_json(work())))
+        self.on_step(step)
+        return result
+
+
+def _as_json(result: object) -> object:
+    return encode(result) if is_dataclass(result) and not isinstance(result, type) else result
 
 
 def register(
@@ -142,7 +170,10 @@ def register(
     """Register the workflows with the executor, the reading ones only if there are `steps`."""
     checkpoints = _Checkpoints(running=running, on_step=on_step)
     deliver = _register_delivery(sending, checkpoints)
-    park: dict[str, Park] = dict.fromkeys((DELIVER, COMMIT), partial(_park_deliveries, sending))
+    park: dict[str, Park] = dict.fromkeys(
+        (DELIVER, COMMIT),
+        lambda arguments, reason: sending.park_lost(decode(DeliveryBatch, arguments[0]), reason=reason),
+    )
     if steps is not None:
         quiet = _register_reading(steps, checkpoints, deliver=deliver)
         _register_gathering(steps, checkpoints, quiet=quiet)
@@ -153,102 +184,65 @@ def register(
             destinations=steps.destinations,
         )
         answer = _register_answers(answers, checkpoints, deliver=deliver)
-        park |= dict.fromkeys((QUIET, GATHER, STUDY), partial(_park_study, steps))
-        park[ANSWER] = partial(_park_question, answers)
+        park |= dict.fromkeys(
+            (QUIET, GATHER, STUDY), lambda arguments, reason: steps.park_lost(str(arguments[0]), reason=reason)
+        )
+        park[ANSWER] = partial(_refuse, answers)
         if objects is not None:
             _register_questions(objects, checkpoints, answer=answer)
-            park[QUESTION] = partial(_park_question, objects)
+            park[QUESTION] = partial(_refuse, objects)
     return Registered(deliver=deliver, park=park)
 
 
-def _park_deliveries(sending: Sending, arguments: Sequence[object], reason: str) -> None:
-    deliveries = decode(list[DeliveryJson], arguments[0])
-    sending.park_lost(deliveries, decode(int, arguments[1]), reason=reason)
-
-
-def _park_study(steps: Steps, arguments: Sequence[object], reason: str) -> None:
-    steps.park_lost(str(arguments[0]), reason=reason)
-
-
-def _park_question(steps: AnswerSteps | ObjectSteps, arguments: Sequence[object], reason: str) -> None:
+def _refuse(steps: AnswerSteps | ObjectSteps, arguments: Sequence[object], reason: str) -> None:
     steps.refuse(str(arguments[0]), str(arguments[1]), reason=reason)
 
 
-def study_of(argument: object) -> str | None:
-    """Return the study that a step or workflow is about: its first argument is a UID, or a round or deliveries."""
-    if isinstance(argument, list):
-        argument = argument[0] if argument else None
-    if isinstance(argument, dict):
-        argument = argument.get("study_uid")
-    return argument if isinstance(argument, str) and is_uid(argument) else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Checkpoints:
-    """Runs steps of workflows, and records their results; on_step: gets the name of each step that was run."""
+class Planned:
+    """What the step `plan` decides: the next round of a study, or that another workflow has the study."""
 
-    running: RunningSteps
-    on_step: Callable[[str], None]
-
-    def run(self, name: str, work: Callable[..., _T], *arguments: object) -> _T:
-        """Run a step; after a crash, return the result that was recorded."""
-        # Inside the executor's step, so that an error is never recorded as the step's result.
-        with trace.of_study(study_of(arguments[0])):
-            result = DBOS.run_step({"name": name}, lambda: self.running.run(lambda: work(*arguments)))
-        self.on_step(name)
-        return result
+    round: Round | None = None
+    is_busy: bool = False
 
 
 def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> QuietWorkflow:
     """Register `quiet` and `study`, which queue each other and deliveries."""
 
-    def plan_alone(study_uid: str, workflow: str) -> JsonObject | Literal["busy"] | None:
-        if not steps.claim(study_uid, workflow, is_over=_is_over):
-            return "busy"
-        planned = steps.plan(study_uid)
-        return None if planned is None else encode(planned)
-
-    def write(plan: JsonObject) -> JsonObject | None:
-        written = steps.write(decode(Round, plan))
-        return None if written is None else encode(written)
-
-    def finish(plan: JsonObject, outcomes: list[str], written: JsonObject, workflow: str) -> bool:
-        return steps.finish(
-            decode(Round, plan),
-            outcomes,
-            decode(WrittenRound, written),
-            is_awaited=lambda study_uid: _is_awaited(study_uid, workflow),
-        )
+    def plan_alone(study_uid: str, workflow: str) -> Planned:
+        is_claimed = steps.claim(study_uid, workflow, is_over=_is_over)
+        return Planned(round=steps.plan(study_uid)) if is_claimed else Planned(is_busy=True)
 
     @DBOS.workflow(name=STUDY, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def study(study_uid: str, times_busy: int = 0) -> None:
-        plan = checkpoints.run("plan", plan_alone, study_uid, DBOS.workflow_id)
-        if plan is None:
-            return
-        if plan == "busy":  # does not wait in a slot, which another study can use
+        workflow = str(DBOS.workflow_id)
+        planned = checkpoints.run("plan", study_uid, Planned, lambda: plan_alone(study_uid, workflow))
+        if planned.is_busy:  # does not wait in a slot, which another study can use
             delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
             _enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
+        if (plan := planned.round) is None:
             return
-        planned, outcomes = decode(Round, plan), []
-        for file in planned.files:
-            outcome = checkpoints.run("read", steps.read, study_uid, file)
+        outcomes = []
+        for file in plan.files:
+            outcome = checkpoints.run_or_park("read", study_uid, str, partial(steps.read, study_uid, file))
             if outcome is None:
                 return
             outcomes.append(outcome)
-        written = checkpoints.run("write", write, plan)
+        written = checkpoints.run_or_park("write", study_uid, WrittenRound, lambda: steps.write(plan))
         if written is None:
             return
-        of = f"{study_uid}:{planned.number}:{planned.created_at.isoformat()}"
-        _enqueue_all(deliver, decode(Queued, written), of, checkpoints)
-        workflow = DBOS.workflow_id
-        if checkpoints.run("finish", finish, plan, outcomes, written, workflow):
+        of = f"{study_uid}:{plan.number}:{plan.created_at.isoformat()}"
+        checkpoints.enqueue_all(deliver, written.queued, of)
+        is_awaited = partial(_is_awaited, workflow=workflow)
+        finish = partial(steps.finish, plan, outcomes, written, is_awaited=is_awaited)
+        if checkpoints.run("finish", study_uid, bool, finish):
             _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
 
     @DBOS.workflow(name=QUIET, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def quiet(study_uid: str, times_busy: int = 0) -> None:
-        place = checkpoints.run("place", steps.place, study_uid)
+        place = checkpoints.run_or_park("place", study_uid, int, lambda: steps.place(study_uid))
         if place is None:
             return
         _enqueue(STUDIES, study, study_uid, times_busy, place=place)
@@ -263,7 +257,7 @@ def _register_gathering(steps: Steps, checkpoints: _Checkpoints, *, quiet: Quiet
     @DBOS.workflow(name=GATHER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def gather(study_uid: str, correction_id: str) -> None:
-        if checkpoints.run("gather", steps.gather, study_uid, correction_id):
+        if checkpoints.run("gather", study_uid, bool, lambda: steps.gather(study_uid, correction_id)):
             _enqueue(QUIET, quiet, study_uid)
             checkpoints.on_step("queue")
 
@@ -274,8 +268,8 @@ def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver:
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def answer(study_uid: str, question_id: str) -> None:
-        written = checkpoints.run("answer", lambda *asked: encode(steps.write(*asked)), study_uid, question_id)
-        _enqueue_all(deliver, decode(Queued, written), f"answer:{question_id}", checkpoints)
+        queued = checkpoints.run("answer", study_uid, Queued, lambda: steps.write(study_uid, question_id))
+        checkpoints.enqueue_all(deliver, queued, f"answer:{question_id}")
 
     return answer
 
@@ -286,88 +280,76 @@ def _register_questions(steps: ObjectSteps, checkpoints: _Checkpoints, *, answer
     @DBOS.workflow(name=QUESTION, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def question(study_uid: str, sop_instance_uid: str) -> None:
-        found = checkpoints.run("look", steps.look, study_uid, sop_instance_uid)
-        if "wait" in found:
-            _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=found["wait"])
-            return
-        for question_id in found["questions"]:
+        found = checkpoints.run("look", study_uid, Looked, lambda: steps.look(study_uid, sop_instance_uid))
+        if found.wait_seconds is not None:
+            _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=found.wait_seconds)
+        for question_id in found.questions:
             with SetWorkflowID(answer_workflow(question_id)):
                 _enqueue(QUIET, answer, study_uid, question_id)
             checkpoints.on_step("queue")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempts:
-    """What the workflows of deliveries do again when a destination was down."""
-
-    sending: Sending
-    checkpoints: _Checkpoints
-
-    def send(self, delivery: DeliveryJson, attempt: int, started: float, *, may_give_way: bool) -> Sent:
-        """Send one object. While its destination is down, wait in the slot, so that few objects are sent in vain.
-
-        If sending fails again although the destination answers probes, the object may be the cause: it is delayed.
-        """
-        send = self.sending.send
-        result = self.checkpoints.run("send", send, delivery, attempt, started, may_give_way)
-        if result["outcome"] == "down":
-            self._wait_for(delivery["destination"], started)
-            result = self.checkpoints.run("send", send, delivery, attempt + 1, started, may_give_way)
-        return result
-
-    def ask(self, deliveries: list[DeliveryJson], attempt: int, started: float) -> Asked:
-        """Ask for storage commitment. While the destination is down, wait in the slot: few requests fail in vain."""
-        asked = self.checkpoints.run("commit", self.sending.commit, deliveries, attempt, started)
-        if not asked["down"]:
-            return asked
-        self._wait_for(deliveries[0]["destination"], started)
-        return self.checkpoints.run("commit", self.sending.commit, deliveries, attempt + 1, started)
-
-    def _wait_for(self, destination: str, started: float) -> None:
-        while not self.checkpoints.run("probe", self.sending.probe, destination, started):
-            pass
-
-
 def _register_delivery(sending: Sending, checkpoints: _Checkpoints) -> DeliverWorkflow:
     """Register `deliver` and `commit`, each of which may queue the other."""
-    attempts = _Attempts(sending=sending, checkpoints=checkpoints)
+
+    def run(step: str, kind: type[_Attempted], batch: DeliveryBatch, work: Callable[[int], _Attempted]) -> _Attempted:
+        """Run a step with the number of an attempt. While the destination is down, wait in the slot, and run it again.
+
+        So few objects are sent, and few requests made, in vain. An object that fails again although the destination
+        answers probes may be the cause: it is delayed.
+        """
+        result = checkpoints.run(step, batch.study_uid, kind, partial(work, batch.attempt))
+        if not result.is_down:
+            return result
+        probe = partial(sending.probe, batch.destination, batch.started)
+        while not checkpoints.run("probe", batch.study_uid, bool, probe):
+            pass
+        return checkpoints.run(step, batch.study_uid, kind, partial(work, batch.attempt + 1))
 
     @DBOS.workflow(name=DELIVER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
-    def deliver(deliveries: list[DeliveryJson], attempt: int, started: float, has_given_way: bool = False) -> None:
-        later, sent, wait, sent_at = [], [], 0.0, 0.0
-        for number, delivery in enumerate(deliveries):
-            result = attempts.send(delivery, attempt, started, may_give_way=not has_given_way)
-            if result["outcome"] == "gave_way":
-                rest = deliveries[number:]
-                enqueue_delivery(deliver, rest, attempt=attempt, started=started, has_given_way=True)
+    def deliver(argument: JsonObject) -> None:
+        batch = decode(DeliveryBatch, argument)
+        later: list[Delivery] = []
+        sent: list[Delivery] = []
+        wait_seconds = sent_at = 0.0
+        may_give_way = not batch.has_given_way
+        for number, delivery in enumerate(batch.deliveries):
+            send = partial(sending.send, delivery, started=batch.started, may_give_way=may_give_way)
+            result = run("send", Sent, batch, send)
+            if result.outcome is Outcome.GAVE_WAY:
+                enqueue_delivery(deliver, replace(batch, deliveries=batch.deliveries[number:], has_given_way=True))
                 break
-            if result["outcome"] in ("delayed", "down"):
+            if result.outcome in (Outcome.DELAYED, Outcome.DOWN):
                 later.append(delivery)
-                wait = result["wait"]
-            elif "commit" in result:
+                wait_seconds = result.wait_seconds
+            elif result.to_confirm_since is not None:
                 sent.append(delivery)
-                sent_at = result["commit"]
+                sent_at = result.to_confirm_since
         if later:  # leaves its slot: an object that is rejected for now delays no other
-            enqueue_delivery(deliver, later, attempt=attempt + 1, started=started, wait_seconds=wait)
+            next_batch = DeliveryBatch(deliveries=tuple(later), started=batch.started, attempt=batch.attempt + 1)
+            enqueue_delivery(deliver, next_batch, wait_seconds=wait_seconds)
         if sent:
-            _enqueue(commit_queue_of(sent[0]["destination"]), commit, sent, 1, sent_at)
+            to_confirm = DeliveryBatch(deliveries=tuple(sent), started=sent_at)
+            _enqueue(commit_queue_of(batch.destination), commit, encode(to_confirm))
 
     @DBOS.workflow(name=COMMIT, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
-    def commit(deliveries: list[DeliveryJson], attempt: int, started: float) -> None:
-        asked = attempts.ask(deliveries, attempt, started)
-        wait = asked["wait"]
-        if again := asked["again"]:
-            enqueue_delivery(deliver, again, started=asked["now"], wait_seconds=wait)
-        if left := asked["open"]:  # does not wait in a slot
-            queue = commit_queue_of(left[0]["destination"])
-            _enqueue(queue, commit, left, attempt + 1, started, delay_seconds=wait)
+    def commit(argument: JsonObject) -> None:
+        batch = decode(DeliveryBatch, argument)
+        asked = run("commit", Asked, batch, partial(sending.commit, batch.deliveries, started=batch.started))
+        if asked.again:
+            again = DeliveryBatch(deliveries=asked.again, started=asked.at)
+            enqueue_delivery(deliver, again, wait_seconds=asked.wait_seconds)
+        if asked.open:  # does not wait in a slot
+            left = replace(batch, deliveries=asked.open, attempt=batch.attempt + 1)
+            queue = commit_queue_of(batch.destination)
+            _enqueue(queue, commit, encode(left), delay_seconds=asked.wait_seconds)
 
     return deliver
 
 
-def _is_awaited(study_uid: str, workflow: str) -> bool:
+def _is_awaited(study_uid: str, *, workflow: str) -> bool:
     """Whether a workflow other than this one will process a study."""
     return any(
         status.workflow_id != workflow and status.input and status.input["args"][0] == study_uid

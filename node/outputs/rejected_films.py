@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from node.errors import InputError
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.study_facts import StudyFacts, notes_among
 

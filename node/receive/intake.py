@@ -22,8 +22,7 @@ from node.metrics import Metrics
 from node.outputs.patient import name_different
 from node.store.films import elsewhere
 from node.store.incoming import Incoming, full
-from node.store.instances import Instance
-from node.store.received import Kept
+from node.store.received import Instance, Kept
 from node.store.spool import Spool
 
 _MIB: Final = 1024 * 1024

@@ -6,8 +6,7 @@ Pure, but for the pictures of films and the content of earlier outputs, which ar
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -25,102 +24,112 @@ WrittenObject: TypeAlias = tuple[OutputObject, bytes]
 Write: TypeAlias = Callable[[Batch], Iterable[EncodedObject]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which outputs of a round are to be made.
+
+    orders: the order that the message on each part answers
+    destinations: the outputs that each destination gets, by name
+    instead_of: what the round wrote before: no other DICOM object is made, or named in its message; None: all are made
+    """
+
+    kinds: Collection[str]
+    orders: Sequence[Order | None]
+    destinations: Mapping[str, tuple[str, ...]]
+    zone: ZoneInfo
+    instead_of: Collection[OutputObject] | None = None
+
+
 def objects_of(
-    answers: Answers,
-    facts: StudyFacts,
-    *,
-    kinds: Collection[str],
-    instead_of: Collection[OutputObject] | None,
-    destinations: Mapping[str, tuple[str, ...]],
-    orders: Sequence[Order | None],
-    content_of: ContentOf,
-    zone: ZoneInfo,
-    write: Write,
+    answers: Answers, facts: StudyFacts, wanted: Wanted, *, content_of: ContentOf, write: Write
 ) -> Iterator[WrittenObject]:
-    """Yield every output of a round with its content.
+    """Yield every output of a round with its content: only one of them, or those of a film, are in memory at a time.
 
     facts: `known_to` the round
-    instead_of: what the round wrote before; no other DICOM object is yielded, or named in its message
-    destinations: the outputs that each destination gets, by name
-    orders: the order that the message on each part answers
     write: writes a batch, here or in another process
     """
-    documents: list[OutputObject] = []
+    known = [*(wanted.instead_of or ()), *(output for mark in facts.rounds for output in mark.outputs)]
+    written: list[OutputObject] = []
     messages: list[WrittenObject] = []
-    known = [*(instead_of or ()), *(output for mark in facts.rounds for output in mark.outputs)]
-    for number, (part, order) in enumerate(zip(answers.parts, orders, strict=True)):
-        written = _of_part(
-            part,
-            kinds=kinds,
-            instead_of=instead_of,
-            destinations=destinations,
-            known=known,
-            order=order,
-            zone=zone,
-            write=write,
-        )
-        for output, content in written:
-            about = replace(output, part=number, priority=priority_of(part.report), identity=part.identity)
-            documents.append(about)
-            if output.kind == MESSAGE_KIND:
-                messages.append((about, content))
-            else:
-                yield about, content
-    report, identities = answers.report, answers.identities
-    if MESSAGE_KIND in kinds:  # before the new results: a receiver may know both by the same order
+    for number, part in enumerate(answers.parts):
+        named: list[OutputObject] = []
+        for batch in _batches(part, wanted):
+            for made in write(replace(batch, known=tuple(known))):
+                known.append(made.output)
+                if made.content:
+                    output = _on_part(made.output, part, number)
+                    written.append(output)
+                    named += () if made.is_copy else (output,)
+                    yield output, made.content
+        if MESSAGE_KIND in wanted.kinds:
+            output, content = _message_on(part, wanted, order=wanted.orders[number], documents=named)
+            messages.append((_on_part(output, part, number), content))
+    written += [output for output, _ in messages]
+    if MESSAGE_KIND in wanted.kinds:  # before the new results: a receiver may know both by the same order
         instead = [content for _, content in messages]
         for output, content in withdraw(
-            facts, report, identities=identities, instead=instead, content_of=content_of, zone=zone
+            facts,
+            answers.report,
+            identities=answers.identities,
+            instead=instead,
+            content_of=content_of,
+            zone=wanted.zone,
         ):
-            yield replace(output, part=NO_PART, priority=priority_of(report)), content
+            yield _on_study(output, answers), content
     yield from messages
-    ended = rejection.own_notes(
-        facts, report, headers=answers.headers, nobodys=answers.nobodys, content_of=content_of, zone=zone
-    )
-    changed = changed_identity.notes(
-        facts, report, identities=identities, written=documents, content_of=content_of, zone=zone
-    )
-    for note in chain(ended, changed):  # one after the other: the last looks at what those before it name
+    for note in rejection.own_notes(
+        facts,
+        answers.report,
+        headers=answers.headers,
+        nobodys=answers.nobodys,
+        content_of=content_of,
+        zone=wanted.zone,
+    ):
         known.append(output := writers.numbered(note, known))
-        documents.append(output)
-        yield replace(output, part=NO_PART, priority=priority_of(report)), document.save_bytes(note.dataset)
+        written.append(output)
+        yield _on_study(output, answers), document.save_bytes(note.dataset)
+    for note in changed_identity.notes(
+        facts,
+        answers.report,
+        identities=answers.identities,
+        written=tuple(written),
+        content_of=content_of,
+        zone=wanted.zone,
+    ):
+        known.append(output := writers.numbered(note, known))
+        yield _on_study(output, answers), document.save_bytes(note.dataset)
 
 
-def _of_part(
-    part: AnsweredPart,
-    *,
-    kinds: Collection[str],
-    instead_of: Collection[OutputObject] | None,
-    destinations: Mapping[str, tuple[str, ...]],
-    known: list[OutputObject],
-    order: Order | None,
-    zone: ZoneInfo,
-    write: Write,
-) -> Iterator[WrittenObject]:
-    """Yield the objects on a part of a study, and its message last; instead_of: as in `objects_of`."""
-    documents = []
+def _batches(part: AnsweredPart, wanted: Wanted) -> Iterator[Batch]:
+    """Yield what is to be written of the DICOM objects on a part of a study, without what is known by then."""
     own = [film.source for film in part.report.films]
-    for report, wanted in writers.divided(part.report, in_order(kinds)):
+    for report, kinds in writers.divided(part.report, in_order(wanted.kinds)):
         drawn = [film.source for film in report.films]
-        batch = Batch(
+        yield Batch(
             report=report,
-            kinds=wanted,
+            kinds=kinds,
             headers={uid: part.headers[uid] for uid in own},
             files=part.files,
             thumbnails={uid: part.thumbnails[uid] for uid in drawn if uid in part.thumbnails},
-            zone=zone,
-            known=tuple(known),
-            wanted=None if instead_of is None else frozenset(instead_of),
-            destinations=destinations,
+            zone=wanted.zone,
+            known=(),
+            wanted=None if wanted.instead_of is None else frozenset(wanted.instead_of),
+            destinations=wanted.destinations,
         )
-        for written in write(batch):
-            known.append(written.output)
-            if not written.content:
-                continue
-            if not written.is_copy:
-                documents.append(written.output)
-            yield written.output, written.content
-    if MESSAGE_KIND in kinds:
-        given = writers.with_receivers(documents, destinations)
-        sent = [document for document in given if document.receivers or not destinations]
-        yield oru.write(part.report, part.headers, zone, order=order, documents=sent)
+
+
+def _message_on(
+    part: AnsweredPart, wanted: Wanted, *, order: Order | None, documents: Iterable[OutputObject]
+) -> WrittenObject:
+    """Return the message on a part, which names those of its documents that a destination gets."""
+    given = writers.with_receivers(documents, wanted.destinations)
+    sent = [output for output in given if output.receivers or not wanted.destinations]
+    return oru.write(part.report, part.headers, wanted.zone, order=order, documents=sent)
+
+
+def _on_part(output: OutputObject, part: AnsweredPart, number: int) -> OutputObject:
+    return replace(output, part=number, priority=priority_of(part.report), identity=part.identity)
+
+
+def _on_study(output: OutputObject, answers: Answers) -> OutputObject:
+    return replace(output, part=NO_PART, priority=priority_of(answers.report))

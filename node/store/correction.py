@@ -1,18 +1,24 @@
-"""What a reader corrects in the answer to a film, as a value that can be stored.
+"""What a reader corrects in the answer to a film, as a value that can be stored, and which corrections may leave.
 
-A correction is never changed or removed once it is stored: another one takes it back.
+A correction is never changed or removed once it is stored: another one takes it back. A reader says what he corrects
+one click after the other, and a report that followed each of them would say what he never meant. So a correction waits
+until a release, a file in the folder `released` of its study, names it. One that a round has followed has left without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from itertools import chain
+from pathlib import Path
 
 from node.character_sets import visible
 from node.codec import decode, spelled_out
 from node.domain import Box, Json, JsonObject
+from node.store import files
+from node.store.rounds import RoundMark
 
 
 class CorrectionKind(StrEnum):
@@ -114,3 +120,26 @@ def from_json(document: Mapping[str, Json]) -> Correction:
     """Return the correction that `to_json` wrote. Raises ValueError for any other document."""
     correction = decode(Correction, spelled_out(document))
     return replace(correction, text=visible(correction.text))  # as a stored question, whatever wrote the file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The ids of corrections that may leave together; at: when that was decided, aware UTC."""
+
+    corrections: tuple[str, ...]
+    at: datetime
+
+
+def releases_in(folder: Path) -> Iterator[Release]:
+    """Yield the releases in a study's folder; one that cannot be read releases nothing: its corrections wait again."""
+    for path in files.listed(folder / "released", "*.json"):
+        try:
+            yield decode(Release, files.read_json(path))
+        except ValueError:
+            continue
+
+
+def waiting(made: Collection[str], marks: Iterable[RoundMark], released: Iterable[Release]) -> frozenset[str]:
+    """Return those of a study's corrections that may not leave yet; made: the ids of all of them."""
+    followed = chain.from_iterable(mark.corrections for mark in marks)
+    return frozenset(made).difference(followed, *(release.corrections for release in released))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.spool import Spool
 
 

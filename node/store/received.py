@@ -1,4 +1,4 @@
-"""Received objects as files: what a file's name says, and whether its bytes are still those that were received.
+"""Received objects and studies, as files: what a file's name says, and whether its bytes are those that were received.
 
     <SOP Instance UID>~<version>~<SHA-256 of the dataset>.dcm
 
@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from node.domain import JsonObject, is_uid
 from node.errors import is_of_file
 from node.store import files
-from node.store.instances import Instance
 
 FILE_NAME: Final = re.compile(r"[0-9.]+~[0-9]+~[0-9a-f]{64}\.dcm")
 _PREAMBLE_BYTES: Final = 128
@@ -29,6 +29,36 @@ _PREFIX: Final = b"DICM"
 _GROUP_LENGTH: Final = b"\x02\0\0\0UL\x04\0"
 """Tag, value representation and length of File Meta Information Group Length, the first element (PS3.10 7.1)."""
 _LONGEST_META: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One received object, stored byte for byte; number counts the versions of one UID from 1."""
+
+    study_uid: str
+    sop_instance_uid: str
+    number: int
+    sha256: str
+    path: Path
+    received_at: datetime
+
+    def __post_init__(self) -> None:
+        for uid in (self.study_uid, self.sop_instance_uid):
+            if not is_uid(uid):
+                raise ValueError("an instance needs valid UIDs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """The received objects of one study. Never a patient's name."""
+
+    uid: str
+    instances: tuple[Instance, ...]
+
+    @property
+    def last_arrival(self) -> datetime:
+        """When the newest object of the study was stored."""
+        return max(instance.received_at for instance in self.instances)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +119,7 @@ def versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
 
 
 def listed(folder: Path, pattern: str = "*~*.dcm") -> list[Path]:
-    """Return the received objects in a folder, by name; files with other names are none (`strange_files`)."""
+    """Return the received objects in a folder, by name; files with other names are none (`open_spool`)."""
     return [path for path in files.listed(folder, pattern) if FILE_NAME.fullmatch(path.name)]
 
 
@@ -97,6 +127,16 @@ def newest(folder: Path) -> list[Path]:
     """Return the newest version of each object, by the numbers in the names, because clocks may be set back."""
     paths = sorted(listed(folder), key=_version)
     return list({sop_instance_uid_of(path.name): path for path in paths}.values())
+
+
+def newest_reading(
+    readings: Sequence[tuple[datetime, JsonObject]], instance: Instance
+) -> tuple[datetime, JsonObject] | None:
+    """Return the newest reading of this version of an object, with its time; None if nothing has read it.
+
+    readings: of its study, oldest first
+    """
+    return next((found for found in reversed(readings) if found[1].get("file") == instance.path.name), None)
 
 
 def newest_arrival(studies: Path) -> datetime | None:

@@ -15,10 +15,10 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/readings/<key>.begun, writing.begun              films that are read, and outputs that are written
     studies/<study>/corrections/, questions/, objects/               what people and objects said
     studies/<study>/sent/                                            answers that a person sends, see `sent_answers`
-    studies/<study>/released/                                        which of the corrections may leave, see `releases`
+    studies/<study>/released/                                        which corrections may leave, see `correction`
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     format                                                           the number of this form, see `spool_format`
-    aside/                                                           strange files, see `strange_files`
+    aside/                                                           strange files, see `open_spool`
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused
-from node.store import begun, files, output_files, received, releases, rounds, spool_format
+from node.store import begun, correction, files, output_files, received, rounds, spool_format
 from node.store.begun import BegunWork
 from node.store.conflict import has_other_pixels
+from node.store.correction import Release
 from node.store.folders import Folders
 from node.store.incoming import Incoming, full
 from node.store.index import Index
-from node.store.instances import Instance, Study
-from node.store.releases import Release
+from node.store.received import Instance, Study
 from node.store.rounds import RoundMark
 
 _MIB = 1024 * 1024
@@ -317,7 +317,7 @@ class Spool:
 
     def releases(self, study_uid: str) -> list[Release]:
         """Return which corrections of a study may leave, and since when."""
-        return list(releases.in_folder(self._folder(study_uid)))
+        return list(correction.releases_in(self._folder(study_uid)))
 
     def sweep(self, *, is_shared: bool = False) -> int:
         """Remove files that were never acknowledged; only at start. Returns their number.
@@ -414,7 +414,7 @@ def _unread(folder: Path, marks: list[RoundMark]) -> Iterator[Path]:
 
 def _waiting(folder: Path, marks: list[RoundMark]) -> frozenset[str]:
     made = _names(folder / "corrections")
-    return releases.waiting(made, marks, releases.in_folder(folder)) if made else frozenset()
+    return correction.waiting(made, marks, correction.releases_in(folder)) if made else frozenset()
 
 
 def _names(folder: Path) -> set[str]:

@@ -1,7 +1,7 @@
 """The number of the form in which a node's files lie, in the file `format` of its folder.
 
 It is raised when a program could no longer read, or would harm, what another has written. A folder that has studies and
-no number, or number 1, was written before the first release; no program reads it any more.
+no number, or number 1 or 2, was written before the first release; no program reads it any more.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from node.store import files
 NAME: Final = "format"
 STUDIES: Final = "studies"
 """The folder of the studies, which a node makes with the number, or before it."""
-FORMAT: Final = 2
+FORMAT: Final = 3
 CONTENT: Final = f"{FORMAT}\n".encode()
-_UNRELEASED: Final = "1"
+_UNRELEASED: Final = ("1", "2")
 _LONGEST: Final = 100
 
 
@@ -35,7 +35,7 @@ def require_known(directory: Path) -> None:
         if takes_nothing(error):
             raise
         raise InputError(f"{path}: cannot be read ({error.strerror}); it says in which form the files lie") from error
-    if number == _UNRELEASED:
+    if number in _UNRELEASED:
         raise InputError(_too_old(directory, f"its files have the format {number!r}"))
     if number != str(FORMAT):
         raise InputError(

@@ -13,9 +13,9 @@ from node.dicom import header_reading, rejection_note
 from node.dicom.rejection_note import RejectionNote
 from node.domain import JsonObject
 from node.errors import Undecodable
-from node.store import correction, received, releases, rounds, sent_answers
+from node.store import correction, received, rounds, sent_answers
 from node.store.correction import Correction
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
@@ -86,7 +86,7 @@ def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFact
         is_stat=spool.is_stat(study_uid),
         rounds=marks,
         corrections=made,
-        waiting=releases.waiting({item.id for item in made}, marks, spool.releases(study_uid)),
+        waiting=correction.waiting({item.id for item in made}, marks, spool.releases(study_uid)),
         answers=tuple(sent_answers.all_of(spool, study_uid)),
         readings={key: found for key in keys if (found := spool.reading(study_uid, key)) is not None},
         notes=notes_among(received.listed(folder)),

@@ -14,7 +14,7 @@ from node.errors import InputError, RetryLater
 from node.jobs import answered_film, correcting
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.store.correction import Correction, CorrectionKind
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.web.api import StudyUid
 from node.web.films import AddressedFilm, FilmRoutes
 from node.web.forms import Edges, box_of

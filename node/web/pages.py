@@ -29,7 +29,7 @@ from node.errors import NodeError
 from node.jobs import answered_film
 from node.jobs.earlier_films import EarlierFilm
 from node.outputs import patient, review
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import studies_of_patient
 from node.web import shown, studies, words

@@ -18,7 +18,7 @@ from node.errors import Undecodable
 from node.read import decoding
 from node.read.decoding import BytePicture, StoredPicture
 from node.read.grayscale import Window
-from node.store.instances import Instance
+from node.store.received import Instance
 
 SMALLEST, LARGEST = 32, 4096
 """Limits of the longer side of a picture that is shrunk, in pixels."""

@@ -21,8 +21,8 @@ from node.outputs import wording
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion, from_json
 from node.store import database, sent_answers
-from node.store.instances import Instance
 from node.store.ledger import is_away
+from node.store.received import Instance
 from node.store.spool import Spool
 from node.web.films import AddressedFilm, FilmRoutes
 from node.web.forms import NewQuestions

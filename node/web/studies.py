@@ -26,8 +26,8 @@ from node.prompt_set import PromptSet
 from node.store import lookup, question_objects
 from node.store.correction import from_json
 from node.store.films import elsewhere
-from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, StudyRow
+from node.store.received import Instance, newest_reading
 from node.store.rounds import coverage
 from node.store.spool import Spool
 from node.store.tables import TAKEN

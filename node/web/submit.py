@@ -20,7 +20,7 @@ from node.dicom.file_head import FileMeta
 from node.errors import Refused
 from node.receive.incoming_file import IncomingFile, TooLong
 from node.receive.intake import Intake, tell_refused
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.web import bodies
 from node.web.parts import Parts
 from node.web.problems import Problem, responses

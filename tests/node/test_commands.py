@@ -131,10 +131,10 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_
     shown, refused = run_command("check", good), run_command("check", bad)
 
     (tmp_path / "node").mkdir()
-    (tmp_path / "node" / "format").write_text("3\n", encoding="utf-8")
+    (tmp_path / "node" / "format").write_text("4\n", encoding="utf-8")
     newer = run_command("check", good)
 
-    assert (newer.returncode, "format '3'" in newer.stderr) == (2, True)
+    assert (newer.returncode, "format '4'" in newer.stderr) == (2, True)
     assert shown.returncode == 0
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
     assert refused.returncode == 2

@@ -9,7 +9,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -139,7 +139,7 @@ def places(directory: Path) -> dict[str, int]:
     finally:
         client.destroy()
         sql.dispose()
-    return {work.input["args"][0][0]["study_uid"]: work.priority or 0 for work in found if work.input}
+    return {work.input["args"][0]["deliveries"][0]["study_uid"]: work.priority or 0 for work in found if work.input}
 
 
 @pytest.mark.drill(part="peers")
@@ -236,10 +236,10 @@ def test_a_routine_output_gives_way_only_where_it_may(tmp_path: Path, ledger: Le
         for each in (*waiting, urgent):
             ledger.add_delivery(each)
 
-        asked = {each.destination: sending.send(asdict(each), 1, time.time(), True) for each in waiting}
-        assert asked == {"archive": {"outcome": "gave_way"}, "elsewhere": {"outcome": "sent"}}
+        asked = {each.destination: sending.send(each, 1, time.time(), may_give_way=True).outcome for each in waiting}
+        assert asked == {"archive": "gave_way", "elsewhere": "sent"}
 
-        assert sending.send(asdict(waiting[0]), 1, time.time(), False) == {"outcome": "sent"}
+        assert sending.send(waiting[0], 1, time.time()).outcome == "sent"
 
 
 @pytest.mark.parametrize(

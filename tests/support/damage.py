@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -92,14 +91,14 @@ class Bench:
         written = self.steps.write(plan)
         assert written is not None
         assert self.steps.finish(plan, [str(outcome) for outcome in outcomes], written) is False
-        return outcomes, [delivery for several in written.deliveries.values() for delivery in several]
+        return outcomes, [delivery for several in written.queued.deliveries.values() for delivery in several]
 
     def output(self, kind: str) -> Path:
         """The newest output of a kind."""
         return max(self.folder.rglob(f"outputs/*.{kind}.dcm"), key=lambda path: path.stat().st_mtime_ns)
 
     def send(self, delivery: Delivery, attempt: int = 1) -> object:
-        return self.sending.send(asdict(delivery), attempt, time.time())["outcome"]
+        return self.sending.send(delivery, attempt, time.time()).outcome
 
     def damaged(self, what: str) -> float | None:
         return self.metrics.registry.get_sample_value("cxr_damaged_total", {"what": what})

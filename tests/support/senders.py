@@ -26,7 +26,7 @@ def run_round(steps: Steps, study_uid: str) -> dict[str, list[Delivery]]:
     written = steps.write(plan)
     assert written is not None
     steps.finish(plan, cast(list[str], outcomes), written)
-    return {name: list(several) for name, several in written.deliveries.items()}
+    return {name: list(several) for name, several in written.queued.deliveries.items()}
 
 
 def deliver(

@@ -21,10 +21,9 @@ from node.read import routing
 from node.read.routing import Action
 from node.store import lookup, question_objects, received, sent_answers
 from node.store.films import elsewhere
-from node.store.instances import Instance, newest_reading
 from node.store.lookup import DeliveryRow, Known, StudyRow
 from node.store.question_objects import ObjectMark
-from node.store.received import sop_instance_uid_of
+from node.store.received import Instance, newest_reading, sop_instance_uid_of
 from node.store.rounds import AGAIN, RoundMark, coverage
 from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool

@@ -95,7 +95,7 @@ def test_a_good_folder_is_used_and_left_as_it_was(settings: Settings) -> None:
     assert list(settings.storage.directory.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", ["1\n", "3\n", None])
+@pytest.mark.parametrize("content", ["1\n", "4\n", None])
 def test_a_folder_of_another_format_is_a_fault_as_for_serve(settings: Settings, content: str | None) -> None:
     directory = settings.storage.directory
     (directory / "studies" / "1.2.3").mkdir(parents=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -91,7 +91,7 @@ class Bench:
         return dcmread(BytesIO(self.spool.output(delivery) or b""))
 
     def send(self, delivery: Delivery) -> object:
-        return self.sending.send(asdict(delivery), 1, time.time())["outcome"]
+        return self.sending.send(delivery, 1, time.time()).outcome
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -266,11 +266,11 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
     ledger.add_delivery(delivery)
     sending = senders.sending(spool, ledger, replace(to(archive.port), storage_commitment=True))
     now = time.time()
-    assert "commit" in sending.send(asdict(delivery), 1, now)
+    assert sending.send(delivery, 1, now).to_confirm_since is not None
 
     archive.body = b"[]"
-    soon, later = (sending.commit([asdict(delivery)], 1, started) for started in (now, now - 700))
+    soon, later = (sending.commit([delivery], 1, started) for started in (now, now - 700))
 
-    assert (soon["again"], soon["open"]) == ([], [asdict(delivery)])
-    assert (later["again"], later["open"]) == ([asdict(delivery)], [])
+    assert (soon.again, soon.open) == ((), (delivery,))
+    assert (later.again, later.open) == ((delivery,), ())
     ledger.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.deliver import hl7
-from node.deliver.results import Sent
+from node.deliver.results import Outcome, Sent
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
@@ -244,7 +244,7 @@ class Bench:
         return output, self.pipeline.spool.output(output) or b""
 
     def send(self, output: OutputObject, attempt: int = 1) -> Sent:
-        return self.sending.send(dataclasses.asdict(delivery_of("ris", output)), attempt, time.time())
+        return self.sending.send(delivery_of("ris", output), attempt, time.time())
 
 
 @pytest.fixture
@@ -273,14 +273,14 @@ def test_an_order_that_came_before_is_answered(bench: Bench) -> None:
 def test_a_message_is_delivered_delayed_and_parked_as_any_output(bench: Bench, system: InformationSystem) -> None:
     output, _ = bench.written()
     system.mood, system.condition = (lambda: Mood.ERROR), "207"
-    assert bench.send(output) == {"outcome": "delayed", "wait": 1.0}
+    assert bench.send(output) == Sent(outcome=Outcome.DELAYED, wait_seconds=1.0)
 
     system.condition = "102"
-    assert bench.send(output) == {"outcome": "parked"}
+    assert bench.send(output) == Sent(outcome=Outcome.PARKED)
     assert "AE with error 102" in bench.ledger.parked()[0].reason
 
     system.mood = lambda: Mood.ACCEPT
-    assert bench.send(output) == bench.send(output) == {"outcome": "sent"}
+    assert bench.send(output) == bench.send(output) == Sent(outcome=Outcome.SENT)
     assert len(system.kept) == 1
 
 
@@ -291,7 +291,7 @@ def test_a_result_that_may_have_been_taken_is_parked_after_a_few_attempts(
     output, _ = bench.written()
     system.mood = lambda: mood
 
-    assert [bench.send(output, attempt)["outcome"] for attempt in range(1, 7)] == ["delayed"] * 5 + ["parked"]
+    assert [bench.send(output, attempt).outcome for attempt in range(1, 7)] == ["delayed"] * 5 + ["parked"]
     assert "may have the result" in bench.ledger.parked()[0].reason
 
 
@@ -303,17 +303,17 @@ def test_only_answers_that_say_nothing_count_as_such(tmp_path: Path, bench: Benc
         return [bench.send(output, attempt) for attempt in range(first, first + count)]
 
     system.mood = lambda: Mood.DROP_BEFORE
-    before = [bench.send(output, attempt)["outcome"] for attempt in range(1, 10)]
-    assert (before, [sent["wait"] for sent in unclear(10, 3)]) == (["delayed"] * 9, [1.0, 2.0, 4.0])
+    before = [bench.send(output, attempt).outcome for attempt in range(1, 10)]
+    assert (before, [sent.wait_seconds for sent in unclear(10, 3)]) == (["delayed"] * 9, [1.0, 2.0, 4.0])
     system.mood = lambda: Mood.DROP_BEFORE
-    assert bench.send(output, 13)["outcome"] == "delayed"
+    assert bench.send(output, 13).outcome == "delayed"
     bench.ledger.close()
     reopened = Ledger(connect(tmp_path / "ledger.sqlite"))  # the process ended
     bench.ledger, bench.sending = reopened, dataclasses.replace(bench.sending, ledger=reopened)
-    assert [sent["outcome"] for sent in unclear(14, 3)] == ["delayed", "delayed", "parked"]
+    assert [sent.outcome for sent in unclear(14, 3)] == ["delayed", "delayed", "parked"]
 
     bench.ledger.unpark_delivery(delivery_of("ris", output))
-    assert [sent["outcome"] for sent in unclear(1, 6)] == ["delayed"] * 5 + ["parked"]
+    assert [sent.outcome for sent in unclear(1, 6)] == ["delayed"] * 5 + ["parked"]
 
 
 @pytest.mark.parametrize("mood", [Mood.DROP_BEFORE, Mood.ERROR])
@@ -323,7 +323,7 @@ def test_silence_and_a_refusal_are_not_parked_after_a_few_attempts(
     output, _ = bench.written()
     system.mood = lambda: mood
 
-    assert bench.send(output, 20)["outcome"] == "delayed"
+    assert bench.send(output, 20).outcome == "delayed"
 
 
 def test_hundreds_of_results_survive_a_system_that_misbehaves(tmp_path: Path, content: bytes) -> None:

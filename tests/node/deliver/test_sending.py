@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from node.deliver.commitment import MOST_FAILURES
 from node.deliver.delivery import Sending
-from node.deliver.results import DeliveryJson
+from node.deliver.results import Outcome, Sent
 from node.domain import Delivery, DeliveryState
 from node.settings.destinations import DicomDestination
 from node.store.database import connect
@@ -41,7 +41,7 @@ class Bench:
             name="archive", ae_title=self.archive.ae_title, host=peers.LOOPBACK, port=self.archive.port
         )
         self.sending = self.with_settings()
-        self.deliveries = [self._written("first"), self._written("second")]
+        self.deliveries = (self._written("first"), self._written("second"))
 
     def with_settings(self, **changes: object) -> Sending:
         """Never wait for an answer that does not come."""
@@ -49,15 +49,15 @@ class Bench:
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
         return senders.sending(self.spool, self.ledger, settings, report_seconds=seconds)
 
-    def state(self, delivery: DeliveryJson) -> DeliveryState | None:
-        return self.ledger.delivery_state(Delivery(**delivery))
+    def state(self, delivery: Delivery) -> DeliveryState | None:
+        return self.ledger.delivery_state(delivery)
 
-    def _written(self, name: str) -> DeliveryJson:
+    def _written(self, name: str) -> Delivery:
         film = films.as_another(films.thumbnail(), name)
         delivery = Delivery(destination="archive", study_uid=STUDY, sop_instance_uid=film.SOPInstanceUID, kind="sr")
         self.spool.keep_output(delivery, films.file_bytes(film))
         self.ledger.add_delivery(delivery)
-        return asdict(delivery)
+        return delivery
 
 
 class BrieflyAway(Ledger):
@@ -89,9 +89,9 @@ def counted(sending: Sending, name: str, **labels: str) -> float:
 
 
 def test_an_object_that_was_sent_is_not_sent_again(bench: Bench) -> None:
-    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "sent"}
+    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == Sent(outcome=Outcome.SENT)
 
-    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "sent"}
+    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == Sent(outcome=Outcome.SENT)
 
     assert len(bench.archive.requests) == 1
 
@@ -100,13 +100,13 @@ def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> 
     delivery = bench.deliveries[0]
     bench.archive.refuse(0xA700)
     busy = bench.sending.send(delivery, 1, time.time())
-    bench.ledger.set_sent(replace(Delivery(**delivery), sop_instance_uid="1.2"), attempts=1)
+    bench.ledger.set_sent(replace(delivery, sop_instance_uid="1.2"), attempts=1)
     assert bench.ledger.pauses() == {}
     with bench.archive.down():
         down = bench.sending.send(delivery, 3, time.time())
 
-    assert busy == {"outcome": "delayed", "wait": 1.0}
-    assert down == {"outcome": "down", "wait": 4.0}
+    assert busy == Sent(outcome=Outcome.DELAYED, wait_seconds=1.0)
+    assert down == Sent(outcome=Outcome.DOWN, wait_seconds=4.0)
     assert set(bench.ledger.pauses()) == {"archive"}
 
 
@@ -114,15 +114,14 @@ def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> 
 def test_each_retry_waits_twice_as_long_but_at_most_an_hour(bench: Bench, attempt: int, seconds: float) -> None:
     bench.archive.refuse(0xA700)
 
-    assert bench.sending.send(bench.deliveries[0], attempt, time.time())["wait"] == seconds
+    assert bench.sending.send(bench.deliveries[0], attempt, time.time()).wait_seconds == seconds
 
 
 def test_an_object_does_not_wait_long_past_the_time_to_give_up(bench: Bench) -> None:
     bench.archive.refuse(0xA700)
 
-    wait = bench.sending.send(bench.deliveries[0], 99, time.time() - 72 * HOUR + 60)["wait"]
+    wait = bench.sending.send(bench.deliveries[0], 99, time.time() - 72 * HOUR + 60).wait_seconds
 
-    assert isinstance(wait, float)
     assert 1.0 <= wait <= 60.0
 
 
@@ -131,14 +130,14 @@ def test_a_delivery_that_failed_too_long_is_parked(bench: Bench) -> None:
 
     outcome = bench.sending.send(bench.deliveries[0], 99, time.time() - 73 * HOUR)
 
-    assert outcome == {"outcome": "parked"}
+    assert outcome == Sent(outcome=Outcome.PARKED)
     assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
 
 
 def test_a_delivery_to_a_destination_that_is_gone_is_parked(bench: Bench) -> None:
-    delivery = {**bench.deliveries[0], "destination": "elsewhere"}
+    delivery = replace(bench.deliveries[0], destination="elsewhere")
 
-    assert bench.sending.send(delivery, 1, time.time()) == {"outcome": "parked"}
+    assert bench.sending.send(delivery, 1, time.time()) == Sent(outcome=Outcome.PARKED)
     assert bench.state(delivery) is DeliveryState.PARKED
     assert bench.sending.probe("elsewhere", time.time())
 
@@ -146,8 +145,10 @@ def test_a_delivery_to_a_destination_that_is_gone_is_parked(bench: Bench) -> Non
 def test_a_delivery_that_a_person_ended_is_not_sent(bench: Bench) -> None:
     bench.ledger.abandon("archive")
 
-    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "abandoned"}
-    assert replace(bench.sending, destinations={}).send(bench.deliveries[1], 1, time.time()) == {"outcome": "abandoned"}
+    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == Sent(outcome=Outcome.ABANDONED)
+    assert replace(bench.sending, destinations={}).send(bench.deliveries[1], 1, time.time()) == Sent(
+        outcome=Outcome.ABANDONED
+    )
 
     assert bench.archive.requests == []
     assert bench.ledger.parked() == []
@@ -226,7 +227,7 @@ def committed(bench: Bench) -> Sending:
     """Send both objects to the archive, which is to commit to them."""
     sending = bench.with_settings(storage_commitment=True)
     for delivery in bench.deliveries:
-        assert "commit" in sending.send(delivery, 1, time.time())
+        assert sending.send(delivery, 1, time.time()).to_confirm_since is not None
     assert not bench.ledger.is_delivered(STUDY)
     return sending
 
@@ -236,11 +237,11 @@ def test_an_archive_commits_to_what_it_was_sent(bench: Bench) -> None:
 
     asked = sending.commit(bench.deliveries, 1, time.time())
 
-    assert (asked["again"], asked["open"]) == ([], [])
+    assert (asked.again, asked.open) == ((), ())
     assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.COMMITTED}
     assert bench.committing.reported == [0x0000]
     assert sorted(uids(bench.committing.requests[0])) == sorted(
-        delivery["sop_instance_uid"] for delivery in bench.deliveries
+        delivery.sop_instance_uid for delivery in bench.deliveries
     )
     assert bench.ledger.is_delivered(STUDY)
     assert counted(sending, "cxr_deliveries_total", destination="archive", outcome="committed") == 2
@@ -250,7 +251,7 @@ def test_what_was_committed_is_neither_sent_nor_asked_for_again(bench: Bench) ->
     sending = committed(bench)
     sending.commit(bench.deliveries, 1, time.time())
 
-    assert sending.send(bench.deliveries[0], 1, time.time()) == {"outcome": "sent"}
+    assert sending.send(bench.deliveries[0], 1, time.time()) == Sent(outcome=Outcome.SENT)
     sending.commit(bench.deliveries, 2, time.time())
 
     assert len(bench.archive.requests) == 2
@@ -260,8 +261,8 @@ def test_what_was_committed_is_neither_sent_nor_asked_for_again(bench: Bench) ->
 def test_uncommitted_objects_stay_open_after_the_engine_is_lost(bench: Bench) -> None:
     sending = committed(bench)
 
-    assert [asdict(delivery) for delivery in bench.ledger.open_deliveries()] == bench.deliveries
-    assert "commit" in sending.send(bench.deliveries[0], 1, time.time())
+    assert tuple(bench.ledger.open_deliveries()) == bench.deliveries
+    assert sending.send(bench.deliveries[0], 1, time.time()).to_confirm_since is not None
     assert len(bench.archive.requests) == 2
 
 
@@ -271,8 +272,8 @@ def test_a_silent_archive_is_asked_again_in_a_new_transaction(bench: Bench) -> N
 
     first, second = (sending.commit(bench.deliveries, attempt, time.time()) for attempt in (1, 2))
 
-    assert first["open"] == second["open"] == bench.deliveries
-    assert (first["wait"], second["wait"]) == (5.0, 10.0)
+    assert first.open == second.open == bench.deliveries
+    assert (first.wait_seconds, second.wait_seconds) == (5.0, 10.0)
     transactions = {request.TransactionUID for request in bench.committing.requests}
     assert len(transactions) == 2
     assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
@@ -284,7 +285,7 @@ def test_an_archive_that_never_answers_parks_what_it_was_sent(bench: Bench) -> N
 
     asked = sending.commit(bench.deliveries, 9, time.time() - 73 * HOUR)
 
-    assert (asked["again"], asked["open"]) == ([], [])
+    assert (asked.again, asked.open) == ((), ())
     assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.PARKED}
     assert "never reported whether it keeps the object" in bench.ledger.parked()[0].reason
     assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
@@ -300,8 +301,8 @@ def test_an_archive_that_cannot_be_asked_now_is_asked_later(bench: Bench, is_dow
 
     asked = sending.commit(bench.deliveries, 1, time.time())
 
-    assert asked["open"] == bench.deliveries
-    assert asked["down"] is is_down
+    assert asked.open == bench.deliveries
+    assert asked.is_down is is_down
     assert counted(sending, "cxr_failures_total", stage="commit", reason=reason) == 1
 
 
@@ -311,7 +312,7 @@ def test_an_archive_without_commitment_parks_with_a_remedy(tmp_path: Path) -> No
         sending = committed(bench)
         asked = sending.commit(bench.deliveries, 1, time.time())
 
-    assert asked["open"] == []
+    assert asked.open == ()
     assert "set storage_commitment = false" in bench.ledger.parked()[0].reason
     assert counted(sending, "cxr_failures_total", stage="commit", reason="rejected") == 2
     bench.ledger.close()
@@ -323,12 +324,12 @@ def test_an_object_the_archive_keeps_losing_is_parked_at_last(bench: Bench) -> N
 
     for _ in range(2):
         asked = sending.commit(bench.deliveries, 1, time.time())
-        assert (asked["again"], asked["open"]) == (bench.deliveries, [])
+        assert (asked.again, asked.open) == (bench.deliveries, ())
         for delivery in bench.deliveries:
-            assert "commit" in sending.send(delivery, 1, time.time())
+            assert sending.send(delivery, 1, time.time()).to_confirm_since is not None
     asked = sending.commit(bench.deliveries, 1, time.time())
 
-    assert (asked["again"], asked["open"]) == ([], [])
+    assert (asked.again, asked.open) == ((), ())
     assert len(bench.archive.kept) == 6
     assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.PARKED}
     assert "no such object (0112)" in bench.ledger.parked()[0].reason
@@ -343,10 +344,10 @@ def test_an_object_that_a_person_retries_may_fail_as_often_again(bench: Bench) -
         sending.send(parked, 1, time.time())
         sending.commit([parked], 1, time.time())
     assert bench.state(parked) is DeliveryState.PARKED
-    bench.ledger.unpark_delivery(Delivery(**parked))
+    bench.ledger.unpark_delivery(parked)
     sending.send(parked, 1, time.time())
 
-    assert sending.commit([parked], 1, time.time())["again"] == [parked]
+    assert sending.commit([parked], 1, time.time()).again == (parked,)
 
 
 def test_without_commitment_a_sent_object_is_done(bench: Bench) -> None:
@@ -354,7 +355,7 @@ def test_without_commitment_a_sent_object_is_done(bench: Bench) -> None:
 
     asked = bench.sending.commit(bench.deliveries, 1, time.time())
 
-    assert (asked["again"], asked["open"]) == ([], [])
+    assert (asked.again, asked.open) == ((), ())
     assert bench.ledger.is_delivered(STUDY)
     assert bench.committing.requests == []
 
@@ -373,8 +374,8 @@ def test_lost_objects_are_sent_again_without_commitment_too(bench: Bench, is_gon
 
     asked = switched_off.commit(bench.deliveries, 2, time.time())
 
-    assert (asked["again"], asked["open"]) == ([lost], [])
-    assert switched_off.send(lost, 1, time.time()) == {"outcome": "parked" if is_gone else "sent"}
+    assert (asked.again, asked.open) == ((lost,), ())
+    assert switched_off.send(lost, 1, time.time()) == Sent(outcome=Outcome.PARKED if is_gone else Outcome.SENT)
     assert bench.state(kept) is DeliveryState.SENT
     assert bench.ledger.is_delivered(STUDY) is not is_gone
 

@@ -21,7 +21,7 @@ from node.metrics import Metrics
 from node.outputs import report_json
 from node.read import prompts
 from node.store import files
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web import application

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Never
 
@@ -83,7 +83,7 @@ def test_a_panic_while_an_output_is_sent_parks_it_alone(bench: Bench) -> None:
     _, deliveries = bench.round()
     sending = replace(bench.sending, associations=Panicking())
     with closing(sending.associations):
-        outcomes = [sending.send(asdict(delivery), 1, time.time())["outcome"] for delivery in deliveries[:1]]
+        outcomes = [sending.send(delivery, 1, time.time()).outcome for delivery in deliveries[:1]]
 
     assert outcomes == ["parked"]
     [row] = bench.ledger.parked()

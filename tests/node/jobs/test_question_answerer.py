@@ -28,7 +28,7 @@ from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import FilmAnswer, SeenFilm
 from node.read.open_model import OpenModel
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web.application import build

@@ -173,7 +173,7 @@ def test_writing_twice_writes_and_sends_the_same(bench: Bench) -> None:
     again = steps.write(plan)
 
     assert again is not None
-    assert (again.outputs, again.deliveries) == (written.outputs, written.deliveries)
+    assert (again.outputs, again.queued.deliveries) == (written.outputs, written.queued.deliveries)
     assert {path: path.read_bytes() for path in bench.folder.rglob("outputs/*.dcm")} == before
 
 

@@ -34,7 +34,7 @@ from node.outputs.source import Source, from_files
 from node.read import decoding, gray_picture, open_film, prompts
 from node.read.film import answer_picture
 from node.read.model import FilmAnswer
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.web.pictures import Pictures
 from tests.node.outputs.test_answer_objects import asked
 from tests.node.read.test_view_routing import SeeingReader, seeing

@@ -514,7 +514,7 @@ def test_a_step_that_runs_again_after_a_correction_writes_the_same(tmp_path: Pat
 
     assert first is not None and second is not None
     assert sorted(output.kind for output in first.outputs) == ["gsps", "rejection", "sr"]
-    assert (first.outputs, first.deliveries) == (second.outputs, second.deliveries)
+    assert (first.outputs, first.queued.deliveries) == (second.outputs, second.queued.deliveries)
 
 
 @pytest.mark.drill(part="peers")

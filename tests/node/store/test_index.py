@@ -14,7 +14,7 @@ from node.errors import InputError
 from node.store import files, sent_answers
 from node.store.films import elsewhere, films_of
 from node.store.index import Index
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films

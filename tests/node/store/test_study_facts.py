@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from node.rounds.objects import objects_of
+from node.rounds.objects import Wanted, objects_of
 from node.rounds.planned import Round, known_to
 from node.rounds.study_report import answers_of
 from node.store.correction import CorrectionKind
@@ -42,17 +42,8 @@ def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
 
     model, prompts = pipeline.reader.identity, pipeline.prompts
     answers = answers_of(plan, facts, read, model=model, prompts=prompts, has_ratio=True, nobodys=())
-    made = objects_of(
-        answers,
-        facts,
-        kinds=("sr", "oru"),
-        instead_of=None,
-        destinations={},
-        orders=(None,),
-        content_of=bench.spool.output,
-        zone=ZoneInfo("UTC"),
-        write=pipeline.write_batch,
-    )
+    wanted = Wanted(kinds=("sr", "oru"), orders=(None,), destinations={}, zone=ZoneInfo("UTC"))
+    made = objects_of(answers, facts, wanted, content_of=bench.spool.output, write=pipeline.write_batch)
 
     assert [output.kind for output, _ in made] == ["sr", "oru"]
 

@@ -26,7 +26,7 @@ from node.outputs.asked import Origin
 from node.read import prompts
 from node.read.open_model import OpenModel
 from node.store import lookup
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.reviews import ReviewRow
 from node.store.spool import Spool
 from node.web import application, replies

@@ -295,11 +295,11 @@ def test_a_folder_gets_the_number_of_its_format(settings: Settings, is_old: bool
     for _ in range(2):
         spool = open_spool(settings.storage, character_set="")
 
-        assert (folder / "format").read_bytes() == b"2\n"
+        assert (folder / "format").read_bytes() == b"3\n"
         assert list(spool.studies()) == ([STUDY] if is_old else [])
 
 
-@pytest.mark.parametrize("content", [None, "1\n"])
+@pytest.mark.parametrize("content", [None, "1\n", "2\n"])
 def test_a_folder_from_before_the_first_release_is_refused(settings: Settings, content: str | None) -> None:
     folder = settings.storage.directory
     folder.mkdir()
@@ -313,7 +313,7 @@ def test_a_folder_from_before_the_first_release_is_refused(settings: Settings, c
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("content", ["3\n", "17", "", "one", "1.1", "\x00", "1 2"])
+@pytest.mark.parametrize("content", ["4\n", "17", "", "one", "1.1", "\x00", "1 2"])
 def test_an_unknown_format_is_refused_with_the_way_out(settings: Settings, tmp_path: Path, content: str) -> None:
     folder = settings.storage.directory
     folder.mkdir()

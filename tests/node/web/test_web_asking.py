@@ -19,7 +19,7 @@ from node.metrics import Metrics
 from node.outputs import report_json
 from node.read import prompts
 from node.read.open_model import OpenModel
-from node.store.instances import Instance
+from node.store.received import Instance
 from node.store.spool import Spool
 from node.web import application
 from node.web.look_files import Looks
