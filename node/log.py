@@ -97,7 +97,7 @@ EVENTS: Final = {
     "study.divided": "a study has films of several patients or accession numbers; each of its `parts` has results",
     "study.parked": "a round failed; a person must act (`node retry`)",
     "study.removed": "a delivered study was removed from disk after keep_days",
-    "study.fill_failed": "what the database lacks of older studies could not be filled in; tried again in an hour",
+    "study.fill_failed": "what a lost database knew of studies could not be filled in; tried again in an hour",
     "retention.failed": "old studies could not be removed; the node tries again in an hour",
     "study.restored": "deliveries of a study that a lost database did not know were queued again",
     "database.damaged": "an SQLite file was damaged and moved aside under `name`; a new one is built from the spool",

@@ -20,7 +20,7 @@ from node.jobs import answers, gathering
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
-from node.outputs import counted, review, wording
+from node.outputs import counted, review
 from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.pipeline import Pipeline, RoundOutputs
@@ -175,8 +175,6 @@ class Steps:
             self._replace_lost(planned.study_uid, written.outputs)
             rows = counted.rows_of(facts, written.films, zone=self.pipeline.zone)
             self.ledger.statistics.replace(planned.study_uid, rows)
-            reported = {finding.prompt for film in written.films for finding in wording.reported(film)}
-            self.ledger.searchable.set_findings(planned.study_uid, reported)
             return WrittenRound(
                 outputs=written.outputs,
                 parked=written.parked,

@@ -1,9 +1,9 @@
-"""Fills in what the ledger does not know of stored studies: it is older, or was lost and built again.
+"""Fills in what the ledger does not know of stored studies, because it was lost and built again.
 
-That is what studies are found by, which of their films wait for review, and what statistics count. A film that comes
-and a round that ends record their own. So this has something to do after an upgrade or a loss only, and then for all
-studies: some milliseconds each, in a thread of its own, while the node works. Where nobody may see patients by the
-settings, those that stand in the ledger are deleted.
+That is whom studies name, which of their films wait for review, and what statistics count. A film that comes and a
+round that ends record their own. So this has something to do after a loss only, and then for all studies: some
+milliseconds each, in a thread of its own, while the node works. Where nobody may see patients by the settings, those
+that stand in the ledger are deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from node import log
 from node.errors import where
 from node.jobs.known_patients import note_patients
-from node.outputs import counted, review, wording
+from node.outputs import counted, review
 from node.periodic import Periodic
 from node.prompt_set import PromptSet
 from node.store.ledger import Ledger
@@ -48,34 +48,23 @@ class LedgerFiller(Periodic):
             log.get().error("study.fill_failed", reason=where(error))
 
     def _fill(self) -> None:
-        searchable = self._ledger.searchable
-        searchable.forget_strays()
+        searchable, recorded = self._ledger.searchable, self._ledger.statistics.recorded()
         if not self._with_patients and searchable.forget_patients():
             self._ledger.wipe()
-        unsearchable = set(searchable.missing(with_patients=self._with_patients))
-        uncounted = set(self._spool.studies()) - (self._ledger.reviews.recorded() & self._ledger.statistics.recorded())
-        for study_uid in sorted(unsearchable | uncounted):
+        unnamed = set(searchable.unnamed()) if self._with_patients else set()
+        for study_uid in sorted(unnamed.union(self._spool.studies())):
             if self._closing.is_set():
                 return
-            if self._with_patients and study_uid in unsearchable:
+            if study_uid in unnamed:
                 note_patients(self._spool, self._ledger, study_uid)
-            if self._spool.has_unread(study_uid):  # its round records it
-                continue
-            reported, reviews, counts = self._rows(study_uid)
-            if study_uid in unsearchable:
-                searchable.set_findings(study_uid, reported)
-            self._ledger.reviews.fill(study_uid, reviews)
-            self._ledger.statistics.fill(study_uid, counts)
+            if study_uid not in recorded and not self._spool.has_unread(study_uid):  # else its round records it
+                self._ledger.statistics.fill(study_uid, *self._rows(study_uid))
 
-    def _rows(self, study_uid: str) -> tuple[set[str], list[ReviewRow], Rows]:
-        """Return the findings that are reported on a study, and the rows of its films.
-
-        None of them if an answer has an unknown form, or the study is being removed.
-        """
+    def _rows(self, study_uid: str) -> tuple[Rows, list[ReviewRow]]:
+        """Return the rows of a study; none if an answer has an unknown form, or the study is being removed."""
         try:
             seen, facts = received_films(study_uid, self._spool, self._prompts()), load(self._spool, study_uid)
-            reported = {found.prompt for item in seen if item.film for found in wording.reported(item.film)}
             films = [item.film for item in seen if item.film is not None and item.rejected is None]
-            return reported, list(review.rows_of(facts, films)), counted.rows_of(facts, films, zone=self._zone)
+            return counted.rows_of(facts, films, zone=self._zone), list(review.rows_of(facts, films))
         except (FileNotFoundError, KeyError, TypeError, ValueError):
-            return set(), [], Rows(films=(), findings=())
+            return Rows(films=(), findings=()), []

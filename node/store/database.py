@@ -2,7 +2,7 @@
 
 SQLite is set so that a commit survives a power cut (WAL, synchronous FULL) and writers wait in line. On PostgreSQL our
 tables are in the schema `chex`, those of the durable executor in `dbos`. Several processes may create the tables at the
-same time. Missing columns are added.
+same time.
 """
 
 from __future__ import annotations
@@ -256,15 +256,11 @@ def restoring(database: Database) -> Iterator[None]:
 
 
 def create(database: Database, tables: sa.MetaData) -> None:
-    """Create missing tables, columns and indexes; several processes may do so at once."""
+    """Create missing tables; several processes may do so at once."""
     with database.begin() as connection:
         if is_server(connection):
             _open_schema(connection)
         tables.create_all(connection)
-        for table in tables.sorted_tables:
-            _add_missing_columns(connection, table)
-            for index in table.indexes:  # those on a new column of an older table
-                index.create(connection, checkfirst=True)
 
 
 def has_executor_tables(database: Database) -> bool:
@@ -375,14 +371,3 @@ def _open_schema(connection: sa.Connection) -> None:
 def _lock(connection: sa.Connection, key: int) -> None:
     """Hold a lock until the transaction ends."""
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
-
-
-def _add_missing_columns(connection: sa.Connection, table: sa.Table) -> None:
-    """Add new columns to an older table; each needs a server default, or must allow NULL."""
-    schema = SCHEMA if is_server(connection) else None
-    known = {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=schema)}
-    for column in table.columns:
-        if column.name not in known:
-            definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
-            name = f"{schema}.{table.name}" if schema else table.name
-            connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {definition}")

@@ -27,7 +27,6 @@ from node.store.tables import (
     COUNTED_FILMS,
     COUNTED_FINDINGS,
     DELIVERIES,
-    FINDINGS,
     PATIENTS,
     REVIEWS,
     STUDIES,
@@ -374,13 +373,13 @@ class Ledger:
         with self._database.begin() as connection:
             connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
             connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))  # waits for who adds rows to it
-            for table in (DELIVERIES, CLAIMS, REVIEWS, PATIENTS, FINDINGS, COUNTED_FILMS, COUNTED_FINDINGS):
+            for table in (DELIVERIES, CLAIMS, REVIEWS, PATIENTS, COUNTED_FILMS, COUNTED_FINDINGS):
                 connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
 
     def forget_content(self, study_uid: str) -> None:
         """Delete what films and readers said of a study that left the disk; its deliveries stay."""
         with self._database.begin() as connection:
-            for table in (REVIEWS, PATIENTS, FINDINGS):
+            for table in (REVIEWS, PATIENTS, COUNTED_FILMS, COUNTED_FINDINGS):
                 connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
 
     def wipe(self) -> None:

@@ -1,7 +1,6 @@
 """The ledger's table of films that wait for review, so that nobody has to look through all studies for them.
 
-A round writes the rows of its study anew. `studies.has_reviews` says that a study's rows are there: an older or a lost
-ledger has none, and the node's start fills them in.
+A round writes the rows of its study anew, at its end; `statistics` fills in those that a lost ledger had.
 """
 
 from __future__ import annotations
@@ -42,21 +41,9 @@ class Reviews:
     def replace(self, study_uid: str, rows: Iterable[ReviewRow]) -> None:
         """Record which films of a known study wait, instead of what was recorded before."""
         with self._tables().begin() as connection:
-            known = sa.update(STUDIES).where(STUDIES.c.uid == study_uid).values(has_reviews=True)
+            known = sa.update(STUDIES).where(STUDIES.c.uid == study_uid).values(is_counted=True)
             connection.execute(known)  # the study's row is locked from here
-            _write(connection, study_uid, rows)
-
-    def fill(self, study_uid: str, rows: Iterable[ReviewRow]) -> None:
-        """Record which films of a study wait, unless a round has done so meanwhile."""
-        is_blank = (STUDIES.c.uid == study_uid) & ~STUDIES.c.has_reviews
-        with self._tables().begin() as connection:
-            if connection.execute(sa.update(STUDIES).where(is_blank).values(has_reviews=True)).rowcount:
-                _write(connection, study_uid, rows)
-
-    def recorded(self) -> set[str]:
-        """Return the studies whose rows are there, be they none."""
-        with self._tables().connect() as connection:
-            return set(connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.has_reviews)).scalars())
+            write(connection, study_uid, rows)
 
     def counts(self) -> dict[str, int]:
         """Return how many films wait, by reason."""
@@ -65,7 +52,8 @@ class Reviews:
             return {reason: count for reason, count in connection.execute(query)}
 
 
-def _write(connection: sa.Connection, study_uid: str, rows: Iterable[ReviewRow]) -> None:
+def write(connection: sa.Connection, study_uid: str, rows: Iterable[ReviewRow]) -> None:
+    """Replace the rows of a study, whose own row is locked meanwhile."""
     connection.execute(sa.delete(REVIEWS).where(REVIEWS.c.study_uid == study_uid))
     if values := [asdict(row) for row in rows]:
         connection.execute(sa.insert(REVIEWS), values)

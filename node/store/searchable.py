@@ -1,22 +1,21 @@
-"""What studies are found by: the patients that their films name, and the findings that are reported on them.
+"""The patients that the films of studies name, by whom studies are found.
 
-Patients stand here only where the settings let somebody see them (`HttpSettings.shows_patients`), and as long as their
-study does. `studies.is_searchable` says that the findings of a study are there: an older or a lost ledger has none, and
-the node's start fills them in.
+They stand here only where the settings let somebody see them (`HttpSettings.shows_patients`), and as long as their
+study does. A ledger that was lost has none, and the node's start fills them in.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import sqlalchemy as sa
 
 from node.store.database import Database
-from node.store.tables import FINDINGS, PATIENTS, STUDIES
+from node.store.tables import PATIENTS, STUDIES
 
 _BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
 
@@ -51,12 +50,13 @@ class Searchable:
 
     def set_patients(self, study_uid: str, rows: Iterable[PatientRow]) -> None:
         """Record whom a study names, instead of what was recorded before; does nothing for an unknown study."""
-        self._replace(PATIENTS, study_uid, [asdict(row) for row in rows], {"uid": study_uid})
-
-    def set_findings(self, study_uid: str, prompts: Collection[str]) -> None:
-        """Record by their prompts which findings are reported on a study; does nothing for an unknown study."""
-        rows = [{"study_uid": study_uid, "prompt": prompt} for prompt in sorted(prompts)]
-        self._replace(FINDINGS, study_uid, rows, {"is_searchable": True})
+        is_of = STUDIES.c.uid == study_uid
+        with self._tables().begin() as connection:
+            if connection.execute(sa.select(STUDIES.c.uid).where(is_of).with_for_update()).first() is None:
+                return
+            connection.execute(sa.delete(PATIENTS).where(PATIENTS.c.study_uid == study_uid))
+            if values := [asdict(row) for row in rows]:
+                connection.execute(sa.insert(PATIENTS), values)
 
     def has_patient(self, study_uid: str) -> bool:
         """Whether it is recorded whom a study names."""
@@ -64,11 +64,10 @@ class Searchable:
         with self._tables().connect() as connection:
             return connection.execute(query.limit(1)).first() is not None
 
-    def missing(self, *, with_patients: bool) -> list[str]:
-        """Return the studies whose rows are not there yet, the newest first; with_patients: also whom they name."""
+    def unnamed(self) -> list[str]:
+        """Return the studies of which it is not recorded whom they name, the newest first."""
         is_unnamed = ~sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == STUDIES.c.uid).exists()
-        is_missing = ~STUDIES.c.is_searchable | is_unnamed if with_patients else ~STUDIES.c.is_searchable
-        query = sa.select(STUDIES.c.uid).where(is_missing).order_by(STUDIES.c.changed_at.desc())
+        query = sa.select(STUDIES.c.uid).where(is_unnamed).order_by(STUDIES.c.changed_at.desc())
         with self._tables().connect() as connection:
             return list(connection.execute(query).scalars())
 
@@ -76,24 +75,6 @@ class Searchable:
         """Delete whom studies name, since nobody may see it by the settings now; returns the number of rows."""
         with self._tables().begin() as connection:
             return connection.execute(sa.delete(PATIENTS)).rowcount
-
-    def forget_strays(self) -> None:
-        """Delete the rows of studies that a program forgot which did not know these tables."""
-        known = sa.select(STUDIES.c.uid)
-        with self._tables().begin() as connection:
-            for table in (PATIENTS, FINDINGS):
-                connection.execute(sa.delete(table).where(table.c.study_uid.not_in(known)))
-
-    def _replace(
-        self, table: sa.Table, study_uid: str, rows: Sequence[Mapping[str, object]], of_study: Mapping[str, object]
-    ) -> None:
-        """Replace the rows of a study; of_study: what to set in the study's own row, which is locked meanwhile."""
-        with self._tables().begin() as connection:
-            if not connection.execute(sa.update(STUDIES).where(STUDIES.c.uid == study_uid).values(**of_study)).rowcount:
-                return
-            connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
-            if rows:
-                connection.execute(sa.insert(table), rows)
 
 
 def folded(text: str) -> str:

@@ -1,7 +1,7 @@
 """The ledger's tables of counted films, so that statistics look through no study.
 
-A round writes the rows of its study anew. `studies.has_films` says that a study's rows are there: an older or a lost
-ledger has none, and the node's start fills them in. The rows go with their study.
+A round writes the rows of its study anew, and they go with their study. `studies.is_counted` says that its rows are
+there, and those of `reviews`: a ledger that was lost has none, and the node's start fills them in.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass
 import sqlalchemy as sa
 
 from node.config import StorageSettings
+from node.store import reviews
 from node.store.database import Database
 from node.store.lookup import reading
+from node.store.reviews import ReviewRow
 from node.store.tables import COUNTED_FILMS, COUNTED_FINDINGS, DELIVERIES, PATIENTS, STUDIES, TAKEN
 
 
@@ -109,21 +111,21 @@ class Statistics:
     def replace(self, study_uid: str, rows: Rows) -> None:
         """Record what is counted of a known study, instead of what was recorded before."""
         with self._tables().begin() as connection:
-            known = sa.update(STUDIES).where(STUDIES.c.uid == study_uid).values(has_films=True)
-            connection.execute(known)  # the study's row is locked from here
+            connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.uid == study_uid).with_for_update())
             _write(connection, study_uid, rows)
 
-    def fill(self, study_uid: str, rows: Rows) -> None:
-        """Record what is counted of a study, unless a round has done so meanwhile."""
-        is_blank = (STUDIES.c.uid == study_uid) & ~STUDIES.c.has_films
+    def fill(self, study_uid: str, rows: Rows, waiting: Iterable[ReviewRow]) -> None:
+        """Record what is counted of a study, and which of its films wait, unless a round has done so meanwhile."""
+        is_blank = (STUDIES.c.uid == study_uid) & ~STUDIES.c.is_counted
         with self._tables().begin() as connection:
-            if connection.execute(sa.update(STUDIES).where(is_blank).values(has_films=True)).rowcount:
+            if connection.execute(sa.update(STUDIES).where(is_blank).values(is_counted=True)).rowcount:
                 _write(connection, study_uid, rows)
+                reviews.write(connection, study_uid, waiting)
 
     def recorded(self) -> set[str]:
         """Return the studies whose rows are there, be they none."""
         with self._tables().connect() as connection:
-            return set(connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.has_films)).scalars())
+            return set(connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.is_counted)).scalars())
 
 
 def _write(connection: sa.Connection, study_uid: str, rows: Rows) -> None:

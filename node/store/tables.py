@@ -18,12 +18,8 @@ STUDIES = sa.Table(
     sa.Column("stage", sa.String(32)),
     sa.Column("reason", sa.Text),
     sa.Column("changed_at", sa.Float, nullable=False),
-    # Whether `reviews` has what waits of it. Added to older files.
-    sa.Column("has_reviews", sa.Boolean, nullable=False, server_default=sa.false()),
-    # Whether `counted_films` has its films. Added to older files.
-    sa.Column("has_films", sa.Boolean, nullable=False, server_default=sa.false()),
-    # Whether `findings` has what is reported on it. Added to older files.
-    sa.Column("is_searchable", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Whether `reviews` has what waits of it, and `counted_films` and `counted_findings` what is counted.
+    sa.Column("is_counted", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 DELIVERIES = sa.Table(
     "deliveries",
@@ -37,9 +33,9 @@ DELIVERIES = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text),
     sa.Column("created_at", sa.Float, nullable=False),
-    # When it was sent, first failed, or last found its destination down. Added to older files.
+    # When it was sent, first failed, or last found its destination down.
     sa.Column("since", sa.Float, nullable=False, server_default="0"),
-    # When its attempts began to fail, until it is sent or parked. Added to older files.
+    # When its attempts began to fail, until it is sent or parked.
     sa.Column("failed_at", sa.Float),
     # Whether the destination is to commit to it; how often it reported that it cannot keep the object.
     sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -76,7 +72,7 @@ REVIEWS = sa.Table(
     sa.Column("received_at", sa.Float, nullable=False),
 )
 
-# The films of finished rounds, and what was found or judged on them, for statistics. Nothing in it is a patient's.
+# The films of rounds, and what was found or judged on them, for statistics and searches. Nothing in it is a patient's.
 COUNTED_FILMS = sa.Table(
     "counted_films",
     TABLES,
@@ -95,7 +91,7 @@ COUNTED_FINDINGS = sa.Table(
     TABLES,
     sa.Column("study_uid", sa.String(64), primary_key=True),
     sa.Column("film", sa.String(64), primary_key=True),
-    sa.Column("prompt", sa.Text, primary_key=True),
+    sa.Column("prompt", sa.Text, primary_key=True, index=True),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("reader", sa.String(16), nullable=False),
 )
@@ -114,14 +110,6 @@ PATIENTS = sa.Table(
     sa.Column("modality", sa.Text, nullable=False),
     sa.Column("station", sa.Text, nullable=False),
     sa.Column("search", sa.Text, nullable=False),
-)
-
-# The findings that are reported on the films of a study, by the keys of their prompts.
-FINDINGS = sa.Table(
-    "findings",
-    TABLES,
-    sa.Column("study_uid", sa.String(64), primary_key=True),
-    sa.Column("prompt", sa.String(64), primary_key=True, index=True),
 )
 
 

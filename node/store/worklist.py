@@ -9,10 +9,11 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from models.contract import FindingState
 from node.config import StorageSettings
 from node.store.lookup import NOT_DELIVERED, UNSENT, StudyRow, moment, reading
 from node.store.searchable import PatientRow, folded
-from node.store.tables import DELIVERIES, FINDINGS, PATIENTS, STUDIES, has_parked, is_undelivered
+from node.store.tables import COUNTED_FINDINGS, DELIVERIES, PATIENTS, STUDIES, has_parked, is_undelivered
 
 CHANGED: Final = "changed"
 _SHORTEST_INSIDE: Final = 3
@@ -25,6 +26,7 @@ _ORDERS: Final[Mapping[str, sa.ColumnElement[str]]] = {
     "modality": PATIENTS.c.modality,
     "station": PATIENTS.c.station,
 }
+_REPORTED: Final = [str(state) for state in FindingState if state.is_reported]
 PATIENT_ORDERS: Final = frozenset(_ORDERS)
 """What the studies may be sorted by for somebody who may see patients; everybody may sort by `CHANGED`."""
 
@@ -119,7 +121,9 @@ def _conditions(wanted: WorklistFilter) -> Iterable[sa.ColumnElement[bool]]:
         of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == STUDIES.c.uid)
         yield of_study.where(DELIVERIES.c.destination == wanted.destination).exists()
     if wanted.finding:
-        yield STUDIES.c.uid.in_(sa.select(FINDINGS.c.study_uid).where(FINDINGS.c.prompt == wanted.finding))
+        found = COUNTED_FINDINGS.c
+        is_reported = (found.prompt == wanted.finding) & found.state.in_(_REPORTED)
+        yield STUDIES.c.uid.in_(sa.select(found.study_uid).where(is_reported))
     named = list(map(_has_word, folded(wanted.text).split()))
     dates = [PATIENTS.c.study_date >= wanted.since] if wanted.since else []
     dates += [(PATIENTS.c.study_date != "") & (PATIENTS.c.study_date <= wanted.until)] if wanted.until else []

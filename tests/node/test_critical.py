@@ -5,7 +5,6 @@ A finding is critical if it is present and to be told within minutes.
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -269,18 +268,3 @@ def test_the_ledger_tells_the_priority_of_what_waits(ledger: Ledger) -> None:
     ledger.add_delivery(delivery("9", CRITICAL))
 
     assert [each.priority for each in ledger.open_deliveries()] == [CRITICAL]
-
-
-def test_deliveries_of_an_earlier_version_are_routine(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    with closing(Ledger(connect(path))) as ledger:
-        ledger.add_delivery(delivery("1", CRITICAL))
-    with closing(sqlite3.connect(path)) as before:
-        before.execute("DROP INDEX deliveries_by_priority")
-        before.execute("ALTER TABLE deliveries DROP COLUMN priority")
-
-    with closing(Ledger(connect(path))) as ledger:
-        assert [each.priority for each in ledger.open_deliveries()] == [ROUTINE]
-        assert not ledger.awaits_critical("archive")
-    with closing(sqlite3.connect(path)) as after:
-        assert after.execute("SELECT 1 FROM sqlite_master WHERE name = 'deliveries_by_priority'").fetchone()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -106,18 +105,15 @@ def test_a_node_without_users_records_no_patient(bench: Bench) -> None:
     assert found(bench, "atelectasis") == [STUDY]
 
 
-def test_an_older_ledger_is_filled_in_at_the_start(bench: Bench) -> None:
+def test_a_lost_ledger_is_filled_in_at_the_start(bench: Bench) -> None:
     bench.keep(films.changed(films.thumbnail(), NAMED))
     bench.round()
-    older = sqlite3.connect(bench.folder / "ledger.sqlite", isolation_level=None)
-    for table in ("patients", "findings"):
-        older.execute(f"DROP TABLE {table}")
-    older.execute("ALTER TABLE studies DROP COLUMN is_searchable")
-    older.close()
+    bench.ledger.forget(STUDY)
 
     with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
-        assert ledger.searchable.missing(with_patients=True) == [STUDY]
-        filled(bench, ledger, with_patients=True, until=lambda: ledger.searchable.missing(with_patients=True) == [])
+        ledger.add_finished_study(STUDY)
+        assert ledger.searchable.unnamed() == [STUDY]
+        filled(bench, ledger, with_patients=True, until=lambda: ledger.statistics.recorded() == {STUDY})
 
     assert names(bench) == ["Adler^Anna"]
     assert found(bench, "atelectasis") == [STUDY]

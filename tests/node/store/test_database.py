@@ -58,19 +58,6 @@ def test_an_engine_with_unfinished_tables_knows_no_queue(postgres: Postgres) -> 
     sql.dispose()
 
 
-def test_an_older_table_gets_the_columns_it_lacks(sql: sa.Engine) -> None:
-    pixels = sa.Column("pixels", sa.Integer, nullable=False, server_default="7")
-    old, new = films(), films(pixels, sa.Column("name", sa.Text))
-    database.create(sql, old)
-    with sql.begin() as connection:
-        database.insert(connection, old.tables["films"], {"uid": "1"})
-
-    database.create(sql, new)
-
-    with sql.connect() as connection:
-        assert connection.execute(sa.select(new.tables["films"])).all() == [("1", 7, None)]
-
-
 def test_a_row_is_added_once_and_changed_only_where_it_is_wanted(sql: sa.Engine) -> None:
     tables = films(sa.Column("name", sa.Text))
     table = tables.tables["films"]

@@ -1,4 +1,3 @@
-import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,11 @@ from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import DeliveryRecord, Ledger, Parked
 from node.store.reviews import ReviewRow
+from node.store.statistics import Rows
 from tests.support.peers import wait_until
 from tests.support.postgres import Postgres
+
+UNCOUNTED = Rows(films=(), findings=())
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
@@ -195,18 +197,6 @@ def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> Non
     assert set(ledger.pauses()) == {"pacs"}
 
 
-def test_a_ledger_without_times_of_attempts_is_taken_over(tmp_path: Path) -> None:
-    with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
-        ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=3, reason="no answer")
-    with closing(sqlite3.connect(tmp_path / "node.sqlite")) as database:
-        database.execute("ALTER TABLE deliveries DROP COLUMN since")
-
-    with closing(Ledger(connect(tmp_path / "node.sqlite"))) as ledger:
-        assert set(ledger.pauses()) == {"pacs"}
-        ledger.set_sent(numbered(2), attempts=1)
-        assert ledger.pauses() == {}
-
-
 def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:
     assert ledger.is_delivered("1")
     ledger.add_delivery(delivery())
@@ -360,24 +350,24 @@ def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.Fixture
         first.set_study("1.1", "finished")
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: (first, second)[number % 2].reviews.replace("1.1", [waiting()]), range(16)))
-        second.reviews.fill("1.1", [])  # what was found in the spool is older than what a round recorded
+        second.statistics.fill("1.1", UNCOUNTED, [])  # what was found in the spool is older than what a round recorded
 
         assert first.reviews.counts() == second.reviews.counts() == {"near_threshold": 1}
 
 
 def test_a_study_that_is_forgotten_waits_for_no_review(ledger: Ledger) -> None:
     ledger.set_study("1.1", "finished")
-    ledger.reviews.fill("1.1", [waiting()])
+    ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
     assert ledger.reviews.counts() == {"near_threshold": 1}
 
     ledger.forget("1.1")
 
     assert ledger.reviews.counts() == {}
-    assert ledger.reviews.recorded() == set()
+    assert ledger.statistics.recorded() == set()
 
 
 def test_films_of_a_study_that_is_unknown_are_not_recorded(ledger: Ledger) -> None:
-    ledger.reviews.fill("1.1", [waiting()])
+    ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
 
     assert ledger.reviews.counts() == {}
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from models.contract import FindingState
 from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.searchable import PatientRow, folded
-from node.store.tables import FINDINGS, PATIENTS, STUDIES
+from node.store.statistics import FindingRow, Rows
+from node.store.tables import PATIENTS, STUDIES
 from node.store.worklist import WorklistFilter, patients_of, studies_of_patient, worklist
 from tests.support.postgres import Postgres
 
@@ -47,6 +49,15 @@ def row(study_uid: str, name: str = "", *, number: int = 0, **values: str) -> Pa
 
 def listed(storage: StorageSettings, wanted: WorklistFilter) -> list[str]:
     return list(worklist(storage, wanted, limit=50).studies)
+
+
+def found(study_uid: str, **states: FindingState) -> Rows:
+    """What is found on a film of a study, by prompt."""
+    rows = (
+        FindingRow(study_uid=study_uid, film=f"{study_uid}.1", prompt=prompt, state=str(state), reader="")
+        for prompt, state in states.items()
+    )
+    return Rows(films=(), findings=tuple(rows))
 
 
 def record(ledger: Ledger, *rows: PatientRow) -> None:
@@ -107,8 +118,10 @@ def test_studies_are_found_by_their_date(
 
 
 def test_studies_are_found_by_a_reported_finding(ledger: Ledger, storage: StorageSettings) -> None:
-    ledger.searchable.set_findings(FIRST, {"edema", "pneumothorax"})
-    ledger.searchable.set_findings(FIRST, {"edema"})
+    present, absent = FindingState.PRESENT, FindingState.ABSENT
+    ledger.statistics.replace(FIRST, found(FIRST, edema=present, pneumothorax=present))
+    ledger.statistics.replace(FIRST, found(FIRST, edema=present))
+    ledger.statistics.replace(SECOND, found(SECOND, edema=absent))
 
     assert listed(storage, WorklistFilter(finding="edema")) == [FIRST]
     assert listed(storage, WorklistFilter(finding="pneumothorax")) == []
@@ -152,10 +165,9 @@ def test_the_studies_of_a_patient_share_number_and_issuer(ledger: Ledger, storag
 
 def test_nothing_is_recorded_of_an_unknown_study(ledger: Ledger, storage: StorageSettings) -> None:
     ledger.searchable.set_patients("1.9", [row("1.9", "Nobody")])
-    ledger.searchable.set_findings("1.9", {"edema"})
 
     assert patients_of(storage, ["1.9"]) == {}
-    assert [table.name for table in (PATIENTS, FINDINGS) if count(storage, table)] == []
+    assert count(storage, PATIENTS) == 0
 
 
 def test_a_forgotten_study_leaves_no_patient_in_any_file(tmp_path: Path) -> None:
@@ -169,20 +181,6 @@ def test_a_forgotten_study_leaves_no_patient_in_any_file(tmp_path: Path) -> None
 
     assert traces(tmp_path) == []
     ledger.close()
-
-
-def test_rows_of_studies_that_are_gone_are_removed(ledger: Ledger, storage: StorageSettings) -> None:
-    record(ledger, row(FIRST, "Adler"), row(SECOND, "Bauer"))
-    ledger.searchable.set_findings(FIRST, {"edema"})
-    sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
-    with sql.begin() as connection:  # as a program that knows no patients forgets a study
-        connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == FIRST))
-    sql.dispose()
-
-    ledger.searchable.forget_strays()
-
-    assert patients_of(storage, [FIRST, SECOND]).keys() == {SECOND}
-    assert count(storage, FINDINGS) == 0
 
 
 def test_twenty_thousand_studies_are_searched_in_a_moment(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -189,20 +188,16 @@ def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
     assert counted(bench) == {"near_threshold": 1}
 
 
-def test_an_older_ledger_gets_its_films_at_the_start(bench: Bench) -> None:
+def test_a_lost_ledger_gets_its_films_at_the_start(bench: Bench, tmp_path: Path) -> None:
     read(bench, FindingState.UNCALIBRATED)
-    older = sqlite3.connect(bench.folder / "ledger.sqlite", isolation_level=None)
-    older.execute("DROP TABLE reviews")
-    older.execute("ALTER TABLE studies DROP COLUMN has_reviews")
-    older.close()
 
-    with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
-        assert ledger.reviews.counts() == {}
+    with closing(Ledger(connect(tmp_path / "new.sqlite"))) as ledger:
+        ledger.add_finished_study(STUDY)
         finder = LedgerFiller(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
         peers.wait_until(lambda: ledger.reviews.counts() == {"uncalibrated": 1}, what="the film is found")
         finder.close()
 
-        assert ledger.reviews.recorded() == {STUDY}
+        assert ledger.statistics.recorded() == {STUDY}
 
 
 def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_path: Path) -> None:
@@ -216,7 +211,7 @@ def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_pat
             ledger.add_finished_study(study_uid)
 
         finder = LedgerFiller(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
-        peers.wait_until(lambda: len(ledger.reviews.recorded()) == 2, what="both studies were looked at")
+        peers.wait_until(lambda: len(ledger.statistics.recorded()) == 2, what="both studies were looked at")
         finder.close()
 
         assert ledger.reviews.counts() == {"uncalibrated": 1}
