@@ -736,7 +736,7 @@ def test_meta_elements_of_a_received_film_reach_no_output(tmp_path: Path) -> Non
 
     assert answered.film is not None and answered.film.is_read
     _, objects = written_from(path, kinds=tuple(OUTPUTS.own))
-    assert len(objects) == 6
+    assert len(objects) == 5
     for _, dataset in objects:
         assert "NOBODY" not in str(dataset.file_meta) + "".join(texts(dataset))
         assert [element.tag for element in dataset.iterall() if element.tag.group == 2] == []
