@@ -21,7 +21,6 @@ from node.domain import UNSET_ZONE
 from node.errors import ConfigError
 from node.hl7.character_sets import NAMES
 from node.settings.alerts import AlertsSettings, unusable_alerts
-from node.settings.audit import AuditSettings, unusable_audit
 from node.settings.destinations import DestinationSettings, form_of, unsafe_destination
 from node.settings.file import (
     ADDRESS,
@@ -39,7 +38,6 @@ from node.settings.file import (
 from node.settings.http import HttpSettings, HttpTlsSettings, unsafe_access
 from node.settings.removed import REMOVED
 from node.settings.tls import TlsSettings
-from node.settings.trace import TraceSettings
 
 NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
 ZONE_IS_LEFT = (
@@ -258,6 +256,13 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """The audit trail (PS3.15 A.5): messages are lines of a file."""
+
+    file: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of one node."""
 
@@ -274,7 +279,6 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     audit: AuditSettings | None = None
     alerts: AlertsSettings | None = None
-    trace: TraceSettings = field(default_factory=TraceSettings)
     destinations: tuple[DestinationSettings, ...] = field(default=(), metadata={"form": form_of})
 
 
@@ -309,8 +313,6 @@ def tls_tables(settings: Settings) -> Iterator[tuple[str, TlsTable]]:
         yield "orders.tls", settings.orders.tls
     if settings.http.tls is not None:
         yield "http.tls", settings.http.tls
-    if settings.audit is not None and settings.audit.tls is not None:
-        yield "audit.tls", settings.audit.tls
     for number, destination in enumerate(settings.destinations, 1):
         if destination.tls is not None:
             yield f"destinations[{number}].tls", destination.tls
@@ -371,8 +373,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     for number, destination in enumerate(settings.destinations, 1):
         yield from (f"destinations[{number}].{complaint}" for complaint in unsafe_destination(destination))
     yield from unsafe_access(settings.http)
-    if settings.audit is not None:
-        yield from unusable_audit(settings.audit)
     if settings.alerts is not None:
         yield from unusable_alerts(settings.alerts)
     names = [destination.name for destination in settings.destinations]

@@ -19,123 +19,35 @@ from typing import Final, TextIO, cast
 
 import structlog
 
-from node import trace
 from node.errors import where
 
-EVENTS: Final = {
-    "service.started": "the settings are read, the parts are being built",
-    "service.listening": "the ports are open and films are stored; carries the real ports",
-    "service.ready": "the model is open and films are read; carries the real ports",
-    "service.stopped": "everything is closed",
-    "model.opened": "the model is open; the hashes of its weights and graphs are right",
-    "model.not_calibrated": "no threshold of some findings was measured; `message` names them, and how to measure one",
-    "model.promoted": "another model than before is served; `films` films were compared, `changed` of them changed",
-    "model.accepted": "another model than before is served without a comparison; the settings accept that",
-    "runtime.fell_back": "a runtime cannot run here, the next one is tried; `reason` says why, `message` what to do",
-    "association.refused": "a caller was not admitted; `reason` says why, `calling_aet` and `called_aet` are its "
-    "titles, `times` counts repetitions within a minute",
-    "association.aborted": "the node ended an association; `reason` says why, `times` counts repetitions",
-    "connection.closed": "the node closed an HTTP connection; `reason` says why, `times` counts repetitions",
-    "page.failed": "an HTTP page failed or took too long; `reason` says which and why",
-    "access.closed": "nobody can sign in on this address: only /metrics, /live and /ready are served",
-    "access.refused": "a request to a page or the API was refused; `reason` says why, `times` counts repetitions",
-    "access.denied": "a user asked for what the role does not allow; `reason` is the route",
-    "session.begun": "a user signed in",
-    "session.refused": "a user did not sign in; `reason` says why; an unknown user is not named",
-    "session.ended": "a user signed out",
-    "passwords.reloaded": "the changed password file was read and is in use",
-    "passwords.refused": "the password file, or lines of it, cannot be used; those users cannot sign in",
-    "worklist.viewed": "audit: a user saw the patients of a list; `studies` says of how many studies",
-    "study.viewed": "audit: a user opened a study",
-    "study.retried": "audit: a user had parked work of a study run again",
-    "film.viewed": "audit: a user opened the picture of a film",
-    "output.downloaded": "audit: a user downloaded an output",
-    "questions.viewed": "audit: a user listed what was asked about a film",
-    "corrections.viewed": "audit: a user listed what was corrected on a film",
-    "film.submitted": "audit: a user sent in a film",
-    "question.asked": "audit: a user asked about a film",
-    "film.corrected": "a reader's correction is stored; `kind` says what it does",
-    "correction.made": "audit: a user corrected the answer to a film",
-    "corrections.finished": "audit: a user let the corrections of a study leave",
-    "correction.film_unreadable": "a corrected film, or its answer, is damaged on disk and is not exported",
-    "question.answered": "an object's questions are answered and sent; `calling_aet` sent it, `reason` says what is "
-    "left out",
-    "question.dropped": "who asked over the interface closed the connection before the answer",
-    "question.ignored": "a presentation state or report is no question by the settings, or came again changed",
-    "question.refused": "a workstation's object cannot be answered; `calling_aet` sent it, `reason` says why",
-    "question.removed": "audit: a user removed a question that the model had refused",
-    "study.deleted": "audit: a user deleted a study; `reason` says why",
-    "study.reread": "audit: a user had a study read again; `reason` says why",
-    "question.sent": "audit: a user had an answer sent to the destinations",
-    "configuration.reloaded": "the settings were read again; what changed is in use, `message` names it",
-    "prompts.reloaded": "films and questions are read with another prompt set from now on; `prompts` names it",
-    "configuration.refused": "the settings were read again and refused, `message` says why; the old ones stay in force",
-    "certificate.reloaded": "changed certificate files were read and are in use",
-    "certificate.refused": "changed certificate files cannot be used; the old ones stay in use",
-    "instance.kept": "a received object is synced on disk; the sender got Success",
-    "instance.repeated": "an object was received again; the sender got Success",
-    "instance.repaired": "a received object replaced its own file, which was damaged",
-    "instance.conflict": "an object has other pixels than the stored one with its UID; stored beside it, not read",
-    "instance.doubled": "an object of another study has the same UID; both are read, `patients` says if they differ",
-    "instance.refused": "a received object was not stored; `reason` says why; the sender got an error status; `times` "
-    "counts those of one HTTP request",
-    "spool.swept": "files that were never acknowledged were removed at start",
-    "spool.set_aside": "a file or folder with a name that the node gives to nothing, `name`, was moved to `aside`",
-    "study.delayed": "the durable executor did not accept a study; the node tries again",
-    "study.submitted": "new files of a study will be processed after its quiet time",
-    "study.ready": "a study is complete; a round begins",
-    "film.decided": "one image was read or skipped; `reason` says why",
-    "film.rejected": "a note of an archive rejects `films` films of a study for `reason`",
-    "writer.failed": "a writer process failed (`reason`); this process writes the objects itself",
-    "film.damaged": "a stored film differs from what was received; it is read when its sender sends it again",
-    "output.damaged": "a stored output is missing or damaged; the node writes it again",
-    "output.rewritten": "a damaged output was restored byte for byte; it is sent",
-    "study.finished": "all outputs of a round are stored and their deliveries queued",
-    "answer.written": "a person sent an answer; its objects are stored and their deliveries queued",
-    "answer.refused": "an answer that a person sent cannot be written, `reason` says why; ask the question again",
-    "outputs.voided": "`outputs` outputs of earlier rounds are rejected or withdrawn, and are not sent any more",
-    "study.divided": "a study has films of several patients or accession numbers; each of its `parts` has results",
-    "study.parked": "a round failed; a person must act (`node retry`)",
-    "study.removed": "a delivered study was removed from disk after keep_days",
-    "study.fill_failed": "what a lost database knew of studies could not be filled in; tried again in an hour",
-    "retention.failed": "old studies could not be removed; the node tries again in an hour",
-    "study.restored": "deliveries of a study that a lost database did not know were queued again",
-    "database.damaged": "an SQLite file was damaged and moved aside under `name`; a new one is built from the spool",
-    "database.waiting": "PostgreSQL does not answer; the start waits for it, `message` is the error",
-    "executor.waiting": "another process with this executor's name still runs; the start waits for its end",
-    "executor.recovered": "unfinished workflows of a dead executor were queued again",
-    "executor.cleaned": "the executor's records of old workflows were removed",
-    "workflow.lost": "a thread ended without a result; its work is tried again, or parked the third time; `reason`",
-    "executor.broken": "a step met a full disk or a lost database; the process ends and must be started again",
-    "delivery.begun": "an output is being sent to a destination (level `debug`)",
-    "delivery.sent": "a destination accepted an output",
-    "delivery.delayed": "a destination did not accept an output; the node tries again",
-    "delivery.committed": "a destination confirmed that it keeps an output (storage commitment)",
-    "commitment.delayed": "a destination could not be asked for storage commitment; the node asks again",
-    "commitment.refused": "a commitment report fits no request or could not be stored; its sender got an error status",
-    "destination.down": "a destination does not answer; its queue waits, and one probe checks whether it is back",
-    "destination.back": "a destination answers again; waiting outputs are sent",
-    "destination.examined": "an administrator asked a destination whether it answers; nothing was sent",
-    "order.kept": "an order is synced on disk, or was removed because it was cancelled; its sender got AA",
-    "order.unmatched": "`outputs` results lack order numbers: their order is not known to be for their patient",
-    "order.refused": "a connection or message with orders was refused; `reason` says why, `times` counts repetitions",
-    "delivery.parked": "a destination refuses an output permanently; a person must act (`node retry`)",
-    "audit.delayed": "audit messages wait on disk: the collector did not take them; the node tries again",
-    "audit.back": "the collector of audit messages takes them again",
-    "audit.stopped": "audit messages are lost; `name` is the place that does not take them, `reason` says why",
-    "audit.resumed": "audit messages are stored again; `times` of them were lost",
-    "alert.sent": "the webhook or the mail server, `kind`, took a message that a trouble began or ended (`outcome`)",
-    "alert.delayed": "a webhook or mail server did not take a message; the node tries again",
-    "alert.lost": "a message about a trouble is not tried any more; `name` is the trouble",
-    "library.warned": "a library logged a warning or an error at `where`; `times` counts repetitions",
-}
+EVENTS: Final = frozenset(
+    """
+    service.started service.listening service.ready service.stopped model.opened model.not_calibrated model.promoted
+    model.accepted runtime.fell_back association.refused association.aborted connection.closed page.failed access.closed
+    access.refused access.denied session.begun session.refused session.ended passwords.reloaded passwords.refused
+    worklist.viewed study.viewed study.retried film.viewed output.downloaded questions.viewed corrections.viewed
+    film.submitted question.asked film.corrected correction.made corrections.finished correction.film_unreadable
+    question.answered question.dropped question.ignored question.refused question.removed study.deleted study.reread
+    question.sent configuration.reloaded prompts.reloaded configuration.refused certificate.reloaded certificate.refused
+    instance.kept instance.repeated instance.repaired instance.conflict instance.doubled instance.refused spool.swept
+    spool.set_aside reader.failed study.delayed study.submitted study.ready film.decided film.rejected writer.failed
+    film.damaged output.damaged output.rewritten study.finished answer.written answer.refused outputs.voided
+    study.divided study.parked study.removed study.fill_failed retention.failed study.restored database.damaged
+    database.waiting executor.waiting executor.recovered executor.cleaned workflow.lost executor.broken delivery.begun
+    delivery.sent delivery.delayed delivery.committed commitment.delayed commitment.refused destination.down
+    destination.back destination.examined order.kept order.unmatched order.refused delivery.parked audit.stopped
+    audit.resumed alert.sent alert.delayed alert.lost library.warned
+    """.split()
+)
+"""What happened; docs/operate/monitoring.md says what each of them means."""
 
 FIELDS: Final = frozenset(
     """
     event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
-    user outcome films changed compared_at compared_by questions corrections trace
+    user outcome films changed compared_at compared_by questions corrections
     parts thresholds studies other_study patients
     """.split()
 )
@@ -221,7 +133,7 @@ def mute() -> None:
 
 
 def get() -> structlog.typing.FilteringBoundLogger:
-    """Return the logger; event names are the keys of EVENTS."""
+    """Return the logger; event names are those of EVENTS."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return logger
 
@@ -236,9 +148,7 @@ def _drop_below(
 
 
 def _keep_listed(_logger: object, _method: str, event_dict: MutableMapping[str, object]) -> MutableMapping[str, object]:
-    """Drop every field that FIELDS does not list; a line about a study names its trace, if traces are on."""
-    if trace.is_on() and isinstance(study := event_dict.get("study"), str):
-        event_dict["trace"] = trace.id_of(study)
+    """Drop every field that FIELDS does not list."""
     return {key: value for key, value in event_dict.items() if key in FIELDS}
 
 

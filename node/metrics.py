@@ -20,7 +20,6 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from language.check import Fault
-from node import trace
 from node.domain import DELIVERY_STATES, STUDY_STATES, Film, FindingState, Reason
 
 if TYPE_CHECKING:
@@ -106,15 +105,11 @@ class Metrics:
         self.instances = self._counter(
             "cxr_instances", "Received objects: kept, repeated, conflict, doubled, refused.", "outcome"
         )
-        self.audit_waiting = self._gauge("cxr_audit_waiting", "Audit messages that wait for the collector.")
-        self.audit_lost = self._counter(
-            "cxr_audit_lost", "Audit messages that were lost, by the place that did not take them.", "sink"
-        )
+        self.audit_lost = self._counter("cxr_audit_lost", "Audit messages that the disk did not take in time.")
         self.received_bytes = self._counter("cxr_received_bytes", "Bytes of objects that were acknowledged.")
         self.http_closed = self._counter(
             "cxr_http_connections_closed", "HTTP connections that the node closed, by reason.", "reason"
         )
-        _start_at_zero(self.audit_lost, ("file", "collector"))
         _start_at_zero(self.associations_refused, REFUSALS)
         _start_at_zero(self.http_closed, HTTP_CLOSED)
         _start_at_zero(self.associations_aborted, ABORTS)
@@ -212,16 +207,10 @@ class Metrics:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Measure one step; a step that fails is not recorded here, but as a failure. In a trace both stand."""
-        began, began_at = time.monotonic(), time.time()
-        try:
-            yield
-        except BaseException:
-            trace.step(step, began=began_at, ended=began_at + time.monotonic() - began, is_good=False)
-            raise
-        seconds = time.monotonic() - began
-        self.step_seconds.labels(step).observe(seconds)
-        trace.step(step, began=began_at, ended=began_at + seconds)
+        """Measure one step; a step that fails is not recorded here, but as a failure."""
+        began = time.monotonic()
+        yield
+        self.step_seconds.labels(step).observe(time.monotonic() - began)
 
     def on_written(self, tokens: int, seconds: float) -> None:
         """Count the tokens that the sentence generator wrote, and its time."""

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that only the tests use: a real archive, viewers and independent DICOM checkers,
-# Prometheus, Alertmanager, PostgreSQL, rsyslog.
+# Prometheus, Alertmanager, PostgreSQL, rsyslog, logrotate.
 #
 # Does nothing where they are there. Never asks a question: without root or sudo it says what is missing and goes on,
 # for the tests that need it then skip and say so. With CI=true the tests may not skip, so it fails.
@@ -32,6 +32,7 @@ want strace strace
 want restic restic
 want systemd-analyze systemd
 want /usr/sbin/rsyslogd rsyslog
+want logrotate logrotate
 ls /usr/lib/*/rsyslog/lmnsd_gtls.so >/dev/null 2>&1 || missing="$missing rsyslog-gnutls"
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$missing postgresql"
 [ -n "$missing" ] || exit 0

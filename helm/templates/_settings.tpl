@@ -13,12 +13,12 @@
 {{- if .Values.settings.orders }}{{ $_ := set $own "orders" (dict "host" "0.0.0.0" "port" 2575) }}{{ end -}}
 {{- range $table, $keys := mergeOverwrite (deepCopy (omit .Values.settings "destinations")) $own }}
 [{{ $table }}]
-{{- include "chex-node.keys" (omit $keys "callers" "tls" "webhook" "mail") }}
+{{- include "chex-node.keys" (omit $keys "callers" "tls" "webhook") }}
 {{- include "chex-node.tls" (dict "table" $table "keys" $keys.tls) }}
-{{- range $name, $inner := pick $keys "webhook" "mail" }}
+{{- with $keys.webhook }}
 
-[{{ $table }}.{{ $name }}]
-{{- include "chex-node.keys" $inner }}
+[alerts.webhook]
+{{- include "chex-node.keys" . }}
 {{- end }}
 {{- range $keys.callers }}
 

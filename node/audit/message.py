@@ -15,6 +15,12 @@ from typing import Final
 
 from node.audit.events import RULES, SUCCESS, AuditCode, AuditRule, Party, Subject
 
+_PRIORITY: Final = 10 * 8 + 5
+"""Facility 10 (security and authorization), severity 5 (normal but significant)."""
+_MESSAGE_ID: Final = "DICOM+RFC3881"
+_APPLICATION: Final = "chex-node"
+_UNKNOWN: Final = "-"
+
 Event = Mapping[str, object]
 """The name of a log event, as `event`, and its fields."""
 
@@ -85,6 +91,14 @@ def write(event: Event, *, at: datetime, reporter: Reporter) -> str | None:
     if rule.subject is Subject.ALERT:
         _alert(root, event, reporter)
     return '<?xml version="1.0" encoding="UTF-8"?>' + ET.tostring(root, encoding="unicode")
+
+
+def line(message: str, *, at: datetime, reporter: Reporter) -> bytes:
+    """Return a message with its header (RFC 5424 6, as PS3.15 A.6 asks for it), without an end of line."""
+    moment = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    machine = "".join(character for character in reporter.machine if "!" <= character <= "~")[:255] or _UNKNOWN
+    header = f"<{_PRIORITY}>1 {moment} {machine} {_APPLICATION} {reporter.process_id} {_MESSAGE_ID} -"
+    return f"{header} \N{ZERO WIDTH NO-BREAK SPACE}{message}".encode()
 
 
 def _has_parties(rule: AuditRule, event: Event) -> bool:

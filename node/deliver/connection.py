@@ -17,7 +17,7 @@ _ALERT_SECONDS: Final = 1.0
 
 
 class Peer(Protocol):
-    """A destination, or the collector of audit messages."""
+    """A destination."""
 
     @property
     def name(self) -> str:

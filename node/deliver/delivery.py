@@ -80,6 +80,7 @@ class Sending:
         if not self.ledger.set_delivery(delivery, DeliveryState.SENDING, attempts=attempt):
             return Sent(outcome=Outcome.ABANDONED)  # just now
         log.get().debug("delivery.begun", attempts=attempt, **_facts(delivery, settings))
+        began = time.monotonic()
         try:
             with self.metrics.timed("deliver"):
                 sender_of(settings).send(content, settings, self._calling)
@@ -101,7 +102,7 @@ class Sending:
         is_asked = _commits(settings)
         if self.ledger.set_sent(delivery, attempts=attempt, awaits_commitment=is_asked):
             self._observe_turnaround(delivery, started)
-        self._count(delivery, "sent", attempt)
+        self._count(delivery, "sent", attempt, seconds=round(time.monotonic() - began, 3))
         return _sent(is_asked=is_asked)
 
     def _rewritten(

@@ -1,12 +1,12 @@
 """Decides what is told of the node's troubles: each once when it begins, and once when it is over.
 
 The state is a JSON file in `storage.directory`, so a restart repeats nothing. A trouble must last before it is told,
-and be gone as long before its end is told. A message waits in the state until its channel has taken it.
+and be gone as long before its end is told. A message waits in the state until the webhook has taken it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from node.health.troubles import Trouble
 from node.store import files
 
 Status: TypeAlias = Literal["begun", "ended"]
-Channel: TypeAlias = Literal["webhook", "mail"]
 
 FILE: Final = "told-troubles.json"
 _FIRST_WAIT_SECONDS: Final = 5.0
@@ -56,9 +55,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A message that its channel has not taken; next_at: when to try again, in seconds since the epoch."""
+    """A message that the webhook has not taken; next_at: when to try again, in seconds since the epoch."""
 
-    channel: Channel
     alert: Alert
     attempts: int = 0
     next_at: float = 0.0
@@ -72,9 +70,7 @@ class AlertState:
     waiting: tuple[Waiting, ...] = ()
 
 
-def decide(
-    state: AlertState, found: Sequence[Trouble], *, channels: Sequence[Channel], now: datetime, after_seconds: float
-) -> AlertState:
+def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_seconds: float) -> AlertState:
     """Compare what is wrong now with what was known, and queue what is to be told."""
     known, told = dict[str, Known](), list[Alert]()
     before, at = dict(state.known), now.timestamp()
@@ -91,16 +87,13 @@ def decide(
             known[key] = replace(entry, gone_at=gone_at)
         elif entry.is_told:
             told.append(replace(entry.alert, status="ended", at=now.astimezone(UTC).isoformat(timespec="seconds")))
-    new = (Waiting(channel=channel, alert=alert) for alert in told for channel in channels)
-    return AlertState(known=tuple(known.items()), waiting=(*state.waiting, *new))
+    return AlertState(known=tuple(known.items()), waiting=(*state.waiting, *(Waiting(alert=alert) for alert in told)))
 
 
-def due(state: AlertState, *, channels: Iterable[Channel], now: float) -> Iterator[Waiting]:
-    """Yield the first message of each channel, if it is time to send it: messages of a channel keep their order."""
-    for channel in channels:
-        first = next((waiting for waiting in state.waiting if waiting.channel == channel), None)
-        if first is not None and first.next_at <= now:
-            yield first
+def due(state: AlertState, *, now: float) -> Waiting | None:
+    """Return the first message, if it is time to send it: messages keep their order."""
+    first = next(iter(state.waiting), None)
+    return first if first is not None and first.next_at <= now else None
 
 
 def without(state: AlertState, sent: Waiting) -> AlertState:
@@ -115,9 +108,9 @@ def delayed(state: AlertState, failed: Waiting, *, now: float) -> AlertState:
     return replace(state, waiting=tuple(again if waiting is failed else waiting for waiting in state.waiting))
 
 
-def given_up(state: AlertState, *, channels: Sequence[Channel]) -> list[Waiting]:
-    """Return the messages that are not tried any more: too often, too many, or of a channel that the settings lack."""
-    wanted = [waiting for waiting in state.waiting if waiting.channel in channels and waiting.attempts < MOST_ATTEMPTS]
+def given_up(state: AlertState) -> list[Waiting]:
+    """Return the messages that are not tried any more: too often, or too many."""
+    wanted = [waiting for waiting in state.waiting if waiting.attempts < MOST_ATTEMPTS]
     kept = wanted[-MOST_WAITING:]
     return [waiting for waiting in state.waiting if not any(waiting is other for other in kept)]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from node import log, trace
+from node import log
 from node.deliver.results import Queued
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import ModelLost, is_of_disk, reason_of
@@ -124,25 +124,24 @@ class Steps:
                 return None
             self.ledger.set_study(study_uid, "reading")
             log.get().info("study.ready", study=study_uid, round=planned.number, instances=len(planned.files))
-            self._trace_wait(planned)
             return planned
 
         return self._guarded("plan", study_uid, work, otherwise=None)
-
-    def _trace_wait(self, planned: Round) -> None:
-        """Trace how long a study waited for its reading, from the arrival of the last file of its round."""
-        if trace.is_on():
-            instances = self.pipeline.spool.study(planned.study_uid).instances
-            arrived = [item.received_at.timestamp() for item in instances if item.path.name in planned.files]
-            trace.step("wait", began=max(arrived, default=time.time()), ended=time.time())
 
     def read(self, study_uid: str, file: str) -> str | None:
         """Read one file; returns the outcome, or None if the study was parked."""
 
         def work() -> str:
+            began = time.monotonic()
             outcome = self._pipeline(study_uid).read(study_uid, file)
             self.metrics.films.labels(outcome).inc()
-            log.get().info("film.decided", study=study_uid, sop_instance_uid=sop_instance_uid_of(file), reason=outcome)
+            log.get().info(
+                "film.decided",
+                study=study_uid,
+                sop_instance_uid=sop_instance_uid_of(file),
+                reason=outcome,
+                seconds=round(time.monotonic() - began, 3),
+            )
             if outcome == Reason.DAMAGED:
                 self._tell_damaged(study_uid, file)
             return outcome

@@ -24,7 +24,6 @@ from typing import Final, TypeVar
 
 from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
-from node import trace
 from node.codec import decode, encode
 from node.deliver.delivery import Sending
 from node.deliver.kinds import can_confirm
@@ -131,13 +130,13 @@ class _Checkpoints:
     running: RunningSteps
     on_step: Callable[[str], None]
 
-    def run(self, step: str, study_uid: str, kind: type[_T], work: Callable[[], _T]) -> _T:
+    def run(self, step: str, kind: type[_T], work: Callable[[], _T]) -> _T:
         """Run a step, and return its result; after a crash, the one that was recorded as JSON."""
-        return decode(kind, self._recorded(step, study_uid, work))
+        return decode(kind, self._recorded(step, work))
 
-    def run_or_park(self, step: str, study_uid: str, kind: type[_T], work: Callable[[], _T | None]) -> _T | None:
+    def run_or_park(self, step: str, kind: type[_T], work: Callable[[], _T | None]) -> _T | None:
         """Run a step as `run` does that may return None: it has parked its study, or has found nothing to do."""
-        result = self._recorded(step, study_uid, work)
+        result = self._recorded(step, work)
         return None if result is None else decode(kind, result)
 
     def enqueue_all(self, deliver: DeliverWorkflow, queued: Queued, of: str) -> None:
@@ -147,10 +146,9 @@ class _Checkpoints:
                 enqueue_delivery(deliver, DeliveryBatch(deliveries=deliveries, started=queued.started))
             self.on_step("queue")
 
-    def _recorded(self, step: str, study_uid: str, work: Callable[[], object]) -> object:
+    def _recorded(self, step: str, work: Callable[[], object]) -> object:
         # Inside the executor's step, so that an error is never recorded as the step's result.
-        with trace.of_study(study_uid):
-            result = DBOS.run_step({"name": step}, lambda: self.running.run(lambda: _as_json(work())))
+        result = DBOS.run_step({"name": step}, lambda: self.running.run(lambda: _as_json(work())))
         self.on_step(step)
         return result
 
@@ -217,7 +215,7 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
     @checkpoints.running.guarded
     def study(study_uid: str, times_busy: int = 0) -> None:
         workflow = str(DBOS.workflow_id)
-        planned = checkpoints.run("plan", study_uid, Planned, lambda: plan_alone(study_uid, workflow))
+        planned = checkpoints.run("plan", Planned, lambda: plan_alone(study_uid, workflow))
         if planned.is_busy:  # does not wait in a slot, which another study can use
             delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
             _enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
@@ -225,24 +223,24 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
             return
         outcomes = []
         for file in plan.files:
-            outcome = checkpoints.run_or_park("read", study_uid, str, partial(steps.read, study_uid, file))
+            outcome = checkpoints.run_or_park("read", str, partial(steps.read, study_uid, file))
             if outcome is None:
                 return
             outcomes.append(outcome)
-        written = checkpoints.run_or_park("write", study_uid, WrittenRound, lambda: steps.write(plan))
+        written = checkpoints.run_or_park("write", WrittenRound, lambda: steps.write(plan))
         if written is None:
             return
         of = f"{study_uid}:{plan.number}:{plan.created_at.isoformat()}"
         checkpoints.enqueue_all(deliver, written.queued, of)
         is_awaited = partial(_is_awaited, workflow=workflow)
         finish = partial(steps.finish, plan, outcomes, written, is_awaited=is_awaited)
-        if checkpoints.run("finish", study_uid, bool, finish):
+        if checkpoints.run("finish", bool, finish):
             _enqueue(QUIET, quiet, study_uid, delay_seconds=_BUSY_SECONDS)
 
     @DBOS.workflow(name=QUIET, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def quiet(study_uid: str, times_busy: int = 0) -> None:
-        place = checkpoints.run_or_park("place", study_uid, int, lambda: steps.place(study_uid))
+        place = checkpoints.run_or_park("place", int, lambda: steps.place(study_uid))
         if place is None:
             return
         _enqueue(STUDIES, study, study_uid, times_busy, place=place)
@@ -257,7 +255,7 @@ def _register_gathering(steps: Steps, checkpoints: _Checkpoints, *, quiet: Quiet
     @DBOS.workflow(name=GATHER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def gather(study_uid: str, correction_id: str) -> None:
-        if checkpoints.run("gather", study_uid, bool, lambda: steps.gather(study_uid, correction_id)):
+        if checkpoints.run("gather", bool, lambda: steps.gather(study_uid, correction_id)):
             _enqueue(QUIET, quiet, study_uid)
             checkpoints.on_step("queue")
 
@@ -268,7 +266,7 @@ def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver:
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def answer(study_uid: str, question_id: str) -> None:
-        queued = checkpoints.run("answer", study_uid, Queued, lambda: steps.write(study_uid, question_id))
+        queued = checkpoints.run("answer", Queued, lambda: steps.write(study_uid, question_id))
         checkpoints.enqueue_all(deliver, queued, f"answer:{question_id}")
 
     return answer
@@ -280,7 +278,7 @@ def _register_questions(steps: ObjectSteps, checkpoints: _Checkpoints, *, answer
     @DBOS.workflow(name=QUESTION, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def question(study_uid: str, sop_instance_uid: str) -> None:
-        found = checkpoints.run("look", study_uid, Looked, lambda: steps.look(study_uid, sop_instance_uid))
+        found = checkpoints.run("look", Looked, lambda: steps.look(study_uid, sop_instance_uid))
         if found.wait_seconds is not None:
             _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=found.wait_seconds)
         for question_id in found.questions:
@@ -298,13 +296,13 @@ def _register_delivery(sending: Sending, checkpoints: _Checkpoints) -> DeliverWo
         So few objects are sent, and few requests made, in vain. An object that fails again although the destination
         answers probes may be the cause: it is delayed.
         """
-        result = checkpoints.run(step, batch.study_uid, kind, partial(work, batch.attempt))
+        result = checkpoints.run(step, kind, partial(work, batch.attempt))
         if not result.is_down:
             return result
         probe = partial(sending.probe, batch.destination, batch.started)
-        while not checkpoints.run("probe", batch.study_uid, bool, probe):
+        while not checkpoints.run("probe", bool, probe):
             pass
-        return checkpoints.run(step, batch.study_uid, kind, partial(work, batch.attempt + 1))
+        return checkpoints.run(step, kind, partial(work, batch.attempt + 1))
 
     @DBOS.workflow(name=DELIVER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded

@@ -13,7 +13,7 @@ from typing import Final
 from pydicom.uid import UID
 from pynetdicom.dsutils import create_file_meta, encode_file_meta
 
-from node import log, trace
+from node import log
 from node.config import ListenerSettings
 from node.dicom import header_reading
 from node.dicom.header import identify
@@ -81,7 +81,6 @@ class Intake:
         """
         with incoming.open_dataset() as file:
             study_uid, found = identify(file, UID(transfer_syntax_uid))
-        trace.belongs(study_uid)
         if found != sop_instance_uid:
             raise Refused("the object's SOP Instance UID is not the one announced; correct it at the sender")
         kept = self._spool.settle(incoming, study_uid=study_uid, sop_instance_uid=sop_instance_uid)
@@ -96,7 +95,7 @@ class Intake:
     def attempt(self, tell: Callable[[str], None] = tell_refused) -> Iterator[None]:
         """Measure how one object is stored, count a failure, and tell its reason. Raises Refused for every failure."""
         try:
-            with trace.of_study(None), self._metrics.timed("receive"):
+            with self._metrics.timed("receive"):
                 yield
         except Refused as error:
             self._count(error, tell)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,7 +24,7 @@ from node.config import Settings
 from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
-from node.health.channels import senders
+from node.health import webhook
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.asking import QuestionAnswerer
@@ -44,7 +45,6 @@ from node.service.model import open_model
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
 from node.service.shared import Shared
-from node.service.tracing import traced
 from node.service.worker import Working, open_working, writers_of
 from node.store import database, spool_format
 from node.store.ledger import Ledger
@@ -163,7 +163,6 @@ def run(
         parts.enter_context(_only_one(settings, process))
         spool_format.require_known(settings.storage.directory)  # before anything of it is changed
         parts.enter_context(recording(settings, metrics, executor=process.executor))
-        parts.enter_context(traced(settings, process))
         parts.callback(log.get().info, "service.stopped")
         log.get().info("service.started", version=VERSION, executor=process.executor)
         _set_damaged_aside(database.LEDGER, settings)
@@ -372,14 +371,14 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
 
 
 def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
-    """Tell of troubles until the service stops, if the settings say to whom."""
+    """Tell the webhook of troubles until the service stops, if the settings name one."""
     settings = opened.shared.settings
     if settings.alerts is None:
         return
     alerts = Alerts(
         settings.storage.directory,
         lambda: troubles(opened.shared.settings, opened.shared.settings.destinations),
-        senders(settings.alerts, node=settings.listener.ae_title, zone=settings.site.zone),
+        partial(webhook.post, settings=settings.alerts.webhook, node=settings.listener.ae_title),
         after_seconds=settings.alerts.after_seconds,
     )
     parts.callback(alerts.close)

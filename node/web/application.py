@@ -53,7 +53,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(require_role)],
-        # A variable of the environment would let FastAPI send traces, too; only `node.trace` does.
+        # A variable of the environment would let FastAPI send traces; the node calls its own peers and nobody else.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     problems.install(application, lambda request, status, text: pages.refuse(parts, request, status, text))

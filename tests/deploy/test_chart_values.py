@@ -10,10 +10,8 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from node.config import ListenerSettings
-from node.settings.audit import Collector
+from node.config import AuditSettings, ListenerSettings
 from node.settings.destinations import DicomwebDestination
-from node.settings.tls import TlsSettings
 from tests.deploy.chart import (
     CHART,
     EXAMPLES,
@@ -204,13 +202,12 @@ PEERS: Mapping[str, object] = {
         {"name": "web", "type": "dicomweb", "url": "https://10.20.0.7/dicom-web"},
         {"name": "web6", "type": "dicomweb", "url": "http://[fd00::5]:8042/dicom-web"},
     ],
-    "audit": {"host": "10.20.0.8", "tls": {"ca": "/etc/chex-tls/audit/ca.pem"}},
-    "trace": {"endpoint": "http://10.20.0.9:4318/v1/traces"},
+    "alerts": {"webhook": {"url": "http://10.20.0.9:4318/hook"}},
 }
 
 
 def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
-    watched = {("10.20.0.8/32", 6514), ("10.20.0.9/32", 4318)}
+    watched = {("10.20.0.9/32", 4318)}
     sent = {("10.20.0.5/32", 104), ("fd00::9/128", 2576), ("10.20.0.7/32", 443), ("fd00::5/128", 8042)}
 
     split = made("split", {"settings": PEERS, "database": {"host": "10.20.0.6"}, "networkPolicy": {"egressTo": []}})
@@ -221,17 +218,13 @@ def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
     assert ways_out(single) == {"node": {DNS} | watched | sent}
 
 
-AUDIT = {"host": "logs", "tls": {"ca": "/etc/chex-tls/a/ca.pem"}}
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
         ("cpu", {"destinations": [{"name": "p", "ae_title": "P", "host": "pacs", "port": 4}]}, "destinations: pacs"),
         ("cpu", {"destinations": [{"name": "r", "type": "hl7", "host": "ris", "port": 1}]}, "destinations: ris"),
         ("cpu", {"destinations": [{"name": "w", "type": "dicomweb", "url": "http://web:1/x"}]}, "destinations: web"),
-        ("cpu", {"audit": AUDIT}, "settings.audit: logs"),
-        ("cpu", {"trace": {"endpoint": "https://traces/v1"}}, "settings.trace: traces"),
+        ("cpu", {"alerts": {"webhook": {"url": "https://chat/1"}}}, "settings.alerts.webhook: chat"),
         ("split", {}, "database: postgres.example.org"),
     ],
 )
@@ -278,24 +271,17 @@ def ways_out(objects: list[Object]) -> dict[str, set[tuple[str, int]]]:
     return found
 
 
-def test_an_audit_trail_may_reach_its_collector() -> None:
-    ca = "/etc/chex-tls/audit/ca.pem"
+def test_an_audit_trail_lies_on_the_volume() -> None:
+    file = "/var/lib/chex-node/audit/audit.log"
 
-    objects = made("split", {"settings": {"audit": {"host": "audit.example.org", "tls": {"ca": ca}}}})
-
-    audit = settings_of(objects).audit
-    assert audit is not None
-    assert audit.collector == Collector(host="audit.example.org", port=6514, tls=TlsSettings(ca=Path(ca)))
-    for policy in of_kind(objects, "NetworkPolicy"):
-        assert 6514 in {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert settings_of(made("split", {"settings": {"audit": {"file": file}}})).audit == AuditSettings(file=Path(file))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"settings": {"audit": {"host": "audit.example.org"}}},
+        {"settings": {"audit": {}}},
         {"settings": {"audit": {"file": "/tmp/audit.log"}}},
-        {"settings": {"audit": {"max_waiting_mib": 1}}},
         {"monitoring": {"serviceMonitor": True}},
         {"image": {"digest": "latest"}},
         {"worker": {"replicas": -1}},
@@ -381,17 +367,6 @@ def test_the_port_of_an_archive_by_dicomweb_is_let_out(url: str, port: int) -> N
     (destination,) = settings_of(objects).destinations
     assert destination == DicomwebDestination(name="web", url=url)
     assert let_out(objects) == {53, port}
-
-
-@pytest.mark.parametrize("name", ["cpu", "split"])
-def test_every_part_may_reach_the_collector_of_traces(name: str) -> None:
-    endpoint = "http://traces.example.org:4318/v1/traces"
-
-    objects = made(name, {"settings": {"trace": {"endpoint": endpoint}}})
-
-    assert settings_of(objects).trace.endpoint == endpoint
-    for policy in of_kind(objects, "NetworkPolicy"):
-        assert 4318 in let_out([policy])
 
 
 def let_out(objects: list[Object]) -> set[object]:

@@ -37,8 +37,8 @@ DEPLOY = REPOSITORY / "deploy"
 COMPOSE = DEPLOY / "compose"
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
 
-IMAGES = ("BASE_IMAGE", "DEBIAN_IMAGE", "PROMETHEUS_TAG", "GRAFANA_TAG")
-VARIABLES = (*IMAGES, "NODE_TOML")
+IMAGES = ("BASE_IMAGE", "DEBIAN_IMAGE", "PROMETHEUS_TAG", "ALERTMANAGER_TAG", "GRAFANA_TAG")
+VARIABLES = (*IMAGES, "NODE_TOML", "ALERTMANAGER_YML")
 
 Object = dict[str, typing.Any]
 
@@ -76,25 +76,32 @@ def images_of(services: Object) -> dict[str, str | None]:
         "BASE_IMAGE": services["node"]["build"].get("args", {}).get("BASE_IMAGE"),
         "DEBIAN_IMAGE": services["orthanc"]["build"].get("args", {}).get("DEBIAN_IMAGE"),
         "PROMETHEUS_TAG": services["prometheus"]["image"],
+        "ALERTMANAGER_TAG": services["alertmanager"]["image"],
         "GRAFANA_TAG": services["grafana"]["image"],
     }
 
 
 def test_every_image_is_an_argument_with_a_default(services: Object) -> None:
     chosen = resolved(
-        BASE_IMAGE="mirror/python:1", DEBIAN_IMAGE="mirror/debian:2", PROMETHEUS_TAG="v9", GRAFANA_TAG="99"
+        BASE_IMAGE="mirror/python:1",
+        DEBIAN_IMAGE="mirror/debian:2",
+        PROMETHEUS_TAG="v9",
+        ALERTMANAGER_TAG="v8",
+        GRAFANA_TAG="99",
     )["services"]
 
     assert images_of(services) == {
         "BASE_IMAGE": None,  # the default of the Dockerfile
         "DEBIAN_IMAGE": None,
         "PROMETHEUS_TAG": "prom/prometheus:v3.5.0",
+        "ALERTMANAGER_TAG": "prom/alertmanager:v0.28.1",
         "GRAFANA_TAG": "grafana/grafana:11.6.0",
     }
     assert images_of(chosen) == {
         "BASE_IMAGE": "mirror/python:1",
         "DEBIAN_IMAGE": "mirror/debian:2",
         "PROMETHEUS_TAG": "prom/prometheus:v9",
+        "ALERTMANAGER_TAG": "prom/alertmanager:v8",
         "GRAFANA_TAG": "grafana/grafana:99",
     }
 
@@ -145,7 +152,7 @@ def test_image_and_program_have_one_version() -> None:
 
 
 def test_the_image_installs_by_the_script_alone() -> None:
-    """What the script lets pip take is the matter of tests/repository/test_supply.py."""
+    """What the script lets pip take is the matter of `test_image_packages`."""
     installs = re.findall(r"^RUN .*install.*$", DOCKERFILE.partition(" AS runtime\n")[0], re.MULTILINE)
 
     assert installs == [f"RUN sh deploy/image/install.sh {extra} /opt/venv" for extra in ("cpu", "gpu")]
@@ -172,7 +179,7 @@ def test_everything_that_the_image_copies_is_let_through() -> None:
 
 
 def test_every_service_is_locked_down(services: Object) -> None:
-    assert set(services) == {"node", "orthanc", "prometheus", "grafana"}
+    assert set(services) == {"node", "orthanc", "prometheus", "alertmanager", "grafana"}
     for service in services.values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
@@ -197,6 +204,7 @@ def test_nobody_starts_before_what_it_needs_is_healthy(services: Object) -> None
         "node": {"orthanc": "service_healthy"},
         "orthanc": {},
         "prometheus": {"node": "service_healthy"},
+        "alertmanager": {},
         "grafana": {"prometheus": "service_healthy"},
     }
     checked = {name for name, service in services.items() if "healthcheck" in service} | {"node"}
@@ -314,23 +322,27 @@ def test_the_archive_of_compose_is_that_of_the_orthanc_example() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "original", "address"),
+    ("ours", "original", "addresses"),
     [
-        ("prometheus.yml", "prometheus/prometheus.yml", ("127.0.0.1:8080", "node:8080")),
+        (
+            "prometheus.yml",
+            "prometheus/prometheus.yml",
+            {"127.0.0.1:8080": "node:8080", "127.0.0.1:9093": "alertmanager:9093"},
+        ),
         (
             "datasource.yaml",
             "grafana/provisioning/datasources/prometheus.yaml",
-            ("http://127.0.0.1:9090", "http://prometheus:9090"),
+            {"http://127.0.0.1:9090": "http://prometheus:9090"},
         ),
     ],
 )
 def test_what_watches_in_compose_differs_in_the_address_only(
-    ours: str, original: str, address: tuple[str, str]
+    ours: str, original: str, addresses: dict[str, str]
 ) -> None:
     text = (DEPLOY / original).read_text(encoding="utf-8")
 
-    assert text.count(address[0]) == 1
-    assert yaml.safe_load((COMPOSE / ours).read_text(encoding="utf-8")) == yaml.safe_load(text.replace(*address))
+    assert all(text.count(address) == 1 for address in addresses)
+    assert yaml.safe_load((COMPOSE / ours).read_text(encoding="utf-8")) == yaml.safe_load(instead(text, addresses))
 
 
 def test_grafana_finds_its_dashboards_and_prometheus_its_rules(services: Object) -> None:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from node import log
+from node.settings.removed import REMOVED
 from tests.paths import REPOSITORY
 
 NODE = REPOSITORY / "node"
@@ -131,9 +132,15 @@ def test_the_listed_events_are_exactly_the_logged_events() -> None:
     said = {event for source in sources for event in re.findall(rf'"((?:{roots})\.\w+)"', source)}
 
     said -= {"engine.sqlite", "retention.lock", "study.html", "worklist.html"}  # files
-    said -= {"audit.tls", "model.prompts", "model.uncompared"}  # settings
+    said -= {"model.prompts", "model.uncompared", *REMOVED}  # settings
     formatted = {"instance.kept", "instance.repeated", "delivery.sent", "delivery.delayed", "delivery.parked"}
     assert said | formatted == set(log.EVENTS)
+
+
+def test_the_document_says_what_each_event_means() -> None:
+    document = (REPOSITORY / "docs" / "operate" / "monitoring.md").read_text(encoding="utf-8")
+
+    assert [event for event in sorted(log.EVENTS) if f"`{event}`" not in document] == []
 
 
 def test_lines_of_two_threads_never_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ LAYERS = (
     {"outputs.kinds"},
     {"codec", "dicom", "hl7", "prompt_set"},
     {"character_sets", "checks", "csv_table", "domain", "periodic", "plugs", "turns"},
-    {"errors", "measurement", "trace"},
+    {"errors", "measurement"},
 )
 
 # The words that a network, the node and the rules that read sentences share. All may import them: whoever speaks of a
@@ -76,7 +76,7 @@ HOMES = {
     "h11": ("node/net/http_connections.py",),
     "highdicom": ("node/outputs/", "examples/output_kind/", "examples/send_and_read_back/"),
     "hl7apy": ("node/outputs/oru.py",),
-    "httpx": ("node/commands/ask_node.py", "node/deliver/dicomweb.py", "node/health/channels.py"),
+    "httpx": ("node/commands/ask_node.py", "node/deliver/dicomweb.py", "node/health/webhook.py"),
     "itsdangerous": ("node/web/sessions.py",),
     "jinja2": ("node/web/",),
     "matplotlib": ("models/lab/evaluation/plots.py",),
@@ -91,7 +91,6 @@ HOMES = {
     "onnxscript": ("export/",),
     "prometheus_client": ("node/metrics.py",),
     "python_multipart": ("node/web/",),
-    "opentelemetry": ("node/trace.py",),
     "pynetdicom": (
         "node/receive/",
         "node/deliver/associations.py",
@@ -102,7 +101,6 @@ HOMES = {
     "pycocotools": ("models/lab/evaluation/detection.py",),
     "pydantic": ("models/tables.py", "node/codec.py", "node/web/"),
     "pysbd": ("models/lab/datasets/reports.py",),
-    "requests": ("node/trace.py",),
     "radgraph": ("models/lab/evaluation/published/given_files.py",),
     "RaTEScore": ("models/lab/evaluation/published/given_files.py",),
     "rich": ("models/progress.py",),

@@ -1,9 +1,8 @@
-"""A webhook and a mail server of a house, which keep what they were told and may refuse it."""
+"""A webhook and a mail server of a house, which keep what they were told; the webhook may refuse it."""
 
 from __future__ import annotations
 
 import json
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
 from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from tests.support.certificates import Identity
 from tests.support.peers import LOOPBACK, free_port
 
 
@@ -62,51 +60,20 @@ def webhook() -> Iterator[Webhook]:
         thread.join()
 
 
-@dataclass(kw_only=True)
-class MailHouse:
-    """Mails that came; logins: with which password; refusal: an answer instead of taking one."""
-
-    port: int
-    mails: list[EmailMessage] = field(default_factory=list)
-    recipients: list[str] = field(default_factory=list)
-    logins: list[tuple[str, str]] = field(default_factory=list)
-    refusal: str = ""
-
-    async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802  # aiosmtpd's name
-        """Keep a mail, or refuse it."""
-        if self.refusal:
-            return self.refusal
-        content = cast(bytes, envelope.content)
-        self.mails.append(message_from_bytes(content, policy=policy.default))
-        self.recipients += envelope.rcpt_tos
-        return "250 kept"
-
-    def login(self, _server: SMTP, _session: Session, _envelope: Envelope, _mechanism: str, data: object) -> AuthResult:
-        """Take any password."""
-        said = cast(LoginPassword, data)
-        self.logins.append((said.login.decode(), said.password.decode()))
-        return AuthResult(success=True)
-
-
 @contextmanager
-def mail_house(identity: Identity | None = None) -> Iterator[MailHouse]:
-    """Run a mail server on this machine; identity: its certificate, which it has clients ask for by STARTTLS."""
-    kept = MailHouse(port=free_port())
-    context = None
-    if identity is not None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(identity.certificate, identity.key)
-    controller = Controller(
-        kept,
-        hostname=LOOPBACK,
-        port=kept.port,
-        tls_context=context,
-        require_starttls=context is not None,
-        authenticator=kept.login,
-        auth_require_tls=context is not None,
-    )
+def mail_house() -> Iterator[tuple[int, list[EmailMessage]]]:
+    """Run a mail server on this machine: its port, and the mails that came."""
+    mails: list[EmailMessage] = []
+
+    class Handler:
+        async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802  # aiosmtpd's name
+            mails.append(message_from_bytes(cast(bytes, envelope.content), policy=policy.default))
+            return "250 kept"
+
+    port = free_port()
+    controller = Controller(Handler(), hostname=LOOPBACK, port=port)
     controller.start()
     try:
-        yield kept
+        yield port, mails
     finally:
         controller.stop()

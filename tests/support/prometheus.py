@@ -125,6 +125,7 @@ def run_prometheus(folder: Path, *, pace: Pace | None = None, **ports: Sequence[
     settings = yaml.safe_load((SHIPPED / "prometheus.yml").read_text(encoding="utf-8"))
     often = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     settings["global"] = often if pace is None else dict.fromkeys(often, _milliseconds(pace.interval))
+    del settings["alerting"]  # no alert of a test goes to an Alertmanager of this machine
     settings["scrape_configs"][0]["static_configs"] = [
         {"targets": [f"{LOOPBACK}:{of_process}" for of_process in of_service], "labels": {"service": service}}
         for service, of_service in ports.items()

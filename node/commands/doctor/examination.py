@@ -2,22 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from node.checks import Check, CheckState, run_check
-from node.commands.doctor.alerts import check_alerts
-from node.commands.doctor.audit import check_audit
+from node.checks import Check, CheckState, fault, ok, run_check
 from node.commands.doctor.database import check_database
 from node.commands.doctor.model import check_model
 from node.commands.doctor.passwords import check_passwords
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import Settings
+from node.errors import RetryLater
+from node.health import webhook
 from node.health.certificates import check_certificates
 from node.health.clock import check_clock
 from node.health.destinations import check_destinations
+
+
+def check_audit(settings: Settings) -> Iterator[Check]:
+    """Check whether the file of audit messages can be written; does not create it: another user may run this."""
+    if settings.audit is None:
+        return
+    path = settings.audit.file
+    place = path if path.exists() else path.parent
+    if place.is_dir() == path.exists() or not os.access(place, os.W_OK):
+        yield fault("audit", f"audit.file {path} cannot be written; create its folder, or choose another file")
+    else:
+        yield ok("audit", f"{path} can be written")
+
+
+def check_alerts(settings: Settings) -> Iterator[Check]:
+    """Check whether the webhook of [alerts] can be reached. Sends no alert; shows no path, which may be a secret."""
+    if settings.alerts is None:
+        return
+    try:
+        webhook.reach(settings.alerts.webhook)
+    except RetryLater as error:
+        yield fault("alerts", f"{error}; start it, or correct [alerts.webhook]")
+    else:
+        yield ok("alerts", "[alerts.webhook] can be reached; no alert was sent")
+
 
 _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {
     "storage": check_storage,

@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Final
 
-from node import command_for, trace
+from node import command_for
 from node.commands.explain.film import ADVICE
 from node.commands.explain.study import (
     NOT_ANSWERED,
@@ -33,7 +33,6 @@ def to_json(explanation: StudyExplanation, settings: Settings, settings_file: Pa
     """Return an explanation as JSON values, with the next steps."""
     content = {
         **asdict(explanation),
-        "trace": _trace(explanation, settings),
         "next": next_steps(explanation, settings, settings_file),
     }
     content["deliveries"] = [
@@ -48,8 +47,6 @@ def render(explanation: StudyExplanation, settings: Settings, settings_file: Pat
     lines = [_study_line(explanation, zone)]
     if explanation.asked != explanation.study:
         lines.append(f"only what concerns {explanation.asked}:")
-    if (traced := _trace(explanation, settings)) is not None:
-        lines.append(f"trace {traced}")
     if explanation.begun:
         lines.append(f"{explanation.begun} films are being read, or the process ended while it read them")
     answers = [_answer_line(answer, zone) for answer in explanation.answers]
@@ -63,11 +60,6 @@ def render(explanation: StudyExplanation, settings: Settings, settings_file: Pat
     if explanation.database:
         lines.append(f"FAULT {explanation.database}")
     return "\n".join([*lines, *(f"do: {step}" for step in next_steps(explanation, settings, settings_file))])
-
-
-def _trace(explanation: StudyExplanation, settings: Settings) -> str | None:
-    """Return the id of a study's trace; None if traces are off."""
-    return None if settings.trace.endpoint is None else trace.id_of(explanation.study)
 
 
 def next_steps(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> list[str]:

@@ -1,10 +1,8 @@
-"""The audit trail against a real rsyslog over TLS: order, return, refusal; and what is kept and lost on disk."""
+"""The file of audit messages: what is kept and lost on disk."""
 
 from __future__ import annotations
 
-import socket
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,36 +13,20 @@ from lxml import etree
 from structlog.testing import capture_logs
 
 from node import log
-from node.audit import syslog
 from node.audit.message import Reporter
 from node.audit.trail import Trail, recording
-from node.audit.waiting import WaitingMessages
-from node.errors import DestinationDown, InputError
+from node.config import AuditSettings
+from node.errors import InputError
 from node.metrics import Metrics
-from node.settings.audit import AuditSettings
-from node.settings.tls import TlsSettings
-from tests.support.certificates import Authority
-from tests.support.collectors import ResettingCollector, Rsyslog
-from tests.support.peers import LOOPBACK, wait_until
+from tests.support.peers import wait_until
 from tests.support.service import settings_for
 
 REPORTER = Reporter(ae_title="CHEX", machine="reader-1", executor="node", process_id=4711)
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.found(tmp_path_factory.mktemp("ca"))
-
-
-def secured(collector: Rsyslog, authority: Authority) -> AuditSettings:
-    own = authority.issue("node")
-    tls = TlsSettings(ca=authority.certificate, certificate=own.certificate, key=own.key)
-    return AuditSettings(host=LOOPBACK, port=collector.port, tls=tls)
-
-
 @contextmanager
-def trail_to(settings: AuditSettings, folder: Path, metrics: Metrics | None = None) -> Iterator[Trail]:
-    trail = Trail(settings, folder / "audit", reporter=REPORTER, metrics=metrics or Metrics(), poll_seconds=0.1)
+def trail_to(file: Path, metrics: Metrics | None = None) -> Iterator[Trail]:
+    trail = Trail(file, reporter=REPORTER, metrics=metrics or Metrics(), poll_seconds=0.1)
     try:
         yield trail
     finally:
@@ -68,144 +50,36 @@ def studies(lines: list[str]) -> list[int]:
     return found
 
 
-def waiting(metrics: Metrics) -> float:
-    return metrics.registry.get_sample_value("cxr_audit_waiting") or 0.0
+def lost(metrics: Metrics) -> float | None:
+    return metrics.registry.get_sample_value("cxr_audit_lost_total")
 
 
-def lost(metrics: Metrics, sink: str) -> float | None:
-    return metrics.registry.get_sample_value("cxr_audit_lost_total", {"sink": sink})
-
-
-def test_rsyslog_gets_every_message_in_order_over_tls(tmp_path: Path, authority: Authority) -> None:
-    metrics = Metrics()
-    with Rsyslog(tmp_path / "rsyslog", authority) as collector:
-        with trail_to(secured(collector, authority), tmp_path, metrics) as trail:
-            view(trail, *range(2000))
-            collector.wait_for("study", count=2000)
-            wait_until(lambda: waiting(metrics) == 0, what="an empty folder")
-
-        assert studies(collector.messages) == list(range(2000))
-
-
-def test_messages_wait_for_a_collector_that_is_away(tmp_path: Path, authority: Authority) -> None:
-    metrics = Metrics()
-    collector = Rsyslog(tmp_path / "rsyslog", authority)
-    with capture_logs() as said, trail_to(secured(collector, authority), tmp_path, metrics) as trail:
-        view(trail, *range(50))
-        wait_until(lambda: waiting(metrics) == 50, what="50 waiting messages")
-        with collector:
-            collector.wait_for("study", count=50)
-            view(trail, 50)
-            collector.wait_for("study", count=51)
-        view(trail, 51)
-        wait_until(lambda: waiting(metrics) == 1, what="a waiting message")
-        with collector:
-            collector.wait_for("study", count=52)
-
-        assert studies(collector.messages) == list(range(52))
-    assert [line["event"] for line in said] == ["audit.delayed", "audit.back"] * 2
-
-
-def test_a_collector_of_another_authority_gets_nothing(tmp_path: Path, authority: Authority) -> None:
-    foreign, metrics = Authority.found(tmp_path / "foreign"), Metrics()
-    with Rsyslog(tmp_path / "rsyslog", foreign) as collector, capture_logs() as said:
-        with trail_to(secured(collector, authority), tmp_path, metrics) as trail:
-            view(trail, 1)
-            wait_until(lambda: bool(said), what="a log line")
-
-        assert collector.messages == []
-    assert said[0]["event"] == "audit.delayed"
-    assert "its certificate is refused (" in said[0]["reason"]
-    assert waiting(metrics) == 1
-
-
-def test_a_node_without_the_right_certificate_loses_nothing(tmp_path: Path, authority: Authority) -> None:
-    foreign = Authority.found(tmp_path / "foreign").issue("node")
-    with Rsyslog(tmp_path / "rsyslog", authority) as collector, capture_logs() as said:
-        good = secured(collector, authority)
-        assert good.tls is not None
-        bad = replace(good, tls=replace(good.tls, certificate=foreign.certificate, key=foreign.key))
-        with trail_to(bad, tmp_path) as trail:
-            view(trail, 1)
-            wait_until(lambda: bool(said), what="a log line")
-        assert collector.messages == []
-
-        with trail_to(good, tmp_path):
-            collector.wait_for("study", count=1)
-
-
-def test_what_a_collector_did_not_read_is_sent_again(tmp_path: Path) -> None:
-    metrics, resetting = Metrics(), ResettingCollector()
-    settings = AuditSettings(host=LOOPBACK, port=resetting.port)
-    with trail_to(settings, tmp_path, metrics) as trail:
-        view(trail, *range(10))
-        wait_until(lambda: resetting.connections >= 2, what="a second connection")
-        resetting.close()
-        assert waiting(metrics) == 10
-
-        collector = Rsyslog(tmp_path / "rsyslog", None)
-        with trail_to(replace(settings, port=collector.port), tmp_path), collector:
-            assert studies(collector.wait_for("study", count=10)) == list(range(10))
-
-
-def test_a_collector_that_closed_before_has_got_nothing() -> None:
-    """Its orderly end waits in our socket when the message is sent: it is no acknowledgment."""
-    with socket.create_server((LOOPBACK, 0)) as server:
-        settings = AuditSettings(host=LOOPBACK, port=server.getsockname()[1])
-        assert settings.collector is not None
-
-        def accept() -> None:
-            connection, _ = server.accept()
-            connection.shutdown(socket.SHUT_WR)
-            connection.close()
-
-        closing = threading.Thread(target=accept)
-        closing.start()
-
-        def late() -> Iterator[bytes]:
-            closing.join()
-            yield b"<85>1 lost"
-
-        with pytest.raises(DestinationDown, match="did not take all messages"):
-            syslog.send(late(), settings.collector)
-
-
-def test_two_processes_send_all_their_messages(tmp_path: Path) -> None:
-    collector = Rsyslog(tmp_path / "rsyslog", None)
-    settings = AuditSettings(host=LOOPBACK, port=collector.port)
-    with trail_to(settings, tmp_path) as first, trail_to(settings, tmp_path) as second:
-        for number in range(0, 200, 2):
-            view(first, number)
-            view(second, number + 1)
-        with collector:
-            found = studies(collector.wait_for("study", count=200))
-
-    assert sorted(found) == list(range(200))
-    assert [number for number in found if number % 2] == list(range(1, 200, 2))
+def kept(file: Path) -> int:
+    """How many messages a file has."""
+    return file.read_bytes().count(b"\n")
 
 
 def test_the_file_is_private_and_holds_a_message_a_line(tmp_path: Path) -> None:
     file = tmp_path / "audit.log"
     file.write_bytes(b"<85>1 cut off")
-    with trail_to(AuditSettings(file=file), tmp_path) as trail:
+    with trail_to(file) as trail:
         view(trail, 1, 2)
-    with trail_to(AuditSettings(file=file), tmp_path) as trail:
+    with trail_to(file) as trail:
         view(trail, 3)
 
     first, *rest = file.read_text(encoding="utf-8").splitlines()
     assert first == "<85>1 cut off"
     assert studies(rest) == [1, 2, 3]
-    assert not (tmp_path / "audit").exists()
 
 
 def test_a_new_file_has_mode_0600(tmp_path: Path) -> None:
-    with trail_to(AuditSettings(file=tmp_path / "audit.log"), tmp_path):
+    with trail_to(tmp_path / "audit.log"):
         assert stat.S_IMODE((tmp_path / "audit.log").stat().st_mode) == 0o600
 
 
 def test_a_renamed_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
     file = tmp_path / "audit.log"
-    with trail_to(AuditSettings(file=file), tmp_path) as trail:
+    with trail_to(file) as trail:
         view(trail, 1)
         wait_until(lambda: file.stat().st_size > 0, what="a first message")
         file.rename(tmp_path / "audit.log.1")
@@ -229,7 +103,7 @@ def test_messages_outlast_a_disk_that_fails_for_a_while(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     metrics = Metrics()
-    with trail_to(AuditSettings(file=folder / "audit.log"), tmp_path, metrics) as trail:
+    with trail_to(folder / "audit.log", metrics) as trail:
         folder.rename(tmp_path / "gone")
         view(trail, 1)
         view(trail, 2)
@@ -237,56 +111,31 @@ def test_messages_outlast_a_disk_that_fails_for_a_while(tmp_path: Path) -> None:
         wait_until(lambda: (folder / "audit.log").exists(), what="a new file")
 
     assert studies((folder / "audit.log").read_text(encoding="utf-8").splitlines()) == [1, 2]
-    assert lost(metrics, "file") == 0
+    assert lost(metrics) == 0
 
 
-def test_a_full_folder_keeps_the_oldest_and_counts_the_rest(tmp_path: Path) -> None:
+def test_what_a_disk_refuses_for_long_is_counted_and_told(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
     metrics = Metrics()
-    collector = Rsyslog(tmp_path / "rsyslog", None)
-    settings = AuditSettings(host=LOOPBACK, port=collector.port, max_waiting_mib=1)
-    with capture_logs() as said, trail_to(settings, tmp_path, metrics) as trail:
+    with capture_logs() as said, trail_to(folder / "audit.log", metrics) as trail:
+        folder.rename(tmp_path / "gone")
         noted = 0
-        while not lost(metrics, "collector"):
-            view(trail, *range(noted, noted + 100))
-            noted += 100
-            wait_until(lambda: waiting(metrics) + (lost(metrics, "collector") or 0) == noted, what="100 more")  # noqa: B023
-        kept = int(waiting(metrics))
-        with collector:
-            collector.wait_for("study", count=kept)
-            view(trail, noted)
-            found = studies(collector.wait_for("study", count=kept + 1))
-            wait_until(lambda: any(line["event"] == "audit.resumed" for line in said), what="the end of the loss")
+        while not lost(metrics):
+            view(trail, *range(noted, noted + 1000))
+            noted += 1000
+        folder.mkdir()
+        wait_until(
+            lambda: (folder / "audit.log").exists() and kept(folder / "audit.log") + (lost(metrics) or 0) == noted,
+            what="what was not lost",
+        )
 
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (0, noted)
-    told = {str(line["event"]): line for line in said}
-    assert (told["audit.stopped"]["name"], told["audit.stopped"]["reason"]) == ("collector", "full")
-    assert told["audit.resumed"]["times"] == noted - kept == lost(metrics, "collector")
-
-
-def test_small_batches_do_not_become_many_files(tmp_path: Path) -> None:
-    folder = WaitingMessages(tmp_path / "audit", max_mib=1)
-    for number in range(30):
-        folder.add([b"message %d" % number])
-
-    assert folder.count() == 30
-    assert len(list((tmp_path / "audit").glob("*.log"))) == 1
-
-
-def test_a_batch_that_is_being_sent_is_not_replaced(tmp_path: Path) -> None:
-    folder = WaitingMessages(tmp_path / "audit", max_mib=1)
-    folder.add([b"first"])
-    sent: list[bytes] = []
-
-    def deliver(lines: list[bytes]) -> None:
-        if not sent:
-            folder.add([b"second"])
-        sent.extend(lines)
-
-    folder.send(deliver, is_over=lambda: False)  # type: ignore[arg-type]  # lists are what it hands on
-
-    assert sent == [b"first", b"second"]
-    assert folder.count() == 0
+    numbers = studies((folder / "audit.log").read_text(encoding="utf-8").splitlines())
+    assert numbers == sorted(numbers)
+    stopped, resumed = said
+    assert (stopped["event"], resumed["event"]) == ("audit.stopped", "audit.resumed")
+    assert stopped["reason"] in ("No such file or directory", "queue")
+    assert resumed["times"] == lost(metrics)
 
 
 def test_log_events_below_the_level_become_messages(

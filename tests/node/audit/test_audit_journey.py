@@ -1,4 +1,4 @@
-"""One night of a node with an audit trail: what its collector, a real rsyslog over TLS, hears of it."""
+"""One night of a node with an audit trail: what a collector hears of it, by a real rsyslog over TLS."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from node.settings.audit import AuditSettings
-from node.settings.tls import TlsSettings
+from node.config import AuditSettings
 from tests.paths import FIXTURES
 from tests.support import films, peers
 from tests.support.certificates import Authority
-from tests.support.collectors import Rsyslog
+from tests.support.collectors import Collector, Forwarder
 from tests.support.peers import LOOPBACK, ReceivingArchive, wait_until
 from tests.support.service import Service, settings_for
 
@@ -40,17 +39,10 @@ def told(messages: Sequence[str]) -> Counter[tuple[str | None, ...]]:
     return found
 
 
-def waiting(storage: Path) -> int:
-    """How many messages are synced on disk for the collector."""
-    return sum(path.read_bytes().count(b"\n") for path in (storage / "audit").glob("*.log"))
-
-
 def test_a_killed_node_tells_everything_in_order(tmp_path: Path) -> None:
     authority = Authority.found(tmp_path / "ca")
-    own, collector = authority.issue("node"), Rsyslog(tmp_path / "rsyslog", authority)
-    tls = TlsSettings(ca=authority.certificate, certificate=own.certificate, key=own.key)
-    file = tmp_path / "audit.log"
-    audit = AuditSettings(file=file, host=LOOPBACK, port=collector.port, tls=tls)
+    file, collector = tmp_path / "audit.log", Collector(authority)
+    audit = AuditSettings(file=file)
 
     with ReceivingArchive() as archive:
         settings = replace(settings_for(tmp_path / "storage", archive_port=archive.port), audit=audit)
@@ -63,15 +55,15 @@ def test_a_killed_node_tells_everything_in_order(tmp_path: Path) -> None:
             assert page.getresponse().status == 200
             page.close()
             node.wait_for("study.viewed")
-            assert node.logged("audit.delayed")
-            wait_until(lambda: waiting(settings.storage.directory) == 9, what="nine waiting messages")
+            wait_until(lambda: len(file.read_bytes().splitlines()) == 9, what="nine messages")
             node.kill()  # SIGKILL
-        with collector, Service(settings) as node:
-            collector.wait_for("Application Start", count=2)
-            assert node.stop() == 0
-            collector.wait_for("Application Stop")
+        with collector, Forwarder(tmp_path / "rsyslog", authority, file=file, port=collector.port):
+            with Service(settings) as node:
+                assert node.stop() == 0
+            written = file.read_text(encoding="utf-8").splitlines()
+            collector.wait_for(len(written))
 
-    assert collector.messages == file.read_text(encoding="utf-8").splitlines()
+    assert collector.messages == written
     assert told(collector.messages) == {
         ("Application Activity", "Application Start", "0"): 2,
         ("DICOM Instances Transferred", None, "0"): 3,

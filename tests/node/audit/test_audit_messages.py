@@ -13,7 +13,7 @@ from lxml import etree
 from pydicom.sr.codedict import codes
 
 from node import log
-from node.audit import message, syslog
+from node.audit import message
 from node.audit.events import RULES, AuditRule, Party, Subject
 from node.audit.message import Reporter
 from tests.paths import FIXTURES, REPOSITORY
@@ -227,7 +227,7 @@ def test_any_title_from_outside_gives_one_valid_line(title: str) -> None:
 
 
 def test_a_line_has_the_header_of_the_profile() -> None:
-    found = syslog.line("<AuditMessage/>", at=AT, reporter=REPORTER)
+    found = message.line("<AuditMessage/>", at=AT, reporter=REPORTER)
 
     header = b"<85>1 2026-03-01T12:30:15.250Z reader-1 chex-node 4711 DICOM+RFC3881 - "
     assert found == header + b"\xef\xbb\xbf<AuditMessage/>"
@@ -247,4 +247,4 @@ def test_no_message_exceeds_what_collectors_must_take(event: str) -> None:
     text = message.write({"event": event, **facts}, at=AT, reporter=REPORTER)
 
     assert text is not None
-    assert len(syslog.line(text, at=AT, reporter=REPORTER)) <= 8192  # RFC 5425 4.3.1: should be able to take
+    assert len(message.line(text, at=AT, reporter=REPORTER)) <= 8192  # RFC 5425 4.3.1: should be able to take

@@ -17,20 +17,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from pydicom.uid import ComprehensiveSRStorage
 
 from node.checks import Check, CheckState
-from node.commands.doctor.alerts import check_alerts
-from node.commands.doctor.audit import check_audit
-from node.config import OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
+from node.commands.doctor.examination import check_alerts, check_audit
+from node.config import AuditSettings, OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
 from node.health.certificates import check_certificates
 from node.health.destinations import check_destinations
 from node.net.tls import is_issued_by
-from node.settings.alerts import AlertsSettings, MailSettings, WebhookSettings
-from node.settings.audit import AuditSettings
+from node.settings.alerts import AlertsSettings, WebhookSettings
 from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
 from node.settings.tls import TlsSettings
 from tests.support import peers
-from tests.support.alarmed import mail_house, webhook
+from tests.support.alarmed import webhook
 from tests.support.certificates import Authority, Identity
-from tests.support.collectors import Rsyslog
 from tests.support.committing import Committing
 from tests.support.mllp import InformationSystem
 from tests.support.service import settings_for
@@ -272,33 +269,6 @@ def test_a_tls_handshake_is_tried_and_a_refusal_is_a_fault(
     assert "refuses the node's certificate" in checks[4].message
 
 
-def test_a_collector_of_audit_messages_is_tried(tmp_path: Path, lasting: Authority) -> None:
-    settings = settings_for(tmp_path, archive_port=104)
-    foreign = Authority.found(tmp_path / "foreign")
-    with Rsyslog(tmp_path / "rsyslog", lasting) as collector:
-        own = lasting.issue("node")
-        tls = TlsSettings(ca=lasting.certificate, certificate=own.certificate, key=own.key)
-        good = AuditSettings(host=peers.LOOPBACK, port=collector.port, tls=tls)
-        shown = [
-            next(check_audit(replace(settings, audit=audit))).message
-            for audit in (
-                good,
-                replace(good, tls=replace(tls, ca=foreign.certificate)),
-                replace(good, tls=TlsSettings(ca=lasting.certificate)),
-                replace(good, tls=None, port=1),
-            )
-        ]
-        assert collector.messages == []
-
-    place = f"{peers.LOOPBACK}:{collector.port}"
-    assert shown[0] == f"{place} accepts a connection and TLS; no message was sent"
-    assert shown[1].startswith("the audit collector: its certificate is refused (")
-    assert shown[2].startswith(
-        "the audit collector closes the connection at once; see its log, it may refuse the node;"
-    )
-    assert shown[3].startswith("the audit collector cannot be reached at 127.0.0.1:1 (Connection refused); messages")
-
-
 def test_a_file_of_audit_messages_is_looked_at(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, archive_port=104)
 
@@ -312,38 +282,24 @@ def test_a_file_of_audit_messages_is_looked_at(tmp_path: Path) -> None:
     assert list(check_audit(settings)) == []
 
 
-def test_the_channels_of_alerts_are_tried_without_an_alert(tmp_path: Path, lasting: Authority) -> None:
+def test_the_webhook_of_alerts_is_tried_without_an_alert(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, archive_port=104)
-    (tmp_path / "password").write_text("opensesame\n", encoding="utf-8")
-    with mail_house(lasting.issue("mail")) as mails, webhook() as house:
-        mail = MailSettings(
-            host=peers.LOOPBACK,
-            port=mails.port,
-            sender="chex@node.example",
-            recipients=("pacs@example.org",),
-            user="chex",
-            password_file=tmp_path / "password",
-            ca=lasting.certificate,
-        )
+    with webhook() as house:
         hook = WebhookSettings(url=house.url)
-        alerts = [
-            AlertsSettings(webhook=hook, mail=mail),
-            AlertsSettings(webhook=replace(hook, url=f"http://{peers.LOOPBACK}:1/hook/SECRET")),
-            AlertsSettings(webhook=replace(hook, url=house.url.replace("http:", "https:"))),
-            AlertsSettings(webhook=replace(hook, token_file=tmp_path / "nowhere")),
-            AlertsSettings(mail=replace(mail, ca=None)),
-            AlertsSettings(mail=replace(mail, port=1)),
+        hooks = [
+            hook,
+            replace(hook, url=f"http://{peers.LOOPBACK}:1/hook/SECRET"),
+            replace(hook, url=house.url.replace("http:", "https:")),
+            replace(hook, token_file=tmp_path / "nowhere"),
         ]
+        alerts = [AlertsSettings(webhook=each) for each in hooks]
         shown = [check.message for each in alerts for check in check_alerts(replace(settings, alerts=each))]
-        assert (house.posts, mails.mails, mails.logins) == ([], [], [("chex", "opensesame")])
+        assert house.posts == []
 
     assert shown == [
         "[alerts.webhook] can be reached; no alert was sent",
-        "[alerts.mail] can be reached; no alert was sent",
         "the webhook cannot be reached (Connection refused); start it, or correct [alerts.webhook]",
         "the webhook cannot be reached (wrong version number); start it, or correct [alerts.webhook]",
         "the webhook cannot be reached (No such file or directory); start it, or correct [alerts.webhook]",
-        "the mail server takes nothing (certificate verify failed); start it, or correct [alerts.mail]",
-        "the mail server takes nothing (Connection refused); start it, or correct [alerts.mail]",
     ]
     assert list(check_alerts(settings)) == []

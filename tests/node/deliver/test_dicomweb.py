@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from dicomweb_client.api import DICOMwebClient
 
+from node.config import AuditSettings
 from node.deliver import dicomweb
 from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater
-from node.settings.audit import AuditSettings
 from node.settings.destinations import DicomwebDestination
 from node.settings.tls import TlsSettings
 from node.store.database import connect

@@ -142,8 +142,11 @@ def test_an_archive_that_was_down_gets_everything_afterwards(tmp_path: Path) -> 
                 assert answer["deliveries"]["archive"]["paused"] is True
             archive.wait_for_kept(2)
             service.wait_for("delivery.sent", count=2)
+            took = [service.logged(event)[0] for event in ("film.decided", "study.finished", "delivery.sent")]
             answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
 
+    assert all(line["study"] == films.thumbnail().StudyInstanceUID for line in took)
+    assert all(0 < float(str(line["seconds"])) < 60 for line in took)
     assert answer["ready"] is True
     assert answer["deliveries"]["archive"] == {
         "waiting": 0, "sending": 0, "sent": 2, "parked": 0, "committed": 0, "paused": False

@@ -1,14 +1,14 @@
-"""Alerts by webhook and mail: each trouble once, its end once, across restarts, and never in the way of a film."""
+"""Alerts by webhook: each trouble once, its end once, across restarts, and never in the way of a film."""
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,17 +17,15 @@ from node import config
 from node.config import Settings
 from node.errors import ConfigError, RetryLater
 from node.health import alerts
-from node.health.alerts import MOST_ATTEMPTS, Alert, AlertState, Channel, decide
-from node.health.channels import Send, senders
+from node.health.alerts import MOST_ATTEMPTS, Alert, AlertState, decide
 from node.health.troubles import Trouble
+from node.health.webhook import post
 from node.service.alerts import Alerts
-from node.settings.alerts import AlertsSettings, MailSettings, WebhookSettings
+from node.settings.alerts import AlertsSettings, WebhookSettings
 from tests.support import films, peers
-from tests.support.alarmed import MailHouse, mail_house, webhook
-from tests.support.certificates import Authority
+from tests.support.alarmed import webhook
 from tests.support.service import Service, settings_for
 
-BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 DOWN = Trouble(
     kind="destination", name="archive", title="archive is down", message="archive takes no results: gone.", since=NOON
@@ -48,7 +46,7 @@ def told(course: Sequence[tuple[float, Sequence[Trouble]]]) -> list[tuple[float,
     for seconds, found in course:
         before = len(state.waiting)
         now = NOON + timedelta(seconds=seconds)
-        state = decide(state, found, channels=("mail",), now=now, after_seconds=60.0)
+        state = decide(state, found, now=now, after_seconds=60.0)
         said += [(seconds, f"{new.alert.status} {new.alert.title}") for new in state.waiting[before:]]
     return said
 
@@ -82,13 +80,14 @@ def test_each_trouble_is_told_once_and_its_end_once(
 
 
 def test_a_message_is_tried_less_and_less_and_given_up() -> None:
-    state = decide(AlertState(), [FULL], channels=("mail",), now=NOON, after_seconds=0.0)
+    state = decide(AlertState(), [FULL], now=NOON, after_seconds=0.0)
     now, waits = NOON.timestamp(), list[float]()
-    while not alerts.given_up(state, channels=("mail",)):
-        (first,) = alerts.due(state, channels=("mail",), now=now)
+    while not alerts.given_up(state):
+        first = alerts.due(state, now=now)
+        assert first is not None
         state = alerts.delayed(state, first, now=now)
         waits.append(state.waiting[0].next_at - now)
-        assert not list(alerts.due(state, channels=("mail",), now=state.waiting[0].next_at - 0.1))
+        assert alerts.due(state, now=state.waiting[0].next_at - 0.1) is None
         now = state.waiting[0].next_at
 
     assert waits[:3] == [5.0, 10.0, 20.0]
@@ -96,52 +95,55 @@ def test_a_message_is_tried_less_and_less_and_given_up() -> None:
     assert sum(waits) < 8 * 3600
 
 
-def test_messages_of_a_removed_channel_and_too_many_are_given_up() -> None:
-    channels: tuple[Channel, ...] = ("webhook", "mail")
+def test_of_too_many_messages_the_oldest_are_given_up() -> None:
     found = [replace(DOWN, name=f"archive {number}") for number in range(alerts.MOST_WAITING + 10)]
-    state = decide(AlertState(), found, channels=channels, now=NOON, after_seconds=0.0)
+    state = decide(AlertState(), found, now=NOON, after_seconds=0.0)
 
-    lost = alerts.given_up(state, channels=("mail",))
-
-    assert sum(waiting.channel == "webhook" for waiting in lost) == len(found)
-    assert [waiting.alert.name for waiting in lost if waiting.channel == "mail"] == [
-        f"archive {number}" for number in range(10)
-    ]
+    assert [waiting.alert.name for waiting in alerts.given_up(state)] == [f"archive {number}" for number in range(10)]
 
 
-def run(directory: Path, look: Sequence[Trouble], channels: Mapping[Channel, Send], event: str, count: int = 1) -> None:
+Send = Callable[[Alert], None]
+
+
+def run(directory: Path, look: Sequence[Trouble], send: Send, event: str, count: int = 1) -> None:
     """Run the thread until it has logged an event so often."""
     with capture_logs() as lines:
-        running = Alerts(directory, lambda: look, channels, after_seconds=0.05)
+        running = Alerts(directory, lambda: look, send, after_seconds=0.05)
         peers.wait_until(lambda: sum(line["event"] == event for line in list(lines)) >= count, what=event)
         running.close()
 
 
 def test_a_restart_repeats_nothing(tmp_path: Path) -> None:
     sent = list[str]()
-    channels: dict[Channel, Send] = {"mail": lambda alert: sent.append(f"{alert.status} {alert.title}")}
-    run(tmp_path, [DOWN], channels, "alert.sent")
+
+    def send(alert: Alert) -> None:
+        sent.append(f"{alert.status} {alert.title}")
+
+    run(tmp_path, [DOWN], send, "alert.sent")
 
     for _ in range(3):
-        running = Alerts(tmp_path, lambda: [DOWN], channels, after_seconds=0.05)
+        running = Alerts(tmp_path, lambda: [DOWN], send, after_seconds=0.05)
         running.close()
-    run(tmp_path, [], channels, "alert.sent")
+    run(tmp_path, [], send, "alert.sent")
 
     assert sent == ["begun archive is down", "ended archive is down"]
 
 
-def test_a_channel_that_is_away_delays_no_other(tmp_path: Path) -> None:
+def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path) -> None:
     sent = list[str]()
 
     def refuse(_alert: Alert) -> None:
         raise RetryLater("away")
 
-    channels: dict[Channel, Send] = {"webhook": refuse, "mail": lambda alert: sent.append(alert.title)}
-    run(tmp_path, [DOWN, FULL], channels, "alert.sent", count=2)
+    run(tmp_path, [DOWN, FULL], refuse, "alert.delayed")
 
-    state = alerts.read(tmp_path)
+    waiting = alerts.read(tmp_path).waiting
+    assert [(each.alert.title, each.attempts) for each in waiting] == [("archive is down", 1), ("the disk is full", 0)]
+
+    alerts.write(tmp_path, replace(alerts.read(tmp_path), waiting=(replace(waiting[0], next_at=0.0), waiting[1])))
+    run(tmp_path, [DOWN, FULL], lambda alert: sent.append(alert.title), "alert.sent", count=2)
+
     assert sent == ["archive is down", "the disk is full"]
-    assert [(waiting.channel, waiting.attempts) for waiting in state.waiting] == [("webhook", 1), ("webhook", 0)]
 
 
 def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_an_unforeseen_error_does_not_end_the_thread(tmp_path: Path) -> None:
         return [FULL]
 
     with capture_logs() as lines:
-        running = Alerts(tmp_path, look, {"mail": lambda alert: sent.append(alert.title)}, after_seconds=0.05)
+        running = Alerts(tmp_path, look, lambda alert: sent.append(alert.title), after_seconds=0.05)
         peers.wait_until(lambda: len(sent) == 1, what="the alert after the error")
         running.close()
 
@@ -168,8 +170,8 @@ def test_an_unforeseen_error_does_not_end_the_thread(tmp_path: Path) -> None:
 
 
 def posting(url: str, **changes: object) -> Send:
-    settings = AlertsSettings(webhook=WebhookSettings(url=url, **changes))  # type: ignore[arg-type]  # fields of it
-    return senders(settings, node="CHEX", zone=BERLIN)["webhook"]
+    settings = WebhookSettings(url=url, **changes)  # type: ignore[arg-type]  # fields of it
+    return partial(post, settings=settings, node="CHEX")
 
 
 def test_a_webhook_gets_json_with_its_token(tmp_path: Path) -> None:
@@ -209,80 +211,14 @@ def test_a_webhook_that_is_away_is_asked_later() -> None:
         posting(f"http://127.0.0.1:{peers.free_port()}/")(ALERT)
 
 
-def mailing(house: MailHouse, **changes: object) -> Send:
-    mail = MailSettings(
-        host="127.0.0.1",
-        port=house.port,
-        sender="chex@node.example",
-        recipients=("pacs@example.org", "night@example.org"),
-        **changes,  # type: ignore[arg-type]  # fields of it
-    )
-    return senders(AlertsSettings(mail=mail), node="CHEX", zone=BERLIN)["mail"]
-
-
-def test_a_mail_has_local_time_and_goes_to_all_recipients() -> None:
-    with mail_house() as house:
-        send = mailing(house, security="none")
-        send(ALERT)
-        send(replace(ALERT, status="ended"))
-
-    begun, ended = house.mails
-    assert (begun["From"], begun["To"]) == ("chex@node.example", "pacs@example.org, night@example.org")
-    assert house.recipients == ["pacs@example.org", "night@example.org"] * 2
-    assert [mail["Subject"] for mail in (begun, ended)] == [
-        "ChEX Node CHEX: archive is down",
-        "ChEX Node CHEX: over: archive is down",
-    ]
-    assert "archive takes no results." in begun.get_content()
-    assert "It began 2026-01-02 13:00:00 Europe/Berlin." in begun.get_content()
-    assert "It is over: archive is down." in ended.get_content()
-    assert begun["Message-ID"].endswith("@node.example>")
-
-
-def test_a_password_goes_by_starttls_to_a_known_server(tmp_path: Path) -> None:
-    authority = Authority.found(tmp_path / "authority")
-    (tmp_path / "password").write_text("opensesame\n", encoding="utf-8")
-    secured = {"security": "starttls", "user": "chex", "password_file": tmp_path / "password"}
-    with mail_house(authority.issue("mail")) as house:
-        with pytest.raises(RetryLater, match="certificate verify failed"):
-            mailing(house, **secured)(ALERT)
-        assert house.logins == []
-
-        mailing(house, ca=authority.certificate, **secured)(ALERT)
-
-    assert (house.logins, len(house.mails)) == ([("chex", "opensesame")], 1)
-
-
-def test_a_mail_server_without_tls_gets_nothing_if_it_must_have() -> None:
-    with mail_house() as house, pytest.raises(RetryLater, match="SMTPNotSupportedError"):
-        mailing(house)(ALERT)
-
-    assert house.mails == []
-
-
-def test_what_a_mail_server_says_of_a_refusal_is_not_repeated() -> None:
-    with mail_house() as house:
-        house.refusal = "451 Zyx^Secret is over quota"
-        with pytest.raises(RetryLater, match=r"answered with the code 451$"):
-            mailing(house, security="none")(ALERT)
-
-
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
-        ({}, "alerts: go nowhere"),
+        ({}, "alerts.webhook: is missing; add it"),
         ({"webhook": {"url": "http://example.org/x", "token_file": "t"}}, "a token is sent over TLS only"),
         ({"webhook": {"url": "ftp://example.org"}}, "must be https"),
-        ({"mail": {"host": "m", "sender": "a", "recipients": ["b@c"]}}, "'a' is not a mail address"),
-        ({"mail": {"host": "m", "sender": "a@b", "recipients": ["b@c\nTo: d"]}}, "is not a mail address"),
-        ({"mail": {"host": "m", "sender": "a@b", "recipients": ["b@c"], "user": "u"}}, "set both or neither"),
-        (
-            {"mail": {"host": "m", "sender": "a@b", "recipients": ["b@c"], "user": "u", "password_file": "p",
-                      "security": "none"}},
-            "a password is sent over TLS only",
-        ),
     ],
-)  # fmt: skip
+)
 def test_alerts_that_cannot_be_sent_safely_are_refused(table: dict[str, object], complaint: str) -> None:
     settings = {
         "storage": {"directory": "x"},
