@@ -27,7 +27,7 @@
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make docs     the documents as pages, into site/; needs no network once the extra docs is installed
 #   make sbom     what the default install holds, and its licences, into dist/
-#   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries
+#   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries, by docker
 #   make release-check  what a release still lacks: one version everywhere, notes, digests, proofs, a free tag
 #   make audit    what is known against the packages of the default install; asks PyPI
 #   make gpu-proof  on a machine with a GPU: builds, proves and times every runtime there, and writes gpu-proof/gpu-proof.md
@@ -221,10 +221,16 @@ sbom: setup
 	rm -rf dist/environment
 
 digests: setup
-	@TORCH_INDEX='$(TORCH_INDEX)' $(VENV)/bin/python -m deploy.supply.digests
+	@TORCH_INDEX='$(TORCH_INDEX)' PATH="$(abspath $(VENV))/bin:$$PATH" sh deploy/image/digests.sh
 
+# pip-audit ends with 1 for a known fault and for a failure of its own alike; it writes the file if it has asked for all.
 audit: setup
-	@$(VENV)/bin/python -m deploy.supply.audit $(AUDIT)
+	@mkdir -p dist && rm -f dist/audit.json
+	@$(VENV)/bin/uv pip compile --quiet --universal --generate-hashes --constraint constraints.txt --extra cpu \
+	  --output-file dist/audited.txt pyproject.toml && timeout 300 $(VENV)/bin/pip-audit --strict --disable-pip \
+	  --progress-spinner off --requirement dist/audited.txt --format json --output dist/audit.json $(AUDIT); status=$$?; \
+	[ -s dist/audit.json ] || { echo "not run: package index or pip-audit's service did not answer, or not for all" >&2; exit 2; }; \
+	[ $$status = 0 ] || { echo "dist/audit.json names what is known" >&2; exit 1; }
 
 release-check: setup model
 	@$(VENV)/bin/python -m deploy.release
