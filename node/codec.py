@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from node.domain import Json, JsonObject
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _T = TypeVar("_T")
-
-_EDGES, _CODE = ("left", "top", "right", "bottom"), ("value", "scheme", "meaning")
-_LISTS: Final[Mapping[str, tuple[str, ...]]] = {"box": _EDGES, "analyzed": _EDGES, "code": _CODE, "site": _CODE}
-"""Boxes and codes are short lists in JSON, under these keys."""
-_FIELDS: Final[Mapping[str, str]] = {"study": "study_uid", "laterality": "side"}
-"""The fields that have another name in JSON."""
 
 
 def decode(kind: type[_T], value: object) -> _T:
@@ -49,23 +43,8 @@ def encode(value: DataclassInstance) -> JsonObject:
     return asdict(value, dict_factory=_as_json)
 
 
-def spelled_out(document: Mapping[str, Json]) -> JsonObject:
-    """Return what outputs have in short with the names of fields: boxes, codes, sides and studies."""
-    return {_FIELDS.get(key, key): _spelled_out(key, value) for key, value in document.items()}
-
-
 def _field_names(kind: type[_T]) -> set[str]:
     return {item.name for item in fields(kind)} if is_dataclass(kind) else set()
-
-
-def _spelled_out(key: str, value: Json) -> Json:
-    if isinstance(value, dict):
-        return spelled_out(value)
-    if not isinstance(value, list):
-        return value
-    if key in _LISTS:
-        return dict(zip(_LISTS[key], value, strict=True))
-    return [_spelled_out(key, item) for item in value]
 
 
 def _as_json(values: list[tuple[str, Json | datetime]]) -> JsonObject:

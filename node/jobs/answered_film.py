@@ -9,12 +9,12 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node import log
+from node.codec import decode
 from node.dicom import header_reading
 from node.domain import Film, JsonObject
 from node.errors import InputError, Undecodable
 from node.outputs import corrected_film
 from node.outputs.corrected_film import sides_of
-from node.outputs.report_json import film_from_json
 from node.prompt_set import PromptSet
 from node.store.correction import Correction, from_json
 from node.store.received import Instance, newest_reading
@@ -49,7 +49,7 @@ def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
             raise InputError("this film has no answer yet; wait until it is read")
         header = header_reading.read_header(instance.path, character_set=spool.character_set)
         stored = reading[1]
-        return AnsweredFilm(instance=instance, answer=film_from_json(stored), header=header, stored=stored)
+        return AnsweredFilm(instance=instance, answer=decode(Film, stored), header=header, stored=stored)
     except FileNotFoundError as error:
         raise UnusableFilm(REMOVED) from error
     except (Undecodable, KeyError, TypeError, ValueError) as error:

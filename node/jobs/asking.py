@@ -16,6 +16,7 @@ from typing import Final
 
 from models.contract import Question
 from node import log
+from node.codec import encode
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.errors import AskerGone, InputError, ModelLost, RetryLater, Undecodable
@@ -126,7 +127,7 @@ class QuestionAnswerer:
         """Store questions with their answers, synced."""
         try:
             for question in questions:
-                self._spool.keep_document(question.study_uid, "questions", question.id, asked.to_json(question))
+                self._spool.keep_document(question.study_uid, "questions", question.id, encode(question))
         except FileNotFoundError as error:
             raise InputError("the study of this film is being removed") from error
 

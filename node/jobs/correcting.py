@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from typing import Final
 
 from node import log
+from node.codec import encode
 from node.config import Settings
 from node.errors import InputError, RetryLater
 from node.jobs import gathering
@@ -21,7 +22,7 @@ from node.outputs.corrected_film import objection, sides_of
 from node.outputs.rejected_films import require_valid
 from node.prompt_set import PromptSet
 from node.store import database
-from node.store.correction import Correction, to_json
+from node.store.correction import Correction
 from node.store.ledger import is_away
 from node.store.spool import Spool
 
@@ -54,7 +55,7 @@ def correct(
         if (reason := objection(film.answer, known, new, prompts=prompts, side_of=sides)) is not None:
             raise InputError(reason)
         try:
-            spool.keep_document(new.study_uid, "corrections", new.id, to_json(new))
+            spool.keep_document(new.study_uid, "corrections", new.id, encode(new))
         except FileNotFoundError as error:
             raise UnusableFilm(REMOVED) from error
         corrected = {correction.id: correction.prompt for correction in known}

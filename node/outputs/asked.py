@@ -1,4 +1,4 @@
-"""A question about a film that was asked and answered, as JSON values and back, losslessly.
+"""A question about a film that was asked and answered.
 
 The question and its answer are stored beside the film's readings, shown on its page, and sent as DICOM objects.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from node.character_sets import visible
-from node.codec import decode, encode, spelled_out
-from node.domain import Json, JsonObject, ObjectReference
+from node.codec import decode
+from node.domain import Json, ObjectReference
 from node.metrics import QUESTION_SOURCES
 from node.read.model import FilmAnswer
 
@@ -75,39 +75,9 @@ class AskedQuestion:
             raise ValueError(f"a question comes from one of {', '.join(QUESTION_SOURCES)}, got {self.source!r}")
 
 
-def to_json(asked: AskedQuestion) -> JsonObject:
-    """Return a question as JSON values, with every key that `from_json` needs."""
-    answer = asked.answer
-    return {
-        "id": asked.id,
-        "study": asked.study_uid,
-        "film": asked.film,
-        "asked_at": asked.asked_at.isoformat(),
-        "asked_by": asked.asked_by,
-        "source": asked.source,
-        "model": asked.model,
-        "weights_sha256": asked.weights_sha256,
-        "engine": asked.engine,
-        "prompts": asked.prompts,
-        "prompt": answer.question.prompt,
-        "box": None if answer.question.box is None else list(answer.question.box.edges),
-        "sentence": answer.sentence,
-        "score": answer.score,
-        "state": answer.state,
-        "boxes": [{"box": list(scored.box.edges), "score": scored.score} for scored in answer.boxes],
-        "by": answer.by,
-        "contradiction": answer.contradiction,
-        "placed": answer.laterality,  # `laterality` is a side in all other documents
-        "never_learned": list(answer.never_learned),
-        "notes": list(answer.notes),
-        "origin": None if asked.origin is None else encode(asked.origin),
-    }
-
-
 def from_json(document: Mapping[str, Json]) -> AskedQuestion:
-    """Return the question that `to_json` wrote, now or before `placed` was kept. Raises ValueError for any other."""
-    content = spelled_out(document)
-    prompt = content.get("prompt")
-    question = {"prompt": visible(prompt) if isinstance(prompt, str) else prompt, "box": content.get("box")}
-    answer = decode(FilmAnswer, {**content, "question": question, "laterality": content.get("placed", "boxes")})
-    return decode(AskedQuestion, {**content, "answer": answer})
+    """Return the question that `codec.encode` wrote. Raises ValueError for any other document."""
+    asked = decode(AskedQuestion, document)
+    question = asked.answer.question
+    prompt = None if question.prompt is None else visible(question.prompt)
+    return replace(asked, answer=replace(asked.answer, question=replace(question, prompt=prompt)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from node.codec import decode
+from node.codec import encode
 from node.domain import Film, FindingState, Json, JsonObject
 from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine
 
@@ -105,7 +105,6 @@ def to_json(film: Film) -> Json:
     ratio = film.ratio
     if ratio is None:
         return []
-    error = ratio.error
     return [
         {
             "name": _JSON_NAME,
@@ -117,27 +116,9 @@ def to_json(film: Film) -> Json:
             "heart": _line_to_json(ratio, ratio.heart),
             "thorax": _line_to_json(ratio, ratio.thorax),
             "mm_per_pixel": ratio.mm_per_pixel,
-            "error": None
-            if error is None
-            else {
-                "measured_on": error.measured_on,
-                "films": error.films,
-                "mean_absolute": error.mean_absolute,
-                "lower": error.lower,
-                "upper": error.upper,
-            },
+            "error": None if ratio.error is None else encode(ratio.error),
         }
     ]
-
-
-def from_json(value: Json) -> CardiothoracicRatio | None:
-    """Return what `to_json` wrote. Raises ValueError for any other value."""
-    match value:
-        case []:
-            return None
-        case [{"heart": {"line": [*heart]}, "thorax": {"line": [*thorax]}, **others}]:
-            return decode(CardiothoracicRatio, {**others, "heart": _ends(heart), "thorax": _ends(thorax)})
-    raise ValueError("no measurement of a film")
 
 
 def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> str:
@@ -165,7 +146,3 @@ def _where(error: MeasuredError) -> str:
 
 def _line_to_json(ratio: CardiothoracicRatio, line: MeasuredLine) -> JsonObject:
     return {"line": [*line.start, *line.end], "pixels": line.length, "mm": ratio.millimeters(line)}
-
-
-def _ends(line: list[Json]) -> JsonObject:
-    return {"start": line[:2], "end": line[2:]}

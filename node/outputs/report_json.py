@@ -1,20 +1,13 @@
-"""Write the report for programs, `report.json` (design §8), and convert a film's answer to JSON and back, losslessly.
-
-Between the steps of a workflow films are stored with more keys than `report.json` has: the film that is read back must
-equal the film that was written, while the keys of `report.json` are a contract.
-"""
+"""Write the report for programs, `report.json` (design §8). Its keys are a contract."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from node.codec import decode, spelled_out
+from node.codec import encode
 from node.domain import (
-    Code,
-    Evidence,
     Film,
-    FilmView,
     Finding,
     FindingBox,
     GroundedSentence,
@@ -23,7 +16,6 @@ from node.domain import (
     ReaderMark,
     Report,
     ScoredBox,
-    Searched,
 )
 from node.outputs import impression, measured, wording
 
@@ -65,52 +57,27 @@ def film_for_programs(film: Film, *, with_searched: bool = False) -> JsonObject:
 
     with_searched: whether it says, under a key of its own, where the network looked for what is not reported
     """
-    content: JsonObject = {**_film_to_json(film, _finding_to_json), "impression": [*impression.of_film(film)]}
-    if not (with_searched and film.is_read):
-        return content
-    prompts: list[Json] = [_searched_to_json(place) for _, place in wording.searched(film)]
-    return {**content, "searched": {"note": SEARCHED_NOTE, "prompts": prompts}}
-
-
-def film_to_json(film: Film) -> JsonObject:
-    """Return a film as JSON values, with every key that `film_from_json` needs."""
-    searched: list[Json] = [_searched_to_json(place) for place in film.searched]
-    return {**_film_to_json(film, _whole_finding_to_json), "searched": searched, "middle": film.middle}
-
-
-def film_from_json(document: Mapping[str, Json]) -> Film:
-    """Return the film that `film_to_json` wrote. Raises ValueError for any other document."""
-    content = spelled_out(document)
-    view, found = content.get("view"), decode(list[dict[str, object]], content.get("findings"))
-    made = {
-        "view": None if view is None else decode(FilmView, view),
-        "findings": [decode(Finding, {"reader": None, **finding}) for finding in found],
-        "ratio": measured.from_json(document.get("measurements")),
-    }
-    return decode(Film, {**content, **made})
-
-
-def _film_to_json(film: Film, finding_to_json: Callable[[Finding], JsonObject]) -> JsonObject:
-    return {
+    content: JsonObject = {
         "source": film.source,
         "status": "read" if film.is_read else "not_processed",
         "reason": film.reason,
         "notes": list(film.notes),
-        "view": _view_to_json(film.view),
+        "view": None if film.view is None else encode(film.view),
         "columns": film.columns,
         "rows": film.rows,
         "analyzed": None if film.analyzed is None else list(film.analyzed.edges),
         "sentences": [_sentence_to_json(sentence) for sentence in film.sentences],
-        "withheld": [
-            {"text": withheld.text, "prompt": withheld.prompt, "reason": withheld.reason} for withheld in film.withheld
-        ],
-        "findings": [finding_to_json(finding) for finding in film.findings],
+        "withheld": [encode(withheld) for withheld in film.withheld],
+        "findings": [_finding_to_json(finding) for finding in film.findings],
         "measurements": measured.to_json(film),
+        "impression": [*impression.of_film(film)],
     }
-
-
-def _view_to_json(view: FilmView | None) -> Json:
-    return None if view is None else {"tag": view.tag, "seen": view.seen, "certainty": view.certainty}
+    if with_searched and film.is_read:
+        prompts: list[Json] = [
+            {"prompt": place.prompt, "boxes": _scored_to_json(place.boxes)} for _, place in wording.searched(film)
+        ]
+        content["searched"] = {"note": SEARCHED_NOTE, "prompts": prompts}
+    return content
 
 
 def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
@@ -124,10 +91,6 @@ def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:
     }
 
 
-def _searched_to_json(place: Searched) -> JsonObject:
-    return {"prompt": place.prompt, "boxes": _scored_to_json(place.boxes)}
-
-
 def _scored_to_json(boxes: Iterable[ScoredBox]) -> Json:
     return [{"box": list(scored.box.edges), "score": scored.score} for scored in boxes]
 
@@ -135,7 +98,7 @@ def _scored_to_json(boxes: Iterable[ScoredBox]) -> Json:
 def _finding_to_json(finding: Finding) -> JsonObject:
     return {
         "prompt": finding.prompt,
-        "code": _code_to_json(finding.code),
+        "code": [finding.code.value, finding.code.scheme, finding.code.meaning],
         "laterality": finding.side,
         "probability": finding.output_probability,
         "state": finding.state,
@@ -148,7 +111,7 @@ def _finding_to_json(finding: Finding) -> JsonObject:
 
 
 def _reader_to_json(mark: ReaderMark | None) -> JsonObject:
-    return {} if mark is None else {"reader": {"what": mark.what, "by": mark.by, "at": mark.at.isoformat()}}
+    return {} if mark is None else {"reader": encode(mark)}
 
 
 def _evidence_to_json(finding: Finding) -> Json:
@@ -159,33 +122,6 @@ def _evidence_to_json(finding: Finding) -> Json:
     return {"zone": zone, "side": finding.side, "extent": extent, "measured": False}
 
 
-def _whole_evidence_to_json(evidence: Evidence | None) -> Json:
-    if evidence is None:
-        return None
-    site = None if evidence.site is None else _code_to_json(evidence.site)
-    return {"zone": evidence.zone, "extent": evidence.extent, "site": site, "laterality": evidence.side}
-
-
-def _whole_finding_to_json(finding: Finding) -> JsonObject:
-    """Return a finding with what report.json does not have: contradiction, codes, side and evidence of each box."""
-    return _finding_to_json(finding) | {
-        "probability": finding.probability,
-        "near": finding.near,
-        "place": finding.place,
-        "site": None if finding.site is None else _code_to_json(finding.site),
-        "contradiction": finding.contradiction,
-        "boxes": [
-            _box_to_json(found) | {"laterality": found.side, "evidence": _whole_evidence_to_json(found.evidence)}
-            for found in finding.boxes
-        ],
-        "evidence": _whole_evidence_to_json(finding.evidence),
-    }
-
-
 def _box_to_json(found: FindingBox) -> JsonObject:
     content: JsonObject = {"box": list(found.box.edges), "score": found.score, "tracking_uid": found.tracking_uid}
     return content | _reader_to_json(found.reader)
-
-
-def _code_to_json(code: Code) -> Json:
-    return [code.value, code.scheme, code.meaning]

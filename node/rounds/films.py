@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset
 
+from node.codec import decode, encode
 from node.dicom import header_reading
 from node.dicom.header import read_meta
 from node.dicom.identity import VERSION
 from node.domain import Film, JsonObject, Reason, derive_uid
 from node.errors import Undecodable, is_of_file
-from node.outputs import report_json
 from node.outputs.patient import noted
 from node.prompt_set import PromptSet
 from node.read.film import Timed, answer_film
@@ -95,7 +95,7 @@ class FilmReader:
             return Film(source=source, reason=Reason.DAMAGED), None
         key = self.key(file)
         if (kept := facts.readings.get(key)) is not None:
-            return report_json.film_from_json(kept), None
+            return decode(Film, kept), None
         if self.spool.interrupted_readings(facts.uid, key) >= MOST_INTERRUPTIONS:
             return Film(source=source, reason=Reason.INTERRUPTED), None
         try:
@@ -106,7 +106,7 @@ class FilmReader:
                 return Film(source=source, reason=Reason.DAMAGED), None
             raise
         if film is not None and film.reason is not Reason.READER_FAILED:  # a retry reads it again
-            self.spool.keep_reading(facts.uid, key, {**report_json.film_to_json(film), **self._origin(file)})
+            self.spool.keep_reading(facts.uid, key, {**encode(film), **self._origin(file)})
         return film, left
 
     def _answer(self, path: Path) -> _Answer:

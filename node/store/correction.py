@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 
 from node.character_sets import visible
-from node.codec import decode, spelled_out
-from node.domain import Box, Json, JsonObject
+from node.codec import decode
+from node.domain import Box, Json
 from node.store import files
 from node.store.rounds import RoundMark
 
@@ -98,27 +98,9 @@ def active(corrections: Iterable[Correction]) -> tuple[Correction, ...]:
     )
 
 
-def to_json(correction: Correction) -> JsonObject:
-    """Return a correction as JSON values, with every key that `from_json` needs."""
-    return {
-        "id": correction.id,
-        "study": correction.study_uid,
-        "film": correction.film,
-        "kind": correction.kind,
-        "at": correction.at.isoformat(),
-        "by": correction.by,
-        "source": correction.source,
-        "prompt": correction.prompt,
-        "tracking_uid": correction.tracking_uid,
-        "box": None if correction.box is None else list(correction.box.edges),
-        "text": correction.text,
-        "withdraws": correction.withdraws,
-    }
-
-
 def from_json(document: Mapping[str, Json]) -> Correction:
-    """Return the correction that `to_json` wrote. Raises ValueError for any other document."""
-    correction = decode(Correction, spelled_out(document))
+    """Return the correction that `codec.encode` wrote. Raises ValueError for any other document."""
+    correction = decode(Correction, document)
     return replace(correction, text=visible(correction.text))  # as a stored question, whatever wrote the file
 
 

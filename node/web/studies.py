@@ -13,6 +13,7 @@ from typing import Literal
 
 from pydicom.dataset import Dataset
 
+from node.codec import decode
 from node.config import Settings
 from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
@@ -309,8 +310,15 @@ def _line(
         deliveries=deliveries,
         delivered=_delivered(deliveries),
         waits=waits,
-        questions=sum(not asked.get("never_learned") for asked in spool.documents(study_uid, "questions")),
+        questions=sum(map(_is_answered, spool.documents(study_uid, "questions"))),
     )
+
+
+def _is_answered(question: JsonObject) -> bool:
+    match question:
+        case {"answer": {"never_learned": [_, *_]}}:
+            return False
+    return True
 
 
 def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
@@ -354,7 +362,7 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
         if parked == Reason.PATIENT_UNCLEAR:
             film = Film(source=instance.sop_instance_uid, reason=Reason.PATIENT_UNCLEAR)
         elif reading:
-            film = report_json.film_from_json(reading)
+            film = decode(Film, reading)
             if corrections:
                 sides = sides_of(film, header_of(instance.path))
                 film = correct(film, corrections, prompts=prompts, side_of=sides)

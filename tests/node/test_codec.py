@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from node.codec import decode, encode, spelled_out
-from node.domain import Box, Code, Film, JsonObject, Note, OutputObject, ReaderMark, Reason
+from node.codec import decode, encode
+from node.domain import Box, Code, Film, Note, OutputObject, ReaderMark, Reason
 from node.store.rounds import RoundMark
 
 OUTPUT = OutputObject(
@@ -22,7 +22,6 @@ MARK = RoundMark(
     parked={"b": "damaged"},
     parts=(("1",), ("2",)),
 )
-SCORED: JsonObject = {"box": [1, 2, 3, 4.5], "score": 0.5}
 
 
 def test_what_was_encoded_is_decoded_to_the_same_value() -> None:
@@ -67,21 +66,3 @@ def test_what_does_not_fit_is_refused_and_not_repeated(kind: type[object], value
 def test_a_value_that_refuses_itself_is_refused() -> None:
     with pytest.raises(ValueError, match="no Box"):
         decode(Box, {"left": 3, "top": 0, "right": 3, "bottom": 1})
-
-
-def test_boxes_codes_and_names_are_spelled_out_at_any_depth() -> None:
-    finding: JsonObject = {"laterality": "left", "code": ["1", "SCT", "heart"], "boxes": [SCORED]}
-
-    found = spelled_out({"study": "1.2", "findings": [finding]})
-
-    code = {"value": "1", "scheme": "SCT", "meaning": "heart"}
-    box = {"left": 1, "top": 2, "right": 3, "bottom": 4.5}
-    assert found == {
-        "study_uid": "1.2",
-        "findings": [{"side": "left", "code": code, "boxes": [{"box": box, "score": 0.5}]}],
-    }
-
-
-def test_a_box_of_three_edges_is_refused() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        spelled_out({"boxes": [{"box": [1, 2, 3]}]})

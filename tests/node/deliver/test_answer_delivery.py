@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from models.contract import Question
+from node.codec import encode
 from node.config import Settings
 from node.domain import Box, FindingState, ScoredBox
 from node.errors import InputError
 from node.jobs.answers import send_answer
 from node.jobs.executor import Client
-from node.outputs import asked
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmAnswer
 from node.settings.destinations import DicomDestination
@@ -63,7 +63,7 @@ def store(settings: Settings, stored: AskedQuestion) -> Spool:
     spool = Spool(settings.storage.directory)
     folder = spool.directory / "studies" / stored.study_uid / "questions"
     files.make_folder(folder)
-    files.write(folder / f"{stored.id}.json", files.to_json(asked.to_json(stored)))
+    files.write(folder / f"{stored.id}.json", files.to_json(encode(stored)))
     return spool
 
 

@@ -12,11 +12,11 @@ import pytest
 from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
 
+from node.codec import encode
 from node.domain import Box, Delivery
 from node.jobs import answered_film, gathering
 from node.outputs import wording
 from node.outputs.document import save_bytes
-from node.store import correction
 from node.store.correction import Correction, CorrectionKind
 from node.store.films import films_of
 from node.web.study_outputs import outputs_of
@@ -54,7 +54,7 @@ def correct(
         text=text,
         withdraws=withdraws,
     )
-    bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    bench.spool.keep_document(made.study_uid, "corrections", made.id, encode(made))
     if is_released:
         gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
     return made.id

@@ -13,12 +13,12 @@ import pytest
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
+from node.codec import encode
 from node.commands.corrections import export
 from node.config import Settings
 from node.dicom import header_reading
 from node.jobs import answered_film
 from node.metrics import Metrics
-from node.outputs import report_json
 from node.read import prompts
 from node.store import files
 from node.store.received import Instance
@@ -65,7 +65,7 @@ def read(tmp_path: Path) -> Iterator[Read]:
     spool = Spool(settings.storage.directory)
     film = films.keep(spool, films.thumbnail()).instance
     answer = replace(samples.several(), source=film.sop_instance_uid)
-    spool.keep_reading(film.study_uid, "1", {**report_json.film_to_json(answer), "file": film.path.name})
+    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
     looks = Looks(tmp_path / "looks")
     looks.close()
     built = application.build(
@@ -100,7 +100,7 @@ def test_a_study_that_is_removed_meanwhile_is_not_corrected(read: Read, monkeypa
 def test_a_study_that_goes_while_it_is_read_is_not_corrected(
     read: Read, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
-    step = "read_header" if gone == "received" else "film_from_json"
+    step = "read_header" if gone == "received" else "decode"
     place = header_reading if gone == "received" else answered_film
     known = getattr(place, step)
 
@@ -183,7 +183,7 @@ def test_an_accepted_finding_without_a_box_is_exported_as_there_but_nowhere(read
     several = samples.several()
     nowhere, drawn = (replace(finding, boxes=()) for finding in several.findings[:2])
     answer = replace(several, source=read.film.sop_instance_uid, findings=(nowhere, drawn, *several.findings[2:]))
-    read.spool.keep_reading(read.film.study_uid, "2", {**report_json.film_to_json(answer), "file": read.film.path.name})
+    read.spool.keep_reading(read.film.study_uid, "2", {**encode(answer), "file": read.film.path.name})
     read.client.post(read.path, json={"kind": "accept", "prompt": nowhere.prompt})
     read.client.post(read.path, json={"kind": "add", "prompt": drawn.prompt, "box": [100, 100, 500, 500]})
 
@@ -201,7 +201,7 @@ def test_films_of_one_patient_stay_together_in_an_export(
     for study in ("1.2.1", "1.2.2"):
         kept = films.keep(read.spool, films.thumbnail({"StudyInstanceUID": study, "PatientID": number})).instance
         answer = replace(samples.several(), source=kept.sop_instance_uid)
-        read.spool.keep_reading(study, "1", {**report_json.film_to_json(answer), "file": kept.path.name})
+        read.spool.keep_reading(study, "1", {**encode(answer), "file": kept.path.name})
         read.client.post(f"/api/v1/studies/{study}/films/{kept.sop_instance_uid}/corrections", json=REJECTION)
 
     assert export(read.settings, tmp_path / "corrected.jsonl") == 2

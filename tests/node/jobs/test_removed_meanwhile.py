@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from node.codec import encode
 from node.config import Settings
 from node.metrics import Metrics
-from node.outputs import report_json
 from node.store import sent_answers
 from node.store.ledger import open_ledger
 from node.store.rounds import RoundMark
@@ -55,7 +55,7 @@ def spool(settings: Settings) -> Spool:
     spool = Spool(settings.storage.directory)
     instance = films.keep(spool, SEEN).instance
     answer = replace(samples.several(), source=FILM)
-    spool.keep_reading(STUDY, "1", {**report_json.film_to_json(answer), "file": instance.path.name})
+    spool.keep_reading(STUDY, "1", {**encode(answer), "file": instance.path.name})
     spool.mark_round(
         STUDY,
         RoundMark(number=1, created_at=datetime.now(UTC), files=(instance.path.name,), outputs=()),

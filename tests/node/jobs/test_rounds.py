@@ -17,13 +17,13 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
+from node.codec import encode
 from node.config import ReportSettings, StudySettings
 from node.domain import Box, Delivery
 from node.jobs.answer_steps import AnswerSteps
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.asked import to_json
 from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
@@ -187,7 +187,7 @@ class Bench:
         box = Box(left=2, top=3, right=20, bottom=30)
         facts = {"id": f"{number:032x}", "study_uid": STUDY, "film": film, "weights_sha256": "0" * 64}
         question = replace(asked(boxes=(box,)), **facts)
-        self.spool.keep_document(STUDY, "questions", question.id, to_json(question))
+        self.spool.keep_document(STUDY, "questions", question.id, encode(question))
         answer = SentAnswer(question=question.id, requested_at=at or datetime.now(UTC))
         sent_answers.keep(self.spool, STUDY, answer)
         return self.write_answer(question.id)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from models.contract import Question
+from node.codec import encode
 from node.domain import Box, FindingState, ScoredBox
 from node.outputs import answer_wording, asked, wording
 from node.outputs.answer_json import answer_to_json
@@ -68,7 +69,7 @@ LEFT_OUT = replace(
     ids=["prompt and box", "left out", "never learned"],
 )
 def test_a_question_is_read_back_unchanged(question: AskedQuestion) -> None:
-    assert asked.from_json(json.loads(json.dumps(asked.to_json(question)))) == question
+    assert asked.from_json(json.loads(json.dumps(encode(question)))) == question
 
 
 def test_an_answer_about_what_is_left_out_says_why() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from language.check import contradictions
 from models.contract import By
 from node import metrics
+from node.codec import encode
 from node.domain import (
     Assessment,
     Box,
@@ -413,5 +414,5 @@ def test_no_sentence_contradicts_a_reader(corrections: list[Correction]) -> None
 @given(sequences())
 def test_a_correction_is_read_back_unchanged(corrections: list[Correction]) -> None:
     for one_correction in corrections:
-        stored = json.loads(json.dumps(correction.to_json(one_correction)))
+        stored = json.loads(json.dumps(encode(one_correction)))
         assert correction.from_json(stored) == one_correction

@@ -155,7 +155,7 @@ def test_what_people_write_ends_no_line_of_an_output(sign: str) -> None:
 
 _REWORDED: Final[JsonObject] = {
     "id": "1",
-    "study": "1.2",
+    "study_uid": "1.2",
     "film": "1.2.3",
     "kind": "reword",
     "at": "2026-01-01T00:00:00+00:00",

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
+from node.codec import encode
 from node.domain import About, Delivery, Film, OutputObject
 from node.jobs import gathering
 from node.outputs import document
 from node.outputs.writers import numbered, write_objects
-from node.store import correction
 from node.store.correction import Correction, CorrectionKind
 from node.store.rounds import RoundMark
 from tests.node.jobs.test_rounds import STUDY, Bench, film
@@ -230,7 +230,7 @@ def correct(bench: Bench, number: int, kind: CorrectionKind, *, withdraws: int =
         prompt="" if withdraws else KEY,
         withdraws=f"{withdraws:032x}" if withdraws else "",
     )
-    bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    bench.spool.keep_document(made.study_uid, "corrections", made.id, encode(made))
     gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
 
 

@@ -14,11 +14,12 @@ from pydicom.dataset import Dataset
 
 from models.contract import PromptKind, Question
 from models.lab.phantoms import phantom
+from node.codec import decode, encode
 from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
 from node.outputs.answer_json import answer_to_json
 from node.outputs.document import save_bytes
-from node.outputs.report_json import film_from_json, film_to_json, report_to_json
+from node.outputs.report_json import report_to_json
 from node.outputs.sr import report as sr
 from node.read import findings, open_film, prompts
 from node.read.decoding import Radiograph
@@ -122,7 +123,7 @@ def test_every_other_output_stands_what_has_no_box() -> None:
     assert "No pneumothorax. (no box)" in text
     assert [len(entry["boxes"]) for entry in found["findings"]] == [1, 0]
     assert [len(entry["boxes"]) for entry in found["sentences"]] == [1, 1, 0]
-    assert film_from_json(film_to_json(denying())) == denying()
+    assert decode(Film, encode(denying())) == denying()
 
 
 def _everything(item: Dataset) -> list[Dataset]:

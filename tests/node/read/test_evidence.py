@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.contract import FilmReading, PromptKind, PromptReading
-from node.domain import Box, Code, Evidence, Finding, FindingState, ScoredBox, Side
+from node.codec import decode, encode
+from node.domain import Box, Code, Evidence, Film, Finding, FindingState, ScoredBox, Side
 from node.outputs import report_json
 from node.prompt_set import Prompt, PromptSet
 from node.read import findings, prompts
@@ -154,9 +155,9 @@ def test_a_zone_has_codes_and_a_side_if_the_film_has_sides(sides_known: bool, si
 
 def test_the_codes_of_a_zone_are_stored_with_a_reading() -> None:
     shown = found(NODULE, regions={"right_zone": UPPER})
-    stored = json.loads(json.dumps(report_json.film_to_json(film(findings=(shown,)))))
+    stored = json.loads(json.dumps(encode(film(findings=(shown,)))))
 
-    [read] = report_json.film_from_json(stored).findings
+    [read] = decode(Film, stored).findings
 
     assert read == shown
     for evidence in (read.evidence, read.boxes[0].evidence):

@@ -37,11 +37,11 @@ from models.contract import (
 from models.errors import ReaderFault
 from models.evaluate import main as evaluate
 from models.reading.named_reader import NamedReader, hash_of
+from node.codec import decode, encode
 from node.config import ModelSettings, Settings
 from node.dicom import header_reading
-from node.domain import Reason, Side
+from node.domain import Film, Reason, Side
 from node.errors import InputError
-from node.outputs import report_json
 from node.outputs.corrected_film import sides_of
 from node.read import manifest, model, prompts
 from node.read.film import answer_film
@@ -185,7 +185,7 @@ def test_sides_go_by_the_spine_that_a_network_locates(tmp_path: Path, opened: st
     assert film is not None
     [found] = [finding for finding in film.findings if finding.boxes]
     assert (found.side, film.middle) == (side, None if side is None else 0.38)
-    assert report_json.film_from_json(json.loads(json.dumps(report_json.film_to_json(film)))) == film
+    assert decode(Film, json.loads(json.dumps(encode(film)))) == film
     header = header_reading.read_header(path)
     assert sides_of(film, header)(found.boxes[0].box) == side  # of a box that a reader corrects
 

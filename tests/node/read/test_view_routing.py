@@ -10,10 +10,10 @@ import pytest
 from pydicom.dataset import Dataset
 
 from models.contract import VIEWS, ViewReading
+from node.codec import decode, encode
 from node.dicom.film_header import parse_header
 from node.domain import Film, FilmView, Note, Reason
 from node.outputs import impression, wording
-from node.outputs.report_json import film_from_json, film_to_json
 from node.prompt_set import PromptSet
 from node.read import prompts, views
 from node.read.decoding import Radiograph
@@ -175,7 +175,7 @@ def test_a_mirrored_film_keeps_its_boxes_and_gets_a_caution(tmp_path: Path) -> N
 
 def test_a_film_with_its_view_survives_storage(tmp_path: Path) -> None:
     film = answered(tmp_path, picture(AP=0.75, PA=0.25, rotated=True))
-    stored = film_to_json(film)
+    stored = encode(film)
 
     assert stored["view"] == {"tag": "PA", "seen": "AP", "certainty": 0.75}
-    assert film_from_json(stored) == film
+    assert decode(Film, stored) == film

@@ -11,6 +11,7 @@ import pytest
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
+from node.codec import encode
 from node.commands.ask_node import FilmAddress, film_address
 from node.commands.corrections import export
 from node.commands.explain import report as explained
@@ -21,7 +22,6 @@ from node.domain import ObjectReference
 from node.errors import InputError
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
-from node.outputs import report_json
 from node.outputs.asked import Origin
 from node.read import prompts
 from node.read.open_model import OpenModel
@@ -86,7 +86,7 @@ def keep(spool: Spool, film: Dataset) -> Instance:
     """Keep a film with an answer."""
     kept = films.keep(spool, film).instance
     answer = replace(samples.several(), source=kept.sop_instance_uid)
-    spool.keep_reading(kept.study_uid, "1", {**report_json.film_to_json(answer), "file": kept.path.name})
+    spool.keep_reading(kept.study_uid, "1", {**encode(answer), "file": kept.path.name})
     return kept
 
 

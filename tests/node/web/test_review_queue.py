@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from models.contract import Contradiction
+from node.codec import encode
 from node.config import Settings
 from node.domain import FindingState
 from node.jobs import gathering
@@ -23,7 +24,7 @@ from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.service.ledger_filler import LedgerFiller
-from node.store import correction, lookup
+from node.store import lookup
 from node.store.correction import Correction, CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
@@ -245,6 +246,6 @@ def judge(bench: Bench, kind: CorrectionKind = CorrectionKind.ACCEPT, *, withdra
         prompt="" if withdraws else KEY,
         withdraws=withdraws,
     )
-    bench.spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))
+    bench.spool.keep_document(made.study_uid, "corrections", made.id, encode(made))
     gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
     return made.id

@@ -11,12 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.contract import Question
+from node.codec import encode
 from node.errors import InputError
 from node.jobs import answers
 from node.jobs.answers import stored_question
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
-from node.outputs import report_json
 from node.read import prompts
 from node.read.open_model import OpenModel
 from node.store.received import Instance
@@ -62,7 +62,7 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
     spool, received = Spool(settings.storage.directory), films.thumbnail()
     film = films.keep(spool, received).instance
     answer = replace(samples.several(), source=film.sop_instance_uid)
-    spool.keep_reading(film.study_uid, "1", {**report_json.film_to_json(answer), "file": film.path.name})
+    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
     model = OpenModel(reader=ScriptedReader(), prompts=prompts.load("chexpert14"))
     answerer, looks = QuestionAnswerer(spool, model, Metrics()), Looks(tmp_path / "looks")
     parts = WebParts(

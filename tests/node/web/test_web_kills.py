@@ -15,8 +15,8 @@ from typing import cast
 import pytest
 from pydicom.dataset import Dataset
 
+from node.codec import encode
 from node.config import Settings
-from node.store import correction
 from node.store.correction import Correction, CorrectionKind
 from node.store.spool import Spool
 from tests.node.jobs.test_rounds import predecessor
@@ -143,7 +143,7 @@ def test_a_correction_that_was_stored_but_not_queued_counts(settings: Settings, 
         prompt="atelectasis",
     )
     spool = Spool(settings.storage.directory)
-    spool.keep_document(made.study_uid, "corrections", made.id, correction.to_json(made))  # as far as a process came
+    spool.keep_document(made.study_uid, "corrections", made.id, encode(made))  # as far as a process came
 
     with Service(settings) as service:
         archive.wait_for_kept(4)

@@ -16,10 +16,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node import metrics
 from node.answers.questions import Topic, understand
+from node.codec import encode
 from node.config import Settings
 from node.domain import Delivery, DeliveryState, FindingState
 from node.metrics import Metrics
-from node.outputs import impression, rejection, report_json, wording
+from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.outputs.kinds import OUTPUTS
 from node.read import prompts
@@ -227,7 +228,7 @@ def two_to_review(settings: Settings, spool: Spool) -> list[str]:
         taken = {"AcquisitionDate": "20240131", "AcquisitionTime": f"09{number}500", "PatientAge": f"06{number}Y"}
         film = films.as_another(films.thumbnail({**patient, **taken}), f"to review {number}", study="two")
         kept = films.keep(spool, film, study_uid=LONG_STUDY).instance
-        reading = report_json.film_to_json(replace(said, source=kept.sop_instance_uid))
+        reading = encode(replace(said, source=kept.sop_instance_uid))
         spool.keep_reading(LONG_STUDY, str(number), {**reading, "file": kept.path.name})
         uids.append(kept.sop_instance_uid)
 
