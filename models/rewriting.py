@@ -6,6 +6,7 @@ is refused until the command is run again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,9 @@ CALIBRATED: Final = "## Calibrated"
 HISTORY: Final = "## Thresholds that were chosen again"
 """The headings of the last two sections of a card; `models.calibrate` writes the first."""
 _FIGURE: Final = "- Figure: "
+_FIRST: Final = re.compile(rf"^{TEN_LINES}\n\n(?:.+\n)*\n*", re.MULTILINE)
+_BEGINNING: Final = re.compile(r"^(?=## )", re.MULTILINE)
+"""Where a section begins; parts of it have more signs before their headings."""
 _UNMEASURED: Final = "none was measured here; `models.calibrate` and `models.evaluate` measure"
 
 
@@ -64,11 +68,8 @@ def with_ten_lines(card: str, manifest: Manifest, figures: Sequence[str] = ()) -
     figures: up to three, with their intervals; if empty, those that the card has are kept
     """
     figures = figures or figures_of(card)
-    title, _, rest = card.partition("\n")
-    rest = rest.lstrip("\n")
-    if rest.startswith(TEN_LINES):
-        rest = rest.removeprefix(TEN_LINES).lstrip("\n").partition("\n\n")[2]
-    return "\n".join([title, "", TEN_LINES, "", *_ten_lines(manifest, figures), "", rest.lstrip("\n")])
+    title, *rest = _FIRST.sub("", card).split("\n", 1)
+    return "\n".join([title, "", TEN_LINES, "", *_ten_lines(manifest, figures), "", "".join(rest).lstrip("\n")])
 
 
 def figures_of(card: str) -> list[str]:
@@ -98,9 +99,10 @@ def _named(keys: Sequence[str]) -> str:
 
 def parts_of(card: str) -> tuple[str, str]:
     """Divide a card into its body and the section of its calibration, "" without one; the history is left out."""
-    text = card.partition(f"\n{HISTORY}\n")[0]
-    body, heading, calibrated = text.partition(f"\n{CALIBRATED}\n")
-    return body.rstrip() + "\n", f"{CALIBRATED}\n{calibrated.rstrip()}\n" if heading else ""
+    sections = _BEGINNING.split(card)
+    calibrated = "".join(section for section in sections if section.startswith(f"{CALIBRATED}\n"))
+    body = "".join(section for section in sections if not section.startswith((f"{CALIBRATED}\n", f"{HISTORY}\n")))
+    return body.rstrip() + "\n", f"{calibrated.rstrip()}\n" if calibrated else ""
 
 
 def joined(body: str, calibrated: str, history: Sequence[ThresholdChange]) -> str:

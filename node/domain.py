@@ -13,12 +13,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from models.contract import Box as Box
+from models.contract import Contradiction, Sentence, Trusted, View
 from models.contract import FindingState as FindingState
 from models.contract import ScoredBox as ScoredBox
-from models.contract import Sentence
 from models.contract import Side as Side
 from models.contract import WithheldSentence as WithheldSentence
 from node.measurement import CardiothoracicRatio
@@ -26,8 +26,17 @@ from node.measurement import CardiothoracicRatio
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
 
-ROUTINE, CRITICAL = "routine", "critical"
-"""The priorities of an output: a critical one is delivered before those that wait for the same destination."""
+OutputPriority: TypeAlias = Literal["routine", "critical"]
+"""The priority of an output: a critical one is delivered before those that wait for the same destination."""
+ROUTINE: Final = "routine"
+CRITICAL: Final = "critical"
+
+KnownPlace: TypeAlias = Literal["told", "no_side", "film_unsided", "no_place"]
+"""What is known of where a finding lies: all, `told`; `no_side`, if the network is not certain of one; `film_unsided`,
+if the film does not tell which side is which; `no_place`, if the network is not certain of any: it has no box."""
+
+TaggedView: TypeAlias = Literal["AP", "PA", "lateral", "frontal"]
+"""The view that a film's header names; frontal: neither AP nor PA alone."""
 
 MESSAGE_KIND: Final = "oru"
 """The kind of output that is an HL7 message; all other outputs are DICOM objects."""
@@ -186,11 +195,9 @@ class Finding:
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
     probability: None if the model leaves it out, for nobody showed that its number means anything
     boxes, evidence: none if it is not reported
-    contradiction: a short name of what the network itself says against it (`wording.CONTRADICTIONS`); None if nothing
+    contradiction: what speaks against it (`wording.CONTRADICTIONS`); None if nothing does
     reader: what a person said about it; None if nobody did. The probability stays the network's
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
-    place: what is known of where it lies: all, `told`; `no_side`, if the network is not certain of one; `film_unsided`,
-    if the film does not tell which side is which; `no_place`, if the network is not certain of any: it has no box
     """
 
     prompt: str
@@ -202,10 +209,10 @@ class Finding:
     boxes: tuple[FindingBox, ...]
     sentence: int | None
     evidence: Evidence | None = None
-    contradiction: str | None = None
+    contradiction: Contradiction | None = None
     reader: ReaderMark | None = None
     near: bool | None = False
-    place: str = "told"
+    place: KnownPlace = "told"
 
     def __post_init__(self) -> None:
         if self.probability is None and any(box.reader is None for box in self.boxes):
@@ -242,7 +249,6 @@ class Searched:
 class ModelIdentity:
     """The network that answered; part of every output.
 
-    trusted: which thresholds may call a finding present: those measured on `real` films, on `phantoms`, or `any`
     sentences: `checked`: each says what was decided; or `raw`: as generated
     unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
     """
@@ -252,8 +258,8 @@ class ModelIdentity:
     weights_sha256: str
     engine: str
     manifest_sha256: str = ""
-    trusted: str = "real"
-    sentences: str = "checked"
+    trusted: Trusted = "real"
+    sentences: Literal["checked", "raw"] = "checked"
     unmeasured_ratio: bool = False
 
     @property
@@ -271,13 +277,13 @@ class ModelIdentity:
 class FilmView:
     """The view of a film: the one that its header names (`tag`) and the one that its picture shows (`seen`).
 
-    tag: AP, PA, frontal or lateral; None if the header names none
-    seen: AP, PA, lateral or not_chest; None if the model cannot tell, or did not look
+    tag: None if the header names none
+    seen: None if the model cannot tell, or did not look
     certainty: the probability of what is seen, 0..1
     """
 
-    tag: str | None = None
-    seen: str | None = None
+    tag: TaggedView | None = None
+    seen: View | None = None
     certainty: float | None = None
 
 
@@ -439,7 +445,7 @@ class OutputObject:
     """An output: a DICOM object, or an HL7 message without SOP class and series. One UID never carries two contents.
 
     subject: what it is about; a message and a rejection note are about the study
-    priority: `critical` if a film of the round has a critical finding, else `routine`
+    priority: critical if a film of the round has a critical finding
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds
     number: Instance Number; 0 for a message
     part: index of the part of the study that it is about, in `RoundMark.parts`; `NO_PART` if it is about none
@@ -454,7 +460,7 @@ class OutputObject:
     sop_instance_uid: str
     series_instance_uid: str
     subject: Subject = field(default=Subject(), compare=False)
-    priority: str = field(default=ROUTINE, compare=False)
+    priority: OutputPriority = field(default=ROUTINE, compare=False)
     template: str = field(default="", compare=False)
     number: int = field(default=0, compare=False)
     part: int = field(default=0, compare=False)
@@ -477,7 +483,8 @@ class DeliveryState(StrEnum):
     ABANDONED = "abandoned"
 
 
-STUDY_STATES: Final = ("receiving", "reading", "finished", "parked")
+StudyState: TypeAlias = Literal["receiving", "reading", "finished", "parked"]
+STUDY_STATES: Final = get_args(StudyState)
 DELIVERY_STATES: Final = tuple(state for state in DeliveryState if state is not DeliveryState.ABANDONED)
 """The states that are always counted, even if the count is 0."""
 
@@ -490,7 +497,7 @@ class Delivery:
     study_uid: str
     sop_instance_uid: str
     kind: str
-    priority: str = field(default=ROUTINE, compare=False)
+    priority: OutputPriority = field(default=ROUTINE, compare=False)
 
     @property
     def id(self) -> str:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from language.sentences import is_plural
-from models.contract import ChangeError
+from models.contract import ChangeError, Trusted
 from node.domain import Film, Finding, FindingState, ModelIdentity
 from node.outputs import wording
 
@@ -123,7 +123,7 @@ def compare(earlier: ReadFilm, later: ReadFilm, *, error: ChangeError | None) ->
     return FilmComparison(text=" ".join((*told, REST)), findings=compared)
 
 
-def without_measure(error: ChangeError | None, trusted: str) -> Obstacle | None:
+def without_measure(error: ChangeError | None, trusted: Trusted) -> Obstacle | None:
     """Return why a model cannot compare any films; error: that it states; trusted: as of `ModelIdentity`."""
     if error is None:
         return Obstacle.UNMEASURED
@@ -175,7 +175,7 @@ def _view(film: Film) -> str | None:
     return next((view for view in named if view in _PROJECTIONS), None)
 
 
-def _counts(population: str, trusted: str) -> bool:
+def _counts(population: str, trusted: Trusted) -> bool:
     """Say whether an error that was measured on a population holds for the films that a model is used on."""
     return trusted == "any" or (population == PHANTOMS) == (trusted == PHANTOMS)
 

@@ -6,6 +6,7 @@ because the report answers neither. What a finding is called stands in `language
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -70,17 +71,18 @@ class Query:
     judges: bool = False
 
 
-_FRAME: Final = re.compile(
-    r"^((is|are|was|were|do|does|can|could|please|there|any|some|an?|the|you|i|we|see|show|me|find|look|looking|for|if|tell|check|"
-    r"evidence|signs?|of|where|what|about|how|has|have|it|patient|and|or|he|she|they|this|that)\b[\s,]*)+"
+_OPENING: Final = frozenset(
+    "is are was were do does can could please there any some a an the you i we see show me find look looking for if "
+    "tell check evidence sign signs of where what about how has have it patient and or he she they this that".split()
 )
-_ASIDE: Final = re.compile(
-    r"\b(is|are|was|were|be|been|do|does|did|can|could|please|there|any|some|an?|the|this|that|these|those|you|i|we|see|seen|"
-    r"look|looking|for|if|tell|me|check|evidence|signs?|of|what|whats|what's|which|about|how|has|have|it|its|patient|"
-    r"patient's|and|or|in|on|at|to|by|with|films?|stud(y|ies)|image|picture|x-?ray|radiograph|side|sided|sides|area|region|present|visible|"
-    r"here|box|spot|place|inside|within|drawn|marked|he|she|his|her|chest|date|dated|from|"
-    r"exist|lie|lies|finding|all|everything|give|suffering|from|got|part|other|structures?|silhouette)\b|[^\w']+"
+"""Words with which a question begins before it comes to what it asks about."""
+_FILLING: Final = _OPENING | frozenset(
+    "be been did those these seen whats which its patient's in on at to by with from his her here inside within "
+    "present visible exist lie lies give got suffering all everything other film films study studies image picture "
+    "xray x-ray radiograph chest side sided sides area region box spot place part structure structures silhouette "
+    "finding drawn marked date dated".split()
 )
+"""Words that change nothing of what a question asks about."""
 _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
     Topic.COMPARE: re.compile(
         r"\b(compared?|comparison|changed?|changes|larger|smaller|bigger|better|worse|improved|worsened|grown|previous|prior|"
@@ -122,6 +124,7 @@ _HEART_SIZE: Final = re.compile(
     r"\b(size|width) of (the )?heart\b|\bheart (too |very )?(big|large|enlarged|wide)\b|"
     r"\b(big|large|enlarged|wide) (the )?(patient's )?heart\b"
 )
+_WORD: Final = re.compile(r"x-ray|[\w']+")
 _PLURAL: Final = re.compile(r"(ie)?s$")
 _BONES: Final = re.compile(r"\bbones?\b")
 _DEVICES: Final = "support_devices"
@@ -164,7 +167,7 @@ def _understood(text: str, prompts: PromptSet) -> Query:
     side = _side(typed)
     topics = [topic for topic, words in _TOPICS.items() if words.search(rest)]
     topics += [Topic.COMPARE] if day is not None else []
-    if _left_over(_BONES.sub(" ", rest) if mentions else rest, prompts):
+    if not _is_understood(_BONES.sub(" ", rest) if mentions else rest, prompts):
         return Query(topic=Topic.FREE, side=side, prompt=_asked(typed) or typed)
     is_sized = _HEART in mentions and _HEART_SIZE.search(typed) is not None
     topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions), is_sized=is_sized)
@@ -320,18 +323,19 @@ def _side(typed: str) -> Side | None:
     return Side(next(iter(sides))) if sides else None
 
 
-def _left_over(rest: str, prompts: PromptSet) -> str:
-    """Return what no rule understands."""
+def _is_understood(rest: str, prompts: PromptSet) -> bool:
+    """Say whether every word of a text is one of a region, organ, zone, side or topic, or changes nothing."""
     for _, words in _spellings(prompts):
         rest = words.sub(" ", rest)
     for organ, pattern in cues().organs.items():
         if organ != _BONE:
             rest = re.sub(rf"\w*(?:{pattern.pattern})\w*", " ", rest)
-    for words in (*cues().zones.values(), _SIDE_WORDS, *_TOPICS.values(), _ASIDE):
+    for words in (*cues().zones.values(), _SIDE_WORDS, *_TOPICS.values()):
         rest = words.sub(" ", rest)
-    return rest.strip()
+    return _FILLING.issuperset(_WORD.findall(rest))
 
 
 def _asked(typed: str) -> str:
     """Return a text without the words that make it a question."""
-    return _FRAME.sub("", typed).rstrip(" ?!.,").strip()
+    words = itertools.dropwhile(lambda word: word.rstrip(",") in _OPENING, typed.split())
+    return " ".join(words).rstrip(" ?!.,")

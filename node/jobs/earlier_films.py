@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
-from models.contract import ChangeError
+from models.contract import ChangeError, Trusted
 from node.answers.comparison import (
     OBSTACLES,
     FilmComparison,
@@ -192,6 +192,6 @@ def _read_film(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> ReadFilm
         weights_sha256=stored["weights_sha256"],
         engine=str(film.stored["engine"]),
         manifest_sha256=stored["manifest_sha256"],
-        trusted=stored["trusted"],
+        trusted=cast(Trusted, stored["trusted"]),
     )
     return ReadFilm(film=as_corrected(film, spool, prompts), model=model, prompts_sha256=stored["prompts_sha256"])

@@ -10,7 +10,7 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node.dicom.header_reading import header_of
-from node.domain import CRITICAL
+from node.domain import CRITICAL, OutputPriority
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
 from node.outputs.parts import patients_of
@@ -48,7 +48,7 @@ def queue_place(study: Waiting, *, stat_seconds: float) -> int:
     return _place(study.arrived_at.timestamp(), head_start_seconds=stat_seconds if study.is_stat else 0.0)
 
 
-def delivery_place(written_at: float, priority: str) -> int:
+def delivery_place(written_at: float, priority: OutputPriority) -> int:
     """Return the place of a delivery in the queue of its destination, 1 to 2^31 - 1; the lowest place is sent first.
 
     The place is the second in which the output was written, so it stays the same when the delivery is queued again. A

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, get_args
 
-from models.contract import Doubt
+from models.contract import Contradiction, Doubt, Trusted
 from node.dicom import identity
 from node.domain import (
     Assessment,
@@ -23,6 +23,7 @@ from node.domain import (
     FindingBox,
     FindingState,
     GroundedSentence,
+    KnownPlace,
     Note,
     ReaderMark,
     Reason,
@@ -127,7 +128,7 @@ MARKS: Mapping[FindingState, str] = {
 }
 """What stands beside the name of a finding that is reported and not present."""
 
-CONTRADICTIONS: Mapping[str, str] = {
+CONTRADICTIONS: Mapping[Contradiction, str] = {
     "other_side": "Asked again about each side by name, the network contradicts itself.",
     "sentence_denies": "The network's own sentence says that it is not there.",
     "companion_silent": "The network does not report an opacity of the lung, which it never is without.",
@@ -143,7 +144,7 @@ says of the finding, how the whole picture looks, or what its header says of it.
 OF_FILM: Final[Collection[str]] = get_args(Doubt)
 """Those that are about the film, and so about each of its findings."""
 
-PLACES_IN_DOUBT: Mapping[str, str] = {"no_side": "side not certain", "no_place": "place not certain"}
+PLACES_IN_DOUBT: Mapping[KnownPlace, str] = {"no_side": "side not certain", "no_place": "place not certain"}
 """What stands beside the name of a finding, by its `place`."""
 
 READER: Mapping[Assessment, str] = {
@@ -156,7 +157,7 @@ READER: Mapping[Assessment, str] = {
 }
 """What stands in place of a probability, or behind a sentence, where a person has spoken."""
 
-TRUST: Mapping[str, str] = {
+TRUST: Mapping[Trusted, str] = {
     "real": "A finding is called present only if its threshold was measured on real films.",
     "phantoms": "Thresholds are those measured on phantoms; they mean nothing on films of people.",
     "any": "Thresholds that were never measured on real films are accepted by this site.",
@@ -367,7 +368,7 @@ def place_in_doubt(finding: Finding) -> str | None:
     return None if finding.reader is not None else PLACES_IN_DOUBT.get(finding.place)
 
 
-def reason_of(contradiction: str | None, state: FindingState | None = None) -> str | None:
+def reason_of(contradiction: Contradiction | None, state: FindingState | None = None) -> str | None:
     """Return in words what speaks against a finding, or why it is not assessed; None if nothing does."""
     if state is FindingState.LEFT_OUT:
         return f"{NEVER}."

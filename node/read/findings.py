@@ -25,6 +25,7 @@ from node.domain import (
     FindingBox,
     FindingState,
     GroundedSentence,
+    KnownPlace,
     ModelIdentity,
     Searched,
     Side,
@@ -183,7 +184,7 @@ def _side_of(prompt: Prompt, box: Box, framing: Framing | None) -> Side | None:
     return prompt.side or (side_of(box, framing) if prompt.paired and framing is not None else None)
 
 
-def _place(answer: PromptReading, prompt: Prompt, *, is_film_sided: bool) -> str:
+def _place(answer: PromptReading, prompt: Prompt, *, is_film_sided: bool) -> KnownPlace:
     """Return the `place` of a finding; is_film_sided: whether the film tells which side is which."""
     if answer.state is None or not answer.state.is_reported:
         return "told"

@@ -17,13 +17,11 @@ from typing import Final
 
 from models.contract import Doubt, View, ViewReading
 from node.dicom.film_header import FilmHeader
-from node.domain import FilmView, Note, Reason
+from node.domain import FilmView, Note, Reason, TaggedView
 from node.read import routing
 from node.read.cardiothoracic import view_of
 from node.read.routing import Action, Decision
 
-FRONTAL: Final = "frontal"
-"""The tag of a film whose header names a frontal view, but neither AP nor PA alone."""
 _STOPPED: Final[dict[View, Reason]] = {"lateral": Reason.LATERAL, "not_chest": Reason.NOT_CHEST}
 _DOUBTS: Final[dict[Note, Doubt]] = {
     Note.VIEW_DISAGREES: "other_view",
@@ -35,12 +33,14 @@ _DOUBTS: Final[dict[Note, Doubt]] = {
 }
 
 
-def tag_of(header: FilmHeader) -> str | None:
-    """Return the view that a header names: AP, PA, frontal or lateral; None if it names none."""
+def tag_of(header: FilmHeader) -> TaggedView | None:
+    """Return the view that a header names; None if it names none."""
     if routing.says_slanted(header) is not None:
         return "lateral"
     view = view_of(header)
-    return view.value if view is not None else FRONTAL if routing.names_frontal(header) else None
+    if view is None:
+        return "frontal" if routing.names_frontal(header) else None
+    return view.value
 
 
 def film_view(header: FilmHeader | None, picture: ViewReading | None = None) -> FilmView:
@@ -54,7 +54,7 @@ def film_view(header: FilmHeader | None, picture: ViewReading | None = None) -> 
     return FilmView(tag=tag, seen=picture.view, certainty=picture.probabilities[picture.view])
 
 
-def confirm(decision: Decision, tag: str | None, picture: ViewReading | None, *, names_chest: bool) -> Decision:
+def confirm(decision: Decision, tag: TaggedView | None, picture: ViewReading | None, *, names_chest: bool) -> Decision:
     """Return the decision about a film that its header lets through, after a look at its picture.
 
     tag: as in `tag_of`; names_chest: whether its header says that it shows a chest
@@ -83,7 +83,7 @@ def is_doubt(note: Note) -> bool:
     return note in _DOUBTS
 
 
-def notes_of(tag: str | None, picture: ViewReading) -> Iterator[Note]:
+def notes_of(tag: TaggedView | None, picture: ViewReading) -> Iterator[Note]:
     """Yield the notes about a picture that does not fit its header, or whose pixels do not lie as they should.
 
     A header that names a frontal view is contradicted as soon as that is not the more probable. That an AP film looks

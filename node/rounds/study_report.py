@@ -10,7 +10,7 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from node.domain import CRITICAL, ROUTINE, Film, Identity, ModelIdentity, Reason, Report
+from node.domain import CRITICAL, ROUTINE, Film, Identity, ModelIdentity, OutputPriority, Reason, Report
 from node.hl7.order import Patient
 from node.outputs import impression, writers
 from node.outputs.corrected_film import correct, sides_of
@@ -76,7 +76,7 @@ class Answers:
     nobodys: Collection[str]
 
 
-def priority_of(report: Report) -> str:
+def priority_of(report: Report) -> OutputPriority:
     """Return the priority of the outputs of a report."""
     return CRITICAL if impression.critical_films(report) else ROUTINE
 

@@ -15,7 +15,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from node.config import StorageSettings
-from node.domain import CRITICAL, Delivery, DeliveryState
+from node.domain import CRITICAL, Delivery, DeliveryState, StudyState
 from node.store import database, files
 from node.store.database import Database
 from node.store.pauses import Pause, pauses
@@ -88,7 +88,7 @@ class Ledger:
         """Close every connection."""
         self._sql.dispose()
 
-    def set_study(self, uid: str, state: str, *, stage: str | None = None, reason: str | None = None) -> None:
+    def set_study(self, uid: str, state: StudyState, *, stage: str | None = None, reason: str | None = None) -> None:
         """Record a study's state; stage and reason say where and why it was parked."""
         values = {"state": state, "stage": stage, "reason": reason, "changed_at": _now()}
         with self._database.begin() as connection:

@@ -10,7 +10,8 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -18,10 +19,13 @@ from uuid import uuid4
 
 from node.domain import Film
 from node.periodic import Periodic
+from node.web.problems import Problem
 
 MOST: Final = 8
 SECONDS: Final = 900.0
 _PAUSE_SECONDS: Final = 30.0
+_AT_ONCE, _WAITING = 2, 8
+_TURN_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,8 @@ class Looks:
     def __init__(self, folder: Path, *, seconds: float = SECONDS, pause_seconds: float = _PAUSE_SECONDS) -> None:
         self._folder, self._seconds = folder, seconds
         self._lock = threading.Lock()
+        self._turns = threading.BoundedSemaphore(_AT_ONCE)
+        self._places = threading.BoundedSemaphore(_AT_ONCE + _WAITING)
         self._looks: OrderedDict[str, LookFile] = OrderedDict()
         shutil.rmtree(folder, ignore_errors=True)
         self._cleaner = Periodic(self._forget_old, name="looks", pause_seconds=pause_seconds)
@@ -68,6 +74,25 @@ class Looks:
         with self._lock:
             look = self._looks.get(look_id)
         return look if look is not None and look.until > time.monotonic() else None
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a turn at the model: two films are read or asked about at once, and eight wait.
+
+        Each that waits holds a thread, and the pages need threads, too. Raises Problem for more, and after 30 seconds.
+        """
+        busy = Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
+        if not self._places.acquire(blocking=False):
+            raise busy
+        try:
+            if not self._turns.acquire(timeout=_TURN_SECONDS):
+                raise busy
+            try:
+                yield
+            finally:
+                self._turns.release()
+        finally:
+            self._places.release()
 
     def close(self) -> None:
         """Remove everything."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path as FilePath
 from typing import Annotated, BinaryIO, Final
 
@@ -47,7 +46,6 @@ _PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
 _COMPARED_WITH_NONE: Final = "A film that is in no study is compared with no other film."
-_turn, _places = threading.BoundedSemaphore(2), threading.BoundedSemaphore(10)
 
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
 
@@ -98,7 +96,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     try:
         with file:
             await bodies.take(request, lambda part: _write(parts, file, part))
-        film = await anyio.to_thread.run_sync(_read, path, model, parts.spool.character_set)
+        film = await anyio.to_thread.run_sync(_read, parts, path, model)
         look = parts.looks.add(path, film)
         is_added = True
     except ClientDisconnect as error:
@@ -122,7 +120,7 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     look = _find(parts, look_id)
     path = look.path
     try:
-        picture = open_film.show_picture(path) if open_film.is_picture(path) else _decoded(path)
+        picture = open_film.show_picture(path) if open_film.is_picture(path) else decoding.picture_of(path)
         png = pictures.to_png(picture)
     except (Undecodable, InputError) as error:
         raise Problem(409, "this film cannot be decoded; its report says why") from error
@@ -137,7 +135,7 @@ def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions)
     """Ask about the film. Neither questions nor answers are kept."""
     look, model, questions = _find_read(parts, look_id), _model(parts), new.checked()
     limit(parts, request, len(questions))
-    answers = _asked(request, look, model, questions)
+    answers = _asked(parts, request, look, model, questions)
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return LookAnswers(film=look.film.source, questions=answers)
 
@@ -160,15 +158,17 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
         said = answer(query, look.film, box=box)
         made, question = worded(look.film.source, said), for_network(query, said, model.prompts, box=box)
     if question is not None:
-        made.questions = _asked(request, look, model, [question])
+        made.questions = _asked(parts, request, look, model, [question])
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return made
 
 
-def _asked(request: Request, look: LookFile, model: OpenModel, questions: list[Question]) -> list[dict[str, object]]:
+def _asked(
+    parts: WebParts, request: Request, look: LookFile, model: OpenModel, questions: list[Question]
+) -> list[dict[str, object]]:
     """Ask the network. Raises Problem."""
     try:
-        with _Turn(), while_wanted(lambda: has_left(request.scope)):
+        with parts.looks.turn(), while_wanted(lambda: has_left(request.scope)):
             answers = open_film.ask(look.path, questions, reader=model.reader, prompts=model.prompts)
     except AskerGone as error:
         raise left() from error
@@ -204,25 +204,6 @@ def _forgotten() -> Problem:
     return Problem(404, "the node does not know this film, or has forgotten it; send it again")
 
 
-class _Turn:
-    """A turn at the model: two films are read or asked about at once, eight wait, and more are told to come again.
-
-    Each that waits holds a thread, and the pages need threads, too.
-    """
-
-    def __enter__(self) -> None:
-        busy = Problem(503, "the model is busy; try again", headers={"Retry-After": "5"})
-        if not _places.acquire(blocking=False):
-            raise busy
-        if not _turn.acquire(timeout=30.0):
-            _places.release()
-            raise busy
-
-    def __exit__(self, *_: object) -> None:
-        _turn.release()
-        _places.release()
-
-
 def _write(parts: WebParts, file: BinaryIO, part: bytes) -> None:
     """Write a part of the file. Raises Problem when the disk has no room."""
     try:
@@ -233,23 +214,19 @@ def _write(parts: WebParts, file: BinaryIO, part: bytes) -> None:
         raise Problem(503, "the file cannot be written; check the disk") from error
 
 
-def _read(path: FilePath, model: OpenModel, character_set: str) -> Film:
+def _read(parts: WebParts, path: FilePath, model: OpenModel) -> Film:
     """Answer a file as a film. Raises Problem if it is none."""
     try:
-        with _Turn():
+        with parts.looks.turn():
             if open_film.is_picture(path):
                 image = open_film.load(path, model.reader)
                 return answer_picture(image, model.reader, model.prompts, source=derive_uid("look", path.stem))
-            answered = answer_film(path, model.reader, model.prompts, character_set=character_set)
+            answered = answer_film(path, model.reader, model.prompts, character_set=parts.spool.character_set)
     except (InputError, Undecodable) as error:
         raise Problem(422, _without_path(error, path)) from error
     if answered.film is None:
         raise Problem(422, f"this object gets no answer ({answered.reason}); send a film")
     return answered.film
-
-
-def _decoded(path: FilePath) -> decoding.BytePicture:
-    return decoding.picture_of(path)
 
 
 def _without_path(error: Exception, path: FilePath) -> str:

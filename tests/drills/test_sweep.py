@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from models import progress
-from models.contract import By, Trusted
+from models.contract import By, Contradiction, Trusted
 from models.lab.evaluation.evaluated_model import side_of
 from models.lab.training.split import HeldOut
 from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence
@@ -176,7 +176,7 @@ def test_the_patterns_know_every_finding() -> None:
     assert set(NAMES) == {prompt.key for prompt in asked if prompt.finding is not None}
 
 
-def without(*, box: bool = True, sentence: bool = True, contradiction: str | None = None) -> Finding:
+def without(*, box: bool = True, sentence: bool = True, contradiction: Contradiction | None = None) -> Finding:
     where = (FindingBox(box=RIGHT, score=0.5, tracking_uid="1.2"),) if box else ()
     return replace(samples.finding(sentence=0 if sentence else None), boxes=where, contradiction=contradiction)
 

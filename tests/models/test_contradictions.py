@@ -216,7 +216,7 @@ def test_every_contradiction_has_its_words() -> None:
 
 
 @pytest.mark.parametrize("contradiction", wording.CONTRADICTIONS)
-def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: str) -> None:
+def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: Contradiction) -> None:
     effusion = replace(samples.finding(), contradiction=contradiction)
     report = samples.report(samples.film(findings=(effusion,)))
     words = wording.CONTRADICTIONS[contradiction]

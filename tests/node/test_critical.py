@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom import Dataset
 
-from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState
+from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState, OutputPriority
 from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place
 from node.orders.store import OrderStore
 from node.outputs import impression
@@ -67,12 +67,12 @@ def test_a_critical_output_overtakes_all_of_the_last_day(written: float, waited:
 
 
 @given(written=WRITTEN, waited=st.floats(CRITICAL_SECONDS, 1e8), priority=st.sampled_from((CRITICAL, ROUTINE)))
-def test_no_output_is_overtaken_for_longer_than_a_day(written: float, waited: float, priority: str) -> None:
+def test_no_output_is_overtaken_for_longer_than_a_day(written: float, waited: float, priority: OutputPriority) -> None:
     assert delivery_place(written, ROUTINE) <= delivery_place(written + waited, priority)
 
 
 @given(moments=st.lists(WRITTEN, min_size=2, max_size=2).map(sorted), priority=st.sampled_from((CRITICAL, ROUTINE)))
-def test_among_equals_what_was_written_first_is_sent_first(moments: list[float], priority: str) -> None:
+def test_among_equals_what_was_written_first_is_sent_first(moments: list[float], priority: OutputPriority) -> None:
     first, last = moments
 
     assert 1 <= delivery_place(first, priority) <= delivery_place(last, priority) <= 2**31 - 1
@@ -219,7 +219,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     ledger.close()
 
 
-def delivery(name: str, priority: str = ROUTINE, *, destination: str = "archive") -> Delivery:
+def delivery(name: str, priority: OutputPriority = ROUTINE, *, destination: str = "archive") -> Delivery:
     return Delivery(destination=destination, study_uid=name, sop_instance_uid=name, kind="sr", priority=priority)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from node.codec import decode, encode
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Sent
+from node.domain import StudyState
 from node.errors import ModelLost
 from node.jobs.object_questions import Looked
 from node.jobs.round_steps import Steps, WrittenRound
@@ -53,7 +54,7 @@ class BrieflyAway(Ledger):
 
     _is_away = True
 
-    def set_study(self, uid: str, state: str, *, stage: str | None = None, reason: str | None = None) -> None:
+    def set_study(self, uid: str, state: StudyState, *, stage: str | None = None, reason: str | None = None) -> None:
         if self._is_away:
             self._is_away = False
             raise OperationalError("INSERT", {}, ConnectionError())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from language.check import contradictions
-from models.contract import By
+from models.contract import By, Contradiction
 from node import metrics
 from node.codec import encode
 from node.domain import (
@@ -45,7 +45,9 @@ def side_of(box: Box) -> Side | None:
     return Side.LEFT if box.left >= 500 else Side.RIGHT if box.right <= 500 else None
 
 
-def finding(key: str, state: FindingState, sentence: int | None, *, contradiction: str | None = None) -> Finding:
+def finding(
+    key: str, state: FindingState, sentence: int | None, *, contradiction: Contradiction | None = None
+) -> Finding:
     prompt = SET[key]
     assert prompt.finding is not None
     is_absent = not state.is_reported

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.contract import PromptKind, Question, ViewReading
+from models.contract import Doubt, PromptKind, Question, ViewReading
 from node.domain import Box, Film, FindingState, Note
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
@@ -28,7 +28,7 @@ from tests.node.read.test_view_routing import PROMPTS, SeeingReader, picture
 from tests.support import films, samples
 from tests.support.output_texts import texts_of
 
-DOUBTS = {
+DOUBTS: dict[str, tuple[ViewReading, Note, Doubt]] = {
     "lateral": (picture(lateral=0.6, AP=0.4), Note.VIEW_DISAGREES, "other_view"),
     "probably lateral or no chest": (picture(lateral=0.3, not_chest=0.3, PA=0.4), Note.VIEW_DISAGREES, "other_view"),
     "mirrored": (picture(PA=1.0, mirrored=True), Note.MIRRORED, "mirrored"),

@@ -22,7 +22,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
-from models.contract import Question
+from models.contract import Question, View
 from node.commands import ask_words
 from node.commands.arguments import add_ask
 from node.dicom import attributes, header_reading
@@ -718,7 +718,7 @@ def test_words_are_not_asked_about_a_picture_with_colors(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("seen", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])
-def test_what_is_said_of_a_picture_speaks_of_no_header(seen: str, reason: Reason, tmp_path: Path) -> None:
+def test_what_is_said_of_a_picture_speaks_of_no_header(seen: View, reason: Reason, tmp_path: Path) -> None:
     image = open_film.load(named(tmp_path, READ["gray"][0]), ScriptedReader())
     of_view = [
         answer_picture(image, SeeingReader(view), prompts.load("chexpert14"), source="1.2")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
-from models.contract import VIEWS, ViewReading
+from models.contract import VIEWS, View, ViewReading
 from node.codec import decode, encode
 from node.dicom.film_header import parse_header
-from node.domain import Film, FilmView, Note, Reason
+from node.domain import Film, FilmView, Note, Reason, TaggedView
 from node.outputs import impression, wording
 from node.prompt_set import PromptSet
 from node.read import prompts, views
@@ -109,7 +109,9 @@ def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], t
         ),
     ],
 )
-def test_a_picture_confirms_doubts_or_stops(tag: str | None, seen: ViewReading | None, expected: Decision) -> None:
+def test_a_picture_confirms_doubts_or_stops(
+    tag: TaggedView | None, seen: ViewReading | None, expected: Decision
+) -> None:
     assert views.confirm(READ, tag, seen, names_chest=True) == expected
 
 
@@ -137,7 +139,7 @@ def test_notes_of_the_header_stay() -> None:
 
 
 @pytest.mark.parametrize(("view", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])
-def test_a_certain_picture_stops_a_film_without_a_view(tmp_path: Path, view: str, reason: Reason) -> None:
+def test_a_certain_picture_stops_a_film_without_a_view(tmp_path: Path, view: View, reason: Reason) -> None:
     seen = seeing({view: 0.97, "PA": 0.03})
 
     film = answered(tmp_path, seen, {"ViewPosition": ""})

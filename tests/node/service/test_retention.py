@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.domain import Delivery, DeliveryState
+from node.domain import Delivery, DeliveryState, StudyState
 from node.orders.store import OrderStore
 from node.service.retention import Retention, removable
 from node.store import files, sent_answers
@@ -76,7 +76,7 @@ def test_work_that_waits_or_is_parked_never_ages_out(shelf: Shelf, state: Delive
 
 
 @pytest.mark.parametrize("state", ["receiving", "reading", "parked"])
-def test_a_study_that_is_not_finished_stays(shelf: Shelf, state: str) -> None:
+def test_a_study_that_is_not_finished_stays(shelf: Shelf, state: StudyState) -> None:
     shelf.ledger.set_study(STUDY, state)
 
     assert shelf.removable() == []

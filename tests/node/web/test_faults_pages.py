@@ -19,7 +19,7 @@ from node.checks import run_check
 from node.commands import operate
 from node.commands.doctor.passwords import check_passwords
 from node.config import Settings, render
-from node.domain import Delivery, DeliveryState
+from node.domain import Delivery, DeliveryState, StudyState
 from node.errors import InputError
 from node.service import app
 from node.settings.http import HttpSettings
@@ -43,7 +43,9 @@ SENT, PARKED, WAITING, ABANDONED = (
 )
 
 
-def with_deliveries(*states: DeliveryState, study: str = STUDY, state: str = "finished") -> Callable[[Ledger], None]:
+def with_deliveries(
+    *states: DeliveryState, study: str = STUDY, state: StudyState = "finished"
+) -> Callable[[Ledger], None]:
     """Record a study and a delivery in each of these states."""
 
     def change(ledger: Ledger) -> None:
@@ -72,7 +74,7 @@ def with_deliveries(*states: DeliveryState, study: str = STUDY, state: str = "fi
     ],
 )
 def test_a_study_is_finished_where_it_was_delivered(
-    settings: Settings, spool: Spool, states: tuple[DeliveryState, ...], state: str, chip: str
+    settings: Settings, spool: Spool, states: tuple[DeliveryState, ...], state: StudyState, chip: str
 ) -> None:
     in_ledger(settings, with_deliveries(*states, state=state))
     node = client(settings, spool)

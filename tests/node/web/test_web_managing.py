@@ -128,7 +128,7 @@ def test_a_refused_question_is_removed_and_never_counts(node: Node, seen: Browse
     asked = node.ask("POST", f"/api/v1/films/{uid}/questions", {"questions": [{"prompt": "Edema"}]})
     known = cast(list[dict[str, str]], asked.json()["questions"])[0]["id"]
     (stored,) = node.spool.documents(study, "questions")
-    answer = {**cast(JsonObject, stored["answer"]), "never_learned": ["zyx"], "boxes": []}
+    answer: JsonObject = {**cast(JsonObject, stored["answer"]), "never_learned": ["zyx"], "boxes": []}
     refused: JsonObject = {**stored, "id": "f" * 32, "answer": {**answer, "question": {"prompt": "zyx", "box": None}}}
     node.spool.keep_document(study, "questions", "f" * 32, refused)
 
