@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.domain import is_uid
-from node.errors import InputError, NodeError
+from node.errors import InputError
 from node.jobs import removing
 from node.jobs.removing import ReadingReason, RemovalReason
 from node.store.ledger import open_ledger
@@ -67,13 +67,10 @@ def show_choices(parts: Parts, request: Request, uid: str) -> Response:
     instances = parts.spool.study(uid).instances if is_uid(uid) else ()
     if not instances:
         return pages.refuse(parts, request, 404, "This node has no such study. It may have been removed.")
-    try:
-        with open_ledger(parts.settings.storage) as ledger:
-            waiting = removing.waiting(ledger, uid)
-        sees = sees_patients(request, parts.settings.http)
-        patient = show_patient(patients_of(parts.settings.storage, [uid]).get(uid, [])) if sees else None
-    except NodeError as error:
-        return pages.refuse(parts, request, 503, str(error))
+    with open_ledger(parts.settings.storage) as ledger:
+        waiting = removing.waiting(ledger, uid)
+    sees = sees_patients(request, parts.settings.http)
+    patient = show_patient(patients_of(parts.settings.storage, [uid]).get(uid, [])) if sees else None
     audit(request, "study.viewed", study=uid)
     about = {
         "uid": uid,

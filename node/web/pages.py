@@ -25,7 +25,6 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header, place_in_study
 from node.dicom.spacing import pixel_shape
 from node.domain import About, Film, is_uid
-from node.errors import NodeError
 from node.jobs import answered_film
 from node.jobs.earlier_films import EarlierFilm
 from node.outputs import patient, review
@@ -69,10 +68,7 @@ class _Result:
 @router.get("/studies/{uid}")
 def show_study(parts: Parts, request: Request, uid: str) -> Response:
     """Show a study and one of its films, which the query may name."""
-    try:
-        known = studies.study_with_films(parts.settings, parts.spool, parts.prompts(), uid) if is_uid(uid) else None
-    except NodeError as error:
-        return refuse(parts, request, 503, str(error))
+    known = studies.study_with_films(parts.settings, parts.spool, parts.prompts(), uid) if is_uid(uid) else None
     if known is None:
         return refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
     found, seen = known

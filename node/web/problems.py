@@ -81,7 +81,7 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
     async def fail(request: Request, error: Exception) -> Response:
         log.get().error("page.failed", path=str(request.scope.get("route", "")), reason=where(error))
         if isinstance(error, NodeError):
-            return problem_response(503, str(error))
+            return page(request, 503, str(error)) if _wants_page(request) else problem_response(503, str(error))
         return problem_response(500, "the program failed; its log says where")
 
     application.add_exception_handler(Problem, refuse)

@@ -20,7 +20,6 @@ from starlette.responses import RedirectResponse, Response
 from node.config import Settings
 from node.dicom.patient_age import patient_age
 from node.domain import Finding, FindingState
-from node.errors import NodeError
 from node.outputs import patient, review, wording
 from node.prompt_set import PromptSet
 from node.store import lookup
@@ -107,10 +106,7 @@ def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST
 @router.get("/review")
 def show_review(parts: Parts, request: Request) -> Response:
     """Show the films to look at first."""
-    try:
-        found = queue(parts.settings, parts.spool, parts.prompts(), limit=MOST_LISTED, with_finished=True)
-    except NodeError as error:
-        return pages.refuse(parts, request, 503, str(error))
+    found = queue(parts.settings, parts.spool, parts.prompts(), limit=MOST_LISTED, with_finished=True)
     sees = sees_patients(request, parts.settings.http)
     studies = {film.study for film in found.films}
     if sees:
@@ -127,10 +123,7 @@ def show_next(
     film: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     """Lead to the film to look at after one; to the list if no other waits."""
-    try:
-        found = next_film(parts.settings, parts.spool, parts.prompts(), after=(study, film))
-    except NodeError as error:
-        return pages.refuse(parts, request, 503, str(error))
+    found = next_film(parts.settings, parts.spool, parts.prompts(), after=(study, film))
     place = "/review" if found is None else f"/studies/{found.study}?film={found.film}"
     return RedirectResponse(place, status_code=303)
 

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from node import csv_table
 from node.domain import Assessment, FindingState
-from node.errors import NodeError
 from node.outputs.counted import station_label
 from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counts, station_names
 from node.web import pages
@@ -81,10 +80,7 @@ class Period:
 def show_statistics(parts: Parts, request: Request) -> Response:
     """Show the statistics of some days; without any in the query of the last 30."""
     period = _period(request, today=_today(parts))
-    try:
-        found = _counted(parts, request, period)
-    except NodeError as error:
-        return pages.refuse(parts, request, 503, str(error))
+    found = _counted(parts, request, period)
     about = {
         "period": period,
         "total": film_line("All", found.films, found.turnarounds),
@@ -102,10 +98,7 @@ def download_statistics(parts: Parts, request: Request) -> Response:
     period = _period(request, today=_today(parts))
     if period.refused:
         return pages.refuse(parts, request, 422, period.refused, back="/statistics")
-    try:
-        found = _counted(parts, request, period)
-    except NodeError as error:
-        return pages.refuse(parts, request, 503, str(error))
+    found = _counted(parts, request, period)
     name = f"statistics-{period.first}-{period.last}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
     return Response(as_csv(found), media_type="text/csv; charset=utf-8", headers=headers)

@@ -19,7 +19,7 @@ from node import config, log
 from node.checks import Check, CheckState, run_check
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
-from node.errors import ConfigError, InputError, NodeError
+from node.errors import ConfigError, InputError
 from node.health.certificates import check_certificates
 from node.health.clock import check_clock
 from node.health.destinations import examine
@@ -88,10 +88,7 @@ class _RefusedCaller:
 def show_system(parts: Parts, request: Request) -> Response:
     """Show the state of the node."""
     settings = _in_force(parts)
-    try:
-        overview = lookup.overview(settings.storage)
-    except NodeError as error:
-        return pages.refuse(parts, request, 503, str(error))
+    overview = lookup.overview(settings.storage)
     about = {
         "destinations": [_destination(destination, overview) for destination in settings.destinations],
         "delivery_states": DELIVERY_STATES,

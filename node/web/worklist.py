@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from node.domain import DELIVERY_STATES, DeliveryState
-from node.errors import NodeError
 from node.prompt_set import PromptSet
 from node.store.worklist import CHANGED, PATIENT_ORDERS, WorklistFilter, patients_of
 from node.web import pages, studies, words
@@ -83,12 +82,9 @@ def show_worklist(parts: Parts, request: Request) -> Response:
     """Show the worklist. What the filter cannot search for is refused in words, and lists nothing."""
     sees = sees_patients(request, parts.settings.http)
     asked = _asked(parts, request, sees=sees)
-    try:
-        listed = _NOTHING if asked.refused else _listed(parts, asked)
-        uids = [study.uid for study in listed.studies]
-        found = patients_of(parts.settings.storage, uids) if sees else {}
-    except NodeError as error:
-        return pages.refuse(parts, request, 503, str(error))
+    listed = _NOTHING if asked.refused else _listed(parts, asked)
+    uids = [study.uid for study in listed.studies]
+    found = patients_of(parts.settings.storage, uids) if sees else {}
     if sees:
         audit_list(request, "worklist.viewed", studies=len(listed.studies))
     about = {
