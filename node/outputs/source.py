@@ -20,14 +20,6 @@ Picture = npt.NDArray[np.uint8]
 """[row, column] of the stored film, as displayed, 0..255."""
 
 
-def _no_picture() -> Picture | None:
-    return None
-
-
-def _no_thumbnail() -> Thumbnail | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
     """One received object.
@@ -38,8 +30,8 @@ class Source:
     """
 
     header: Dataset
-    picture: Callable[[], Picture | None] = _no_picture
-    thumbnail: Callable[[], Thumbnail | None] = _no_thumbnail
+    picture: Callable[[], Picture | None] = lambda: None
+    thumbnail: Callable[[], Thumbnail | None] = lambda: None
 
 
 def from_files(

@@ -42,21 +42,15 @@ api = APIRouter(prefix="/api/v1", tags=["system"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EchoLine:
-    """One thing that was tried at a destination; state: ok, note or fault."""
-
-    name: str
-    state: CheckState
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
-    """What a destination answered when it was asked now; is_good: whether nothing is wrong."""
+    """What a destination answered when it was asked now.
+
+    is_good: whether nothing is wrong; lines: what was tried
+    """
 
     destination: str
     is_good: bool
-    lines: tuple[EchoLine, ...]
+    lines: tuple[Check, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +124,11 @@ def echo(
     if not found:
         raise Problem(404, "the settings have no such destination")
     log.get().info("destination.examined", destination=name, user=name_of(request))
-    checks = list(examine(found, ae_title=parts.settings.listener.ae_title, limit_seconds=_ECHO_SECONDS))
+    checks = tuple(examine(found, ae_title=parts.settings.listener.ae_title, limit_seconds=_ECHO_SECONDS))
     return Echo(
         destination=name,
         is_good=all(check.state is not CheckState.FAULT for check in checks),
-        lines=tuple(EchoLine(name=check.name, state=check.state, message=check.message) for check in checks),
+        lines=checks,
     )
 
 
