@@ -165,8 +165,11 @@ class LimitedServer:
 
     async def _look_after(self) -> None:
         """Do what is due each second."""
+        now = time.monotonic()
         for connection in list(self._open):
-            if not connection.answers and time.monotonic() > connection.until:
+            if now - connection.taken_at(now) > self._limits.stalled_seconds:
+                self._close(connection, "stalled")
+            elif not connection.answers and now > connection.until:
                 self._close(connection, "silent")
         self._on_second()
 
@@ -193,6 +196,7 @@ class Connection(H11Protocol):
     ) -> None:
         super().__init__(config, state, {_CONNECTION: self})
         self.host, self.answers, self._limits, self._others = host, 0, limits, others
+        self._waiting, self._taken_at = 0, time.monotonic()
         self.until = time.monotonic() + limits.header_seconds
         others[self] = None
 
@@ -205,6 +209,16 @@ class Connection(H11Protocol):
             self.transport.abort()
         if self.transport.is_closing():  # it has answered 400, and must not answer in another way as well
             super().connection_lost(None)
+
+    def taken_at(self, now: float) -> float:
+        """Return when the client was last seen to take some of what waits for it; `now` if nothing waits."""
+        waiting = 0
+        if self.transport is not None:
+            waiting = self.transport.get_write_buffer_size()
+        if waiting == 0 or waiting < self._waiting:
+            self._taken_at = now
+        self._waiting = waiting
+        return self._taken_at
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave, and pass on that there was no error: after one, the keep-alive timer would run on."""

@@ -234,6 +234,7 @@ def test_what_is_told_by_chance_stays_uncalibrated(
     assert "- fracture: AUROC 0." in capsys.readouterr().out
 
 
+@pytest.mark.drill(part="laboratory")
 def test_thresholds_that_call_normal_films_are_refused(
     model: Path, site: Path, scores: list[float], edema: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:

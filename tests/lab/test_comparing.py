@@ -83,6 +83,7 @@ def listed(folder: Path, *, name: str = "films.csv") -> Path:
     return path
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_node_takes_a_model_that_was_compared_on_films_of_the_site(
     tmp_path: Path, phantom_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_stem_keeps_the_picture_in_sight() -> None:
     assert 0.3 < patches.std() < 3
 
 
+@pytest.mark.drill(part="runtimes")
 def test_the_exported_graph_computes_what_the_network_computes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

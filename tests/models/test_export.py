@@ -101,6 +101,7 @@ def test_an_engine_agrees_with_itself_exactly(phantom_model: Path, capsys: pytes
 
 
 # A trained network has numbers that change next to nothing, be they a hundredth more or less; here each counts.
+@pytest.mark.drill(part="runtimes")
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_error_of_a_hundredth_in_one_weight_is_caught(
     imported_model: Path, tmp_path: Path, stage: str, capsys: pytest.CaptureFixture[str]

@@ -106,6 +106,7 @@ def test_what_is_unknown_of_a_film_costs_nothing() -> None:
     assert wrong.item() == pytest.approx(5, abs=0.01)
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_head_learns_views_on_phantoms(seeing_model: Path) -> None:
     laterals = [other_film(seed, "lateral").pixels for seed in range(500, 512)]
     knees = [other_film(seed, "knee").pixels for seed in range(500, 512)]

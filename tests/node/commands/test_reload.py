@@ -29,7 +29,7 @@ from tests.support import films, peers
 from tests.support.peers import LOOPBACK
 from tests.support.service import Service, on_database, run_command, settings_for
 
-NEW = Caller(ae_title="NEWROOM", hosts=("localhost",))
+NEW = Caller(ae_title="NEWROOM", hosts=(LOOPBACK,))
 
 
 def with_caller(settings: Settings) -> Settings:

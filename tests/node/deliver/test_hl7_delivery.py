@@ -326,6 +326,7 @@ def test_silence_and_a_refusal_are_not_parked_after_a_few_attempts(
     assert bench.send(output, 20).outcome == "delayed"
 
 
+@pytest.mark.drill(part="peers")
 def test_hundreds_of_results_survive_a_system_that_misbehaves(tmp_path: Path, content: bytes) -> None:
     control_id = read(content).header.text(10).encode()
     results = {f"{number:020}": tmp_path / f"{number}.hl7" for number in range(300)}

@@ -25,7 +25,7 @@ def tracking_uids(report: Dataset) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("engine", ["onnx", "torch"])
+@pytest.mark.parametrize("engine", ["onnx", pytest.param("torch", marks=pytest.mark.drill(part="runtimes"))])
 def test_two_films_come_back_as_reports_and_overlays(
     tmp_path: Path, phantom_model: Path, opacity_film: Path, engine: str
 ) -> None:

@@ -276,6 +276,7 @@ def test_a_repeated_write_makes_the_same_bytes(tmp_path: Path) -> None:
     assert contents(tmp_path) == kept
 
 
+@pytest.mark.drill(part="objects")
 def test_lost_versions_are_written_again_byte_for_byte(tmp_path: Path) -> None:
     bench = Bench(tmp_path, outputs=KINDS)
     corrected_rounds(bench, is_sent=False)

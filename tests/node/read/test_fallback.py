@@ -35,6 +35,7 @@ def test_the_order_is_tensorrt_then_the_gpu_then_the_cpu() -> None:
     }
 
 
+@pytest.mark.drill(part="runtimes")
 @without_gpu
 def test_without_a_gpu_the_cpu_answers_and_both_reasons_are_told(half_model: Path, tmp_path: Path) -> None:
     opened = open_first(half_model, engine="tensorrt", threads=1, engines=tmp_path / "engines")
