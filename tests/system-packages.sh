@@ -52,7 +52,8 @@ else
 fi
 
 # Debian starts the services of orthanc, postgresql, prometheus, alertmanager and rsyslog when they are installed, most of
-# them on every network interface. A test machine wants the programs only: policy-rc.d forbids the start, update-rc.d the start at the next boot. A policy that is there already stays.
+# them on every network interface. A test machine wants the programs only: policy-rc.d forbids the start, update-rc.d the
+# start at the next boot. A policy that is there already stays.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap '$as_root rm -f "$policy"' EXIT
