@@ -2,7 +2,8 @@
 
 The node accepts each connection itself and hands it to uvicorn's protocol for HTTP/1.1. So a connection counts, and its
 time runs, from its first moment: `docs/develop/decisions/http-server.md` says why. A new connection is always accepted.
-At the limit the one that has been idle longest is closed for it; those that are being answered come last.
+At the limit one is closed for it: one that is idle before one that is being answered, of the address that has most
+before others, and of these the one that has been idle longest.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import select
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -76,6 +78,8 @@ class LimitedServer:
             log_config=None,
             log_level="error",  # with a warning for every malformed request, any client could fill the log
             access_log=False,
+            workers=1,  # or it reads WEB_CONCURRENCY
+            forwarded_allow_ips=[],  # or it reads FORWARDED_ALLOW_IPS
             server_header=False,
             proxy_headers=False,
             h11_max_incomplete_event_size=_LONGEST_HEADER,
@@ -159,7 +163,8 @@ class LimitedServer:
             await (_AMBIGUOUS if is_ambiguous else self._application)(scope, receive_in_time, send)
         finally:
             connection.answers -= 1
-            connection.until = time.monotonic() + _KEEP_ALIVE_SECONDS
+            has_next = bool(connection.conn.trailing_data[0])
+            connection.until = time.monotonic() + (self._limits.header_seconds if has_next else _KEEP_ALIVE_SECONDS)
             if self._open.pop(connection, connection) is None:  # the least idle of those that are still open
                 self._open[connection] = None
 
@@ -174,8 +179,10 @@ class LimitedServer:
         self._on_second()
 
     def _close_idlest(self) -> None:
-        if (connection := min(self._open, key=lambda each: each.answers > 0, default=None)) is not None:
-            self._close(connection, "limit")
+        of_host = Counter(each.host for each in self._open)
+        chosen = min(self._open, key=lambda each: (each.answers > 0, -of_host[each.host]), default=None)
+        if chosen is not None:
+            self._close(chosen, "limit")
 
     def _close(self, connection: Connection, reason: str) -> None:
         self._on_closed(reason, connection.host)

@@ -236,6 +236,10 @@ class PduSocket(AssociationSocket):
         self._is_admitted = True
         self._on_admitted()
 
+    def discard(self) -> None:
+        """Free the buffer: an ended association waits for the collection of garbage."""
+        self._buffer = memoryview(b"")
+
     @property
     def ready(self) -> bool:
         """Whether there is something to read, and reading is allowed now; waits a moment for it.

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +38,8 @@ from node.receive.dimse import Reception
 
 _PLACES: Final = 32
 _STRANGERS: Final = "strangers"
-_MOST_STRANGERS: Final = 10  # that are read in a second
+_MOST_OF_A_STRANGER: Final = 10  # connections from one unknown address that are read in a second
+_MOST_STRANGERS: Final = 50  # and from all of them
 _SYNTAXES: Final = frozenset(syntax.encode("ascii") for syntax in TRANSFER_SYNTAXES)
 _ACCEPT_POLL_SECONDS: Final = 0.05
 _COLLECTION_SECONDS: Final = 60.0
@@ -115,7 +116,7 @@ class Server(ThreadedAssociationServer):
         self._collected_at = time.monotonic()
         self._handlers_changed, self._is_closing = threading.Condition(), False
         self._handlers_at_work: set[_Handler] = set()
-        self._strangers = deque[float](maxlen=_MOST_STRANGERS)  # when the last ones came
+        self._strangers, self._strangers_since = Counter[str](), time.monotonic()  # of this second, by address
         contexts = entity.supported_contexts
         super().__init__(
             entity, address, entity.ae_title, contexts, evt_handlers=handlers, request_handler=_Handler
@@ -152,10 +153,12 @@ class Server(ThreadedAssociationServer):
         host, now = str(client_address[0]), time.monotonic()
         if self.terms.is_known(host):
             return True
-        if len(self._strangers) == _MOST_STRANGERS and now - self._strangers[0] < 1.0:
+        if now - self._strangers_since > 1.0:
+            self._strangers, self._strangers_since = Counter(), now
+        if self._strangers[host] >= _MOST_OF_A_STRANGER or self._strangers.total() >= _MOST_STRANGERS:
             self.terms.on_refused(_call(host, ("", "")), "caller", None)
             return False
-        self._strangers.append(now)
+        self._strangers[host] += 1
         return True
 
     def handle_error(self, _request: object, client_address: tuple[str, int] | str) -> None:
@@ -305,6 +308,7 @@ class _Handler(RequestHandler):
             pynetdicom_adapter.run(association)
         finally:
             reception.discard()
+            connection.discard()
         if association.acceptor.primitive is None:  # pynetdicom answers nothing when its own code raises
             raise Unacceptable("the association ended before its request was answered", b"", reason="failed")
         if not (association.is_released or association.is_rejected or association.is_aborted):

@@ -102,7 +102,8 @@ def _compared(settings: Settings, wanted: ComparedModel, served: ServedModels) -
     accept = 'or set model.uncompared = "accept"'
     compare = (
         f"run `{command_for('models.evaluate')} --model {model.directory}{reader} --prompts {model.prompts} "
-        f"--against DIR --data FILMS.csv --out {path}`, DIR for the model in use, {accept}"
+        f"--against DIR --data FILMS.csv --out {path}`, DIR for the model in use, and "
+        f"--against-prompts if it has others, {accept}"
     )
     again = f"run `{command_for('models.calibrate')}`, compare it again, {accept}"
     try:

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from node.net.http_connections import Limits, has_left
 from tests.support.peers import wait_until
 from tests.support.serving import LIVE, LIVE_AND_CLOSE, read_answer, read_to_end, serving
+from tests.support.strangers import ELSEWHERE
 
 QUICK = Limits(connections=64, header_seconds=0.5, stalled_seconds=0.5)
 NARROW = Limits(connections=8)
@@ -36,6 +37,14 @@ def test_a_connection_without_a_complete_header_is_closed(said: bytes) -> None:
     with serving(limits=QUICK) as served, served.connect(said) as connection:
         served.wait_for_close("silent")
 
+        assert read_to_end(connection) == b""
+
+
+def test_a_header_that_comes_with_the_request_before_has_no_more_time() -> None:
+    with serving(limits=QUICK) as served, served.connect(LIVE + b"GET /re") as connection:
+        assert read_answer(connection).startswith(ANSWERED)
+
+        served.wait_for_close("silent")
         assert read_to_end(connection) == b""
 
 
@@ -181,6 +190,19 @@ def test_an_answer_spares_a_connection_from_being_closed_next() -> None:
         assert read_to_end(idle) == b""
         kept.sendall(LIVE)
         assert read_answer(kept).startswith(ANSWERED)
+
+
+def test_an_address_with_many_connections_loses_them_before_others() -> None:
+    with serving(limits=NARROW) as served, ExitStack() as clients:
+        other = clients.enter_context(served.connect(LIVE, host=ELSEWHERE))
+        assert read_answer(other).startswith(ANSWERED)
+        for _ in range(3 * NARROW.connections):
+            clients.enter_context(served.connect(b"GET /re"))
+        served.wait_for_close("limit", count=2 * NARROW.connections)
+
+        other.sendall(LIVE)
+
+        assert read_answer(other).startswith(ANSWERED)
 
 
 def test_probes_are_answered_during_a_burst_of_connections() -> None:
