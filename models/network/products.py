@@ -27,6 +27,10 @@ _MIDDLE: Final = 128
 """8-bit weights lie in -127..127; rows are shifted by 128, for oneDNN multiplies unsigned by signed numbers."""
 _PART: Final = 256
 """Outputs whose weights are rounded at once: the largest matrix has 2 GB."""
+_UNDIVIDED: Final = 2**14
+_VECTORS: Final = 64
+"""Of more than so many numbers PyTorch gives each thread a share. The last of a share, where they fill no vectors, are
+computed by other instructions, whose last bit may differ; so which these are must not depend on the number of rows."""
 _GELU: Final = {"gelu": "none", "gelu_tanh": "tanh"}
 """How each activation computes GELU, in the words of PyTorch and oneDNN."""
 
@@ -132,9 +136,16 @@ def _int8_product(packed: Tensor, scales: Tensor, unshift: Tensor, bias: Tensor 
         whole = rows.div(row_scales).add_(_MIDDLE + 0.5).to(torch.uint8)  # which truncates, so a half is added first
         sums = multiply(whole, 1.0, 0, packed, scales, zeros, unshift, 1.0, 0, torch.float32, "none", [], "")
         outputs: Tensor = sums.mul_(row_scales) if bias is None else sums.mul_(row_scales).add_(bias)
-        return outputs if after == "none" else functional.gelu(outputs, approximate=_GELU[after])
+        return outputs if after == "none" else _activated(outputs, _GELU[after])
 
     return multiplied
+
+
+def _activated(rows: Tensor, approximate: str) -> Tensor:
+    """Return GELU of rows [S, outputs], each with the bits that it has alone."""
+    width = rows.shape[1]
+    count = _UNDIVIDED // width if width % _VECTORS == 0 else 1
+    return torch.cat([functional.gelu(part, approximate=approximate) for part in rows.split(max(count, 1))])
 
 
 @cache

@@ -16,7 +16,7 @@ from models.engines import Engine, IntArray, open_engine
 from models.engines.proof import Precision
 from models.engines.turns import for_person
 from models.network.packed_decoding import PackedWriter, Writing
-from models.network.products import LEAST_ROWS, Form, Product, product, with_least_rows
+from models.network.products import LEAST_ROWS, Activation, Form, Product, product, with_least_rows
 from models.network.sentence_generator import SentenceGenerator
 from tests.models.test_packed_decoding import drawn, form_or_skip
 from tests.models.test_sentence_generator import (
@@ -68,6 +68,21 @@ def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, shape: tu
     weight, rows = 0.02 * drawn(*shape), drawn(ROWS[-1], shape[1], seed=5)
 
     assert_alone_and_in_company(product(weight, None, form=form_or_skip(form)), rows)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 6])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("outputs", [1024, 4096, 100])
+@pytest.mark.parametrize("form", FORMS)
+def test_no_bit_of_an_activation_depends_on_the_rows_beside_it(
+    form: Form, outputs: int, activation: Activation, threads: int
+) -> None:
+    weight, rows, before = 0.2 * drawn(outputs, 32), drawn(ROWS[-1], 32, seed=5), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_alone_and_in_company(product(weight, None, form=form_or_skip(form), activation=activation), rows)
+    finally:
+        torch.set_num_threads(before)
 
 
 def assert_alone_and_in_company(multiply: Product, rows: Tensor) -> None:
