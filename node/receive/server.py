@@ -38,7 +38,7 @@ from node.receive.dimse import Reception
 
 _PLACES: Final = 32
 _STRANGERS: Final = "strangers"
-_MOST_OF_A_STRANGER: Final = 10  # connections from one unknown address that are read in a second
+_MOST_OF_A_STRANGER: Final = 5  # connections from one unknown address that are read in a second
 _MOST_STRANGERS: Final = 50  # and from all of them
 _SYNTAXES: Final = frozenset(syntax.encode("ascii") for syntax in TRANSFER_SYNTAXES)
 _ACCEPT_POLL_SECONDS: Final = 0.05

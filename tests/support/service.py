@@ -234,6 +234,8 @@ class Service:
         """Cut the power."""
         self._process.kill()
         self.wait_until_dead()
+        if self._listener.is_alive():  # closing the pipe under it would wait for good
+            raise AssertionError("a process that the killed one left behind holds its output open")
         if self._process.stdout is not None:
             self._process.stdout.close()
 
