@@ -145,7 +145,7 @@ def _activated(rows: Tensor, approximate: str) -> Tensor:
     """Return GELU of rows [S, outputs], each with the bits that it has alone."""
     width = rows.shape[1]
     count = _UNDIVIDED // width if width % _VECTORS == 0 else 1
-    return torch.cat([functional.gelu(part, approximate=approximate) for part in rows.split(max(count, 1))])
+    return torch.cat([functional.gelu(part, approximate=approximate) for part in torch.split(rows, max(count, 1))])
 
 
 @cache
