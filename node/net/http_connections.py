@@ -129,7 +129,6 @@ class LimitedServer:
     async def _begin(self, connection: Connection, plain: socket.socket) -> None:
         """Begin with HTTP, or with the TLS handshake before it."""
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * self._limits.stalled_seconds))
             tls = None if self._tls is None else self._tls()
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, plain, ssl=tls, ssl_shutdown_timeout=None if tls is None else _LAST_SECONDS
