@@ -50,6 +50,9 @@ _BRIGHT: Final = 0.25
 _POWER: Final = 4
 """Power of the gray values: letters on a bright spot are lost, and a dark spot beside it does not make up for that."""
 SQUARE_LINE: Final = "Square: analyzed part"
+ROOMLESS: Final = "Box without room for its label"
+_MOST_ROOMLESS: Final = 8
+"""Lines of the heading for them."""
 _LETTER = 0.5
 """Mean width of a letter divided by the height of a line. DICOMscope 3.6 draws letters of 0.37 lines."""
 
@@ -190,17 +193,34 @@ def _drawn(film: Film, state: State, thumbnail: Thumbnail | None) -> dict[str, D
     columns, rows = wording.size(film)
     line = max(rows / 40, 1.0)
     graphics = GraphicObjects(line=line, columns=columns, rows=rows)
-    heading = _heading(film, state.heading, line, thumbnail)
     layers = {SQUARE: DrawnLayer(graphics=[graphics.rectangle(wording.analyzed(film))])}
     _draw_boxes(state.boxes, graphics, layers)
-    labeled = [drawn for drawn in state.boxes if drawn.label]
-    places = _places(film, labeled, line, heading=[where for _, where in heading])
-    texts = [(LABEL, value, where) for value, where in heading]
-    texts += [(drawn.layer, drawn.label, where) for drawn, where in zip(labeled, places, strict=True) if where]
+    texts = _texts(film, state, line, thumbnail)
     for layer, value, where in texts:
         is_dark = thumbnail is not None and _brightness(thumbnail, where) > _BRIGHT
         layers.setdefault(DARK if is_dark else layer, DrawnLayer()).texts.append(graphics.text(value, where))
     return {name: layers[name] for name in LAYERS if name in layers}
+
+
+def _texts(film: Film, state: State, line: float, thumbnail: Thumbnail | None) -> list[tuple[str, str, Box]]:
+    """Return layer, words and place of each text: a label that has no room near its box stands in the heading."""
+    labeled, roomless = [drawn for drawn in state.boxes if drawn.label], list[DrawnBox]()
+    while True:
+        heading = _heading(film, [*state.heading, *_roomless(roomless)], line, thumbnail)
+        places = _places(film, labeled, line, heading=[where for _, where in heading])
+        placed = [(drawn, where) for drawn, where in zip(labeled, places, strict=True) if where]
+        if len(placed) == len(labeled):
+            texts = [(LABEL, value, where) for value, where in heading]
+            return [*texts, *((drawn.layer, drawn.label, where) for drawn, where in placed)]
+        roomless += [drawn for drawn, where in zip(labeled, places, strict=True) if not where]
+        labeled = [drawn for drawn, _ in placed]
+
+
+def _roomless(boxes: Sequence[DrawnBox]) -> list[str]:
+    """Return the lines of the heading for labels without room near their box."""
+    lines = [f"{ROOMLESS}: {drawn.label}" for drawn in boxes]
+    more = len(lines) - _MOST_ROOMLESS
+    return lines if more <= 0 else [*lines[:_MOST_ROOMLESS], f"{more} more boxes have no label: see the report"]
 
 
 def _heading(film: Film, lines: Sequence[str], line: float, thumbnail: Thumbnail | None) -> list[tuple[str, Box]]:

@@ -234,6 +234,7 @@ class Service:
         """Cut the power."""
         self._process.kill()
         self.wait_until_dead()
+        self._listener.join(timeout=60)  # a server of children notices the end once its imports are done
         if self._listener.is_alive():  # closing the pipe under it would wait for good
             raise AssertionError("a process that the killed one left behind holds its output open")
         if self._process.stdout is not None:

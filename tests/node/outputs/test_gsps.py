@@ -201,13 +201,16 @@ def test_letters_have_an_outline_where_a_viewer_knows_styles() -> None:
             assert list(style.TextColorCIELabValue) == [0xFFFF, 0x8080, 0x8080]
 
 
-def test_a_label_without_room_is_left_out_and_covers_no_other_text() -> None:
+def test_a_label_without_room_is_a_line_of_the_heading_and_covers_no_other_text() -> None:
     box = Box(left=100, top=600, right=110, bottom=610)
 
     dataset = written(film(findings=tuple(finding(boxes=(box,)) for _ in range(60))))
 
     texts = [corners(text) for name in (gsps.BOXES, gsps.LABEL) for text in layer(dataset, name).TextObjectSequence]
-    assert 2 < len(texts) < 62
+    boxes = len(layer(dataset, gsps.BOXES).TextObjectSequence)
+    named = [line for line in label(dataset) if line.startswith(gsps.ROOMLESS)]
+    assert 2 < boxes < 60 - len(named) == 52
+    assert label(dataset)[-1].startswith(f"{60 - boxes - len(named)} more boxes")
     for number, (left, top, right, bottom) in enumerate(texts):
         for other in texts[:number]:
             assert right <= other[0] + 1 or other[2] <= left + 1 or bottom <= other[1] + 1 or other[3] <= top + 1
