@@ -254,6 +254,7 @@ def test_thresholds_that_call_normal_films_are_refused(
     assert main([*QUICK, *command, str(films), "--sensitivity", "1", "--false-findings", "2"]) == 0
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize(
     ("is_normal", "reason"),
     [

@@ -108,6 +108,7 @@ def test_films_have_a_plot_and_groups_with_intervals(model: Path, tmp_path: Path
     )
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_card_that_is_filled_again_forgets_the_figures_before(model: Path, tmp_path: Path) -> None:
     first, second = evaluation(tmp_path / "one", model), evaluation(tmp_path / "two", model, count=501)
 

@@ -153,6 +153,7 @@ def test_texts_must_be_equal_and_scores_among_them_near() -> None:
 # --- the engine of a model directory ----------------------------------------------------------------------------------
 
 
+@pytest.mark.drill(part="runtimes")
 @pytest.mark.parametrize("engine", ["torch", "onnx"])
 def test_an_engine_computes_what_is_recorded(ours: RecordedNetwork, imported_model: Path, engine: str) -> None:
     found = compare(ours, engine=open_engine(imported_model, engine=engine, threads=1))

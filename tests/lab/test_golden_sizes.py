@@ -61,6 +61,7 @@ TEXTS: dict[str, object] = {
 }
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_recording_of_other_sizes_runs_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tmp_path)
 

@@ -87,6 +87,7 @@ def test_regions_are_weighted_by_how_often_they_hold_a_class() -> None:
     assert made["auroc_weighted"] == pytest.approx((3 * 1 + 1 * 0 + 1 * 0.5) / 5)
 
 
+@pytest.mark.drill(part="laboratory")
 def test_regions_agree_with_scikit_learn() -> None:
     rng = np.random.default_rng(4)
     shape = (30, len(REGIONS), len(CIG))

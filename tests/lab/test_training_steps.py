@@ -104,6 +104,7 @@ def test_a_stage_that_names_no_weight_is_told(run: Run, film_store: FilmStore) -
         free(network, replace(run.stages[0], train=("detector",), frozen=("detector",)))
 
 
+@pytest.mark.drill(part="laboratory")
 def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path, film_store: FilmStore) -> None:
     path = write_run(
         tmp_path / "run.toml",

@@ -58,6 +58,7 @@ def test_a_film_that_is_probably_lateral_is_stopped() -> None:
     assert (doubtful["kept"], doubtful["projection"], doubtful["stopped"]) == (0.0, 0.0, None)
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_model_without_a_head_cannot_be_asked(imported_model: Path) -> None:
     with pytest.raises(ModelError, match="no view head"):
         evaluate(Request(model=imported_model, data="phantoms:1000000:1", tasks=["views"]), quiet)

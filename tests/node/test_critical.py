@@ -202,6 +202,7 @@ def test_a_critical_object_that_is_refused_holds_nothing_up(tmp_path: Path) -> N
             archive.wait_for_kept(6, limit_seconds=60.0)
 
 
+@pytest.mark.drill(part="peers")
 def test_what_gave_way_once_does_not_do_so_again(tmp_path: Path) -> None:
     archive = peers.ReceivingArchive()
     with archive, Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node:

@@ -118,6 +118,7 @@ def test_a_film_is_read_without_the_compiler_of_torch(
     assert COMPILER & set(json.loads(done.stderr.splitlines()[-1])) == set()
 
 
+@pytest.mark.drill(part="runtimes")
 def test_no_thread_that_computed_stays(phantom_model: Path) -> None:
     # More helpers of OpenMP than cores slow down all products of few rows. PyTorch indexes few rows without helpers.
     program = (

@@ -96,6 +96,7 @@ def named_in(report: str) -> set[str]:
     return set(re.findall(r"prompt set (own \d \(sha256 \w+\))", report))
 
 
+@pytest.mark.drill(part="processes")
 def test_the_next_film_is_read_with_the_changed_prompts(tmp_path: Path) -> None:
     with running(tmp_path) as node:
         first = hashlib.sha256(node.path.read_bytes()).hexdigest()
@@ -148,6 +149,7 @@ WRONG = {
 }
 
 
+@pytest.mark.drill(part="processes")
 def test_a_wrong_set_is_refused_with_the_rest_of_the_file(tmp_path: Path) -> None:
     with running(tmp_path) as node:
         destination = node.settings.destinations[0]
@@ -168,6 +170,7 @@ def test_a_wrong_set_is_refused_with_the_rest_of_the_file(tmp_path: Path) -> Non
         assert node.service.logged("delivery.sent")[0]["destination"] == "archive"
 
 
+@pytest.mark.drill(part="processes")
 def test_a_set_that_was_not_compared_is_refused(tmp_path: Path, phantom_model: Path) -> None:
     identity = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
     directory = Path(shutil.copytree(phantom_model, tmp_path / "model"))

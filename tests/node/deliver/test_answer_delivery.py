@@ -120,6 +120,7 @@ def test_a_kill_after_any_step_sends_an_answer_once(
     assert len({received.sop_instance_uid for received in archive.requests}) == len(archive.requests) == 4
 
 
+@pytest.mark.drill(part="peers")
 def test_answers_leave_the_reports_of_their_study_alone(settings: Settings, archive: peers.ReceivingArchive) -> None:
     spool = Spool(settings.storage.directory)
     before = spool.rounds(STUDY)

@@ -170,6 +170,7 @@ def test_a_damaged_report_is_written_again_in_its_form(tmp_path: Path, lost: str
         assert outputs(tmp_path) == before
 
 
+@pytest.mark.drill(part="peers")
 def test_what_was_written_for_other_settings_is_written_again(tmp_path: Path) -> None:
     with bench(tmp_path, {"air": ("sr3d",), "ris": ("oru",)}) as opened:
         opened.receive("a", "b")

@@ -142,6 +142,7 @@ def test_a_name_is_decoded_by_what_it_is(
     assert film_of(answer).notes == notes
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize(
     ("values", "site"),
     [

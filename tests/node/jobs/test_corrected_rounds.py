@@ -126,6 +126,7 @@ def test_a_confirmed_finding_names_its_observer_in_its_group(tmp_path: Path) -> 
     assert any("Confirmed by a reader." in said for said in texts(report))
 
 
+@pytest.mark.drill(part="objects")
 def test_the_results_of_a_study_have_the_versions_that_the_reports_tell(tmp_path: Path) -> None:
     bench = Bench(tmp_path, outputs=("sr", "sr3d", "text", "gsps"))
     bench.receive(FILM)

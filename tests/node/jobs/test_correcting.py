@@ -235,6 +235,7 @@ def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> No
     assert read.stored() == 1
 
 
+@pytest.mark.drill(part="kills")
 def test_a_correction_outlives_both_databases(tmp_path: Path) -> None:
     film = films.thumbnail()
     with ReceivingArchive() as archive:

@@ -124,6 +124,7 @@ def test_an_accepted_object_survives_the_loss_of_databases(settings: Settings, a
         assert len(service.logged("question.answered")) == 1
 
 
+@pytest.mark.drill(part="peers")
 def test_an_object_without_its_film_ends_with_a_reason(tmp_path: Path, archive: peers.ReceivingArchive) -> None:
     settings = settings_of(tmp_path, archive, replace(ASKED_BY_ALL, wait_minutes=0.02))
     with Service(settings) as service:
@@ -193,6 +194,7 @@ def test_a_changed_object_is_not_answered_again(settings: Settings, archive: pee
     assert len(archive.kept) == 4
 
 
+@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize(
     ("asking", "reason"),
     [

@@ -107,6 +107,7 @@ def test_a_look_at_a_study_that_goes_sees_less(
     assert LOOKS[look](spool) <= before
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_page_of_a_study_that_goes_is_answered(

@@ -98,6 +98,7 @@ def test_an_urgent_study_is_read_before_those_that_wait(tmp_path: Path) -> None:
     assert urgent.StudyInstanceUID in [line["study"] for line in service.logged("study.ready")[2:4]]
 
 
+@pytest.mark.drill(part="processes")
 def test_rounds_of_one_study_run_one_after_the_other(tmp_path: Path) -> None:
     with Service(settings_for(tmp_path / "node", archive_port=peers.free_port())) as service:
         with held(tmp_path):

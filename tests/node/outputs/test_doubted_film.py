@@ -158,6 +158,7 @@ def test_nothing_is_present_on_a_film_that_its_header_puts_in_doubt(
         assert [note for note in film.notes if wording.NOTES[note] not in words] == []
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("of", [*DOUBTS, "plain"])
 def test_outputs_call_findings_present_only_beyond_doubt(
     of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -165,6 +165,7 @@ def test_dciodvfy_accepts_the_nodes_note(tmp_path: Path) -> None:
     assert "Error" not in said
 
 
+@pytest.mark.drill(part="objects")
 def test_a_note_names_the_objects_of_its_films_alone(tmp_path: Path) -> None:
     bench, wrong, right = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong"), film("right")
     bench.receive(right)
@@ -432,6 +433,7 @@ SITES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 ADDED: Final[dict[str, tuple[str, ...]]] = {"added": ("sr", "text", "gsps")}
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize(
     ("site", "added", "corrected"),
     [

@@ -130,6 +130,7 @@ def test_a_studys_report_is_one_object_for_both_forms() -> None:
     assert save_bytes(other[-1][1]) == save_bytes(plain[-1][1])
 
 
+@pytest.mark.drill(part="objects")
 def test_a_text_on_a_film_has_the_class_of_its_form() -> None:
     """It may follow a report with boxes, or come before one, and OHIF shows the newest of each class in a series."""
     text = outputs(report(NOTHING), "sr3d")[0][1]

@@ -69,6 +69,7 @@ def test_an_engine_that_any_machine_has_is_opened_at_once(phantom_model: Path, e
     assert (opened.engine.name, opened.fallbacks) == (engine, ())
 
 
+@pytest.mark.drill(part="runtimes")
 @without_gpu
 @pytest.mark.parametrize(
     ("engine", "reason"), [("tensorrt", "not_installed"), *((name, "no_gpu") for name in ("onnx-cuda", "torch-cuda"))]

@@ -131,6 +131,7 @@ GREEDY: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@pytest.mark.drill(part="encodings")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_damaged_film_is_undecodable(name: str) -> None:
     answered = answer_film(hostile(name), ScriptedReader(), PROMPTS)
@@ -222,6 +223,7 @@ def slow_film(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.drill(part="kills")
 def test_other_work_goes_on_while_a_decoder_is_busy(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         began = time.monotonic()
@@ -317,6 +319,7 @@ def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
     assert decoding.picture_of(path).any()
 
 
+@pytest.mark.drill(part="kills")
 def test_a_film_is_read_although_the_server_of_the_decoders_ends_under_it(tmp_path: Path) -> None:
     path = saved(tmp_path, films.thumbnail())
     of_this_process().close()
@@ -352,6 +355,7 @@ def server() -> int:
     return int(found)
 
 
+@pytest.mark.drill(part="kills")
 def test_children_end_with_their_parent(tmp_path: Path) -> None:
     path = saved(tmp_path, films.thumbnail())
     program = (
@@ -418,6 +422,7 @@ def test_the_limits_grow_with_the_film() -> None:
     assert (large.processor_seconds, large.seconds) == (18, 180)
 
 
+@pytest.mark.drill(part="encodings")
 def test_a_node_answers_hostile_films_and_goes_on(tmp_path: Path) -> None:
     sent = {name: with_frame_of(hostile(name)) for name in HOSTILE}
     sent |= {f"good {number}": films.thumbnail() for number in range(3)}

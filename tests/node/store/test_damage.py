@@ -311,6 +311,7 @@ def test_an_operator_sees_a_damaged_film_and_a_resend_is_read(tmp_path: Path) ->
             assert node.stop() == 0
 
 
+@pytest.mark.drill(part="peers")
 def test_a_node_writes_a_damaged_output_again_by_itself(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)

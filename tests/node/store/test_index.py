@@ -47,6 +47,7 @@ def seconds(spool: Spool, uid: str) -> float:
     return statistics.median(taken)
 
 
+@pytest.mark.drill(part="bench")
 def test_a_uid_is_found_as_fast_among_many_studies_as_among_few(tmp_path: Path) -> None:
     few, many = filled(tmp_path / "few", FEW), filled(tmp_path / "many", MANY)
     assert (few.find_studies("1.4.7"), many.find_studies("1.4.7777")) == (["1.2.7"], ["1.2.7777"])

@@ -85,28 +85,26 @@ def test_a_missed_finding_is_drawn_where_the_reader_saw_it(reviewed: Reviewed) -
     reviewed.archive.wait_for_kept(4)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "words"),
-    [
-        ({"kind": "accept", "prompt": ABSENT}, 409, "drawing its box"),
-        ({"kind": "add", "prompt": ABSENT}, 422, "and nothing else"),
-        ({"kind": "add", "prompt": ABSENT, "box": [0, 0, 1e5, 9]}, 409, "leaves the film"),
-        ({"kind": "add", "prompt": ABSENT, "box": [9, 0, 9, 9]}, 422, "must not be empty"),
-        ({"kind": "shout", "prompt": ABSENT}, 422, "kind"),
-    ],
+UNCORRECTABLE = (
+    ({"kind": "accept", "prompt": ABSENT}, 409, "drawing its box"),
+    ({"kind": "add", "prompt": ABSENT}, 422, "and nothing else"),
+    ({"kind": "add", "prompt": ABSENT, "box": [0, 0, 1e5, 9]}, 409, "leaves the film"),
+    ({"kind": "add", "prompt": ABSENT, "box": [9, 0, 9, 9]}, 422, "must not be empty"),
+    ({"kind": "shout", "prompt": ABSENT}, 422, "kind"),
 )
-def test_what_cannot_be_corrected_changes_nothing(reviewed: Reviewed, body: Content, status: int, words: str) -> None:
-    answered, answer = reviewed.ask("POST", reviewed.path, body)
 
-    assert answered == status
-    assert words in str(answer["detail"])
+
+def test_what_cannot_be_corrected_changes_nothing(reviewed: Reviewed) -> None:
+    for body, status, words in UNCORRECTABLE:
+        answered, answer = reviewed.ask("POST", reviewed.path, body)
+
+        assert answered == status, body
+        assert words in str(answer["detail"])
+    assert reviewed.ask("POST", "/api/v1/films/1.2.3/corrections", {"kind": "reject", "prompt": PRESENT})[0] == 404
     assert reviewed.ask("GET", reviewed.path)[1] == {"corrections": []}
 
 
-def test_a_film_that_is_unknown_cannot_be_corrected(reviewed: Reviewed) -> None:
-    assert reviewed.ask("POST", "/api/v1/films/1.2.3/corrections", {"kind": "reject", "prompt": PRESENT})[0] == 404
-
-
+@pytest.mark.drill(part="objects")
 def test_corrections_are_exported_for_training(reviewed: Reviewed, tmp_path: Path) -> None:
     reviewed.ask("POST", reviewed.path, {"kind": "reject", "prompt": PRESENT})
     reviewed.ask("POST", reviewed.path, {"kind": "add", "prompt": ABSENT, "box": [2, 3, 20, 30]})
@@ -124,6 +122,7 @@ def test_corrections_are_exported_for_training(reviewed: Reviewed, tmp_path: Pat
     assert run_command("corrections", reviewed.service.settings_path, "--export", out).returncode == 2
 
 
+@pytest.mark.drill(part="objects")
 def test_corrections_are_counted_by_finding(reviewed: Reviewed) -> None:
     reviewed.ask("POST", reviewed.path, {"kind": "reject", "prompt": PRESENT})
 

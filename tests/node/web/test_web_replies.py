@@ -195,6 +195,7 @@ def test_a_model_that_cannot_compare_says_why(node: Node) -> None:
     assert (reply["text"], reply["earlier"], reply["changes"]) == (expected, [], [])
 
 
+@pytest.mark.drill(part="objects")
 def test_films_are_compared_with_the_last_one_before(signed_in: Node) -> None:
     reply = signed_in.reply("what changed?")
 

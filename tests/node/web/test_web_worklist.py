@@ -255,6 +255,7 @@ def test_a_user_who_signs_in_sees_patients_without_the_setting(signed: ArchivedN
         seen.faults.clear()
 
 
+@pytest.mark.drill(part="pages")
 def test_a_node_without_the_setting_names_nobody(start_node: StartNode, tmp_path: Path) -> None:
     assert HttpSettings().shows_patients is False
     started = start_node()
