@@ -133,5 +133,6 @@ def test_what_is_no_comparison_on_films_of_the_site_is_refused(
     assert not (tmp_path / "out.json").exists()
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_film_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
     assert len(films_to_compare(str(listed(tmp_path)))) == LEAST_COMPARED

@@ -99,6 +99,7 @@ def tasks_of(document: Mapping[str, object]) -> Mapping[str, Mapping[str, object
     return tasks
 
 
+@pytest.mark.drill(part="laboratory")
 def test_every_task_is_measured_on_phantoms(run: Run, tmp_path: Path) -> None:
     document = run("--data", "phantoms:2000000:4", "--out", str(tmp_path), "--pictures", "2")
 

@@ -26,6 +26,7 @@ EFFUSION = ReaderPrompt(
 )
 EDEMA = ReaderPrompt(key="edema", kind=PromptKind.PATHOLOGY, phrases=("Edema",), negatives=("No edema",))
 NORMAL = ReaderPrompt(key="no_finding", kind=PromptKind.NO_FINDING, phrases=("Normal",), negatives=("Abnormal",))
+OBJECTS = pytest.mark.drill(part="objects")
 ZONE = ReaderPrompt(key="right_lower_lung_zone", kind=PromptKind.REGION, phrases=("Right lower lung zone",))
 PROMPTS = (EFFUSION, EDEMA, NORMAL, ZONE)
 
@@ -410,7 +411,7 @@ def _wrong_side(prompt: PromptReading, text: str) -> list[str]:
     return [side for side in ("left", "right") if re.search(rf"\b{side}\b", text.lower()) and side not in sides]
 
 
-@pytest.mark.parametrize("trusted", ["phantoms", "any", "real"])
+@pytest.mark.parametrize("trusted", [pytest.param(name, marks=OBJECTS) for name in ("phantoms", "real")] + ["any"])
 def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, trusted: Trusted) -> None:
     prompts = read_questions(DEFAULT).prompts
     reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, checked=True)

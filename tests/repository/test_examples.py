@@ -63,6 +63,7 @@ def with_examples(directory: Path, *, archive_port: int = 104) -> Settings:
     return config.parse(table)
 
 
+@pytest.mark.drill(part="packaging")
 @pytest.mark.usefixtures("installed")
 def test_a_node_writes_and_sends_what_packages_add(tmp_path: Path) -> None:
     film = films.thumbnail()

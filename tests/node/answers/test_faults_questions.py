@@ -226,7 +226,7 @@ class _Read:
         ]
 
 
-@pytest.fixture(scope="module", params=[2_000_003, 2_000_007])
+@pytest.fixture(scope="module", params=[2_000_003, pytest.param(2_000_007, marks=pytest.mark.drill(part="objects"))])
 def read(request: pytest.FixtureRequest, phantom_model: Path) -> _Read:
     reader = open_reader(phantom_model, prompts=SET, engine="onnx", threads=1, trusted="phantoms")
     [(_, image)] = of_phantoms(request.param, 1).images(reader)

@@ -114,6 +114,7 @@ def test_messages_outlast_a_disk_that_fails_for_a_while(tmp_path: Path) -> None:
     assert lost(metrics) == 0
 
 
+@pytest.mark.drill(part="processes")
 def test_what_a_disk_refuses_for_long_is_counted_and_told(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

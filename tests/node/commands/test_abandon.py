@@ -100,6 +100,7 @@ def test_abandon_spares_a_configured_destination_unless_forced(settings: Setting
     assert not ledger.is_delivered("1")
 
 
+@pytest.mark.drill(part="processes")
 def test_a_study_ages_out_once_its_deliveries_are_abandoned(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=1)
     with peers.ReceivingArchive() as archive:

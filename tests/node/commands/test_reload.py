@@ -54,6 +54,7 @@ def test_a_refused_caller_is_accepted_after_a_reload(tmp_path: Path) -> None:
         assert node.stop() == 0
 
 
+@pytest.mark.drill(part="processes")
 def test_a_wrong_line_or_one_for_a_restart_changes_nothing(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
     with Service(settings) as node:
@@ -76,6 +77,7 @@ def test_a_wrong_line_or_one_for_a_restart_changes_nothing(tmp_path: Path) -> No
         assert node.stop() == 0
 
 
+@pytest.mark.drill(part="processes")
 def test_new_and_moved_destinations_get_what_is_read_next(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as old, peers.ReceivingArchive() as new, peers.ReceivingArchive() as second:
         settings = settings_for(tmp_path / "node", archive_port=old.port)

@@ -151,6 +151,7 @@ def test_every_way_of_asking_gets_the_same_answer(node: Asked, capsys: pytest.Ca
         assert_says(report, at_model, question)
 
 
+@pytest.mark.drill(part="runtimes")
 def test_what_denies_is_asked_in_no_way(node: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     question, film = Question(prompt="no opacity", box=OPACITY, state=FindingState.ABSENT), dcmread(node.path)
     before = listed(node)
@@ -213,6 +214,7 @@ def is_named(item: Dataset, code: str) -> bool:
     return bool(item.ConceptNameCodeSequence[0].CodeValue == code)
 
 
+@pytest.mark.drill(part="runtimes")
 def test_words_of_no_finding_get_the_same_answer(node: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["left lung", "a zebra"]
     options = [option for word in words for option in ("--prompt", word)]

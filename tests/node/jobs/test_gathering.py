@@ -102,6 +102,7 @@ def test_what_is_taken_back_after_it_left_is_a_change(tmp_path: Path) -> None:
     assert kinds(bench.round()) == ["gsps", "sr"]
 
 
+@pytest.mark.drill(part="processes")
 def test_a_film_that_comes_meanwhile_takes_no_correction_along(tmp_path: Path) -> None:
     bench, first = rounds(tmp_path)
     rejected(bench)

@@ -117,6 +117,7 @@ def test_a_late_film_gets_a_report_beside_the_first_films(tmp_path: Path) -> Non
     assert named == {films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("first", "late")}
 
 
+@pytest.mark.drill(part="processes")
 def test_a_corrected_patient_name_makes_a_new_version(tmp_path: Path) -> None:
     with (
         peers.ReceivingArchive() as archive,
@@ -170,6 +171,7 @@ def test_objects_refused_for_now_go_out_later_and_delay_no_other(tmp_path: Path)
     assert len({kept.sop_instance_uid for kept in received}) == 6
 
 
+@pytest.mark.drill(part="processes")
 def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
     film = films.thumbnail()
     with (

@@ -181,13 +181,21 @@ def divided(content: bytes, size: int, together: int) -> bytes:
     return b"".join(bytes([pdus.DATA, 0]) + len(group).to_bytes(4, "big") + group for group in groups)
 
 
+FLOOD = pytest.mark.drill(part="flood")
+
+
 def empty(_content: bytes) -> bytes:
     return bytes([pdus.DATA, 0, 0, 0, 0, 0]) * 20_000
 
 
 @pytest.mark.parametrize(
     "write",
-    [lambda film: divided(film, 1, 10_000), lambda film: divided(film, 1, 1), lambda film: divided(film, 9, 50), empty],
+    [
+        lambda film: divided(film, 1, 10_000),
+        pytest.param(lambda film: divided(film, 1, 1), marks=FLOOD),
+        lambda film: divided(film, 9, 50),
+        empty,
+    ],
     ids=["bytes in few PDUs", "a PDU for each byte", "9 bytes each", "PDUs of nothing"],
 )
 def test_a_film_in_crumbs_ends_the_association(

@@ -218,6 +218,7 @@ def test_who_never_reads_an_answer_is_left(store: OrderStore, metrics: Metrics) 
     assert refused(metrics) == {"connection": 1.0}
 
 
+@pytest.mark.drill(part="processes")
 def test_a_disk_that_hangs_does_not_hold_up_the_end(listener: OrderListener, store: OrderStore, tmp_path: Path) -> None:
     store.keep(ordered(accession="A-17"))
     (path,) = tmp_path.rglob("*.json")

@@ -71,6 +71,7 @@ def test_a_correction_makes_no_version_of_another_film(other: Film, correct: Cal
     assert not [texts(after[about]) for about in of_other if WITH in texts(after[about])]
 
 
+@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize("correct", CORRECTIONS.values(), ids=CORRECTIONS)
 def test_the_corrected_film_has_a_version_that_says_so(correct: Callable[[Film], Film]) -> None:
     before, after = by_object((FIRST, OTHERS["with a finding"]), (correct(FIRST), OTHERS["with a finding"]))

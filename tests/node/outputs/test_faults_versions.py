@@ -325,6 +325,7 @@ def test_numbers_outlive_the_objects_that_have_them(tmp_path: Path) -> None:
     assert (int(dataset.InstanceNumber), stated_version(dataset)) == (2, 2)
 
 
+@pytest.mark.drill(part="objects")
 def test_notes_of_every_origin_are_in_order_in_their_series(tmp_path: Path) -> None:
     """A note of an archive, a film that comes again as another patient's, and another note: all lie in one series."""
     bench = Bench(tmp_path)

@@ -6,6 +6,8 @@ import json
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from node.outputs.rejected_films import rejections_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film
 from tests.node.outputs.test_rejection import highdicom_note
@@ -56,6 +58,7 @@ def test_rejected_films_are_counted_once_by_reason(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.drill(part="objects")
 def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
     wrong = films.thumbnail()
     uid = wrong.SOPInstanceUID

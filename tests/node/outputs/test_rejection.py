@@ -180,6 +180,7 @@ def test_a_note_names_the_objects_of_its_films_alone(tmp_path: Path) -> None:
     assert not kept & other
 
 
+@pytest.mark.drill(part="objects")
 def test_the_same_rejection_is_noted_once(tmp_path: Path) -> None:
     bench, wrong = Bench(tmp_path), film("wrong")
     bench.receive(wrong)

@@ -82,11 +82,13 @@ def test_an_engine_asked_for_by_its_own_name_is_not_replaced(
     assert engine in GPU_ENGINES and refused.value.reason == reason
 
 
+@pytest.mark.drill(part="runtimes")
 def test_tensorrt_needs_a_folder(half_model: Path) -> None:
     with pytest.raises(ModelError, match=r"name one, such as storage\.directory/engines"):
         open_engine(half_model, engine="tensorrt")
 
 
+@pytest.mark.drill(part="runtimes")
 def test_a_damaged_model_is_refused_by_every_engine(half_model: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(half_model, tmp_path / "model"))
     with (model / "weights.safetensors").open("r+b") as weights:
@@ -96,6 +98,7 @@ def test_a_damaged_model_is_refused_by_every_engine(half_model: Path, tmp_path: 
         open_first(model, engine="tensorrt", engines=tmp_path / "engines")
 
 
+@pytest.mark.drill(part="runtimes")
 @without_gpu
 def test_the_identity_names_the_engine_that_answers(half_model: Path, tmp_path: Path) -> None:
     prompt_set = prompts.load("chexpert14")
@@ -107,6 +110,7 @@ def test_the_identity_names_the_engine_that_answers(half_model: Path, tmp_path: 
     assert open_model(half_model, engine="onnx", threads=1).fallbacks == ()
 
 
+@pytest.mark.drill(part="runtimes")
 @without_gpu
 def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_path: Path) -> None:
     model = ModelSettings(directory=half_model, engine="tensorrt", threads=1)

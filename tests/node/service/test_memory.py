@@ -67,6 +67,7 @@ for line in open("/proc/self/smaps"):
 """
 
 
+@pytest.mark.drill(part="runtimes")
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
 def test_large_tensors_ask_for_huge_pages() -> None:
     """Whether they get them is the kernel's affair; the flag `hg` says that they asked."""

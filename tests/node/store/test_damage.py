@@ -292,6 +292,7 @@ def test_a_disk_that_is_gone_parks_no_delivery(bench: Bench) -> None:
     assert bench.ledger.parked() == []
 
 
+@pytest.mark.drill(part="peers")
 def test_an_operator_sees_a_damaged_film_and_a_resend_is_read(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=2.0)

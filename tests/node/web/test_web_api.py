@@ -155,6 +155,7 @@ def test_a_foreign_content_type_is_refused(node: tuple[Service, web_fuzz.Known],
         assert status_of(answer) in (404, 415, 422), path
 
 
+@pytest.mark.drill(part="flood")
 def test_a_slow_reader_of_pictures_is_closed(node: tuple[Service, web_fuzz.Known]) -> None:
     service, known = node
     film = known["uid"][1]

@@ -97,6 +97,7 @@ def bare(answer: Content) -> Content:
     return {key: value for key, value in answer.items() if key not in FACTS}
 
 
+@pytest.mark.drill(part="pages")
 def test_the_report_and_the_question_agree(asked: Asked) -> None:
     study = str(films.rg1().StudyInstanceUID)
     (film,) = cast(list[dict[str, Content]], asked.ask("GET", f"/api/v1/studies/{study}")[1]["films"])

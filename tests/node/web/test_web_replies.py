@@ -209,6 +209,7 @@ def test_films_are_compared_with_the_last_one_before(signed_in: Node) -> None:
     assert "cannot be compared with the earlier film" in str(reply["text"])
 
 
+@pytest.mark.drill(part="objects")
 def test_the_film_of_a_day_or_a_named_one_is_compared(signed_in: Node) -> None:
     films_known = cast(list[Content], signed_in.reply("what changed?")["earlier"])
     first = films_known[1]["film"]

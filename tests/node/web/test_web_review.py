@@ -46,6 +46,7 @@ def node(start_node: StartNode) -> Node:
     return Node(service=service, first=first, second=second)
 
 
+@pytest.mark.drill(part="objects")
 def test_uncertain_findings_are_listed_with_their_reasons(node: Node) -> None:
     film, other = node.films()
 
