@@ -8,7 +8,6 @@ or missing key is an error, because a silent default would change the network's 
 from __future__ import annotations
 
 import math
-import tomllib
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,9 +19,9 @@ import tomli_w
 from models.bounds import require_divisible, require_positive, require_rising, require_size, require_unit
 from models.contract import ChangeError
 from models.decisions import Decisions, RatioError, ThresholdChange
+from models.documents import from_file, read_toml
 from models.errors import ModelError
 from models.files import replacing
-from models.tables import read_table
 from models.views import ViewRule
 
 MANIFEST = "manifest.toml"
@@ -347,16 +346,14 @@ def read_manifest(directory: Path) -> Manifest:
             raise ModelError(f"{path} is not a regular file; restore the model directory")
         if path.stat().st_size > _LONGEST:
             raise ModelError(f"{path} has more than {_LONGEST} bytes; restore the model directory")
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}); name a model directory") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not TOML ({error}); fix it or restore the model directory") from error
+    table = read_toml(path, name="a model directory")
     if unprinted := sorted({repr(place) for place, text in _texts(table) if not _is_printed(text)}):
         raise ModelError(
             f"{path}: {', '.join(unprinted)}: a text has control characters, or some that nobody sees; remove them"
         )
-    return read_table(Manifest, table, path=path)
+    return from_file(Manifest, table, path=path)
 
 
 def _texts(value: object, place: str = "") -> Iterator[tuple[str, str]]:

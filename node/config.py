@@ -11,32 +11,34 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 import tomli_w
 
+from models.documents import Misfit, TypeOf, from_table, refuse
 from node.character_sets import TERMS
 from node.domain import UNSET_ZONE
 from node.errors import ConfigError
 from node.hl7.character_sets import NAMES
-from node.settings.alerts import AlertsSettings, unusable_alerts
-from node.settings.destinations import DestinationSettings, form_of, unsafe_destination
-from node.settings.file import (
-    ADDRESS,
-    AE_TITLE,
-    CALLER_HOST,
-    DATABASE_URL,
-    NOT_BLANK,
-    TIME_ZONE,
-    SettingsReader,
+from node.settings.alerts import AlertsSettings
+from node.settings.destinations import DestinationSettings, form_of
+from node.settings.http import HttpSettings, HttpTlsSettings
+from node.settings.removed import REMOVED
+from node.settings.rules import (
+    Address,
+    AeTitle,
+    CallerHost,
+    DatabaseUrl,
+    FilePath,
+    NotBlank,
+    Port,
+    Several,
+    TimeZone,
     between,
     one_of,
-    setting,
     without_password,
 )
-from node.settings.http import HttpSettings, HttpTlsSettings, unsafe_access
-from node.settings.removed import REMOVED
 from node.settings.tls import TlsSettings
 
 NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
@@ -52,40 +54,40 @@ GPU_ENGINES = ("tensorrt", "onnx-cuda", "torch-cuda")
 LOG_FORMATS = ("auto", "json", "console")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-_ANY_PORT = between(0, 65535)
-_SECONDS = between(0.05, 86400.0)
+_Seconds = Annotated[float, between(0.05, 86400.0)]
+_SecondsOrNone = Annotated[float, between(0.0, 86400.0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTlsSettings:
     """A port for TLS 1.2 or newer: the node's own certificate, and the authority of the callers' certificates."""
 
-    port: int = setting(_ANY_PORT, default=2762)
-    certificate: Path
-    key: Path
-    ca: Path
+    port: Port = 2762
+    certificate: FilePath
+    key: FilePath
+    ca: FilePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """A sender that may associate: its AE title, its addresses or networks, and the priority of its films."""
 
-    ae_title: str = setting(AE_TITLE)
-    hosts: tuple[str, ...] = setting(CALLER_HOST)
-    max_associations: int | None = setting(between(1, 1000), default=None)
-    priority: str = setting(one_of("routine", "stat"), default="routine")
+    ae_title: AeTitle
+    hosts: Several[CallerHost]
+    max_associations: Annotated[int, between(1, 1000)] | None = None
+    priority: Literal["routine", "stat"] = "routine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings:
     """The Storage and Verification SCP. Port 0 takes any free port."""
 
-    ae_title: str = setting(AE_TITLE, default="CHEX")
-    host: str = setting(NOT_BLANK, default="127.0.0.1")
-    port: int = setting(_ANY_PORT, default=11112)
-    max_associations: int = setting(between(1, 1000), default=20)
-    max_object_mib: int = setting(between(1, 10**6), default=2048)
-    idle_seconds: float = setting(_SECONDS, default=60.0)
+    ae_title: AeTitle = "CHEX"
+    host: NotBlank = "127.0.0.1"
+    port: Port = 11112
+    max_associations: Annotated[int, between(1, 1000)] = 20
+    max_object_mib: Annotated[int, between(1, 10**6)] = 2048
+    idle_seconds: _Seconds = 60.0
     tls: ServerTlsSettings | None = None
     callers: tuple[Caller, ...] = ()
 
@@ -97,10 +99,10 @@ class StorageSettings:
     The embedded database needs a local disk.
     """
 
-    directory: Path
-    database_url: str = setting(DATABASE_URL, default="")
-    min_free_mib: int = setting(between(0, 10**9), default=2048)
-    keep_days: float = setting(between(0.001, 36500.0), default=30.0)
+    directory: FilePath
+    database_url: DatabaseUrl = ""
+    min_free_mib: Annotated[int, between(0, 10**9)] = 2048
+    keep_days: Annotated[float, between(0.001, 36500.0)] = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +112,13 @@ class StudySettings:
     stat_seconds: a STAT study is read before studies that arrived up to so many seconds earlier
     """
 
-    quiet_seconds: float = setting(_SECONDS, default=5.0)
-    max_seconds: float = setting(_SECONDS, default=300.0)
-    stat_seconds: float = setting(between(0.0, 86400.0), default=900.0)
+    quiet_seconds: _Seconds = 5.0
+    max_seconds: _Seconds = 300.0
+    stat_seconds: _SecondsOrNone = 900.0
+
+    def __post_init__(self) -> None:
+        if self.max_seconds < self.quiet_seconds:
+            raise ValueError("max_seconds: must not be below study.quiet_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +128,7 @@ class CorrectionsSettings:
     quiet_seconds: 0 for a report after each of them
     """
 
-    quiet_seconds: float = setting(between(0.0, 86400.0), default=60.0)
+    quiet_seconds: _SecondsOrNone = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +139,9 @@ class SiteSettings:
     no_patient_ids: what stands for the number of a patient whose number is not known, however it is capitalized
     """
 
-    timezone: str = setting(TIME_ZONE, default=UNSET_ZONE)
-    character_set: str = setting(one_of("", *TERMS), default="")
-    no_patient_ids: tuple[str, ...] = setting(NOT_BLANK, default=("0", "ANONYMOUS", "NONE", "UNKNOWN"))
+    timezone: TimeZone = UNSET_ZONE
+    character_set: Annotated[str, one_of("", *TERMS)] = ""
+    no_patient_ids: Several[NotBlank] = ("0", "ANONYMOUS", "NONE", "UNKNOWN")
 
     @property
     def nobodys(self) -> frozenset[str]:
@@ -167,14 +173,20 @@ class ModelSettings:
     uncompared: whether a model that nobody has compared with the one in use is refused, or accepted
     """
 
-    directory: Path = Path("models/weights/phantom")
-    reader: str = setting(NOT_BLANK, default=CHEX)
-    engine: str = setting(one_of(*ENGINES), default="onnx")
-    precision: str = setting(one_of("float32", "float16", "int8"), default="float32")
-    threads: int = setting(between(0, 1024), default=0)
-    prompts: str = setting(NOT_BLANK, default="chexpert14")
-    uncalibrated: str = setting(one_of("review", "accept"), default="review")
-    uncompared: str = setting(one_of("refuse", "accept"), default="refuse")
+    directory: FilePath = Path("models/weights/phantom")
+    reader: NotBlank = CHEX
+    engine: Annotated[str, one_of(*ENGINES)] = "onnx"
+    precision: Literal["float32", "float16", "int8"] = "float32"
+    threads: Annotated[int, between(0, 1024)] = 0
+    prompts: NotBlank = "chexpert14"
+    uncalibrated: Literal["review", "accept"] = "review"
+    uncompared: Literal["refuse", "accept"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.precision == "float16" and self.engine not in GPU_ENGINES:
+            raise ValueError(f"precision: float16 is for a GPU; set model.engine to {' or '.join(GPU_ENGINES)}")
+        if self.precision == "int8" and self.engine in GPU_ENGINES:
+            raise ValueError("precision: int8 is for a CPU; set model.engine to onnx or torch")
 
     @property
     def trusted(self) -> Literal["real", "any"]:
@@ -192,11 +204,11 @@ class ReportSettings:
     writers: processes that write objects; 0: the node's own alone; unset: by the processors that it may use
     """
 
-    sentences: str = setting(one_of("checked", "raw"), default="checked")
+    sentences: Literal["checked", "raw"] = "checked"
     cardiothoracic_ratio: bool = True
     unmeasured_ratio: bool = False
     searched: bool = False
-    writers: int | None = setting(between(0, 64), default=None)
+    writers: Annotated[int, between(0, 64)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +218,10 @@ class QuestionsSettings:
     creators: manufacturers or persons; labels: labels or descriptions; without case; wait_minutes: for the film
     """
 
-    ae_titles: tuple[str, ...] = setting(AE_TITLE, default=())
-    creators: tuple[str, ...] = setting(NOT_BLANK, default=())
-    labels: tuple[str, ...] = setting(NOT_BLANK, default=())
-    wait_minutes: float = setting(between(0.01, 1440.0), default=30.0)
+    ae_titles: Several[AeTitle] = ()
+    creators: Several[NotBlank] = ()
+    labels: Several[NotBlank] = ()
+    wait_minutes: Annotated[float, between(0.01, 1440.0)] = 30.0
 
     @property
     def is_on(self) -> bool:
@@ -221,9 +233,9 @@ class QuestionsSettings:
 class OrdersTlsSettings:
     """TLS 1.2 or newer for orders: the node's own certificate, and the authority of the senders' certificates."""
 
-    certificate: Path
-    key: Path
-    ca: Path
+    certificate: FilePath
+    key: FilePath
+    ca: FilePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +245,10 @@ class OrdersSettings:
     character_set: of messages that name none in MSH-18; a name of HL7 table 0211, empty for ASCII
     """
 
-    host: str = setting(NOT_BLANK, default="127.0.0.1")
-    port: int = setting(_ANY_PORT, default=2575)
-    hosts: tuple[str, ...] = setting(ADDRESS)
-    character_set: str = setting(one_of("", *NAMES), default="")
+    host: NotBlank = "127.0.0.1"
+    port: Port = 2575
+    hosts: Several[Address]
+    character_set: Annotated[str, one_of("", *NAMES)] = ""
     tls: OrdersTlsSettings | None = None
 
 
@@ -251,15 +263,15 @@ TlsTable: TypeAlias = ServerTlsTable | TlsSettings
 class LogSettings:
     """How log lines look (`auto`: for people on a terminal, else JSON), and the least level that is written."""
 
-    format: str = setting(one_of(*LOG_FORMATS), default="auto")
-    level: str = setting(one_of(*LOG_LEVELS), default="info")
+    format: Annotated[str, one_of(*LOG_FORMATS)] = "auto"
+    level: Annotated[str, one_of(*LOG_LEVELS)] = "info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
     """The audit trail (PS3.15 A.5): messages are lines of a file."""
 
-    file: Path
+    file: FilePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +291,21 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     audit: AuditSettings | None = None
     alerts: AlertsSettings | None = None
-    destinations: tuple[DestinationSettings, ...] = field(default=(), metadata={"form": form_of})
+    destinations: Several[Annotated[DestinationSettings, TypeOf(form_of)]] = ()
+
+    def __post_init__(self) -> None:
+        refuse(self._contradictions())
+
+    def _contradictions(self) -> Iterator[str]:
+        """Yield complaints about values of several tables that are valid alone, but not together."""
+        taken: dict[tuple[str, int], str] = {}
+        for table, host, port in servers(self):
+            other = taken.setdefault((host, port), table) if port else table
+            if other != table:
+                yield f"{table}.port: must not be {other}.port as well; choose another one"
+        names = [destination.name for destination in self.destinations]
+        if len(set(names)) < len(names):
+            yield "destinations.name: every destination needs a name of its own"
 
 
 def load(path: Path) -> Settings:
@@ -295,12 +321,12 @@ def load(path: Path) -> Settings:
 
 def parse(table: Mapping[str, object]) -> Settings:
     """Turn parsed TOML into settings; pure. Raises ConfigError with one line per mistake."""
-    reading = SettingsReader(removed=REMOVED)
-    settings = reading.table(Settings, table, where="")
-    mistakes = [*_needed(table), *reading.mistakes]
-    if settings is not None:
-        mistakes += _contradictions(settings)
-    if settings is None or mistakes:
+    mistakes = list(_needed(table))
+    try:
+        settings = from_table(Settings, table, removed=REMOVED)
+    except Misfit as misfit:
+        raise ConfigError([*mistakes, *misfit.mistakes]) from misfit
+    if mistakes:
         raise ConfigError(mistakes)
     return settings
 
@@ -352,29 +378,3 @@ def _needed(table: Mapping[str, object]) -> Iterator[str]:
     listener = table.get("listener")
     if not (isinstance(listener, Mapping) and listener.get("callers")):
         yield "listener.callers: no caller may associate; add a [[listener.callers]] table per sender"
-
-
-def _contradictions(settings: Settings) -> Iterator[str]:
-    """Return a complaint for values that are valid alone, but not together."""
-    if settings.study.max_seconds < settings.study.quiet_seconds:
-        yield "study.max_seconds: must not be below study.quiet_seconds"
-    cpu_engines = tuple(engine for engine in ENGINES if engine not in GPU_ENGINES)
-    for precision, device, engines in (("float16", "GPU", GPU_ENGINES), ("int8", "CPU", cpu_engines)):
-        if settings.model.precision == precision and settings.model.engine not in engines:
-            yield f"model.precision: {precision} is for a {device}; set model.engine to {' or '.join(engines)}"
-    taken: dict[tuple[str, int], str] = {}
-    for table, host, port in servers(settings):
-        other = taken.setdefault((host, port), table) if port else table
-        if other != table:
-            yield f"{table}.port: must not be {other}.port as well; choose another one"
-    for key, tls in tls_tables(settings):
-        if (tls.certificate is None) != (tls.key is None):
-            yield f"{key}.key: a certificate needs its key and a key its certificate; name both or neither"
-    for number, destination in enumerate(settings.destinations, 1):
-        yield from (f"destinations[{number}].{complaint}" for complaint in unsafe_destination(destination))
-    yield from unsafe_access(settings.http)
-    if settings.alerts is not None:
-        yield from unusable_alerts(settings.alerts)
-    names = [destination.name for destination in settings.destinations]
-    if len(set(names)) < len(names):
-        yield "destinations.name: every destination needs a name of its own"

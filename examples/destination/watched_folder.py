@@ -10,8 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from pydicom import dcmread
 
@@ -19,9 +18,8 @@ from node.checks import Check, fault, ok
 from node.deliver.kinds import Calling, Sender
 from node.errors import DestinationDown
 from node.outputs.kinds import DEFAULT_OUTPUTS
-from node.settings.destinations import OUTPUTS, DestinationType
-from node.settings.destinations import TYPE as KNOWN_TYPE
-from node.settings.file import NOT_BLANK, between, setting
+from node.settings.destinations import DestinationType, Outputs, TypeName
+from node.settings.rules import FilePath, NotBlank, between
 from node.settings.tls import TlsSettings
 from node.store import files
 
@@ -30,11 +28,11 @@ from node.store import files
 class FolderDestination:
     """A folder that gets results as files; directory: must exist, so that a share that is away is noticed."""
 
-    name: str = setting(NOT_BLANK)
-    directory: Path
-    type: str = setting(KNOWN_TYPE, default="example-folder")
-    outputs: tuple[str, ...] = setting(OUTPUTS, default=DEFAULT_OUTPUTS)
-    give_up_hours: float = setting(between(0.001, 8760.0), default=72.0)
+    name: NotBlank
+    directory: FilePath
+    type: TypeName = "example-folder"
+    outputs: Outputs = DEFAULT_OUTPUTS
+    give_up_hours: Annotated[float, between(0.001, 8760.0)] = 72.0
 
     @property
     def host(self) -> str:

@@ -1,4 +1,4 @@
-"""What deliveries take and give: the executor records it as JSON (`codec`), and a repeated workflow reads it."""
+"""What deliveries take and give: the executor stores it as JSON (`models.documents`), a repeated workflow reads it."""
 
 from __future__ import annotations
 

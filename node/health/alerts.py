@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.health.troubles import Trouble
 from node.store import files
 

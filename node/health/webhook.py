@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from node.codec import encode
+from models.documents import encode
 from node.errors import RetryLater
 from node.health.alerts import Alert
 from node.net import tls

@@ -8,8 +8,8 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
+from models.documents import decode
 from node import log
-from node.codec import decode
 from node.dicom import header_reading
 from node.domain import Film, JsonObject
 from node.errors import InputError, Undecodable

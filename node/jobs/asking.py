@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from models.contract import Question
+from models.documents import encode
 from node import log
-from node.codec import encode
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.errors import AskerGone, InputError, ModelLost, RetryLater, Undecodable

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Final
 
+from models.documents import encode
 from node import log
-from node.codec import encode
 from node.config import Settings
 from node.errors import InputError, RetryLater
 from node.jobs import gathering

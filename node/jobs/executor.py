@@ -10,8 +10,8 @@ from typing import Final
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient, EnqueueOptions
 
+from models.documents import decode, encode
 from node import log
-from node.codec import decode, encode
 from node.config import StudySettings
 from node.deliver.delivery import Sending
 from node.deliver.results import DeliveryBatch

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Final
 
-from node.codec import encode
+from models.documents import encode
 from node.store import correction
 from node.store.correction import Correction, Release
 from node.store.spool import Spool

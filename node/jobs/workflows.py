@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 from dbos import DBOS, SetEnqueueOptions, SetWorkflowID
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.deliver.delivery import Sending
 from node.deliver.kinds import can_confirm
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Queued, Sent

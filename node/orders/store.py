@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
-from node.codec import decode
+from models.documents import decode
 from node.domain import Json, is_nobodys
 from node.hl7.order import Order, Patient, Priority
 from node.store import files

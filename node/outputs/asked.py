@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from models.documents import decode
 from node.character_sets import visible
-from node.codec import decode
 from node.domain import Json, ObjectReference
 from node.metrics import QUESTION_SOURCES
 from node.read.model import FilmAnswer
@@ -76,7 +76,7 @@ class AskedQuestion:
 
 
 def from_json(document: Mapping[str, Json]) -> AskedQuestion:
-    """Return the question that `codec.encode` wrote. Raises ValueError for any other document."""
+    """Return the question that `documents.encode` wrote. Raises ValueError for any other document."""
     asked = decode(AskedQuestion, document)
     question = asked.answer.question
     prompt = None if question.prompt is None else visible(question.prompt)

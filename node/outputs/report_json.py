@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from node.codec import encode
+from models.documents import encode
 from node.domain import (
     Film,
     Finding,

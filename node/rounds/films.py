@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.dicom import header_reading
 from node.dicom.header import read_meta
 from node.dicom.identity import VERSION

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, ModelComparison
+from models.documents import decode
 from node import command_for, log
-from node.codec import decode
 from node.config import CHEX, Settings
 from node.domain import JsonObject, ModelIdentity, derive_uid
 from node.errors import InputError

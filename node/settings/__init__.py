@@ -1,1 +1,1 @@
-"""How a settings file is read, and the tables of settings that stand outside `node.config`."""
+"""The rules for the values of settings, and the tables that stand outside `node.config`."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from node.settings.file import WEB_URL, between, is_loopback, setting
+from node.settings.rules import FilePath, WebUrl, between, is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,16 +16,21 @@ class WebhookSettings:
     token_file: holds a bearer token, and is read for each request; ca: trusted beside the authorities of the system
     """
 
-    url: str = setting(WEB_URL)
-    token_file: Path | None = None
-    ca: Path | None = None
+    url: WebUrl
+    token_file: FilePath | None = None
+    ca: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.url)
+        if url.scheme == "http" and self.token_file is not None and not is_loopback(url.hostname or ""):
+            raise ValueError("token_file: a token is sent over TLS only; write https: in the url")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsSettings:
     """Where alerts go; after_seconds: how long something must be wrong, or good again, before it is told."""
 
-    after_seconds: float = setting(between(0.05, 86400.0), default=60.0)
+    after_seconds: Annotated[float, between(0.05, 86400.0)] = 60.0
     webhook: WebhookSettings
 
     @property
@@ -35,10 +39,3 @@ class AlertsSettings:
         url = urlsplit(self.webhook.url)
         shown = f"{url.scheme}://{url.netloc}/***" if url.path.strip("/") else self.webhook.url
         return replace(self, webhook=replace(self.webhook, url=shown))
-
-
-def unusable_alerts(alerts: AlertsSettings) -> Iterator[str]:
-    """Return a complaint for a token that would cross the network in clear."""
-    url = urlsplit(alerts.webhook.url)
-    if url.scheme == "http" and alerts.webhook.token_file is not None and not is_loopback(url.hostname or ""):
-        yield "alerts.webhook.token_file: a token is sent over TLS only; write https: in the url"

@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Annotated, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
+from models.documents import Rule, refuse
 from node.domain import MESSAGE_KIND
 from node.errors import InputError
 from node.hl7.character_sets import CODECS, DEFAULT
 from node.outputs import kinds
 from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.plugs import Table
-from node.settings.file import AE_TITLE, HL7_NAME, NOT_BLANK, WEB_URL, Rule, between, is_loopback, one_of, setting
+from node.settings.rules import AeTitle, FilePath, Hl7Name, NotBlank, Several, WebUrl, between, is_loopback, one_of
 from node.settings.tls import TlsSettings
 
-_PEER_PORT = between(1, 65535)
-_ANSWER_SECONDS = between(0.05, 3600.0)
-_GIVE_UP_HOURS = between(0.001, 8760.0)
+_PeerPort = Annotated[int, between(1, 65535)]
+_AnswerSeconds = Annotated[float, between(0.05, 3600.0)]
+_GiveUpHours = Annotated[float, between(0.001, 8760.0)]
 
-
-def _is_type(value: object) -> str | None:
-    return TYPES.complaint(value)
-
-
-TYPE: Final[Rule] = _is_type
-OUTPUTS: Final[Rule] = kinds.OUTPUTS.complaint
-"""The rules for `type`, and for `outputs` of a destination that gets DICOM objects."""
+TypeName = Annotated[str, Rule(lambda name: TYPES.complaint(name))]
+Outputs = Several[Annotated[str, Rule(kinds.OUTPUTS.complaint)]]
+"""`type`, and `outputs` of a destination that gets DICOM objects."""
 
 
 class DestinationSettings(Protocol):
@@ -72,15 +67,15 @@ class DestinationSettings(Protocol):
 class DicomDestination:
     """An archive that gets results by C-STORE."""
 
-    name: str = setting(NOT_BLANK)
-    ae_title: str = setting(AE_TITLE)
-    host: str = setting(NOT_BLANK)
-    port: int = setting(_PEER_PORT)
-    type: str = setting(TYPE, default="dicom")
-    outputs: tuple[str, ...] = setting(OUTPUTS, default=DEFAULT_OUTPUTS)
+    name: NotBlank
+    ae_title: AeTitle
+    host: NotBlank
+    port: _PeerPort
+    type: TypeName = "dicom"
+    outputs: Outputs = DEFAULT_OUTPUTS
     storage_commitment: bool = False
-    answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
-    give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
+    answer_seconds: _AnswerSeconds = 60.0
+    give_up_hours: _GiveUpHours = 72.0
     tls: TlsSettings | None = None
 
 
@@ -88,19 +83,19 @@ class DicomDestination:
 class Hl7Destination:
     """An information system that gets results as ORU^R01 over MLLP, and the addresses in its messages."""
 
-    name: str = setting(NOT_BLANK)
-    host: str = setting(NOT_BLANK)
-    port: int = setting(_PEER_PORT)
-    type: str = setting(TYPE, default="hl7")
-    outputs: tuple[str, ...] = setting(one_of(MESSAGE_KIND), default=(MESSAGE_KIND,))
-    sending_application: str = setting(HL7_NAME, default="CHEX")
-    sending_facility: str = setting(HL7_NAME, default="")
-    receiving_application: str = setting(HL7_NAME, default="")
-    receiving_facility: str = setting(HL7_NAME, default="")
-    processing_id: str = setting(one_of("P", "T", "D"), default="P")
-    character_set: str = setting(one_of(*CODECS), default=DEFAULT)
-    answer_seconds: float = setting(_ANSWER_SECONDS, default=30.0)
-    give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
+    name: NotBlank
+    host: NotBlank
+    port: _PeerPort
+    type: TypeName = "hl7"
+    outputs: Several[Annotated[str, one_of(MESSAGE_KIND)]] = (MESSAGE_KIND,)
+    sending_application: Hl7Name = "CHEX"
+    sending_facility: Hl7Name = ""
+    receiving_application: Hl7Name = ""
+    receiving_facility: Hl7Name = ""
+    processing_id: Literal["P", "T", "D"] = "P"
+    character_set: Annotated[str, one_of(*CODECS)] = DEFAULT
+    answer_seconds: _AnswerSeconds = 30.0
+    give_up_hours: _GiveUpHours = 72.0
     tls: TlsSettings | None = None
 
     @property
@@ -118,15 +113,24 @@ class DicomwebDestination:
     storage_commitment: ask by QIDO-RS whether the archive has what it was sent
     """
 
-    name: str = setting(NOT_BLANK)
-    url: str = setting(WEB_URL)
-    type: str = setting(TYPE, default="dicomweb")
-    token_file: Path | None = None
-    outputs: tuple[str, ...] = setting(OUTPUTS, default=DEFAULT_OUTPUTS)
+    name: NotBlank
+    url: WebUrl
+    type: TypeName = "dicomweb"
+    token_file: FilePath | None = None
+    outputs: Outputs = DEFAULT_OUTPUTS
     storage_commitment: bool = False
-    answer_seconds: float = setting(_ANSWER_SECONDS, default=60.0)
-    give_up_hours: float = setting(_GIVE_UP_HOURS, default=72.0)
+    answer_seconds: _AnswerSeconds = 60.0
+    give_up_hours: _GiveUpHours = 72.0
     tls: TlsSettings | None = None
+
+    def __post_init__(self) -> None:
+        refuse(self._unsafe())
+
+    def _unsafe(self) -> Iterator[str]:
+        if not self.is_secured and self.tls is not None:
+            yield "tls: the url begins with http:, so no TLS is used; write https:"
+        if not self.is_secured and self.token_file is not None and not is_loopback(self.host):
+            yield "token_file: a token is sent over TLS only; write https: in the url"
 
     @property
     def is_secured(self) -> bool:
@@ -176,12 +180,3 @@ def form_of(table: Mapping[str, object]) -> type:
         if (found := TYPES.find(str(table.get("type")))) is not None:
             return found.settings
     return DicomDestination
-
-
-def unsafe_destination(destination: DestinationSettings) -> Iterator[str]:
-    """Return a complaint, after the name of its key, for TLS that is not used and a token that could be read."""
-    if isinstance(destination, DicomwebDestination) and not destination.is_secured:
-        if destination.tls is not None:
-            yield "tls: the url begins with http:, so no TLS is used; write https:"
-        if destination.token_file is not None and not is_loopback(destination.host):
-            yield "token_file: a token is sent over TLS only; write https: in the url"

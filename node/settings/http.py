@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from node.settings.file import ADDRESS, HEADER_NAME, HOST_NAME, NOT_BLANK, between, is_loopback, setting
+from models.documents import refuse
+from node.settings.rules import Address, FilePath, HeaderName, HostName, NotBlank, Port, Several, is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpTlsSettings:
     """HTTPS by TLS 1.2 or newer: the node's own certificate and its key."""
 
-    certificate: Path
-    key: Path
+    certificate: FilePath
+    key: FilePath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,37 @@ class HttpSettings:
     show_patient: whether everybody on this machine sees patients where no users are set
     """
 
-    host: str = setting(NOT_BLANK, default="127.0.0.1")
-    port: int = setting(between(0, 65535), default=8080)
-    hosts: tuple[str, ...] = setting(HOST_NAME, default=())
-    password_file: Path | None = None
-    trusted_proxy: tuple[str, ...] = setting(ADDRESS, default=())
-    user_header: str = setting(HEADER_NAME, default="")
-    role_header: str = setting(HEADER_NAME, default="")
-    administrator_roles: tuple[str, ...] = setting(NOT_BLANK, default=())
+    host: NotBlank = "127.0.0.1"
+    port: Port = 8080
+    hosts: Several[HostName] = ()
+    password_file: FilePath | None = None
+    trusted_proxy: Several[Address] = ()
+    user_header: HeaderName = ""
+    role_header: HeaderName = ""
+    administrator_roles: Several[NotBlank] = ()
     tls: HttpTlsSettings | None = None
     show_patient: bool = False
+
+    def __post_init__(self) -> None:
+        refuse(self._unsafe())
+
+    def _unsafe(self) -> Iterator[str]:
+        """Yield complaints about pages that anybody could open, or whose passwords would cross the network in clear."""
+        if self.user_header and not self.trusted_proxy:
+            yield "user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
+        if self.show_patient and not self.is_local:
+            yield (
+                "show_patient: shows patients without a password, so http.host must be this machine alone; "
+                "remove it: a user who has signed in sees patients without it"
+            )
+        if self.trusted_proxy and not self.knows_users:
+            yield "trusted_proxy: tells no users apart; name its http.user_header, or set http.password_file"
+        if self.role_header and not self.user_header:
+            yield "role_header: is of a user whom the proxy names; name the http.user_header, too"
+        if bool(self.role_header) != bool(self.administrator_roles):
+            yield "administrator_roles: belong to http.role_header; set both or neither"
+        if not self.is_local and self.password_file is not None and self.tls is None and not self.trusted_proxy:
+            yield "password_file: passwords would cross the network in clear; add [http.tls], or http.trusted_proxy"
 
     @property
     def is_local(self) -> bool:
@@ -57,22 +78,3 @@ class HttpSettings:
     def shows_patients(self) -> bool:
         """Whether somebody may see patients on pages; else the database holds none."""
         return self.knows_users or self.show_patient
-
-
-def unsafe_access(http: HttpSettings) -> Iterator[str]:
-    """Return a complaint for pages that anybody could open, or whose passwords would be readable on the network."""
-    if http.user_header and not http.trusted_proxy:
-        yield "http.user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
-    if http.show_patient and not http.is_local:
-        yield (
-            "http.show_patient: shows patients without a password, so http.host must be this machine alone; "
-            "remove it: a user who has signed in sees patients without it"
-        )
-    if http.trusted_proxy and not http.knows_users:
-        yield "http.trusted_proxy: tells no users apart; name its http.user_header, or set http.password_file"
-    if http.role_header and not http.user_header:
-        yield "http.role_header: is of a user whom the proxy names; name the http.user_header, too"
-    if bool(http.role_header) != bool(http.administrator_roles):
-        yield "http.administrator_roles: belong to http.role_header; set both or neither"
-    if not http.is_local and http.password_file is not None and http.tls is None and not http.trusted_proxy:
-        yield "http.password_file: passwords would cross the network in clear; add [http.tls], or http.trusted_proxy"

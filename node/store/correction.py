@@ -14,8 +14,8 @@ from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 
+from models.documents import decode
 from node.character_sets import visible
-from node.codec import decode
 from node.domain import Box, Json
 from node.store import files
 from node.store.rounds import RoundMark
@@ -99,7 +99,7 @@ def active(corrections: Iterable[Correction]) -> tuple[Correction, ...]:
 
 
 def from_json(document: Mapping[str, Json]) -> Correction:
-    """Return the correction that `codec.encode` wrote. Raises ValueError for any other document."""
+    """Return the correction that `documents.encode` wrote. Raises ValueError for any other document."""
     correction = decode(Correction, document)
     return replace(correction, text=visible(correction.text))  # as a stored question, whatever wrote the file
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.store.received import sop_instance_uid_of
 from node.store.spool import Spool
 

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.domain import JsonObject, OutputObject
 from node.errors import is_of_file
 from node.store import files

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.domain import JsonObject, OutputObject
 from node.errors import InputError
 from node.store import files

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from node.codec import decode
+from models.documents import decode
 from node.domain import Code
 
 _FILE: Final = Path(__file__).with_name("glossary.toml")

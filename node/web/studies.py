@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydicom.dataset import Dataset
 
-from node.codec import decode
+from models.documents import decode
 from node.config import Settings
 from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason

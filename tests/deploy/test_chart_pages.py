@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import kubernetes_validate
 import pytest
 
-from node.settings.file import CALLER_HOST
-from node.settings.http import unsafe_access
+from node.settings.rules import caller_host
 from tests.deploy.chart import (
     CHART,
     Object,
@@ -111,12 +110,12 @@ def is_accepted(host: str) -> bool:
     ],
 )
 def test_the_chart_takes_the_hosts_that_the_node_takes(host: str, is_good: bool) -> None:
-    assert ((CALLER_HOST(host) is None), is_accepted(host)) == (is_good, is_good)
+    assert ((caller_host(host) is None), is_accepted(host)) == (is_good, is_good)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.0/255.255.255.0", "10.0.0.0/08", "::ffff:10.0.0.5", "fe80::5%eth0"])
 def test_a_form_that_no_policy_can_have_is_refused(host: str) -> None:
-    assert CALLER_HOST(host) is None, "the node alone takes it"
+    assert caller_host(host) is None, "the node alone takes it"
     assert not is_accepted(host)
 
 
@@ -180,7 +179,6 @@ def test_the_node_knows_the_name_and_finds_the_way_safe() -> None:
     assert known.hosts == ("chex.example.org",)
     assert twice.http.hosts == ("a", "chex.example.org")
     assert known.serves_pages
-    assert not list(unsafe_access(known))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +215,7 @@ def test_a_way_that_leads_nowhere_is_refused(way: Mapping[str, object], wrong: M
 def test_pages_are_published_only_with_users(http: Mapping[str, object], is_good: bool) -> None:
     changes = {**PUBLISHED, "settings": {"http": http}}
     if is_good:
-        assert not list(unsafe_access(settings_of(made("cpu", changes)).http))
+        assert settings_of(made("cpu", changes)).http.knows_users
         return
     with pytest.raises(helm_python.HelmValuesError):
         made("cpu", changes)

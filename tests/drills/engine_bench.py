@@ -24,9 +24,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, cast, get_args
 
 from models.engines import ENGINES, GPU_ENGINES
+from models.engines.proof import Precision
 from node.config import ModelSettings
 from tests.drills.ask_bench import ask
 from tests.drills.node_bench import STEPS, Sender, step_seconds
@@ -35,7 +36,7 @@ from tests.support import films, peers
 from tests.support.service import Service, settings_for
 
 DEFAULT: Final = "torch-cuda:float16,torch-cuda,onnx"
-PRECISIONS: Final = ("float32", "float16", "int8")
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 READY_SECONDS: Final = 1800.0
 """TensorRT may build its engines for minutes."""
 STARTS: Final = 2
@@ -65,13 +66,13 @@ class Runtime:
     """What a node is asked to read with, as in its settings."""
 
     engine: str
-    precision: str
+    precision: Precision
 
     @classmethod
     def named(cls, text: str) -> Self:
         """Take ENGINE or ENGINE:PRECISION."""
         engine, _, precision = text.partition(":")
-        return cls(engine=engine, precision=precision or PRECISIONS[0])
+        return cls(engine=engine, precision=cast("Precision", precision or PRECISIONS[0]))
 
 
 def _runtimes(text: str) -> list[Runtime]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from models.documents import from_file
 from models.errors import ModelError
 from models.lab.evaluation.paper import main, markdown
 from models.lab.evaluation.paper_tables import NONE, Paper, Row, read_models, read_paper
-from models.tables import read_table
 from tests.paths import REPOSITORY
 
 GROUNDING: dict[str, Any] = {
@@ -229,7 +229,7 @@ def test_a_published_number_without_a_source_is_refused(key: str, value: object,
     table = tomllib.loads(path.read_text())
 
     with pytest.raises(ModelError, match=complaint):
-        read_table(Paper, table | {key: value}, path=path)
+        from_file(Paper, table | {key: value}, path=path)
 
 
 def test_a_row_has_a_value_for_each_column() -> None:
@@ -238,4 +238,4 @@ def test_a_row_has_a_value_for_each_column() -> None:
     table["tables"][0]["rows"][0]["values"] = ["1"]
 
     with pytest.raises(ModelError, match="ChEX must have a value for each of the 2 columns"):
-        read_table(Paper, table, path=path)
+        from_file(Paper, table, path=path)

@@ -207,11 +207,11 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     told = str(refused.value).splitlines()
     assert len(told) == 5
     for key in (
-        "color is unknown",
-        "model.licence is missing",
-        "machine.log is 'often'",
-        "stem is 'wide'",
-        "stages[0].augmentation.flip must lie in 0..1",
+        "color: unknown key",
+        "model.licence: is missing",
+        "machine.log: must be a whole number, got 'often'",
+        "stem: 'wide' is unknown",
+        "stages[1].augmentation.flip must lie in 0..1",
     ):
         assert any(key in line for line in told), key
 
@@ -224,8 +224,8 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
         ("processes = 1", "processes = 3", "batch of contrast must be a multiple of machine.processes"),
         ("phantoms = 12", "phantoms = 1000001", "later seeds are reserved for tests"),
         ('name = "contrast"', 'name = "contrast"\nclip = -1', "clip must be above 0"),
-        ("area = [0.6, 1.0]", "area = [0.6]", "area[1] is missing; add it"),
-        ("[model]", "model = 3\n[other]", "model must be a table"),
+        ("area = [0.6, 1.0]", "area = [0.6]", "area[2]: is missing; add it"),
+        ("[model]", "model = 3\n[other]", "model: must be a table"),
     ],
 )
 def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, complaint: str) -> None:
@@ -269,8 +269,11 @@ def test_a_run_file_extends_another_key_by_key(tmp_path: Path) -> None:
         ('extends = "none.toml"', "none.toml cannot be read"),
         ('extends = "own.toml"', "own.toml extends another run file itself; extend that one"),
         ('extends = "base.toml"\n[[stages]]\nname = "none"', "has no stage named 'none'"),
-        ('extends = "base.toml"\n[machine]\nlog = "often"', "own.toml: machine.log is 'often'"),
-        ('extends = "base.toml"\nstages = 3', "stages is 3"),
+        (
+            'extends = "base.toml"\n[machine]\nlog = "often"',
+            "own.toml: machine.log: must be a whole number, got 'often'",
+        ),
+        ('extends = "base.toml"\nstages = 3', "stages: must be a list, got 3"),
     ],
 )
 def test_what_extends_no_run_file_is_refused(tmp_path: Path, own: str, complaint: str) -> None:

@@ -29,7 +29,7 @@ LAYERS = (
     {"config", "log"},
     {"settings"},
     {"outputs.kinds"},
-    {"codec", "dicom", "hl7", "prompt_set"},
+    {"dicom", "hl7", "prompt_set"},
     {"character_sets", "checks", "csv_table", "domain", "periodic", "plugs", "turns"},
     {"errors", "measurement"},
 )
@@ -37,6 +37,9 @@ LAYERS = (
 # The words that a network, the node and the rules that read sentences share. All may import them: whoever speaks of a
 # finding's state or side means the same. In turn that file imports no library, and of ours number checks alone.
 CONTRACT = "models.contract"
+
+# Reads every document, of both, to a value of its type.
+DOCUMENTS = "models.documents"
 
 # Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -68,6 +71,7 @@ BEFORE_THE_LABORATORY = (
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {
+    "annotated_types": ("node/settings/rules.py",),
     "argon2": ("node/web/passwords.py",),
     "cryptography": ("node/net/tls.py",),
     "ensemble_boxes": ("models/lab/datasets/fusion.py",),
@@ -99,7 +103,8 @@ HOMES = {
         "examples/send_and_read_back/",
     ),
     "pycocotools": ("models/lab/evaluation/detection.py",),
-    "pydantic": ("models/tables.py", "node/codec.py", "node/web/"),
+    "pydantic": ("models/documents.py", "node/web/"),
+    "pydantic_core": ("models/documents.py",),
     "pysbd": ("models/lab/datasets/reports.py",),
     "radgraph": ("models/lab/evaluation/published/given_files.py",),
     "RaTEScore": ("models/lab/evaluation/published/given_files.py",),

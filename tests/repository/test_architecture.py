@@ -21,6 +21,7 @@ from tests.repository.architecture import (
     BOUNDARIES,
     CODE,
     CONTRACT,
+    DOCUMENTS,
     FOLDERS,
     FORBIDDEN_CALLS,
     HOMES,
@@ -128,7 +129,7 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
         for path in python_files(folder)
         for found in imports(path)
         if (other := found.module.split(".")[0]) in {*CODE, "tests"} - {folder}
-        and found.module not in ("node", CONTRACT)
+        and found.module not in ("node", CONTRACT, DOCUMENTS)
         and not is_allowed(path, allowed.get(other, ()))
     ]
 

@@ -133,7 +133,7 @@ def test_the_settings_of_an_added_destination_have_rules(tmp_path: Path) -> None
         config.parse(table)
 
     assert [mistake.split(":")[0] for mistake in refused.value.mistakes] == [
-        "destinations[2].port", "destinations[2].give_up_hours",
+        "destinations[2].give_up_hours", "destinations[2].port",
     ]  # fmt: skip
 
 
@@ -146,9 +146,10 @@ def test_what_no_package_adds_is_refused(tmp_path: Path) -> None:
         config.parse(table)
 
     assert refused.value.mistakes == (
-        f"destinations.type: '{FOLDER}' is unknown; use dicom or hl7 or dicomweb, or install the package that adds it",
-        f"destinations.outputs: '{KEY_FILMS}' is unknown; use sr or sr3d or text or gsps or sc, or install the package "
-        "that adds it",
+        f"destinations[1].type: '{FOLDER}' is unknown; use dicom or hl7 or dicomweb, or install the package that adds "
+        "it",
+        f"destinations[1].outputs[1]: '{KEY_FILMS}' is unknown; use sr or sr3d or text or gsps or sc, or install the "
+        "package that adds it",
     )
 
 

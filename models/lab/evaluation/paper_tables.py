@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from models.documents import from_file, read_toml
 from models.errors import ModelError
 from models.lab.evaluation.document import inner
 from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS
-from models.tables import read_table
 
 EVALUATION: Final = "evaluation.json"
 _FILE: Final = Path(__file__).with_name("paper.toml")
@@ -139,7 +138,7 @@ class Model:
 
 def read_paper() -> Paper:
     """Read what is published. Raises ModelError if the file has mistakes."""
-    return read_table(Paper, tomllib.loads(_FILE.read_text(encoding="utf-8")), path=_FILE)
+    return from_file(Paper, read_toml(_FILE, name="the tables of the paper"), path=_FILE)
 
 
 def read_models(results: Sequence[Path], paper: Paper) -> tuple[list[Model], list[str]]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from models.bounds import require
+from models.documents import from_file, read_toml
 from models.errors import ModelError
 from models.lab.training.stages import Stage
 from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Ages, NetworkSizes
-from models.tables import read_table
 
 ClassSet = Literal["chexpert", "vindr", "cig"]
 
@@ -195,16 +194,16 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """Read a run file, and the one that it extends. Raises ModelError that lists every mistake in it."""
-    table = _table_of(path)
+    table = read_toml(path, name="a run file")
     base = table.pop("extends", None)
     if base is None:
-        return read_table(Run, table, path=path)
+        return from_file(Run, table, path=path)
     if not isinstance(base, str):
         raise ModelError(f"{path}: extends is {base!r}; it must be the name of a run file beside this one")
-    under = _table_of(path.parent / base)
+    under = read_toml(path.parent / base, name="a run file")
     if "extends" in under:
         raise ModelError(f"{path}: {base} extends another run file itself; extend that one")
-    return read_table(Run, _extended(under, table, path=path), path=path)
+    return from_file(Run, _extended(under, table, path=path), path=path)
 
 
 def _extended(under: Mapping[str, object], own: Mapping[str, object], *, path: Path) -> dict[str, object]:
@@ -229,12 +228,3 @@ def _extended_stages(
     if unknown := [name for name in changes if name not in [stage.get("name") for stage in under]]:
         raise ModelError(f"{path}: the run file that it extends has no stage named {unknown[0]!r}; name one of its own")
     return [_extended(stage, changes.get(stage.get("name"), {}), path=path) for stage in under]
-
-
-def _table_of(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); name a run file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not TOML ({error})") from error

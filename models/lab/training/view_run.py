@@ -5,17 +5,16 @@ It is told from the run file of a whole training by its key `model`, which names
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from models.bounds import require
+from models.documents import from_file, read_toml
 from models.errors import ModelError
 from models.lab.training.runfile import FilmSource
 from models.lab.training.stages import Augmentation
 from models.manifest import ViewSizes
-from models.tables import read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +72,11 @@ class ViewRun:
 def is_view_run(path: Path) -> bool:
     """Return whether a run file is that of a view head; False if it cannot be read."""
     try:
-        return isinstance(tomllib.loads(path.read_text(encoding="utf-8")).get("model"), str)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return isinstance(read_toml(path, name="a run file").get("model"), str)
+    except ModelError:
         return False
 
 
 def read_view_run(path: Path) -> ViewRun:
     """Read a run file that `is_view_run` accepts. Raises ModelError that lists every mistake in it."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); name a run file") from error
-    return read_table(ViewRun, table, path=path)
+    return from_file(ViewRun, read_toml(path, name="a run file"), path=path)

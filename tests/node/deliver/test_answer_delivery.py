@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from models.contract import Question
-from node.codec import encode
+from models.documents import encode
 from node.config import Settings
 from node.domain import Box, FindingState, ScoredBox
 from node.errors import InputError

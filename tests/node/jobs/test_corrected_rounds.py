@@ -12,7 +12,7 @@ import pytest
 from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
 
-from node.codec import encode
+from models.documents import encode
 from node.domain import Box, Delivery
 from node.jobs import answered_film, gathering
 from node.outputs import wording

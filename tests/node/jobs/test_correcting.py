@@ -13,7 +13,7 @@ import pytest
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
-from node.codec import encode
+from models.documents import encode
 from node.commands.corrections import export
 from node.config import Settings
 from node.dicom import header_reading

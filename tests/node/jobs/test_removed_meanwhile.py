@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from node.codec import encode
+from models.documents import encode
 from node.config import Settings
 from node.metrics import Metrics
 from node.store import sent_answers

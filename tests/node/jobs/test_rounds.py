@@ -17,7 +17,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
-from node.codec import encode
+from models.documents import encode
 from node.config import ReportSettings, StudySettings
 from node.domain import Box, Delivery
 from node.jobs.answer_steps import AnswerSteps

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Sent
 from node.domain import StudyState
 from node.errors import ModelLost

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from models.contract import Question
-from node.codec import encode
+from models.documents import encode
 from node.domain import Box, FindingState, ScoredBox
 from node.outputs import answer_wording, asked, wording
 from node.outputs.answer_json import answer_to_json

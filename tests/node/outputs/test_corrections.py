@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from language.check import contradictions
 from models.contract import By, Contradiction
+from models.documents import encode
 from node import metrics
-from node.codec import encode
 from node.domain import (
     Assessment,
     Box,

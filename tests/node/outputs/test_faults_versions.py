@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pydicom.dataset import Dataset
 
-from node.codec import encode
+from models.documents import encode
 from node.domain import About, Delivery, Film, OutputObject
 from node.jobs import gathering
 from node.outputs import document

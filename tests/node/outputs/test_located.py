@@ -13,8 +13,8 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from models.contract import PromptKind, Question
+from models.documents import decode, encode
 from models.lab.phantoms import phantom
-from node.codec import decode, encode
 from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
 from node.outputs.answer_json import answer_to_json

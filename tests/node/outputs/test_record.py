@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.contract import VIEWS
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.domain import (
     Box,
     Code,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.contract import FilmReading, PromptKind, PromptReading
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.domain import Box, Code, Evidence, Film, Finding, FindingState, ScoredBox, Side
 from node.outputs import report_json
 from node.prompt_set import Prompt, PromptSet

@@ -34,10 +34,10 @@ from models.contract import (
     ViewReading,
     ZoneOf,
 )
+from models.documents import decode, encode
 from models.errors import ReaderFault
 from models.evaluate import main as evaluate
 from models.reading.named_reader import NamedReader, hash_of
-from node.codec import decode, encode
 from node.config import ModelSettings, Settings
 from node.dicom import header_reading
 from node.domain import Film, Reason, Side

@@ -10,8 +10,8 @@ import pytest
 
 from models.checkpoint.card import PUBLISHED_DECISIONS
 from models.contract import PromptKind
+from models.documents import decode
 from models.manifest import read_manifest, write_manifest
-from node.codec import decode
 from node.commands import demo
 from node.domain import Film, FindingState
 from node.outputs import impression, report_json, report_txt

@@ -10,7 +10,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from models.contract import VIEWS, View, ViewReading
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.dicom.film_header import parse_header
 from node.domain import Film, FilmView, Note, Reason, TaggedView
 from node.outputs import impression, wording

@@ -11,7 +11,7 @@ import pytest
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
-from node.codec import encode
+from models.documents import encode
 from node.commands.ask_node import FilmAddress, film_address
 from node.commands.corrections import export
 from node.commands.explain import report as explained

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from models.contract import Contradiction
-from node.codec import encode
+from models.documents import encode
 from node.config import Settings
 from node.domain import FindingState
 from node.jobs import gathering

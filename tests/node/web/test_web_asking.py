@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.contract import Question
-from node.codec import encode
+from models.documents import encode
 from node.errors import InputError
 from node.jobs import answers
 from node.jobs.answers import stored_question

@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 from pydicom.dataset import Dataset
 
-from node.codec import encode
+from models.documents import encode
 from node.config import Settings
 from node.store.correction import Correction, CorrectionKind
 from node.store.spool import Spool

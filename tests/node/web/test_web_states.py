@@ -14,9 +14,9 @@ from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from models.documents import encode
 from node import metrics
 from node.answers.questions import Topic, understand
-from node.codec import encode
 from node.config import Settings
 from node.domain import Delivery, DeliveryState, FindingState
 from node.metrics import Metrics

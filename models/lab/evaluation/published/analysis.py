@@ -5,14 +5,12 @@ The files stand in `models/lab/evaluation/analyses`; docs/model/paper.md has the
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from models.bounds import require
-from models.errors import ModelError
-from models.tables import read_table
+from models.documents import from_file, read_toml
 
 Analyzed = Literal["report_mimic", "region_explanation_imagenome", "region_explanation_mscxr"]
 
@@ -48,13 +46,7 @@ class Analysis:
 
 def read_analysis(path: Path) -> Analysis:
     """Read the file of an analysis. Raises ModelError that lists every mistake in it."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); name the file of an analysis") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not TOML ({error})") from error
-    return read_table(Analysis, table, path=path)
+    return from_file(Analysis, read_toml(path, name="the file of an analysis"), path=path)
 
 
 def _objection(how: Analysis) -> str | None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from node.codec import decode, encode
+from models.documents import decode, encode
 from node.domain import Box, Code, Film, Note, OutputObject, ReaderMark, Reason
 from node.store.rounds import RoundMark
 
