@@ -8,17 +8,79 @@ hash of the file's bytes, so that readings with different questions can be told 
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Annotated, Any
 
 from models.contract import PromptKind
+from models.documents import Misfit, Rule, from_table
 from node.domain import Code, Side
 from node.errors import ConfigError
 from node.prompt_set import Prompt, PromptSet
+from node.settings.rules import NotBlank, Several
 
 _FOLDER = Path(__file__).parent / "prompt_sets"
-_KEYS = frozenset(("key", "kind", "phrases", "names", "negatives", "finding", "site", "side", "paired"))
+
+
+def _of_code(most: int) -> Rule:
+    """Require what fits into SH (16 characters) or LO (64), PS3.5 6.2."""
+
+    def complaint(text: str) -> str | None:
+        good = len(text) <= most and "\\" not in text
+        return None if good else f"{text!r} is longer than {most} characters or holds a backslash"
+
+    return Rule(complaint)
+
+
+def _key(text: str) -> str | None:
+    return None if text.isidentifier() and text == text.lower() else f"{text!r} must be a snake_case word"
+
+
+_Short = Annotated[NotBlank, _of_code(16)]
+_Code = tuple[_Short, _Short, Annotated[NotBlank, _of_code(64)]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PromptTable:
+    key: Annotated[str, Rule(_key)]
+    kind: PromptKind
+    phrases: Several[NotBlank]
+    names: tuple[NotBlank, ...] = ()
+    negatives: tuple[NotBlank, ...] = ()
+    finding: _Code | None = None
+    site: _Code | None = None
+    side: Side | None = None
+    paired: bool = False
+
+    def __post_init__(self) -> None:
+        self.prompt()
+
+    def prompt(self) -> Prompt:
+        """Return the prompt. Raises ValueError if its fields do not go together."""
+        return Prompt(
+            key=self.key,
+            kind=self.kind,
+            phrases=self.phrases,
+            names=self.names,
+            negatives=self.negatives,
+            finding=_code(self.finding),
+            site=_code(self.site),
+            side=self.side,
+            paired=self.paired,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PromptFile:
+    version: NotBlank
+    prompts: Several[_PromptTable]
+
+    def __post_init__(self) -> None:
+        keys = [prompt.key for prompt in self.prompts]
+        if doubled := sorted({key for key in keys if keys.count(key) > 1}):
+            raise ValueError(f"prompts: several have the key {', '.join(doubled)}; give each its own")
 
 
 def load(name_or_path: str) -> PromptSet:
@@ -33,11 +95,19 @@ def load(name_or_path: str) -> PromptSet:
     try:
         content = path.read_bytes()
         document = tomllib.loads(content.decode())
+        file = from_table(_PromptFile, document)
     except OSError as error:
         raise ConfigError([f"{path}: the prompt set cannot be read ({error.strerror})"]) from error
+    except Misfit as misfit:
+        raise ConfigError([f"{path}: {_named(mistake, document)}" for mistake in misfit.mistakes]) from misfit
     except ValueError as error:  # not UTF-8 or not TOML
         raise ConfigError([f"{path}: {error}"]) from error
-    return _parse(document, path=path, sha256=hashlib.sha256(content).hexdigest())
+    return PromptSet(
+        name=path.stem,
+        version=file.version,
+        sha256=hashlib.sha256(content).hexdigest(),
+        prompts=tuple(table.prompt() for table in file.prompts),
+    )
 
 
 def built_in() -> tuple[str, ...]:
@@ -45,82 +115,15 @@ def built_in() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
-def _parse(document: dict[str, object], *, path: Path, sha256: str) -> PromptSet:
-    mistakes = [f"unknown key {key!r}" for key in document.keys() - {"version", "prompts"}]
-    version, tables = document.get("version"), document.get("prompts")
-    if not isinstance(version, str) or not version.strip() or not version.isprintable():
-        mistakes.append('version must be a text of printable characters, such as "1.0"')
-    prompts: list[Prompt] = []
-    if not isinstance(tables, list) or not tables:
-        mistakes.append("there must be at least one [[prompts]]")
-        tables = []
-    for position, table in enumerate(tables, start=1):
-        try:
-            prompts.append(_prompt(table))
-        except ValueError as error:
-            key = table.get("key") if isinstance(table, dict) else None
-            mistakes.append(f"prompt {key or f'number {position}'}: {error}")
-    keys = [prompt.key for prompt in prompts]
-    mistakes += [
-        f"prompt {key}: the key stands {keys.count(key)} times" for key in sorted(set(keys)) if keys.count(key) > 1
-    ]
-    if mistakes:
-        raise ConfigError([f"{path}: {mistake}" for mistake in mistakes])
-    return PromptSet(name=path.stem, version=str(version), sha256=sha256, prompts=tuple(prompts))
+def _code(parts: _Code | None) -> Code | None:
+    return None if parts is None else Code(value=parts[0], scheme=parts[1], meaning=parts[2])
 
 
-def _prompt(table: object) -> Prompt:
-    """Parse one table. Raises ValueError for the first mistake in it."""
-    if not isinstance(table, dict):
-        raise ValueError("must be a table")
-    if unknown := sorted(table.keys() - _KEYS):
-        raise ValueError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
-    key, paired = table.get("key"), table.get("paired", False)
-    if not isinstance(key, str) or not key.isidentifier() or key != key.lower():
-        raise ValueError("key must be a snake_case word")
-    if not isinstance(paired, bool):
-        raise ValueError("paired must be true or false")
-    return Prompt(
-        key=key,
-        kind=PromptKind(_choice(table, "kind", tuple(PromptKind))),
-        phrases=_texts(table, "phrases"),
-        names=_texts(table, "names"),
-        negatives=_texts(table, "negatives"),
-        finding=_code(table, "finding"),
-        site=_code(table, "site"),
-        side=Side(_choice(table, "side", tuple(Side))) if "side" in table else None,
-        paired=paired,
-    )
-
-
-def _choice(table: dict[str, object], key: str, allowed: tuple[str, ...]) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{key} must be one of {', '.join(allowed)}")
-    return value
-
-
-def _texts(table: dict[str, object], key: str) -> tuple[str, ...]:
-    value = table.get(key, [])
-    if not _is_texts(value):
-        raise ValueError(f"{key} must be a list of texts, each of printable characters")
-    return tuple(value)
-
-
-def _code(table: dict[str, object], key: str) -> Code | None:
-    """Parse a code. Raises ValueError if a part is too long for SH, SH, LO (16, 16, 64 characters; PS3.5 6.2)."""
-    if key not in table:
-        return None
-    value = table[key]
-    if not _is_texts(value) or len(value) != 3:
-        raise ValueError(f"{key} must be [value, scheme, meaning], of printable characters")
-    for part, limit in zip(value, (16, 16, 64), strict=True):
-        if len(part) > limit or "\\" in part:
-            raise ValueError(f"{key}: {part!r} is longer than {limit} characters or holds a backslash")
-    return Code(value=value[0], scheme=value[1], meaning=value[2])
-
-
-def _is_texts(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(
-        isinstance(text, str) and text.strip() and text.isprintable() for text in value
-    )
+def _named(mistake: str, document: dict[str, Any]) -> str:
+    """Return a mistake with the key of its prompt, if it has one, in place of the prompt's number."""
+    place = re.match(r"prompts\[(\d+)\]\.?(?:prompt \w+: )?", mistake)
+    if place is None:
+        return mistake
+    table = document["prompts"][int(place[1]) - 1]
+    key = table.get("key") if isinstance(table, dict) else None
+    return f"prompt {key or f'number {place[1]}'}: {mistake[place.end() :]}"
