@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from models.checkpoint.files import file_sha256
 from models.contract import StageDifference
+from models.documents import decode
 from models.engines.wheels import check_wheels
 from models.errors import ModelError
 from models.files import replacing
@@ -93,8 +94,8 @@ def hash_graphs(directory: Path, precision: Precision = "float32") -> dict[str, 
 def read_proof(directory: Path) -> Proof | None:
     """Read parity.json; None if it is missing or not a proof."""
     try:
-        return _proof(json.loads((directory / PROOF).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return decode(Proof, json.loads((directory / PROOF).read_bytes()))
+    except (OSError, ValueError):
         return None
 
 
@@ -194,13 +195,6 @@ def _stages(precision: Precision, stages: Sequence[str]) -> Sequence[str]:
 
 def _no_proof(directory: Path, remedy: str) -> str:
     return f"{directory}: the exported graphs have no {PROOF}; {remedy}"
-
-
-def _proof(found: dict[str, object]) -> Proof:
-    """Make a proof from parsed JSON; an unknown key is a TypeError, as for any dataclass."""
-    stages = {name: StageDifference(**stage) for name, stage in found["stages"].items()}  # type: ignore[attr-defined]  # caught
-    inner = found.get("float16")
-    return Proof(**{**found, "stages": stages, "float16": _proof(inner) if isinstance(inner, dict) else None})  # type: ignore[arg-type]  # as above
 
 
 def _remedy(directory: Path, precision: Precision) -> str:
