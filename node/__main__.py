@@ -67,11 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from node.net import tls
     from node.service import app
-    from node.web import passwords
+    from node.web import access
 
     settings = config.load(options.settings)
     tls.check_files(settings)
-    passwords.check_file(settings)
+    access.check_files(settings.http)
     log.configure(form=options.log or settings.log.format, level=options.log_level or settings.log.level)
     only = options.only and Role(options.only)
     return app.serve(settings, only=only, executor=options.executor, path=options.settings)
@@ -90,11 +90,11 @@ def _check(options: argparse.Namespace) -> int:
     from node.read import prompts
     from node.read.model import check_files
     from node.store import spool_format
-    from node.web import passwords
+    from node.web import access
 
     settings = config.load(options.settings)
     tls.check_files(settings)
-    passwords.check_file(settings)
+    access.check_files(settings.http)
     prompts.load(settings.model.prompts)
     check_files(settings.model.directory, engine=settings.model.engine, reader=settings.model.reader)
     spool_format.require_known(settings.storage.directory)

@@ -13,8 +13,13 @@
 {{- if .Values.settings.orders }}{{ $_ := set $own "orders" (dict "host" "0.0.0.0" "port" 2575) }}{{ end -}}
 {{- range $table, $keys := mergeOverwrite (deepCopy (omit .Values.settings "destinations")) $own }}
 [{{ $table }}]
-{{- include "chex-node.keys" (omit $keys "callers" "tls" "webhook") }}
+{{- include "chex-node.keys" (omit $keys "callers" "tls" "webhook" "oidc") }}
 {{- include "chex-node.tls" (dict "table" $table "keys" $keys.tls) }}
+{{- with $keys.oidc }}
+
+[http.oidc]
+{{- include "chex-node.keys" . }}
+{{- end }}
 {{- with $keys.webhook }}
 
 [alerts.webhook]

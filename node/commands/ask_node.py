@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 
 from models.contract import Question
 from node.dicom import header_reading
@@ -130,7 +130,7 @@ def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca
     if login is not None and address.scheme == "http" and address.hostname not in _THIS_MACHINE:
         raise InputError(f"--node {node}: a password is sent to another machine by https:// only")
     try:
-        with httpx.Client(
+        with httpx2.Client(
             auth=None if login is None else (login.user, login.password),
             headers={"X-Requested-From": "command"},
             verify=_trusting(ca),
@@ -141,7 +141,7 @@ def _post(node: str, route: str, content: JsonObject, *, login: Login | None, ca
         if not answer.is_success:
             raise (InputError if answer.status_code < 500 else NodeError)(f"{node}: {_detail(answer)}")
         answered = answer.json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         raise _no_node(node, error) from error
     if not isinstance(answered, dict):
         raise _no_node(node, TypeError())
@@ -162,7 +162,7 @@ def _trusting(ca: Path | None) -> ssl.SSLContext:
         ) from error
 
 
-def _detail(answer: httpx.Response) -> str:
+def _detail(answer: httpx2.Response) -> str:
     """Return what a problem document says, or the status; a redirect is not followed, as to another machine."""
     try:
         return str(answer.json()["detail"])

@@ -31,7 +31,7 @@ def change(path: Path, user: str, *, role: Role | None = None) -> str:
 
 def listed(path: Path) -> list[str]:
     """Return a line for each user. Raises ConfigError for a file that cannot be read."""
-    return [f"{user}: {role}" for user, role in sorted(passwords.users_in(path).items())]
+    return [f"{user}: {entry.role}" for user, entry in sorted(passwords.users_in(path).items())]
 
 
 def _called(role: Role) -> str:

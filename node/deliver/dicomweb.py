@@ -28,7 +28,7 @@ from node.errors import DestinationDown, GiveUp, RetryLater
 from node.settings.destinations import DicomwebDestination
 
 if TYPE_CHECKING:
-    import httpx
+    import httpx2
 
 _CONNECT_SECONDS: Final = 10.0
 _PROBE_SECONDS: Final = 5.0
@@ -218,26 +218,26 @@ def _ask(
     seconds: float | None = None,
 ) -> WebAnswer:
     """Send one request and read its answer. Raises RetryLater, or DestinationDown when no connection can be made."""
-    import httpx  # takes a tenth of a second, which a node without such a destination saves
+    import httpx2  # takes a tenth of a second, which a node without such a destination saves
 
     headers = {"Accept": "application/dicom+json", **_token(destination)}
     if kind:
         headers["Content-Type"] = kind
     seconds = seconds or destination.answer_seconds
-    limits = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
+    limits = httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
     url = destination.url.rstrip("/") + path
     try:
         with (
-            httpx.Client(verify=_context(destination), timeout=limits, trust_env=False) as client,
+            httpx2.Client(verify=_context(destination), timeout=limits, trust_env=False) as client,
             client.stream(method, url, content=content, headers=headers) as answer,
         ):
             return WebAnswer(status=answer.status_code, body=_body(answer, end=time.monotonic() + seconds))
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         connection.connect(destination, limit_seconds=_PROBE_SECONDS).close()  # says why, if it fails as well
         raise DestinationDown(
             f"{destination.name} cannot be reached at {destination.host}:{destination.port}"
         ) from error
-    except (httpx.HTTPError, TimeoutError) as error:
+    except (httpx2.HTTPError, TimeoutError) as error:
         if destination.is_secured:
             connection.explain(destination, limit_seconds=_PROBE_SECONDS)
         raise RetryLater(
@@ -246,7 +246,7 @@ def _ask(
         ) from error
 
 
-def _body(answer: httpx.Response, *, end: float) -> bytes:
+def _body(answer: httpx2.Response, *, end: float) -> bytes:
     """Read a body up to a limit of bytes. Raises TimeoutError after `end`, on the monotonic clock."""
     read = bytearray()
     for piece in answer.iter_bytes():

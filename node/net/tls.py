@@ -26,6 +26,7 @@ from node.store.files import Stamp, stamp
 
 _CIPHERS: Final = "ECDHE+AESGCM"
 _DAY_SECONDS: Final = 86400.0
+_UNREADABLE: Final = "unreadable"
 
 
 class ServerTls:
@@ -100,10 +101,15 @@ def client_context(tls: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def system_context() -> ssl.SSLContext:
-    """Trust the authorities of the system, and check the host name."""
+def system_context(ca: Path | None = None) -> ssl.SSLContext:
+    """Trust the authorities of the system, and those of a file beside them; check the host name.
+
+    Raises OSError (ssl.SSLError is one) when the file cannot be used.
+    """
     context = ssl.create_default_context()
     _modernize(context)
+    if ca is not None:
+        context.load_verify_locations(str(ca))
     return context
 
 
@@ -181,7 +187,16 @@ def complaint(error: OSError | ValueError) -> str:
     """Describe an error of certificate files without quoting their content."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "unusable").replace("_", " ").lower()
-    return (error.strerror if isinstance(error, OSError) else None) or "unreadable"
+    return (error.strerror if isinstance(error, OSError) else None) or _UNREADABLE
+
+
+def cause(error: Exception) -> str:
+    """Say why a request to a peer failed, without the text of the peer: the errors of HTTP clients are of others."""
+    chain = [error]
+    while isinstance(inner := chain[-1].__cause__ or chain[-1].__context__, Exception):
+        chain.append(inner)
+    known = [complaint(error) for error in chain if isinstance(error, OSError | ValueError)]
+    return next((text for text in known if text != _UNREADABLE), type(error).__name__)
 
 
 def _modernize(context: ssl.SSLContext) -> None:

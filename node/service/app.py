@@ -342,7 +342,6 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     parts.callback(looks.close)
     refusals = Refusals()
     access = Access(settings.http, settings.storage.directory, refusals=refusals)
-    parts.callback(access.close)
     web = WebParts(
         settings=settings,
         destinations=lambda: opened.shared.settings.destinations,

@@ -32,7 +32,7 @@ from node.service.receiver import Receiving
 from node.service.shared import Shared
 from node.service.worker import Working, watch_certificates
 from node.store import files
-from node.web import passwords
+from node.web import access
 
 _PROMPTS: Final = "model.prompts"
 _RELOADED: Final = frozenset(("listener.callers", "destinations", _PROMPTS, "model.uncompared"))
@@ -59,7 +59,7 @@ def reload(
     try:
         new = config.load(path)
         tls.check_files(new)
-        passwords.check_file(new)
+        access.check_files(new.http)
         prompt_set = prompts.load(new.model.prompts)
         if complaints := needs_restart(old, new, process=process):
             raise ConfigError(complaints)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from models.documents import refuse
-from node.settings.rules import Address, FilePath, HeaderName, HostName, NotBlank, Port, Several, is_loopback
+from node.settings.rules import Address, FilePath, HeaderName, HostName, NotBlank, Port, Several, WebUrl, is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,39 @@ class HttpTlsSettings:
 
     certificate: FilePath
     key: FilePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcSettings:
+    """Single sign-on by an OpenID Connect provider, and which of its groups have which role; no other gets in.
+
+    issuer: as the provider writes it in its tokens; its own server alone is called
+    client_secret_file: holds the secret in one line, and is read at each sign-in
+    scopes: to ask for beside `openid` and `profile`, where the provider names groups only then
+    groups_claim: of the ID token
+    ca: trusted beside the authorities of the system
+    """
+
+    issuer: WebUrl
+    client_id: NotBlank
+    client_secret_file: FilePath
+    scopes: Several[NotBlank] = ()
+    groups_claim: NotBlank = "groups"
+    reader_groups: Several[NotBlank] = ()
+    administrator_groups: Several[NotBlank] = ()
+    ca: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        refuse(self._unusable())
+
+    def _unusable(self) -> Iterator[str]:
+        """Yield complaints about an issuer that anybody could listen to, and about settings that let nobody in."""
+        issuer = urlsplit(self.issuer)
+        host = issuer.hostname or ""
+        if issuer.scheme == "http" and not (is_loopback(host) or host.endswith(".localhost")):  # RFC 6761 6.3
+            yield "issuer: secret and tokens would cross the network in clear; write https: where it is served"
+        if not (self.reader_groups or self.administrator_groups):
+            yield "administrator_groups: nobody could sign in; name groups there, or in http.oidc.reader_groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +65,7 @@ class HttpSettings:
     port: Port = 8080
     hosts: Several[HostName] = ()
     password_file: FilePath | None = None
+    oidc: OidcSettings | None = None
     trusted_proxy: Several[Address] = ()
     user_header: HeaderName = ""
     role_header: HeaderName = ""
@@ -51,13 +86,18 @@ class HttpSettings:
                 "remove it: a user who has signed in sees patients without it"
             )
         if self.trusted_proxy and not self.knows_users:
-            yield "trusted_proxy: tells no users apart; name its http.user_header, or set http.password_file"
+            remedy = "name its http.user_header, or set http.password_file or http.oidc"
+            yield f"trusted_proxy: tells no users apart; {remedy}"
         if self.role_header and not self.user_header:
             yield "role_header: is of a user whom the proxy names; name the http.user_header, too"
         if bool(self.role_header) != bool(self.administrator_roles):
             yield "administrator_roles: belong to http.role_header; set both or neither"
-        if not self.is_local and self.password_file is not None and self.tls is None and not self.trusted_proxy:
-            yield "password_file: passwords would cross the network in clear; add [http.tls], or http.trusted_proxy"
+        if not self.is_local and self.tls is None and not self.trusted_proxy:
+            remedy = "add [http.tls], or http.trusted_proxy"
+            if self.password_file is not None:
+                yield f"password_file: passwords would cross the network in clear; {remedy}"
+            if self.oidc is not None:
+                yield f"oidc: sessions would cross the network in clear; {remedy}"
 
     @property
     def is_local(self) -> bool:
@@ -66,8 +106,8 @@ class HttpSettings:
 
     @property
     def knows_users(self) -> bool:
-        """Whether users can be told apart: by a password, or by the header of a proxy."""
-        return self.password_file is not None or bool(self.user_header)
+        """Whether users can be told apart: by a password, by single sign-on, or by the header of a proxy."""
+        return self.password_file is not None or self.oidc is not None or bool(self.user_header)
 
     @property
     def serves_pages(self) -> bool:

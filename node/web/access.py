@@ -2,7 +2,7 @@
 
 The machine pages are open. All else needs a host name of the node, an encrypted way or a trusted proxy, a user, and
 for changes from a browser a page of the node that sent them. A user is known by the header of a trusted proxy, by HTTP
-Basic, by a session, or, where no users are set, by being on this machine.
+Basic, by a session, which a password or single sign-on began, or, where no users are set, by being on this machine.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from urllib.parse import quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node import log
 from node.net.callers import RefusalKey, Refusals
 from node.settings.http import HttpSettings
-from node.web import origins
-from node.web.sessions import Session, Sessions, is_same_token, load_key
-from node.web.sign_in import Busy, SignIn
+from node.web import origins, passwords, single_sign_on
+from node.web.passwords import Busy, Passwords
+from node.web.sessions import Session, Sessions, is_same_token
+from node.web.single_sign_on import SingleSignOn
 from node.web.users import Means, Role, User, is_user_name
 
 MACHINE_PATHS: Final = ("/metrics", "/live", "/ready")
@@ -40,8 +41,7 @@ _HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_NO_STORE: Final = "no-store"
-_AGAIN: Final = '<!doctype html><html lang="en"><title>ChEX Node</title><meta http-equiv="refresh" content="0"></html>'
+_USERS: Final = "set http.password_file, http.oidc or http.user_header"
 
 Reason: TypeAlias = Literal["closed", "unencrypted", "host", "other_site", "proxy", "user", "token", "password", "busy"]
 
@@ -73,33 +73,33 @@ class Access:
         self._settings, self._refusals = settings, refusals
         self._proxies = frozenset(map(origins.address, settings.trusted_proxy))
         self._names = (*settings.hosts, *([] if origins.is_unspecified(settings.host) else [settings.host]))
-        self.sessions = Sessions(load_key(storage), storage / "ended-sessions")
-        self.sign_in = None if settings.password_file is None else SignIn(settings.password_file)
+        self.sessions = Sessions(storage)
+        self.passwords = None if settings.password_file is None else Passwords(settings.password_file)
+        self.single_sign_on = None if settings.oidc is None else SingleSignOn(settings.oidc)
         if not settings.serves_pages:
-            message = "set http.password_file or http.user_header to serve pages and API on this address"
+            message = f"{_USERS} to serve pages and API on this address"
             log.get().warning("access.closed", name=settings.host, message=message)
+
+    @property
+    def has_login(self) -> bool:
+        """Whether there is a page to sign in."""
+        return self.passwords is not None or self.single_sign_on is not None
 
     def protected(self, application: ASGIApp) -> ASGIApp:
         """Return the application as other people may see it."""
         return _Protection(application, self)
 
-    def close(self) -> None:
-        """Stop checking passwords."""
-        if self.sign_in is not None:
-            self.sign_in.close()
-
     async def admit(self, request: Request) -> User | None:
         """Return who sends a request; None for a public path. Raises Forbidden."""
         if not self._settings.serves_pages:
-            detail = "this address serves only /metrics, /live and /ready; set http.password_file or http.user_header"
-            raise Forbidden(403, "closed", detail)
+            raise Forbidden(403, "closed", f"this address serves only /metrics, /live and /ready; {_USERS}")
         self._check_way(request)
         user = await self._user(request)
         path = str(request.scope["path"])  # not of request.url, into which Host enters
-        if path in (LOGIN, LOGOUT) or path.startswith(STATIC):
+        if path in (LOGIN, LOGOUT) or path.startswith((f"{LOGIN}/", STATIC)):
             return user
         if user is None:
-            raise Forbidden(401, "user", "sign in first", headers=_challenge(request.headers))
+            raise Forbidden(401, "user", "sign in first", headers=self._challenge(request.headers))
         if request.method not in origins.SAFE_METHODS and path != SEARCH:
             self._check_token(request, user)
         return user
@@ -113,40 +113,31 @@ class Access:
         """Return the address of the client, which a trusted proxy may name."""
         return origins.client_of(_peer(request), request.headers, proxies=self._proxies)
 
-    def is_secure(self, request: Request) -> bool:
-        """Whether the browser uses HTTPS, if only to the proxy."""
-        if self._is_of_proxy(request) and "x-forwarded-proto" in request.headers:
-            return request.headers["x-forwarded-proto"].lower() == "https"
-        return str(request.scope["scheme"]) == "https"
-
-    def cookie_name(self, request: Request) -> str:
-        """Return the name of the session's cookie; with the prefix, only this host can set it (RFC 6265bis 4.1.3)."""
-        return "__Host-chex-session" if self.is_secure(request) else "chex-session"
-
-    def set_cookie(self, response: Response, session: Session, *, request: Request) -> None:
-        """Give the browser the cookie of a session, which it drops when it ends."""
-        response.set_cookie(
-            self.cookie_name(request),
-            self.sessions.cookie(session),
-            max_age=None,
-            httponly=True,
-            samesite="strict",
-            secure=self.is_secure(request),
-        )
+    def scheme_of(self, request: Request) -> str:
+        """Return what the browser uses, `http` or `https`, if only to the proxy."""
+        scheme = str(request.scope["scheme"])
+        if self._is_of_proxy(request):
+            scheme = request.headers.get("x-forwarded-proto", scheme).lower()
+        return "https" if scheme == "https" else "http"
 
     def session_of(self, request: Request) -> Session | None:
-        """Return the session of a request, if its user still has the password of its beginning."""
-        session = self.sessions.read(request.cookies.get(self.cookie_name(request), ""))
-        if session is None or self.sign_in is None or self.sign_in.credential(session.user) != session.credential:
+        """Return the session of a request, if what let its user in, and the role, are as at its beginning."""
+        session = self.sessions.read(request.session)
+        if session is None:
             return None
-        return session
+        credentials = set[str]()
+        if self.passwords is not None and (found := self.passwords.users.get(session.user)) is not None:
+            credentials.add(found.credential)
+        if self.single_sign_on is not None:
+            credentials.add(self.single_sign_on.credential)
+        return session if session.credential in credentials else None
 
     def _check_way(self, request: Request) -> None:
         """Check encryption, the name that was asked for, and the site that asks. Raises Forbidden."""
         is_of_proxy, peer = self._is_of_proxy(request), _peer(request)
         if request.scope["scheme"] != "https" and not (is_of_proxy or origins.is_loopback(peer)):
             raise Forbidden(403, "unencrypted", "this way is not encrypted; use HTTPS, or the reverse proxy")
-        scheme = "https" if self.is_secure(request) else "http"
+        scheme = self.scheme_of(request)
         places = [origins.place_of(value, scheme=scheme) for value in request.headers.getlist("host")]
         local = (request.scope.get("server") or ("", 0))[0]
         if len(places) != 1 or places[0] is None:
@@ -174,17 +165,11 @@ class Access:
             names = request.headers.getlist(self._settings.user_header)
             if names:
                 return self._proxy_user(names, request)
-        if self.sign_in is not None:
-            if "authorization" in request.headers:
-                return await self._basic_user(request, self.sign_in)
-            session = self.session_of(request)
-            return (
-                None
-                if session is None
-                else self._made(
-                    session.user, "session", request, role=self.sign_in.role(session.user), owner=session.id
-                )
-            )
+        if self.passwords is not None and "authorization" in request.headers:
+            return await self._basic_user(request, self.passwords)
+        if (session := self.session_of(request)) is not None:
+            self.sessions.renew(request.session, session)
+            return self._made(session.user, "session", request, role=session.role, owner=session.id)
         if self._settings.knows_users:
             return None
         if not origins.is_loopback(_peer(request)) or origins.is_forwarded(request.headers):
@@ -209,27 +194,24 @@ class Access:
         groups = {group.strip() for line in lines for group in (line, *re.split("[,;|]", line))}
         return Role.ADMINISTRATOR if groups & set(settings.administrator_roles) else Role.READER
 
-    async def _basic_user(self, request: Request, sign_in: SignIn) -> User:
+    async def _basic_user(self, request: Request, passwords: Passwords) -> User:
         """RFC 7617. A browser is not asked for it, so a wrong password was sent by a program."""
+        challenge = self._challenge(request.headers)
         scheme, _, encoded = request.headers["authorization"].partition(" ")
         try:
             name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeError):
             name = colon = password = ""
         if scheme.lower() != "basic" or not colon:
-            raise Forbidden(
-                401, "password", "send user and password by HTTP Basic", headers=_challenge(request.headers)
-            )
-        host = self.host_of(request)
+            raise Forbidden(401, "password", "send user and password by HTTP Basic", headers=challenge)
         try:
-            credential = await sign_in.check(name, password, host=host, is_repeated=True)
+            found = await passwords.check(name, password, host=self.host_of(request), is_repeated=True)
         except Busy as busy:
-            seconds = str(busy.seconds)
-            detail = f"too many attempts; try again in {seconds} s"
-            raise Forbidden(429, "busy", detail, headers={"retry-after": seconds}) from busy
-        if credential is None:
-            raise Forbidden(401, "password", "user or password is wrong", headers=_challenge(request.headers))
-        return self._made(name, "password", request, role=sign_in.role(name))
+            detail = f"too many attempts; try again in {busy.seconds} s"
+            raise Forbidden(429, "busy", detail, headers={"retry-after": str(busy.seconds)}) from busy
+        if found is None:
+            raise Forbidden(401, "password", "user or password is wrong", headers=challenge)
+        return self._made(name, "password", request, role=found.role)
 
     def _made(self, name: str, means: Means, request: Request, *, role: Role, owner: str | None = None) -> User:
         token = self.sessions.token(owner or f"{means}:{name}")
@@ -242,8 +224,21 @@ class Access:
         if not is_same_token(request.headers.get("x-csrf-token", ""), user.csrf_token):
             raise Forbidden(403, "token", "X-CSRF-Token is missing or old; load the page again")
 
+    def _challenge(self, headers: Headers) -> dict[str, str]:
+        """Ask a program for HTTP Basic. A browser would open a window of its own, and send the password by itself."""
+        scheme = "Session" if self.passwords is None or origins.is_of_browser(headers) else "Basic"
+        return {"www-authenticate": f'{scheme} realm="ChEX Node", charset="UTF-8"'}
+
     def _is_of_proxy(self, request: Request) -> bool:
         return _peer(request) in self._proxies
+
+
+def check_files(settings: HttpSettings) -> None:
+    """Check the files by which users are let in. Raises ConfigError."""
+    if settings.password_file is not None:
+        passwords.users_in(settings.password_file)
+    if settings.oidc is not None:
+        single_sign_on.check_files(settings.oidc)
 
 
 class _Protection:
@@ -251,21 +246,20 @@ class _Protection:
 
     def __init__(self, application: ASGIApp, access: Access) -> None:
         self._application, self._access = application, access
+        self._with_session = {scheme: access.sessions.around(self._serve, scheme=scheme) for scheme in origins.PORTS}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in MACHINE_PATHS):
             await self._application(scope, receive, send)
         elif scope["type"] == "http":  # a websocket gets no answer
-            await self._serve(scope, receive, send)
+            await self._with_session[self._access.scheme_of(Request(scope))](scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
 
         async def send_protected(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                self._renew(request, headers)
-                _protect(headers, is_static=scope["path"].startswith(STATIC))
+                _protect(MutableHeaders(scope=message), is_static=scope["path"].startswith(STATIC))
             await send(message)
 
         try:
@@ -278,43 +272,20 @@ class _Protection:
         await self._application(scope, receive, send_protected)
 
     def _refusal(self, refused: Forbidden, request: Request) -> Response:
-        """Return the answer to a refused request: a page that needs a user leads to the login page.
-
-        Browsers send no strict cookie with a link from another site. Such a page asks for itself again, then with it.
-        """
+        """Return the answer to a refused request: a page that needs a user leads to the login page."""
         is_page = request.method in origins.SAFE_METHODS and "text/html" in request.headers.get("accept", "")
-        if refused.reason != "user" or not is_page or self._access.sign_in is None:
+        if refused.reason != "user" or not is_page or not self._access.has_login:
             return refused.response()
-        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            return HTMLResponse(_AGAIN, status_code=401, headers=refused.headers)
         query = request.scope["query_string"].decode("latin-1")
         asked = quote(request.scope["path"]) + (f"?{query}" if query else "")
         return RedirectResponse(f"{LOGIN}?{urlencode({'next': asked})}", status_code=303)
-
-    def _renew(self, request: Request, headers: MutableHeaders) -> None:
-        """Send the cookie of a session again, seen now, unless the application begins or ends a session."""
-        user = request.scope.get("state", {}).get("user")
-        if not isinstance(user, User) or user.means != "session" or "set-cookie" in headers:
-            return
-        session = self._access.session_of(request)
-        renewed = None if session is None else self._access.sessions.renewed(session)
-        if renewed is not None:
-            carrier = Response()
-            self._access.set_cookie(carrier, renewed, request=request)
-            headers.append("set-cookie", carrier.headers["set-cookie"])
-
-
-def _challenge(headers: Headers) -> dict[str, str]:
-    """Ask a program for HTTP Basic. A browser would open a window of its own, and send the password by itself then."""
-    scheme = "Session" if origins.is_of_browser(headers) else "Basic"
-    return {"www-authenticate": f'{scheme} realm="ChEX Node", charset="UTF-8"'}
 
 
 def _protect(headers: MutableHeaders, *, is_static: bool) -> None:
     for name, value in _HEADERS.items():
         headers[name] = value
     if not is_static:
-        headers["cache-control"] = _NO_STORE
+        headers["cache-control"] = "no-store"
 
 
 def _peer(request: Request) -> str:

@@ -112,7 +112,7 @@ def show_users(parts: Parts, request: Request) -> Response:
         users = {} if http.password_file is None else passwords.users_in(http.password_file)
     except ConfigError as error:
         return pages.refuse(parts, request, 503, str(error), back="/system")
-    return pages.render(parts, request, "users.html", {"http": http, "users": dict(sorted(users.items()))})
+    return pages.render(parts, request, "users.html", {"http": http, "users": sorted(users.items())})
 
 
 @api.post("/destinations/{name}/echo", responses=responses(403, 404, 422))

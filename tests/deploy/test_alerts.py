@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -189,7 +189,7 @@ def test_alertmanager_sends_a_mail_when_an_alert_begins_and_when_it_ends(tmp_pat
             for ends in ({}, {"endsAt": "2026-01-02T12:00:00Z"}):
                 alerts = [{"labels": label, "startsAt": "2026-01-02T11:00:00Z", **ends}]
                 before = len(mails)
-                httpx.post(f"{address}/api/v2/alerts", json=alerts, trust_env=False).raise_for_status()
+                httpx2.post(f"{address}/api/v2/alerts", json=alerts, trust_env=False).raise_for_status()
                 peers.wait_until(lambda: len(mails) > before, what="a mail", limit_seconds=60)  # noqa: B023
 
     assert {(mail["From"], mail["To"]) for mail in mails} == {

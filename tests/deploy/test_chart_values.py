@@ -203,11 +203,20 @@ PEERS: Mapping[str, object] = {
         {"name": "web6", "type": "dicomweb", "url": "http://[fd00::5]:8042/dicom-web"},
     ],
     "alerts": {"webhook": {"url": "http://10.20.0.9:4318/hook"}},
+    "http": {
+        "oidc": {
+            "issuer": "https://10.20.0.10:8443/realms/hospital",
+            "client_id": "chex-node",
+            "client_secret_file": "/etc/chex-tls/sso/secret",
+            "reader_groups": ["radiology"],
+        },
+        "tls": {"certificate": "/etc/chex-tls/web/tls.crt", "key": "/etc/chex-tls/web/tls.key"},
+    },
 }
 
 
 def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
-    watched = {("10.20.0.9/32", 4318)}
+    watched = {("10.20.0.9/32", 4318), ("10.20.0.10/32", 8443)}
     sent = {("10.20.0.5/32", 104), ("fd00::9/128", 2576), ("10.20.0.7/32", 443), ("fd00::5/128", 8042)}
 
     split = made("split", {"settings": PEERS, "database": {"host": "10.20.0.6"}, "networkPolicy": {"egressTo": []}})

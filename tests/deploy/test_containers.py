@@ -18,8 +18,9 @@ import typing
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -61,9 +62,9 @@ def services(project: Object) -> Object:
     return cast(Object, project["services"])
 
 
-def resolved(*options: str, **variables: str) -> Object:
+def resolved(*options: str, last: Path = DEPLOY / "compose.yaml", **variables: str) -> Object:
     """The file with options of `docker-compose` and variables of the environment."""
-    command = [tool("docker-compose"), *options, "--file", str(DEPLOY / "compose.yaml"), "config", "--format", "json"]
+    command = [tool("docker-compose"), *options, "--file", str(last), "config", "--format", "json"]
     plain = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     done = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -291,7 +292,7 @@ def test_a_user_that_was_added_signs_in(services: Object, tmp_path: Path) -> Non
     )
     try:
         wait_until(lambda: responds(f"http://{LOOPBACK}:{port}/ready"), what="the node", limit_seconds=60.0)
-        with httpx.Client(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, verify=False) as browser:
+        with httpx2.Client(base_url=f"http://{LOOPBACK}:{port}", trust_env=False, verify=False) as browser:
             page = browser.get("/", headers=BROWSER)
             assert (page.status_code, page.headers["location"]) == (303, "/login?next=%2F")
             form = {"user": "ada", "password": PASSWORD, "next": "/"}
@@ -305,6 +306,29 @@ def test_a_user_that_was_added_signs_in(services: Object, tmp_path: Path) -> Non
         assert process.wait(timeout=40) == 0, (tmp_path / "said.txt").read_text(encoding="utf-8")
         said.close()
     assert (tmp_path / "spool" / "users").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_example_of_single_sign_on_is_of_one_piece(tmp_path: Path) -> None:
+    said = {"OIDC_SECRET": "a" * 64, "SSO_PASSWORD": "b" * 12}
+    services = resolved("--file", str(DEPLOY / "compose.yaml"), last=COMPOSE / "keycloak.yaml", **said)["services"]
+    whole = tmp_path / "node.toml"
+    whole.write_text("".join((COMPOSE / name).read_text(encoding="utf-8") for name in ("node.toml", "keycloak.toml")))
+    realm = json.loads((COMPOSE / "keycloak.json").read_text(encoding="utf-8"))
+
+    http = config.load(whole).http
+
+    assert http.oidc is not None
+    assert http.oidc.issuer == f"{services['keycloak']['environment']['KC_HOSTNAME']}/realms/{realm['realm']}"
+    assert services["keycloak"]["networks"]["reading-room"]["aliases"] == [urlsplit(http.oidc.issuer).hostname]
+    (client,) = realm["clients"]
+    assert (client["clientId"], client["publicClient"]) == (http.oidc.client_id, False)
+    assert client["redirectUris"] == [f"http://{name}:8080/login/callback" for name in http.hosts]
+    (mapper,) = client["protocolMappers"]
+    assert mapper["config"]["claim.name"] == http.oidc.groups_claim
+    groups = {user["username"]: user["groups"] for user in realm["users"]}
+    assert groups == {"ada": ["/chex-admins"], "bob": ["/radiology"]}
+    assert {group["name"] for group in realm["groups"]} == {*http.oidc.administrator_groups, *http.oidc.reader_groups}
+    assert [secret["source"] for secret in services["node"]["secrets"]] == [http.oidc.client_secret_file.name]
 
 
 def instead(text: str, replaced: dict[str, str]) -> str:

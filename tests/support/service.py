@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-import httpx
+import httpx2
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
@@ -192,9 +192,9 @@ class Service:
         *,
         kind: str = "application/json",
         **headers: str,
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Send an HTTP request; a body in bytes is sent as it is, another one as JSON; kind: its media type."""
-        return httpx.request(
+        return httpx2.request(
             method,
             f"http://{LOOPBACK}:{self.http_port}{path}",
             content=body if isinstance(body, bytes | None) else json.dumps(body),

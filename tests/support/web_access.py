@@ -77,18 +77,16 @@ def client_of(
 @contextmanager
 def opened(settings: HttpSettings, storage: Path) -> Iterator[Access]:
     """The access rules of some settings."""
-    access = Access(settings, storage, refusals=Refusals())
-    try:
-        yield access
-    finally:
-        access.close()
+    yield Access(settings, storage, refusals=Refusals())
 
 
 def users_in(folder: Path, *names: str) -> Path:
-    """A password file in which all users have one password; a name may have a role behind a colon."""
+    """A password file in which all users have one password; a role stands behind a colon, else it is administrator."""
     path = folder / "users"
     users = [name.partition(":") for name in names]
-    path.write_text("".join(f"{name}:{_hash()}{colon}{role}\n" for name, colon, role in users), encoding="utf-8")
+    path.write_text(
+        "".join(f"{name}:{_hash()}:{role or 'administrator'}\n" for name, _, role in users), encoding="utf-8"
+    )
     return path
 
 

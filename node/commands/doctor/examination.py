@@ -10,7 +10,7 @@ from typing import Final
 from node.checks import Check, CheckState, fault, ok, run_check
 from node.commands.doctor.database import check_database
 from node.commands.doctor.model import check_model
-from node.commands.doctor.passwords import check_passwords
+from node.commands.doctor.passwords import check_passwords, check_single_sign_on
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import Settings
@@ -52,6 +52,7 @@ _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {
     "ports": check_ports,
     "certificates": check_certificates,
     "passwords": check_passwords,
+    "single sign-on": check_single_sign_on,
     "audit": check_audit,
     "alerts": check_alerts,
     "clock": check_clock,

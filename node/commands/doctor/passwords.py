@@ -1,7 +1,8 @@
-"""Checks the file of the users of the pages: can it be read, by whom, and is anybody in it."""
+"""Checks who can sign in: the file of passwords, by whom it can be read, and the provider of single sign-on."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from node import command_for
 from node.checks import Check, fault, note, ok
 from node.config import Settings
-from node.web import passwords
+from node.web import passwords, single_sign_on
 from node.web.users import Role
 
 _NAME: Final = "passwords"
@@ -23,7 +24,7 @@ def check_passwords(settings: Settings) -> Iterator[Check]:
     if path is None:
         return
     users = passwords.users_in(path)
-    count, administrators = len(users), sum(role is Role.ADMINISTRATOR for role in users.values())
+    count, administrators = len(users), sum(entry.role is Role.ADMINISTRATOR for entry in users.values())
     if not count:
         yield fault(_NAME, f"{path} has no user, so nobody can sign in; add one by {_ADD} {path} USER")
         return
@@ -44,3 +45,17 @@ def check_passwords(settings: Settings) -> Iterator[Check]:
     yield ok(
         _NAME, f"{path} has {count} user{'' if count == 1 else 's'}; with the role administrator: {administrators}"
     )
+
+
+def check_single_sign_on(settings: Settings) -> Iterator[Check]:
+    """Ask the provider of `http.oidc` for its addresses and keys; signs nobody in. Raises ConfigError for bad files."""
+    oidc, name = settings.http.oidc, "single sign-on"
+    if oidc is None:
+        return
+    single_sign_on.check_files(oidc)
+    try:
+        asyncio.run(single_sign_on.SingleSignOn(oidc).examine())
+    except single_sign_on.Refused as refused:
+        yield fault(name, f"{oidc.issuer} cannot be used ({refused.why}); start it, or correct [http.oidc]")
+    else:
+        yield ok(name, f"{oidc.issuer} says where users sign in, and by which keys; nobody was signed in")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 import pytest
 
 from node.metrics import Metrics
@@ -139,7 +139,7 @@ class Node:
         return [line for line in list(self.service.lines) if "outcome" in line and "user" in line]
 
 
-def send(service: Service, method: str, path: str, body: object = None) -> httpx.Response:
+def send(service: Service, method: str, path: str, body: object = None) -> httpx2.Response:
     """Send a request of the user Ada; a body in bytes is a DICOM file, another one JSON."""
     kind = "application/dicom" if isinstance(body, bytes) else "application/json"
     return service.request(method, path, body, kind=kind, Authorization=BASIC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import cast
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 from pydicom.dataset import Dataset
@@ -47,7 +47,7 @@ class Node:
         peers.wait_until(lambda: '"delivered":"all"' in self.ask("GET", path).text, what="all is sent")
         return film
 
-    def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+    def ask(self, method: str, path: str, body: object = None) -> httpx2.Response:
         return self.service.request(method, path, body)
 
     def named(self) -> list[str]:

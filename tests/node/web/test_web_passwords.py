@@ -14,10 +14,11 @@ import pytest
 from argon2 import PasswordHasher
 from structlog.testing import capture_logs
 
-from node.config import Settings, StorageSettings
 from node.errors import ConfigError, InputError
 from node.settings.http import HttpSettings
-from node.web.passwords import PasswordFile, check_file, remove_user, set_password
+from node.web.access import check_files
+from node.web.passwords import Passwords, remove_user, set_password
+from node.web.users import Role
 from tests.paths import REPOSITORY
 
 PASSWORD = "correct horse battery"
@@ -35,12 +36,8 @@ def run(*arguments: object, said: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, input=said, capture_output=True, text=True, timeout=60)
 
 
-def settings_with(path: Path, tmp_path: Path) -> Settings:
-    return Settings(storage=StorageSettings(directory=tmp_path), http=HttpSettings(password_file=path))
-
-
 def test_only_the_right_password_of_a_known_user_is_taken(path: Path) -> None:
-    users = PasswordFile(path)
+    users = Passwords(path)
 
     assert users.verify("ada", PASSWORD)
     assert not users.verify("ada", PASSWORD + " ")
@@ -55,7 +52,7 @@ def test_an_unknown_user_takes_as_long_as_a_known_one(path: Path) -> None:
         assert not users.verify(user, "wrong password")
         return time.process_time() - began
 
-    users = PasswordFile(path)
+    users = Passwords(path)
 
     assert min(seconds("eve") for _ in range(3)) > 0.5 * min(seconds("ada") for _ in range(3))
 
@@ -71,17 +68,17 @@ def test_the_file_is_private_and_holds_hashes_only(path: Path) -> None:
 def test_composed_and_decomposed_letters_are_one_password(path: Path) -> None:
     set_password(path, "ada", "Zu\u0308rich im Winter")
 
-    assert PasswordFile(path).verify("ada", "Z\u00fcrich im Winter")
+    assert Passwords(path).verify("ada", "Z\u00fcrich im Winter")
 
 
 def test_a_changed_file_is_read_again(path: Path) -> None:
-    users = PasswordFile(path)
-    before = users.credential("ada")
+    users = Passwords(path)
+    before = users.users["ada"]
     with capture_logs() as lines:
         set_password(path, "bob", PASSWORD)
         assert users.verify("bob", PASSWORD)
         set_password(path, "ada", PASSWORD)
-        assert users.credential("ada") not in (None, before)
+        assert users.users["ada"] != before
         remove_user(path, "bob")
         assert not users.verify("bob", PASSWORD)
 
@@ -89,10 +86,10 @@ def test_a_changed_file_is_read_again(path: Path) -> None:
 
 
 def test_a_lost_or_damaged_file_lets_nobody_in(path: Path) -> None:
-    users = PasswordFile(path)
+    users = Passwords(path)
     with capture_logs() as lines:
         path.write_bytes(b"\xff\xfe")
-        assert users.credential("ada") is None
+        assert not users.users
         path.unlink()
         assert not users.verify("ada", PASSWORD)
 
@@ -103,7 +100,7 @@ def test_a_damaged_line_locks_out_its_own_user_only(path: Path) -> None:
     path.write_text(f"bob:plain password\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
 
     with capture_logs() as lines:
-        users = PasswordFile(path)
+        users = Passwords(path)
 
     assert users.verify("ada", PASSWORD)
     assert not users.verify("bob", "plain password")
@@ -111,8 +108,8 @@ def test_a_damaged_line_locks_out_its_own_user_only(path: Path) -> None:
 
 
 def test_a_weak_hash_is_replaced_at_the_next_login(path: Path) -> None:
-    path.write_text(f"ada:{PasswordHasher(time_cost=1, memory_cost=1024).hash(PASSWORD)}\n", encoding="utf-8")
-    users = PasswordFile(path)
+    path.write_text(f"ada:{PasswordHasher(time_cost=1, memory_cost=1024).hash(PASSWORD)}:reader\n", encoding="utf-8")
+    users = Passwords(path)
 
     assert users.verify("ada", PASSWORD)
 
@@ -135,13 +132,13 @@ def test_a_name_that_http_cannot_carry_is_refused(path: Path, user: str) -> None
 
 
 def test_settings_name_a_file_that_can_be_used(path: Path, tmp_path: Path) -> None:
-    check_file(settings_with(path, tmp_path))
+    check_files(HttpSettings(password_file=path))
 
     with pytest.raises(ConfigError, match="no such file"):
-        check_file(settings_with(tmp_path / "nothing", tmp_path))
+        check_files(HttpSettings(password_file=tmp_path / "nothing"))
     path.write_text("ada\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="line 1"):
-        check_file(settings_with(path, tmp_path))
+        check_files(HttpSettings(password_file=path))
 
 
 def test_the_command_adds_changes_and_removes_a_user(tmp_path: Path) -> None:
@@ -149,9 +146,9 @@ def test_the_command_adds_changes_and_removes_a_user(tmp_path: Path) -> None:
 
     added = run(path, "ada", said=f"{PASSWORD}\n")
     assert (added.returncode, added.stdout) == (0, f"{path}: ada has a new password, and is an administrator\n")
-    assert PasswordFile(path).verify("ada", PASSWORD)
+    assert Passwords(path).verify("ada", PASSWORD)
     assert run(path, "ada", said="short\n").returncode == 2
-    assert PasswordFile(path).verify("ada", PASSWORD)
+    assert Passwords(path).verify("ada", PASSWORD)
     assert run(path, "ada", "--remove").returncode == 0
     again = run(path, "ada", "--remove")
     assert (again.returncode, "there is no user" in again.stderr) == (2, True)
@@ -174,20 +171,18 @@ def test_the_command_gives_and_lists_roles(tmp_path: Path) -> None:
     assert run(path, "ada", "--role", "reader").returncode == run(path, "ada", said=typed).returncode == 0
     assert run(path, "--list").stdout == "ada: reader\nbob: administrator\neve: administrator\n"
     assert run(path).returncode == run(path, "ada", "--list").returncode == 2
-    assert PasswordFile(path).verify("bob", PASSWORD)
+    assert Passwords(path).verify("bob", PASSWORD)
 
 
-def test_a_line_without_a_role_is_of_an_administrator(path: Path) -> None:
+def test_a_line_needs_a_known_role(path: Path) -> None:
     hashed = path.read_text(encoding="utf-8").strip().split(":")[1]
     path.write_text(f"ada:{hashed}\nbob:{hashed}:reader\neve:{hashed}:administrator\nmal:{hashed}:root\n", "utf-8")
 
     with capture_logs() as lines:
-        users = PasswordFile(path)
-    roles = [str(users.role(name)) for name in ("ada", "bob", "eve", "mal", "nobody")]
+        users = Passwords(path).users
 
-    assert roles == ["administrator", "reader", "administrator", "reader", "reader"]
-    assert [users.credential(name) is None for name in ("ada", "mal")] == [False, True]
-    assert [line["reason"] for line in lines] == ["line 4"]
+    assert {name: entry.role for name, entry in users.items()} == {"bob": Role.READER, "eve": Role.ADMINISTRATOR}
+    assert [line["reason"] for line in lines] == ["line 1, line 4"]
 
 
 def test_the_command_asks_twice_on_a_terminal(tmp_path: Path) -> None:
@@ -208,4 +203,4 @@ def test_the_command_asks_twice_on_a_terminal(tmp_path: Path) -> None:
     assert typed(PASSWORD, "another password") == 2
     assert not (tmp_path / "users").exists()
     assert typed(PASSWORD, PASSWORD) == 0
-    assert PasswordFile(tmp_path / "users").verify("ada", PASSWORD)
+    assert Passwords(tmp_path / "users").verify("ada", PASSWORD)

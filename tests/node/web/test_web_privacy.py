@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 from pydicom.dataset import Dataset
 
@@ -53,7 +53,7 @@ class Node:
 
     def ask(
         self, method: str, path: str, body: object = None, *, kind: str = JSON, who: dict[str, str] = BASIC
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         """Send a request; a body in bytes is sent as it is, another one as JSON."""
         return self.service.request(method, path, body, kind=kind, **who)
 
@@ -64,11 +64,11 @@ class Node:
         return found
 
 
-def kind_of(answer: httpx.Response) -> str:
+def kind_of(answer: httpx2.Response) -> str:
     return answer.headers.get("content-type", "").partition(";")[0]
 
 
-def parts_of(answer: httpx.Response) -> bytes:
+def parts_of(answer: httpx2.Response) -> bytes:
     """An answer with its header fields, for a search."""
     return b"\n".join((str(answer.headers.raw).encode(), answer.content))
 
@@ -155,7 +155,7 @@ def bad_requests(node: Node) -> Iterator[tuple[str, str, object, str]]:
     yield "POST", "/login", f"user={MARK}&password={MARK}".encode(), "application/x-www-form-urlencoded"
 
 
-def traces(answers: dict[str, httpx.Response]) -> dict[str, list[str]]:
+def traces(answers: dict[str, httpx2.Response]) -> dict[str, list[str]]:
     return {path: found for path, said in answers.items() if (found := found_in(parts_of(said)))}
 
 

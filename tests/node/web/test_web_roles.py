@@ -167,12 +167,14 @@ def test_the_password_file_gives_a_role(tmp_path: Path, user: str, role: str) ->
         assert client.get(WHO).json()["role"] == role
 
 
-def test_a_changed_role_counts_at_the_next_request(tmp_path: Path) -> None:
+def test_a_changed_role_needs_a_new_session(tmp_path: Path) -> None:
     path = users_in(tmp_path, "ada:administrator")
     with opened(HttpSettings(password_file=path), tmp_path) as access, client_of(access) as client:
         assert sign_in(client, "ada") == 303
         path.write_text(path.read_text(encoding="utf-8").replace(":administrator", ":reader"), encoding="utf-8")
 
+        assert client.get(WHO).status_code == 401
+        assert sign_in(client, "ada") == 303
         assert client.get(WHO).json()["role"] == "reader"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import cast
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 from PIL import Image
@@ -36,7 +36,7 @@ class Node:
     alone: Dataset
     pair: tuple[Dataset, Dataset]
 
-    def get(self, path: str, *, method: str = "GET") -> httpx.Response:
+    def get(self, path: str, *, method: str = "GET") -> httpx2.Response:
         return self.service.request(method, path)
 
     def studies(self, query: str = "") -> list[Content]:

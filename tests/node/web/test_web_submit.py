@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-import httpx
+import httpx2
 import pytest
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
@@ -24,12 +24,12 @@ SINGLE = "application/dicom"
 RELATED = 'multipart/related; type="application/dicom"; boundary=end-of-film'
 
 
-def uids(answer: httpx.Response, tag: str) -> list[str]:
+def uids(answer: httpx2.Response, tag: str) -> list[str]:
     """The SOP Instance UIDs in a sequence of an answer."""
     return [item["00081155"]["Value"][0] for item in answer.json().get(tag, {}).get("Value", [])]
 
 
-def reasons(answer: httpx.Response, tag: str) -> list[int]:
+def reasons(answer: httpx2.Response, tag: str) -> list[int]:
     """The failure reasons in a sequence of an answer."""
     return [item["00081197"]["Value"][0] for item in answer.json().get(tag, {}).get("Value", [])]
 
@@ -41,10 +41,10 @@ class Node:
     service: Service
     spool: Spool
 
-    def ask(self, path: str, body: bytes | None = None, *, kind: str = SINGLE) -> httpx.Response:
+    def ask(self, path: str, body: bytes | None = None, *, kind: str = SINGLE) -> httpx2.Response:
         return self.service.request("GET" if body is None else "POST", path, body, kind=kind)
 
-    def submit(self, body: bytes, *, kind: str = SINGLE, query: str = "") -> httpx.Response:
+    def submit(self, body: bytes, *, kind: str = SINGLE, query: str = "") -> httpx2.Response:
         return self.ask(f"/api/v1/instances{query}", body, kind=kind)
 
 

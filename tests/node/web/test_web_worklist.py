@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from pydicom.dataset import Dataset
@@ -38,7 +38,7 @@ class Node:
     def service(self) -> Service:
         return self.started.service
 
-    def get(self, path: str, **headers: str) -> httpx.Response:
+    def get(self, path: str, **headers: str) -> httpx2.Response:
         return self.service.request("GET", path, **headers)
 
     def searched(self, text: str) -> str:

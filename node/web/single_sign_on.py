@@ -1,0 +1,195 @@
+"""Single sign-on by OpenID Connect Core 1.0: the authorization code flow with PKCE (RFC 7636), by Authlib.
+
+The provider is asked for its addresses and keys at each sign-in, so a renewed key, secret or certificate needs no
+restart. The node calls the address of the issuer alone, follows no redirection, and uses no proxy of the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from node.errors import ConfigError
+from node.net import tls
+from node.settings.http import OidcSettings
+from node.web.rate import RateLimit, network_of
+from node.web.users import Role, is_user_name
+
+if TYPE_CHECKING:
+    import httpx2
+    from authlib.integrations.starlette_client import StarletteOAuth2App
+
+_LIMIT_SECONDS: Final = 10.0
+_NAMES: Final = ("preferred_username", "sub")
+"""Claims that may name a user, the first that can be a user name."""
+
+Reason: TypeAlias = Literal["provider", "denied", "state", "token", "group", "busy"]
+_ANSWERS: Final[Mapping[Reason, tuple[int, str]]] = {
+    "provider": (
+        502,
+        "Single sign-on gives no usable answer. Try again; the log of this node says why.",
+    ),
+    "denied": (403, "Single sign-on did not let you in. Sign in again, or ask its administrator."),
+    "state": (400, "This sign-in took too long, or was begun in another window. Sign in again."),
+    "token": (
+        403,
+        "Single sign-on says nothing of you that can be trusted. Sign in again; the log of this node says why.",
+    ),
+    "group": (403, "You are known, but none of your groups may use this node. Ask its administrator."),
+    "busy": (429, "Too many people sign in from your network. Try again in a minute."),
+}
+
+
+class Refused(Exception):
+    """Who is not let in: why, for the log without what the provider wrote, and the text and status of the page.
+
+    user: if the provider has named one
+    """
+
+    def __init__(self, reason: Reason, why: str, *, user: str = "") -> None:
+        super().__init__(f"{reason}: {why}")
+        self.reason, self.why, self.user = reason, why, user
+        self.status, self.text = _ANSWERS[reason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Whom the provider has signed in."""
+
+    name: str
+    role: Role
+
+
+class SingleSignOn:
+    """Sends browsers to the provider, and judges with whom they come back. Only the thread of the server calls it."""
+
+    def __init__(self, settings: OidcSettings) -> None:
+        self._settings = settings
+        self._rate = RateLimit(burst=60, seconds=1.0)
+        self.credential = hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+        """Changes with the settings, so that nobody keeps a role that they no longer give."""
+
+    async def begin(self, request: Request, *, host: str, callback: str) -> Response:
+        """Send the browser to the provider, which sends it back to `callback`. Raises Refused."""
+        if self._rate.take(network_of(host)):
+            raise Refused("busy", "too many sign-ins")
+        with _refusing():
+            client = await self._client()
+            answer: Response = await client.authorize_redirect(request, callback)
+            return answer
+
+    async def finish(self, request: Request) -> Person:
+        """Return whom the provider has signed in, after its token is checked. Raises Refused."""
+        if "error" in request.query_params:
+            raise Refused("denied", "the provider sent an error in place of a code")
+        wanted = {"iss": self._settings.issuer, "aud": self._settings.client_id}
+        with _refusing():
+            client = await self._client()
+            token = await client.authorize_access_token(
+                request, claims_options={name: {"essential": True, "value": value} for name, value in wanted.items()}
+            )
+            if "userinfo" not in token:
+                raise Refused("token", "the provider sent no ID token")
+            return self._person(token["userinfo"])
+
+    async def examine(self) -> None:
+        """Ask the provider for its addresses and keys. Raises Refused."""
+        with _refusing():
+            await (await self._client()).fetch_jwk_set()
+
+    async def _client(self) -> StarletteOAuth2App:
+        """Make a client with what the provider says of itself now (OpenID Connect Discovery 1.0, 4.3)."""
+        from authlib.integrations.starlette_client import OAuth  # takes a fifth of a second, which other nodes save
+
+        settings = self._settings
+        client = OAuth().register(
+            "oidc",
+            client_id=settings.client_id,
+            client_secret=_secret(settings.client_secret_file),
+            server_metadata_url=f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration",
+            client_kwargs={
+                "scope": " ".join(("openid", "profile", *settings.scopes)),
+                "code_challenge_method": "S256",
+                "verify": await anyio.to_thread.run_sync(partial(tls.system_context, settings.ca)),
+                "trust_env": False,
+                "timeout": _LIMIT_SECONDS,
+                "event_hooks": {"request": [self._require_issuer]},
+            },
+        )
+        metadata = await client.load_server_metadata()
+        if metadata.get("issuer") != settings.issuer:
+            raise Refused("provider", "the provider names another issuer than http.oidc.issuer; write it alike")
+        return client
+
+    async def _require_issuer(self, request: httpx2.Request) -> None:
+        """Let no request go to another server, whatever the provider says of its addresses. Raises Refused."""
+        asked, own = urlsplit(str(request.url)), urlsplit(self._settings.issuer)
+        if (asked.scheme, asked.hostname, asked.port) != (own.scheme, own.hostname, own.port):
+            raise Refused("provider", "the provider has an address on another server than http.oidc.issuer")
+
+    def _person(self, claims: dict[str, Any]) -> Person:
+        named = (claims.get(claim) for claim in _NAMES)
+        name = next((name for name in named if isinstance(name, str) and is_user_name(name)), "")
+        if not name:
+            raise Refused("token", f"no user name in {' or '.join(_NAMES)}")
+        claimed = claims.get(self._settings.groups_claim)
+        groups = {group for group in (claimed if isinstance(claimed, list) else [claimed]) if isinstance(group, str)}
+        if groups & set(self._settings.administrator_groups):
+            return Person(name=name, role=Role.ADMINISTRATOR)
+        if groups & set(self._settings.reader_groups):
+            return Person(name=name, role=Role.READER)
+        raise Refused("group", f"{len(groups)} groups in {self._settings.groups_claim}, none with a role", user=name)
+
+
+def check_files(settings: OidcSettings) -> None:
+    """Check that the files of the settings can be used. Raises ConfigError."""
+    mistakes = []
+    try:
+        _secret(settings.client_secret_file)
+    except (OSError, ValueError) as error:
+        why = f"{settings.client_secret_file}: {tls.complaint(error)}"
+        mistakes.append(f"http.oidc.client_secret_file: {why}; write the secret of the client in one line")
+    try:
+        tls.system_context(settings.ca)
+    except (OSError, ValueError) as error:
+        mistakes.append(f"http.oidc.ca: {settings.ca}: {tls.complaint(error)}; name a PEM file of certificates")
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn what Authlib raises into Refused, without what the provider wrote."""
+    import httpx2
+    from authlib.integrations.base_client.errors import MismatchingStateError, OAuthError
+    from joserfc.errors import JoseError
+
+    try:
+        yield
+    except MismatchingStateError as error:
+        raise Refused("state", "no such sign-in was begun in this browser") from error
+    except JoseError as error:  # signature, issuer, audience, nonce, time
+        claim = getattr(error, "claim", "") or error.error
+        raise Refused("token", f"{type(error).__name__} ({claim})") from error
+    except OAuthError as error:
+        raise Refused("provider", "the provider refused the node; check client_id and client_secret_file") from error
+    except (httpx2.HTTPError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise Refused("provider", tls.cause(error)) from error
+
+
+def _secret(path: Path) -> str:
+    """Return the client's secret. Raises OSError, or ValueError if the file has no line of text."""
+    secret = path.read_text(encoding="utf-8").strip()
+    if not secret or not secret.isprintable():
+        raise ValueError
+    return secret

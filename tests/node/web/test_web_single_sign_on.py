@@ -1,0 +1,318 @@
+"""Single sign-on: who gets in by a provider and its groups, and that nobody else does, with a page that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
+
+from node import config
+from node.commands.doctor.passwords import check_single_sign_on
+from node.config import Settings, StorageSettings
+from node.errors import ConfigError
+from node.settings.http import HttpSettings, OidcSettings
+from node.web.access import check_files
+from tests.support.certificates import Authority
+from tests.support.identity_provider import CLIENT, SECRET, Provider, Spoiled
+from tests.support.web_access import ADDRESS, BROWSER, PASSWORD, client_of, opened, sign_in, users_in
+
+WHO = "/api/v1/who"
+LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+"""What a browser says that the provider sends back."""
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as made:
+        yield made
+
+
+@pytest.fixture
+def settings(provider: Provider, tmp_path: Path) -> HttpSettings:
+    secret = tmp_path / "secret"
+    secret.write_text(f"{SECRET}\n", encoding="utf-8")
+    oidc = OidcSettings(
+        issuer=provider.issuer,
+        client_id=CLIENT,
+        client_secret_file=secret,
+        reader_groups=("radiology",),
+        administrator_groups=("chex-admins",),
+    )
+    return HttpSettings(oidc=oidc)
+
+
+@pytest.fixture
+def client(settings: HttpSettings, tmp_path: Path) -> Iterator[TestClient]:
+    with opened(settings, tmp_path) as access, client_of(access) as made:
+        yield made
+
+
+def come_back(client: TestClient, target: str = "/") -> httpx2.Response:
+    """Sign in as a browser does, and return the node's answer to its coming back."""
+    left = client.get("/login/oidc", params={"next": target}, headers=BROWSER)
+    if left.status_code != 302:
+        return left
+    signed = httpx2.get(left.headers["location"])
+    return client.get(signed.headers["location"].removeprefix(ADDRESS), headers=LINK)
+
+
+def test_a_group_of_the_provider_is_a_role(client: TestClient, provider: Provider) -> None:
+    assert client.get("/", headers=BROWSER).headers["location"] == "/login?next=%2F"
+    assert '<a class="button" href="/login/oidc?next=%2Fx%3Fy%3D1">' in client.get("/login?next=/x?y=1").text
+    with capture_logs() as lines:
+        entered = come_back(client, "/api/v1/who?x=1")
+        reader = client.get(WHO).json()
+        client.post("/logout", headers=BROWSER)
+        provider.claims["groups"] = ["chex-admins", "radiology"]
+        come_back(client)
+
+    assert (entered.status_code, entered.headers["location"]) == (303, "/api/v1/who?x=1")
+    assert (reader["name"], reader["role"], reader["means"]) == ("ada", "reader", "session")
+    assert client.get(WHO).json()["role"] == "administrator"
+    assert [(line["event"], line["user"]) for line in lines] == [
+        ("session.begun", "ada"),
+        ("session.ended", "ada"),
+        ("session.begun", "ada"),
+    ]
+
+
+def test_a_change_needs_the_token_of_the_session(client: TestClient) -> None:
+    come_back(client)
+    own = {"origin": ADDRESS, "x-csrf-token": client.get(WHO).json()["token"]}
+
+    assert client.post(WHO, headers={"origin": ADDRESS}).json()["title"] == "token"
+    assert client.post(WHO, headers=own).status_code == 200
+
+
+def test_who_signs_out_is_out_also_with_a_cookie_that_was_kept(client: TestClient) -> None:
+    come_back(client)
+    stolen = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    client.post("/logout", headers=BROWSER)
+
+    assert client.get(WHO, headers={"cookie": stolen}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "reason"),
+    [
+        pytest.param(Spoiled(claims={"aud": "another client"}), "token", id="audience"),
+        pytest.param(Spoiled(claims={"aud": ["another client"], "azp": CLIENT}), "token", id="audiences"),
+        pytest.param(Spoiled(claims={"aud": None}), "token", id="no audience"),
+        pytest.param(Spoiled(claims={"iss": "https://evil.example"}), "token", id="issuer"),
+        pytest.param(Spoiled(claims={"nonce": "another sign-in"}), "token", id="nonce"),
+        pytest.param(Spoiled(claims={"nonce": None}), "token", id="no nonce"),
+        pytest.param(Spoiled(claims={"iat": 1_700_000_000, "exp": 1_700_003_600}), "token", id="expired"),
+        pytest.param(Spoiled(claims={"preferred_username": "a\nb", "sub": "a:b"}), "token", id="name"),
+        pytest.param(Spoiled(is_forged=True), "token", id="forged"),
+        pytest.param(Spoiled(has_token=False), "token", id="no token"),
+        pytest.param(Spoiled(claims={"groups": ["staff", "Radiology"]}), "group", id="group"),
+        pytest.param(Spoiled(claims={"groups": None}), "group", id="no groups"),
+        pytest.param(Spoiled(claims={"groups": {"radiology": True}}), "group", id="no list"),
+        pytest.param(Spoiled(metadata={"issuer": "https://evil.example"}), "provider", id="other issuer"),
+        pytest.param(Spoiled(metadata={"token_endpoint": "http://127.0.0.1:9/token"}), "provider", id="token address"),
+        pytest.param(Spoiled(metadata={"jwks_uri": "https://evil.example/keys"}), "provider", id="key address"),
+    ],
+)
+def test_nobody_enters_by_what_cannot_be_trusted(
+    client: TestClient, provider: Provider, spoiled: Spoiled, reason: str
+) -> None:
+    provider.spoiled = spoiled
+    with capture_logs() as lines:
+        answer = come_back(client)
+
+    assert answer.status_code == (502 if reason == "provider" else 403)
+    assert '<p role="alert">' in answer.text
+    assert "Sign in by single sign-on" in answer.text
+    assert client.get(WHO).status_code == 401
+    ((event, why),) = [(line["event"], line["reason"]) for line in lines]
+    assert (event, why) == ("session.refused", reason)
+    assert "evil" not in str(lines)
+
+
+def test_only_whom_the_provider_named_is_logged(client: TestClient, provider: Provider) -> None:
+    provider.claims["groups"] = ["staff"]
+    with capture_logs() as lines:
+        come_back(client)
+
+    assert [(line["user"], line["message"]) for line in lines] == [("ada", "1 groups in groups, none with a role")]
+
+
+def test_a_provider_that_is_down_is_told(client: TestClient, provider: Provider) -> None:
+    provider.stop()
+    with capture_logs() as lines:
+        answer = client.get("/login/oidc", headers=BROWSER)
+
+    assert (answer.status_code, "gives no usable answer" in answer.text) == (502, True)
+    ((reason, why),) = [(line["reason"], line["message"]) for line in lines]
+    assert (reason, why.startswith("Connect call failed")) == ("provider", True)
+
+
+def test_a_wrong_secret_is_told_to_the_administrator(client: TestClient, settings: HttpSettings) -> None:
+    assert settings.oidc is not None
+    settings.oidc.client_secret_file.write_text("old", encoding="utf-8")
+    with capture_logs() as lines:
+        assert come_back(client).status_code == 502
+
+    assert "client_secret_file" in lines[0]["message"]
+
+
+@pytest.mark.parametrize("query", ["", "?code=x&state=y", "?code=x"])
+def test_another_browser_cannot_finish_a_sign_in(client: TestClient, provider: Provider, query: str) -> None:
+    client.get("/login/oidc", headers=BROWSER)
+    provider.asked.clear()
+
+    answer = client.get(f"/login/callback{query}", headers=LINK)
+
+    assert (answer.status_code, client.get(WHO).status_code) == (400, 401)
+    assert "/token" not in provider.asked
+
+
+def test_a_code_that_was_used_lets_nobody_in_again(client: TestClient) -> None:
+    left = client.get("/login/oidc", headers=BROWSER)
+    back = httpx2.get(left.headers["location"]).headers["location"].removeprefix(ADDRESS)
+    kept = dict(client.cookies)
+
+    assert client.get(back, headers=LINK).status_code == 303
+    client.cookies.clear()
+    for name, value in kept.items():
+        client.cookies.set(name, value)
+    assert client.get(back, headers=LINK).status_code == 502
+    assert client.get(WHO).status_code == 401
+
+
+def test_who_is_denied_by_the_provider_reads_our_words(client: TestClient) -> None:
+    answer = client.get("/login/callback?error=access_denied&error_description=call+evil", headers=LINK)
+
+    assert (answer.status_code, "evil" in answer.text) == (403, False)
+
+
+@pytest.mark.parametrize("target", ["//evil.example", "/login", "/" + "x" * 2000])
+def test_single_sign_on_leads_to_this_server_only(client: TestClient, target: str) -> None:
+    assert come_back(client, target).headers["location"] == "/"
+
+
+def test_other_groups_in_the_settings_end_every_session(
+    client: TestClient, settings: HttpSettings, tmp_path: Path
+) -> None:
+    come_back(client)
+    assert settings.oidc is not None
+    cookies = dict(client.cookies)
+
+    def status(oidc: OidcSettings) -> int:
+        with opened(replace(settings, oidc=oidc), tmp_path) as access, client_of(access) as other:
+            other.cookies.update(cookies)
+            return other.get(WHO).status_code
+
+    assert status(settings.oidc) == 200
+    assert status(replace(settings.oidc, administrator_groups=("others",))) == 401
+
+
+def test_passwords_serve_beside_single_sign_on(settings: HttpSettings, tmp_path: Path) -> None:
+    both = replace(settings, password_file=users_in(tmp_path, "bob"))
+    with opened(both, tmp_path) as access, client_of(access) as client:
+        assert client.get(WHO, auth=("bob", PASSWORD)).json()["name"] == "bob"
+        assert sign_in(client, "bob") == 303
+        client.post("/logout", headers=BROWSER)
+        come_back(client)
+        assert client.get(WHO).json()["name"] == "ada"
+        assert client.get(WHO, auth=("ada", PASSWORD)).status_code == 401
+
+
+def test_without_passwords_no_program_is_asked_for_one(client: TestClient) -> None:
+    assert client.get(WHO).headers["www-authenticate"].startswith("Session ")
+    assert 'name="password"' not in client.get("/login").text
+    assert client.post("/login", headers=BROWSER).status_code == 405
+
+
+def test_the_callback_has_the_address_that_the_browser_uses(settings: HttpSettings, tmp_path: Path) -> None:
+    behind = replace(settings, hosts=("chex.example",), trusted_proxy=("10.0.0.2",))
+    with (
+        opened(behind, tmp_path) as access,
+        client_of(access, address="http://chex.example", peer="10.0.0.2") as client,
+    ):
+        left = client.get("/login/oidc", headers={**BROWSER, "x-forwarded-proto": "https"})
+
+    asked = parse_qs(urlsplit(left.headers["location"]).query)
+    assert asked["redirect_uri"] == ["https://chex.example/login/callback"]
+    assert left.headers["set-cookie"].startswith("__Host-chex-session=")
+    assert {"httponly", "samesite=lax", "secure"} <= {part.strip() for part in left.headers["set-cookie"].split(";")}
+
+
+def test_the_provider_needs_a_certificate_of_a_known_authority(settings: HttpSettings, tmp_path: Path) -> None:
+    authority = Authority.found(tmp_path / "authority")
+    with Provider(authority.issue("provider")) as provider:
+        assert settings.oidc is not None
+        unknown = replace(settings.oidc, issuer=provider.issuer)
+        for oidc, status in ((unknown, 502), (replace(unknown, ca=authority.certificate), 303)):
+            with opened(replace(settings, oidc=oidc), tmp_path) as access, client_of(access) as client:
+                left = client.get("/login/oidc", headers=BROWSER)
+                assert left.status_code == (302 if status == 303 else status)
+
+
+def test_the_files_of_the_settings_must_be_usable(settings: HttpSettings, tmp_path: Path) -> None:
+    check_files(settings)
+    assert settings.oidc is not None
+    empty = tmp_path / "empty"
+    empty.touch()
+
+    with pytest.raises(ConfigError) as refused:
+        check_files(replace(settings, oidc=replace(settings.oidc, client_secret_file=empty, ca=tmp_path / "nothing")))
+
+    assert "client_secret_file" in str(refused.value)
+    assert "http.oidc.ca" in str(refused.value)
+
+
+def test_doctor_asks_the_provider(settings: HttpSettings, provider: Provider, tmp_path: Path) -> None:
+    whole = Settings(storage=StorageSettings(directory=tmp_path), http=settings)
+
+    (good,) = check_single_sign_on(whole)
+    provider.stop()
+    (bad,) = check_single_sign_on(whole)
+
+    assert (str(good.state), str(bad.state)) == ("ok", "fault")
+    assert provider.issuer in bad.message and "Connect call failed" in bad.message
+
+
+OIDC = {"issuer": "https://sso.example/realms/x", "client_id": "chex", "client_secret_file": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("oidc", "complaint"),
+    [
+        ({**OIDC}, "http.oidc.administrator_groups: nobody could sign in"),
+        ({**OIDC, "reader_groups": ["a"], "issuer": "http://sso.example"}, "http.oidc.issuer: secret and tokens"),
+        ({**OIDC, "reader_groups": ["a"], "issuer": "sso.example"}, "http.oidc.issuer: must be https:"),
+        ({**OIDC, "reader_group": ["a"]}, "did you mean reader_groups?"),
+        ({"issuer": "https://sso.example", "reader_groups": ["a"]}, "http.oidc.client_id: is missing"),
+    ],
+)
+def test_settings_that_let_nobody_or_anybody_in_are_refused(oidc: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parsed({"oidc": oidc})
+
+    assert complaint in str(refused.value)
+
+
+def test_sessions_cross_no_network_in_clear() -> None:
+    oidc = {**OIDC, "reader_groups": ["a"]}
+
+    with pytest.raises(ConfigError, match=r"http\.oidc: sessions would cross the network in clear"):
+        parsed({"host": "0.0.0.0", "oidc": oidc})
+    assert parsed({"oidc": {**oidc, "issuer": "http://keycloak.localhost:8081"}}).http.knows_users
+
+
+def parsed(http: dict[str, Any]) -> Settings:
+    return config.parse(
+        {
+            "storage": {"directory": "x"},
+            "listener": {"callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}]},
+            "http": http,
+        }
+    )
