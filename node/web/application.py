@@ -25,7 +25,6 @@ from node.web import (
     statistics,
     submit,
     system,
-    uploads,
     worklist,
 )
 from node.web.access import Access
@@ -73,11 +72,11 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(review.router)
     application.include_router(statistics.router)
     application.include_router(managing.router)
-    application.include_router(uploads.router)
+    application.include_router(looks.router)
     application.include_router(system.router)
     application.include_router(system.api)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
-    application.include_router(looks.router)
+    application.include_router(looks.api)
     application.router.routes.extend(login.routes(access) if access is not None else ())
     # As FastAPI's documents say to extend the description: made when somebody asks for it, not at every start.
     application.openapi = partial(_described, application.openapi)  # type: ignore[method-assign]

@@ -1,8 +1,16 @@
-"""Bodies of requests: how long they may be, and how they are taken in pieces, so that none is whole in memory."""
+"""Bodies of requests: how long they may be, and how they are taken in pieces, so that none is whole in memory.
+
+`RelatedParts` splits a multipart body while it arrives (RFC 2046 5.1): python-multipart takes neither text before the
+first boundary nor lines that end without a carriage return, and senders of STOW-RS write both. Headers of parts are
+passed over: what a part is shows itself.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 import anyio.to_thread
@@ -16,6 +24,12 @@ from node.web.problems import problem_response
 MIB: Final = 1024 * 1024
 _USUAL_BYTES: Final = 256 * 1024
 _PIECE_BYTES: Final = MIB
+_LONGEST_BOUNDARY: Final = 70  # RFC 2046 5.1.1
+_LONGEST_HEADERS: Final = 64 * 1024
+_LONGEST_PADDING: Final = 256
+_END_OF_HEADERS: Final = re.compile(rb"\A\r?\n|\n\r?\n")
+_REST_OF_LINE: Final = re.compile(rb"(--)?[ \t]*(\r?\n)")
+_PART_OF_LINE: Final = re.compile(rb"(?:-|--)?[ \t]*\r?")
 
 
 class BodyLimit:
@@ -67,3 +81,95 @@ async def take(request: Request, write: Callable[[bytes], None]) -> None:
 def _too_long(limit: int) -> str:
     amount = f"{limit // MIB} MiB" if limit >= MIB else f"{limit // 1024} KiB"
     return f"the body of this request exceeds {amount}; send less at a time"
+
+
+class NotRelated(ValueError):
+    """A body that is not multipart with this boundary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartHandler:
+    """What is done when a part begins, with its content piece by piece, and when it is complete."""
+
+    begin: Callable[[], None]
+    add: Callable[[bytes], None]
+    end: Callable[[], None]
+
+
+class _State(Enum):
+    PREAMBLE = auto()
+    HEADERS = auto()
+    CONTENT = auto()
+    EPILOGUE = auto()
+
+
+class RelatedParts:
+    """The parts of one body, for one thread at a time. Raises NotRelated for a boundary that no body may have."""
+
+    def __init__(self, boundary: bytes, handler: PartHandler) -> None:
+        if not 0 < len(boundary) <= _LONGEST_BOUNDARY:
+            raise NotRelated("the boundary in the Content-Type is missing or too long")
+        self._handler, self._state = handler, _State.PREAMBLE
+        self._delimiter, self._waiting = b"\n--" + boundary, bytearray(b"\n")  # it may begin the body
+        self._has_returns = True
+
+    def write(self, piece: bytes) -> None:
+        """Take the next bytes of the body. Raises NotRelated, and what the handler raises."""
+        self._waiting += piece
+        while self._step():
+            pass
+
+    def end(self) -> None:
+        """Take the end of the body. Raises NotRelated if that is within a part."""
+        self.write(b"\r\n")  # the last line may lack it
+        if self._state in (_State.HEADERS, _State.CONTENT):
+            raise NotRelated("the body ends within a part; send it again")
+
+    def _step(self) -> bool:
+        """Take what can be taken; false if more bytes are needed."""
+        if self._state is _State.EPILOGUE:
+            self._waiting.clear()
+            return False
+        return self._take_headers() if self._state is _State.HEADERS else self._take_text()
+
+    def _take_headers(self) -> bool:
+        found = _END_OF_HEADERS.search(self._waiting)
+        if found is None:
+            if len(self._waiting) > _LONGEST_HEADERS:
+                raise NotRelated("the headers of a part are too long")
+            return False
+        end = found.end()
+        del found, self._waiting[:end]  # a match holds the bytes that it was found in
+        self._state = _State.CONTENT
+        self._handler.begin()
+        return True
+
+    def _take_text(self) -> bool:
+        """Take the text before the next delimiter, and the delimiter's line."""
+        at = self._waiting.find(self._delimiter)
+        if at < 0:
+            self._pass_on(len(self._waiting) - len(self._delimiter))
+            return False
+        line = bytes(self._waiting[at + len(self._delimiter) :][:_LONGEST_PADDING])
+        found = _REST_OF_LINE.match(line)
+        if found is None:
+            is_cut_off = len(line) < _LONGEST_PADDING and _PART_OF_LINE.fullmatch(line) is not None
+            self._pass_on(at - 1 if is_cut_off else at + 1)  # else it is a text that begins like the boundary
+            return not is_cut_off
+        if self._state is _State.PREAMBLE:
+            self._has_returns = found[2] == b"\r\n"
+        has_return = self._has_returns and self._waiting[at - 1 : at] == b"\r"
+        self._pass_on(at - has_return)
+        del self._waiting[: has_return + len(self._delimiter) + found.end()]
+        if self._state is _State.CONTENT:
+            self._handler.end()
+        self._state = _State.EPILOGUE if found[1] else _State.HEADERS
+        return True
+
+    def _pass_on(self, count: int) -> None:
+        """Pass on the next bytes, and forget them."""
+        if count <= 0:
+            return
+        if self._state is _State.CONTENT:
+            self._handler.add(bytes(self._waiting[:count]))
+        del self._waiting[:count]

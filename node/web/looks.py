@@ -1,7 +1,13 @@
-"""Looking at a film without a PACS: a DICOM file, PNG or JPEG is read, shown and asked about, and then forgotten."""
+"""Looking at a film without a PACS: a DICOM file, PNG or JPEG is read, shown and asked about, and then forgotten.
+
+Its two pages, one to choose a file and one that shows it as the page of a study would, use the interface.
+"""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path as FilePath
 from typing import Annotated, BinaryIO, Final
 
@@ -24,13 +30,15 @@ from node.read import decoding, open_film
 from node.read.film import answer_film, answer_picture
 from node.read.open_model import OpenModel
 from node.read.person import while_wanted
-from node.web import bodies, look_files, pictures
+from node.web import bodies, look_files, pictures, shown, words
 from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile
+from node.web.pages import about_header, refuse, render
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.questions import left, limit
 from node.web.replies import WordedReply, worded
+from node.web.studies import header_of
 from node.web.users import audit
 
 MOST_BYTES: Final = 256 * bodies.MIB
@@ -48,6 +56,14 @@ _PNG: Final[dict[int | str, dict[str, object]]] = {
 _COMPARED_WITH_NONE: Final = "A film that is in no study is compared with no other film."
 
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LookFilm:
+    """A film that is looked at, where the page of a study has a `StudyFilm`."""
+
+    uid: str
+    status: str
 
 
 class LookAnswer(BaseModel):
@@ -76,10 +92,11 @@ class NewLookWords(BaseModel):
     box: Edges = None
 
 
-router = APIRouter(prefix="/api/v1/looks", tags=["looks"])
+api = APIRouter(prefix="/api/v1/looks", tags=["looks"])
+router = APIRouter(include_in_schema=False)
 
 
-@router.post("", status_code=201, openapi_extra=_BODY, responses=responses(415, 422, 503))
+@api.post("", status_code=201, openapi_extra=_BODY, responses=responses(415, 422, 503))
 async def look_at(parts: Parts, request: Request) -> LookAnswer:
     """Read one film that is in no study. Nothing of it is sent; the node forgets it after some minutes."""
     model = _model(parts)
@@ -114,7 +131,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     )
 
 
-@router.get("/{look_id}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
+@api.get("/{look_id}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
 def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     """Draw the film in stored orientation, with its columns and rows."""
     look = _find(parts, look_id)
@@ -130,7 +147,7 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     return Response(png, media_type="image/png")
 
 
-@router.post("/{look_id}/questions", responses=responses(404, 409, 422, 429, 503))
+@api.post("/{look_id}/questions", responses=responses(404, 409, 422, 429, 503))
 def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
     look, model, questions = _find_read(parts, look_id), _model(parts), new.checked()
@@ -140,7 +157,7 @@ def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions)
     return LookAnswers(film=look.film.source, questions=answers)
 
 
-@router.post("/{look_id}/replies", responses=responses(404, 409, 422, 429, 503))
+@api.post("/{look_id}/replies", responses=responses(404, 409, 422, 429, 503))
 def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookWords) -> WordedReply:
     """Answer a question in words by rule from the report; ask the network what the report does not say."""
     look, model, box = _find_read(parts, look_id), _model(parts), box_of(new.box)
@@ -161,6 +178,41 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
         made.questions = _asked(parts, request, look, model, [question])
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
     return made
+
+
+@router.get("/upload")
+def show_upload(parts: Parts, request: Request) -> Response:
+    """Show the page on which a file is chosen."""
+    about = {
+        "minutes": round(look_files.SECONDS / 60),
+        "most_films": look_files.MOST,
+        "most_mib": MOST_BYTES // bodies.MIB,
+    }
+    return render(parts, request, "upload.html", about)
+
+
+@router.get("/upload/{look_id}")
+def show_look_page(parts: Parts, request: Request, look_id: str) -> Response:
+    """Show a film that is looked at, until it is removed."""
+    look = parts.looks.find(look_id)
+    if look is None:
+        text = "The node has removed this film, or never had it. Choose its file again."
+        return refuse(parts, request, 404, text, back="/upload")
+    audit(request, "film.viewed", study=None, sop_instance_uid=look.film.source)
+    film = _LookFilm(uid=look.id, status="read" if look.film.is_read else "not_processed")
+    about = {
+        "film": film,
+        "films": (film,),
+        "path": f"/api/v1/looks/{look.id}",
+        "corrections": None,
+        "forms": words.LOOK_FORMS,
+        "shown": {film.uid: shown.show(look.film)},
+        "words": words,
+        "until": datetime.now(UTC) + timedelta(seconds=look.until - time.monotonic()),
+        "most_films": look_files.MOST,
+        **_drawn(look),
+    }
+    return render(parts, request, "look.html", about)
 
 
 def _asked(
@@ -231,3 +283,8 @@ def _read(parts: WebParts, path: FilePath, model: OpenModel) -> Film:
 
 def _without_path(error: Exception, path: FilePath) -> str:
     return str(error).removeprefix(f"{path}: ")
+
+
+def _drawn(look: LookFile) -> dict[str, object]:
+    """Return how the film is drawn; a picture has no header."""
+    return about_header(None if open_film.is_picture(look.path) else header_of(look.path))

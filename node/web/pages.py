@@ -1,4 +1,4 @@
-"""The page of a study with its films, and what all pages share. A film in no study has a page of its own, `uploads`.
+"""The page of a study with its films, and what all pages share. A film in no study has a page of its own, `looks`.
 
 A patient stands on it only for who may see one (`patients.sees_patients`).
 """
@@ -34,7 +34,6 @@ from node.store.worklist import studies_of_patient
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.patients import readable, sees_patients
-from node.web.shown_corrections import show_corrections
 from node.web.studies import ReceivedFilm, Sent, StudyDetail, StudyFilm, header_of
 from node.web.study_outputs import StudyOutput
 from node.web.users import audit, may_administer, name_of
@@ -85,7 +84,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     corrections = None
     if own is not None and own.film is not None and own.status == "read":
         made = answered_film.corrections_of(parts.spool, own.instance)
-        corrections = show_corrections(
+        corrections = shown.show_corrections(
             own.film, made, parts.spool.rounds(uid), waiting=found.waiting, now=datetime.now(UTC)
         )
     earlier = _earlier(parts, own.instance, header) if sees and own is not None and header is not None else None

@@ -1,18 +1,70 @@
-"""What a page shows of one film, in words and boxes: frozen values that templates only lay out."""
+"""What a page shows of one film, findings and corrections, in words and boxes: frozen values that templates lay out.
+
+A finding comes with what it is, for a person who is no physician, by `glossary.toml`. Only pages show that: no output
+that leaves the node does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
 
 from language.sentences import unstated
-from node.domain import Box, Film, Finding, FindingState, GroundedSentence
+from models.documents import decode
+from node.domain import Box, Code, Film, Finding, FindingState, GroundedSentence
 from node.outputs import impression, measured, wording
 from node.outputs.patient import short_text
-from node.web.glossary import Explanation, explain
+from node.store.correction import Correction, CorrectionKind, active
+from node.store.rounds import RoundMark
+from node.web.studies import WaitingCorrections
 from node.web.words import WITHHELD
 
 PRESENT, REVIEW = "present", "review"
+_GLOSSARY: Final = Path(__file__).with_name("glossary.toml")
+_MADE: Final[Mapping[CorrectionKind, str]] = {
+    CorrectionKind.ACCEPT: "Accepted",
+    CorrectionKind.REJECT: "Rejected",
+    CorrectionKind.MOVE: "Box moved",
+    CorrectionKind.ADD: "Box added",
+    CorrectionKind.REWORD: "Reworded",
+    CorrectionKind.WITHDRAW: "Taken back",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What a coded concept is, in common words.
+
+    source, link: where the facts stand
+    caution: that only a physician can judge; shown with every text
+    """
+
+    name: str
+    text: str
+    source: str
+    link: str
+    caution: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Term:
+    code: tuple[str, str]
+    name: str
+    text: str
+    source: str
+    link: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Glossary:
+    caution: str
+    terms: tuple[_Term, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +146,39 @@ class ShownFilm:
     withheld: tuple[ShownWithheld, ...]
     ratio: tuple[str, ...]
     searched: tuple[ShownSearched, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCorrection:
+    """A correction; text: "Rejected: edema"; at: aware; by: the reader, "" if the node does not ask for a name."""
+
+    id: str
+    text: str
+    at: datetime
+    by: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCorrections:
+    """The corrections of a film.
+
+    counting: those that count, the newest first
+    choices: key and name of each finding that a reader may add
+    state: "" without any correction; `waiting` while some of the study wait; `pending` while the newest round does not
+        follow them all; else `written`
+    newest: that was made last, also if it takes another one back
+    round: number of the newest round
+    waiting: of the study; seconds: until they leave
+    """
+
+    counting: tuple[ShownCorrection, ...]
+    choices: tuple[tuple[str, str], ...]
+    state: Literal["", "waiting", "pending", "written"]
+    newest: ShownCorrection | None
+    round: int | None
+    waiting: WaitingCorrections
+    seconds: int
 
 
 def show(film: Film) -> ShownFilm:
@@ -181,3 +266,58 @@ def _withheld(film: Film) -> Iterator[ShownWithheld]:
         names.setdefault(sentence.reason, []).append(sentence.prompt.replace("_", " "))
     for reason, prompts in names.items():
         yield ShownWithheld(reason=WITHHELD.get(reason, reason), names=tuple(prompts))
+
+
+def explain(code: Code) -> Explanation | None:
+    """Return what a finding or a part of the chest is; None if the glossary does not have it."""
+    return explanations().get((code.value, code.scheme))
+
+
+@cache
+def explanations() -> Mapping[tuple[str, str], Explanation]:
+    """Return the whole glossary, by value and scheme of the code."""
+    file = decode(_Glossary, tomllib.loads(_GLOSSARY.read_text(encoding="utf-8")))
+    return {
+        term.code: Explanation(name=term.name, text=term.text, source=term.source, link=term.link, caution=file.caution)
+        for term in file.terms
+    }
+
+
+def show_corrections(
+    film: Film, made: Sequence[Correction], rounds: Sequence[RoundMark], *, waiting: WaitingCorrections, now: datetime
+) -> ShownCorrections:
+    """Put the corrections of a film into words.
+
+    film: its answer; made: all of its corrections, oldest first; rounds, waiting: of its study, oldest first
+    """
+    names = {finding.prompt: wording.name_of(finding) for finding in film.findings}
+    texts = _texts(made, names)
+    followed = {correction for mark in rounds for correction in mark.corrections}
+    shown = {
+        item.id: ShownCorrection(id=item.id, text=texts[item.id], at=item.at, by=item.by, source=item.source)
+        for item in made
+    }
+    newest = rounds[-1] if rounds else None
+    state: Literal["waiting", "pending", "written"] = "written" if followed.issuperset(shown) else "pending"
+    if waiting.leave_at is not None:
+        state = "waiting"
+    return ShownCorrections(
+        counting=tuple(shown[item.id] for item in reversed(active(made))),
+        choices=tuple(
+            (finding.prompt, names[finding.prompt]) for finding in sorted(film.findings, key=wording.name_of)
+        ),
+        state=state if made or waiting.leave_at is not None else "",
+        newest=shown[made[-1].id] if made else None,
+        round=None if newest is None else newest.number,
+        waiting=waiting,
+        seconds=0 if waiting.leave_at is None else max(0, math.ceil((waiting.leave_at - now).total_seconds())),
+    )
+
+
+def _texts(made: Sequence[Correction], names: Mapping[str, str]) -> dict[str, str]:
+    """Say in words what each correction did, by its id."""
+    texts: dict[str, str] = {}
+    for item in made:
+        about = texts.get(item.withdraws, "") if item.withdraws else names.get(item.prompt, item.prompt)
+        texts[item.id] = f"{_MADE[item.kind]}: {wording.uncapitalized(about)}"
+    return texts

@@ -22,9 +22,9 @@ from node.receive.incoming_file import IncomingFile, TooLong
 from node.receive.intake import Intake, tell_refused
 from node.store.received import Instance
 from node.web import bodies
+from node.web.bodies import NotRelated, PartHandler, RelatedParts
 from node.web.parts import Parts
 from node.web.problems import Problem, responses
-from node.web.related import NotRelated, PartHandler, RelatedParts
 from node.web.users import audit
 
 MOST_BYTES: Final = 512 * bodies.MIB

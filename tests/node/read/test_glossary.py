@@ -10,7 +10,7 @@ import pytest
 from models.contract import PromptKind
 from node.domain import Code
 from node.read import prompts
-from node.web.glossary import Explanation, explain, explanations
+from node.web.shown import Explanation, explain, explanations
 
 LONGEST_SENTENCE = 22
 HIGHEST_GRADE = 8.0
