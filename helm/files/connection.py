@@ -4,11 +4,9 @@ Arguments: the address for HTTP, the DICOM host and port, the called AE title, t
 A node that knows no such caller refuses the association: its port answers, which is said.
 """
 
-import ssl
 import sys
-import urllib.error
-import urllib.request
 
+import httpx
 from pynetdicom import AE, evt
 from pynetdicom.pdu import A_ASSOCIATE_RJ
 
@@ -18,13 +16,11 @@ _UNKNOWN_CALLER = (1, 3)  # PS3.8 9.3.4: source and reason
 
 def ready(address: str) -> str:
     """Return what is wrong with /ready; empty if it is ready."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the certificate names the node for users
     try:
-        with urllib.request.urlopen(f"{address}/ready", timeout=10, context=context) as answer:
-            return "" if answer.status == 200 else f"status {answer.status}"
-    except (OSError, urllib.error.HTTPError) as error:
+        answer = httpx.get(f"{address}/ready", timeout=10, verify=False)  # the certificate names the node for users
+    except httpx.HTTPError as error:
         return str(error)
+    return "" if answer.status_code == 200 else f"status {answer.status_code}"
 
 
 def verified(host: str, port: int, called: str, calling: str) -> str:

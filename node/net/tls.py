@@ -113,15 +113,6 @@ def system_context(ca: Path | None = None) -> ssl.SSLContext:
     return context
 
 
-def unverified_context() -> ssl.SSLContext:
-    """Trust any certificate: for a question without a secret to a port of this machine."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    _modernize(context)
-    return context
-
-
 def days_left(certificate: Path) -> float:
     """Return the days until the first certificate of a file, or an issuer of it there, expires; negative when past.
 
