@@ -25,6 +25,11 @@ INTERRUPTED: Final = 130
 """The exit code that a shell expects after Ctrl-C: 128 and the number of SIGINT."""
 UNREAD: Final = 141
 """The exit code that a shell expects of a program whose reader has gone: 128 and the number of SIGPIPE."""
+_EXTRAS: Final = {
+    **dict.fromkeys(("matplotlib", "pycocotools", "rouge_score", "sacrebleu", "sklearn"), "evaluate"),
+    "scipy": "train",
+}
+"""The extra of each package that some commands need and a node does not."""
 
 
 def command_parser(module: str, *, description: str) -> argparse.ArgumentParser:
@@ -44,6 +49,12 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            raise
+        extra = _EXTRAS[error.name]
+        print(f"error: {error.name} is missing; run pip install -c constraints.txt '.[{extra}]'", file=sys.stderr)
+        sys.exit(2)
 
 
 def share(text: str) -> float:

@@ -63,13 +63,10 @@ def main(arguments: list[str]) -> int:
     if given := _given(options, _AGAINST_ONLY):
         print(f"error: {given} is for --against; name the model in use, or leave it out", file=sys.stderr)
         return 2
-    try:
-        from models import progress
-        from models.lab.evaluation.command import evaluate
-        from models.lab.evaluation.document import markdown
-    except ModuleNotFoundError as error:
-        print(f"error: {error.name} is missing; run pip install -c constraints.txt '.[evaluate]'", file=sys.stderr)
-        return 2
+    from models import progress
+    from models.lab.evaluation.command import evaluate
+    from models.lab.evaluation.document import markdown
+
     if options.analysis is not None and options.task != _Tasks():
         print("error: the file of --analysis names its task; leave out --task", file=sys.stderr)
         return 2

@@ -7,12 +7,14 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+from models import command
 from models.boxes import to_array
 from models.errors import ModelError
 from models.evaluate import main
@@ -380,12 +382,17 @@ def test_a_folder_that_cannot_be_written_is_exit_1(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err.splitlines()[-1].startswith("failed: ")
 
 
-def test_a_library_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    # As where a library that it imports is not there.
-    monkeypatch.setitem(sys.modules, "models.lab.evaluation.command", None)
+@pytest.mark.parametrize(("library", "extra"), [("sklearn", "evaluate"), ("scipy", "train")])
+def test_a_library_that_is_missing_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], library: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)  # as where it is not installed
 
-    assert main(["--model", str(MODEL), "--data", "phantoms:2000000:1"]) == 2
-    assert "pip install -c constraints.txt '.[evaluate]'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        command.run(lambda _: len(import_module(library).__name__))
+
+    assert ended.value.code == 2
+    assert f"{library} is missing; run pip install -c constraints.txt '.[{extra}]'" in capsys.readouterr().err
 
 
 def test_every_finding_of_phantoms_is_asked_for() -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.optimize import minimize
 
 from language.labels import NO_FINDING
 from models.decisions import LEFT_OUT, Readout, sigmoid
@@ -22,6 +21,7 @@ from models.lab.evaluation.thresholds import OPACITY, Aim, Labelled, best_thresh
 
 FIRST_SHARE: Final = 0.5
 """The share of the false findings that are allowed, that opacity has alone."""
+_LEAST_SLOPE, _LEAST_BEND, _PRECISION, _MOST_STEPS = 1e-6, 1e-9, 1e-9, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +54,34 @@ def choose(films: Mapping[str, Labelled], aim: Aim) -> dict[str, Point]:
 def fitted(differences: Scores, there: Marks) -> Readout:
     """Fit the logistic curve; labels are drawn in a little, so that it stays flat enough (Platt 1999)."""
     middle, width = differences.mean(), differences.std() or 1.0
-    scores, positives = (differences - middle) / width, int(there.sum())
+    positives = int(there.sum())
     likely = np.where(there, (positives + 1) / (positives + 2), 1 / (len(there) - positives + 2))
+    steepness, height = _least_loss((differences - middle) / width, likely)
+    if steepness <= 0:  # what tells the opposite is not turned round
+        steepness, height = 0.0, np.log(likely.mean() / (1 - likely.mean()))
+    slope = float(steepness / width)
+    return Readout(slope=max(round(slope, 6), _LEAST_SLOPE), offset=round(float(height - slope * middle), 6))
+
+
+def _least_loss(scores: Scores, likely: Scores) -> Scores:
+    """Return steepness and height [2] of the logistic curve of the least loss, which is convex, by Newton's method."""
+    points = np.stack([scores, np.ones_like(scores)])  # [2, films]
 
     def loss(curve: Scores) -> float:
-        logits = np.exp(curve[0]) * scores + curve[1]
-        return float((np.logaddexp(0.0, logits) - likely * logits).mean())
+        logits = curve @ points
+        return float((np.logaddexp(0.0, logits) - likely * logits).sum())
 
-    steepness, height = minimize(loss, np.zeros(2)).x
-    slope = float(np.exp(steepness) / width)
-    return Readout(slope=round(slope, 6), offset=round(float(height - slope * middle), 6))
+    curve = np.zeros(2)
+    for _ in range(_MOST_STEPS):
+        said = sigmoid(curve @ points)
+        bend = points * said * (1 - said) @ points.T + np.eye(2) * _LEAST_BEND
+        step = np.linalg.solve(bend, points @ (said - likely))
+        while loss(curve - step) > loss(curve) and np.abs(step).max() > _PRECISION:
+            step /= 2
+        curve -= step
+        if np.abs(step).max() <= _PRECISION:
+            break
+    return curve
 
 
 def expected(normal: Scores, share: float) -> float:
