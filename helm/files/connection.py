@@ -6,7 +6,7 @@ A node that knows no such caller refuses the association: its port answers, whic
 
 import sys
 
-import httpx
+import httpx2
 from pynetdicom import AE, evt
 from pynetdicom.pdu import A_ASSOCIATE_RJ
 
@@ -17,8 +17,8 @@ _UNKNOWN_CALLER = (1, 3)  # PS3.8 9.3.4: source and reason
 def ready(address: str) -> str:
     """Return what is wrong with /ready; empty if it is ready."""
     try:
-        answer = httpx.get(f"{address}/ready", timeout=10, verify=False)  # the certificate names the node for users
-    except httpx.HTTPError as error:
+        answer = httpx2.get(f"{address}/ready", timeout=10, verify=False)  # the certificate names the node for users
+    except httpx2.HTTPError as error:
         return str(error)
     return "" if answer.status_code == 200 else f"status {answer.status_code}"
 

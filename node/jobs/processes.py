@@ -243,17 +243,17 @@ def _state(content: JsonObject, *, http: HttpSettings, patience_seconds: float) 
 
 def _ready_status(content: JsonObject, http: HttpSettings, patience_seconds: float) -> int | None:
     """Return the HTTP status of `/ready`; None when there is no answer."""
-    import httpx  # takes 60 ms, which a command that asks no process saves
+    import httpx2  # takes 60 ms, which a command that asks no process saves
 
     host = f"[{http.host}]" if ":" in http.host else http.host
     scheme = "http" if http.tls is None else "https"
     try:
-        answer = httpx.get(
+        answer = httpx2.get(
             f"{scheme}://{host}:{content['http_port']}/ready",
             timeout=patience_seconds,
             verify=False,  # it is this machine, and a certificate names the node, not `host`
             trust_env=False,  # no proxy of the environment
         )
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, KeyError):
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, KeyError):
         return None
     return answer.status_code

@@ -85,6 +85,7 @@ HOMES = {
         "node/commands/ask_node.py",
         "node/deliver/dicomweb.py",
         "node/health/webhook.py",
+        "node/jobs/processes.py",
         "node/web/single_sign_on.py",
     ),
     "itsdangerous": ("node/web/sessions.py",),
@@ -118,11 +119,7 @@ HOMES = {
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
     "sacrebleu": ("models/lab/evaluation/published/likeness.py", "models/lab/evaluation/reports.py"),
-    "scipy": (
-        "models/lab/evaluation/curves.py",
-        "models/lab/evaluation/points.py",
-        "models/lab/losses/matching.py",
-    ),
+    "scipy": ("models/lab/losses/matching.py",),
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
