@@ -85,6 +85,9 @@ function frame(panel, { name, times, values }, number, isGraph) {
     color: { mode: isGraph ? 'palette-classic' : 'thresholds' },
     custom: { ...DRAWN, ...defaults.custom },
   };
+  for (const { matcher, properties } of panel.fieldConfig.overrides)
+    if (matcher.options === name)
+      for (const { id, value } of properties) config[id] = value;
   const made = toDataFrame({ name, fields: [
     { name: 'Time', type: FieldType.time, values: times, config: {} },
     { name, type: FieldType.number, values, config },
