@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
+from playwright.sync_api import Browser
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
@@ -19,6 +20,7 @@ from node.config import Settings, StorageSettings
 from node.errors import ConfigError
 from node.settings.http import HttpSettings, OidcSettings
 from node.web.access import check_files
+from tests.support.archived import StartNode
 from tests.support.certificates import Authority
 from tests.support.identity_provider import CLIENT, SECRET, Provider, Spoiled
 from tests.support.web_access import ADDRESS, BROWSER, PASSWORD, client_of, opened, sign_in, users_in
@@ -65,7 +67,7 @@ def come_back(client: TestClient, target: str = "/") -> httpx2.Response:
 
 def test_a_group_of_the_provider_is_a_role(client: TestClient, provider: Provider) -> None:
     assert client.get("/", headers=BROWSER).headers["location"] == "/login?next=%2F"
-    assert '<a class="button" href="/login/oidc?next=%2Fx%3Fy%3D1">' in client.get("/login?next=/x?y=1").text
+    assert '<a href="/login/oidc?next=%2Fx%3Fy%3D1">' in client.get("/login?next=/x?y=1").text
     with capture_logs() as lines:
         entered = come_back(client, "/api/v1/who?x=1")
         reader = client.get(WHO).json()
@@ -278,6 +280,26 @@ def test_doctor_asks_the_provider(settings: HttpSettings, provider: Provider, tm
 
     assert (str(good.state), str(bad.state)) == ("ok", "fault")
     assert provider.issuer in bad.message and "Connect call failed" in bad.message
+
+
+@pytest.mark.drill(part="pages")
+def test_a_browser_signs_in_and_out(start_node: StartNode, settings: HttpSettings, browser: Browser) -> None:
+    started = start_node(change=lambda made: replace(made, http=replace(settings, port=0)))
+    origin, context = f"http://127.0.0.1:{started.service.http_port}", browser.new_context()
+    page = context.new_page()
+
+    page.goto(f"{origin}/?state=parked")
+    page.get_by_text("Sign in by single sign-on").click()
+    page.wait_for_url(f"{origin}/?state=parked")
+    assert page.get_by_role("button", name="Log out").is_visible()
+    page.set_content(f'<a href="{origin}/statistics">elsewhere</a>')
+    page.get_by_text("elsewhere").click()
+    page.wait_for_url(f"{origin}/statistics")
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_url(f"{origin}/login")
+    page.goto(f"{origin}/")
+    assert page.url == f"{origin}/login?next=%2F"
+    context.close()
 
 
 OIDC = {"issuer": "https://sso.example/realms/x", "client_id": "chex", "client_secret_file": "secret"}
