@@ -50,10 +50,11 @@ def run(main: Callable[[list[str]], int]) -> NoReturn:
         print("stopped", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRAS:
+        package = (error.name or "").partition(".")[0]
+        extra = _EXTRAS.get(package)
+        if extra is None:
             raise
-        extra = _EXTRAS[error.name]
-        print(f"error: {error.name} is missing; run pip install -c constraints.txt '.[{extra}]'", file=sys.stderr)
+        print(f"error: {package} is missing; run pip install -c constraints.txt '.[{extra}]'", file=sys.stderr)
         sys.exit(2)
 
 
