@@ -85,7 +85,7 @@ def test_a_missed_finding_is_drawn_where_the_reader_saw_it(reviewed: Reviewed) -
     reviewed.archive.wait_for_kept(4)
 
 
-UNCORRECTABLE = (
+UNCORRECTABLE: tuple[tuple[dict[str, object], int, str], ...] = (
     ({"kind": "accept", "prompt": ABSENT}, 409, "drawing its box"),
     ({"kind": "add", "prompt": ABSENT}, 422, "and nothing else"),
     ({"kind": "add", "prompt": ABSENT, "box": [0, 0, 1e5, 9]}, 409, "leaves the film"),
