@@ -6,7 +6,7 @@
 #   make drills   what needs a farm of processes or half an hour; ONLY="kills pages" takes parts, LIST=1 names them
 #   make drills-short   the tests among them, with short forms of the programs; twenty minutes
 #   make quick    lint, and the test files of less than five seconds: less than two minutes, for every change
-#   make coverage the tests of `make test`, and the share of the lines of each file that they run, the lowest first
+#   make coverage the share of the lines of each file that the tests of `make test` run, the lowest first; ALL=1: and those of the drills
 #   make setup    only the Python environment
 #   make paper-small  from miniatures of the paper's data sets to its tables, with a small network; minutes
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
@@ -148,7 +148,7 @@ quick: lint
 	$(PYTEST) -n 2 -m '$(SUITE)' --quick
 
 coverage: model
-	$(PYTEST) -n 4 -m '$(SUITE)' --cov --cov-report=term
+	$(PYTEST) -n 4 -m '$(if $(ALL),not full_size and not gpu,$(SUITE))' --cov --cov-report=term
 
 # Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in minutes.
 float16: setup model
