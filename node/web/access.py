@@ -122,7 +122,7 @@ class Access:
 
     def session_of(self, request: Request) -> Session | None:
         """Return the session of a request, if what let its user in, and the role, are as at its beginning."""
-        session = self.sessions.read(request.session)
+        session = self.sessions.read(request.scope["session"])  # by `request.session` caches keep files for each cookie
         if session is None:
             return None
         credentials = set[str]()
@@ -168,7 +168,7 @@ class Access:
         if self.passwords is not None and "authorization" in request.headers:
             return await self._basic_user(request, self.passwords)
         if (session := self.session_of(request)) is not None:
-            self.sessions.renew(request.session, session)
+            self.sessions.renew(request.scope["session"], session)
             return self._made(session.user, "session", request, role=session.role, owner=session.id)
         if self._settings.knows_users:
             return None

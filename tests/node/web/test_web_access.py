@@ -197,6 +197,12 @@ def test_the_cookie_is_hidden_from_scripts_and_other_sites(guarded: TestClient) 
     assert "secure" not in attributes
 
 
+def test_a_style_is_cached_for_every_session(guarded: TestClient) -> None:
+    sign_in(guarded)
+
+    assert "vary" not in guarded.get("/static/page.css").headers
+
+
 def test_a_session_needs_its_token_for_changes(guarded: TestClient) -> None:
     sign_in(guarded)
     token = guarded.get(WHO).json()["token"]

@@ -136,6 +136,8 @@ def test_nobody_enters_by_what_cannot_be_trusted(
     ((event, why),) = [(line["event"], line["reason"]) for line in lines]
     assert (event, why) == ("session.refused", reason)
     assert "evil" not in str(lines)
+    elsewhere = spoiled.metadata.keys() & {"token_endpoint", "jwks_uri"}
+    assert ("on another server" in lines[0]["message"]) is bool(elsewhere)
 
 
 def test_only_whom_the_provider_named_is_logged(client: TestClient, provider: Provider) -> None:
