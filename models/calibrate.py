@@ -5,8 +5,7 @@
 
 FILMS.csv lists DICOM files or pictures with labels (`models.site_films`); CORRECTIONS.jsonl is what `node corrections`
 exports, or a file of films as `models.evaluate` takes. Phantoms are taken, too: phantoms:1000000:COUNT.
-It stands above `node.read`, as `site_films` does. Exit 0: done; 1: a file could not be written; 2: wrong input, with
-one line that says what to do.
+Exit 0: done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _calibrate(options: argparse.Namespace, report: ProgressReport) -> Calibrated:
-    from models.checkpoint.card import rewrite
     from models.lab.evaluation.calibrating import Request, calibrate
     from models.lab.evaluation.calibration_page import figures, page
-    from models.lab.evaluation.request import DEFAULT
+    from models.lab.evaluation.prompt_set import DEFAULT
+    from models.rewriting import rewrite
     from models.site_films import SiteFilms
 
     films, population = _films(options, read_manifest(options.model))

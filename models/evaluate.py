@@ -6,8 +6,8 @@
     python -m models.evaluate --model NEW --against IN_USE --data FILMS.csv --out NEW/comparison.json [--json]
 
 `--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. The second
-form compares two models on films of a site, by which a node takes the new one; so this stands above `node.read`. Exit
-0: done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
+form compares two models on films of a site, by which a node takes the new one. Exit 0: done; 1: a file could not be
+written; 2: wrong input, with one line that says what to do.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from models.command import command_parser, exit_status, run, share
 from models.contract import COMPARISON
 from models.engines import ENGINES
 from models.errors import ModelError
+from models.lab.evaluation.prompt_set import DEFAULT
 from models.lab.evaluation.request import (
     ABLATIONS,
     CHEXBERT,
-    DEFAULT,
     MOST_FALSE,
     PUBLISHED_RESAMPLES,
     PUBLISHED_TASKS,

@@ -23,7 +23,8 @@ from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
-from models.engines.turns import SHORT, UNLIMITED, Calls, Most, Turns, run_in_parts
+from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts
+from models.engines.turns import Calls, Turns
 from models.engines.wheels import INSTALL_CPU
 from models.errors import ModelError
 from models.network.chex import Chex
@@ -39,7 +40,7 @@ _SMALL = 50_000_000
 
 
 def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "float32") -> TorchEngine:
-    """Open a model directory on the CPU without checks; `opening.open_engine` verifies the hashes.
+    """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes.
 
     sentences: the precision of the sentence generator, see `open_cpu_writer`
     """

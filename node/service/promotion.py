@@ -15,8 +15,7 @@ from typing import Final
 
 from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, ModelComparison
 from models.documents import decode
-from models.program import command_for
-from node import log
+from node import command_for, log
 from node.config import CHEX, Settings
 from node.domain import JsonObject, ModelIdentity, derive_uid
 from node.errors import InputError

@@ -43,7 +43,9 @@ _HEADERS: Final = {
 }
 _USERS: Final = "set http.password_file, http.oidc or http.user_header"
 
-Reason: TypeAlias = Literal["closed", "unencrypted", "host", "other_site", "proxy", "user", "token", "password", "busy"]
+Reason: TypeAlias = Literal[
+    "closed", "unencrypted", "host", "other_site", "proxy", "user", "token", "password", "busy", "state"
+]
 
 
 class Forbidden(Exception):

@@ -11,9 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.templating import Jinja2Templates
 
-from models.program import command_for
-from node import log
-from node.web.access import LOGIN, LOGOUT, Access
+from node import command_for, log
+from node.web.access import LOGIN, LOGOUT, Access, Forbidden
 from node.web.origins import is_local_path
 from node.web.passwords import Busy, Passwords
 from node.web.single_sign_on import Refused, SingleSignOn
@@ -87,7 +86,7 @@ class _Login:
         """Begin a session for whom the provider of single sign-on has signed in."""
         target = _target(request.session.get(_TARGET, ""))
         try:
-            person = await single_sign_on.finish(request)
+            person = await single_sign_on.finish(request, host=self._access.host_of(request))
         except Refused as refused:
             return self._refused(request, refused, target=target)
         credential = single_sign_on.credential
@@ -95,20 +94,31 @@ class _Login:
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
-        session = self._access.session_of(request)
+        self._end(request)
+        return RedirectResponse(LOGIN, status_code=303)
+
+    def _end(self, request: Request) -> None:
+        """End the session, also one that lets nobody in now: its role may come back."""
+        session = self._access.sessions.read(request.session)
         if session is not None:
             self._access.sessions.end(request.session, session)
             log.get().info("session.ended", user=session.user, host=self._access.host_of(request))
-        return RedirectResponse(LOGIN, status_code=303)
+        request.session.clear()
 
     def _begin(self, request: Request, user: str, *, role: Role, credential: str, target: str) -> Response:
+        self._end(request)
         self._access.sessions.begin(request.session, user, role=role, credential=credential)
         log.get().info("session.begun", user=user, host=self._access.host_of(request))
         return RedirectResponse(target, status_code=303)
 
     def _refused(self, request: Request, refused: Refused, *, target: str) -> Response:
         host = self._access.host_of(request)
-        log.get().warning("session.refused", user=refused.user, host=host, reason=refused.reason, message=refused.why)
+        if refused.reason in ("busy", "state"):  # anybody may send these
+            self._access.note(Forbidden(refused.status, refused.reason, refused.why), request)
+        else:
+            log.get().warning(
+                "session.refused", user=refused.user, host=host, reason=refused.reason, message=refused.why
+            )
         return self._page(request, target=target, message=refused.text, status=refused.status)
 
     def _page(

@@ -17,7 +17,7 @@ import threading
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -123,9 +123,6 @@ class Passwords:
             _HASHER.verify(_NOBODY if found is None else found.hash, _normalized(password[:_MOST_BYTES]))
         except (VerificationError, InvalidHashError):
             return False
-        if found is not None and _HASHER.check_needs_rehash(found.hash):
-            with suppress(OSError):  # the file may be read-only
-                set_password(self._path, user, password)
         return found is not None
 
     def _mark(self, user: str, password: str) -> bytes:

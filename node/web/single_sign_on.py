@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     import httpx2
     from authlib.integrations.starlette_client import StarletteOAuth2App
 
+_CLIENT: Final = "oidc"
 _LIMIT_SECONDS: Final = 10.0
-_NAMES: Final = ("preferred_username", "sub")
-"""Claims that may name a user, the first that can be a user name."""
+_LONGEST_NAME: Final = 100
+_MARK_LETTERS: Final = 10
+_ALGORITHMS: Final = frozenset(f"{family}{bits}" for family in ("RS", "PS", "ES") for bits in (256, 384, 512))
+"""Signatures by a key that the provider alone has (RFC 7518 3.1)."""
 
 Reason: TypeAlias = Literal["provider", "denied", "state", "token", "group", "busy"]
 _ANSWERS: Final[Mapping[Reason, tuple[int, str]]] = {
@@ -64,7 +67,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Whom the provider has signed in."""
+    """Whom the provider has signed in.
+
+    name: what the provider displays, which may change or be of several, and a mark of issuer and subject
+    """
 
     name: str
     role: Role
@@ -88,8 +94,12 @@ class SingleSignOn:
             answer: Response = await client.authorize_redirect(request, callback)
             return answer
 
-    async def finish(self, request: Request) -> Person:
+    async def finish(self, request: Request, *, host: str) -> Person:
         """Return whom the provider has signed in, after its token is checked. Raises Refused."""
+        if self._rate.take(network_of(host)):
+            raise Refused("busy", "too many sign-ins")
+        if f"_state_{_CLIENT}_{request.query_params.get('state', '')}" not in request.session:  # Authlib keeps it there
+            raise Refused("state", "no such sign-in was begun in this browser")
         if "error" in request.query_params:
             raise Refused("denied", "the provider sent an error in place of a code")
         wanted = {"iss": self._settings.issuer, "aud": self._settings.client_id}
@@ -113,7 +123,7 @@ class SingleSignOn:
 
         settings = self._settings
         client = OAuth().register(
-            "oidc",
+            _CLIENT,
             client_id=settings.client_id,
             client_secret=_secret(settings.client_secret_file),
             server_metadata_url=f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration",
@@ -129,6 +139,10 @@ class SingleSignOn:
         metadata = await client.load_server_metadata()
         if metadata.get("issuer") != settings.issuer:
             raise Refused("provider", "the provider names another issuer than http.oidc.issuer; write it alike")
+        offered = metadata.get("id_token_signing_alg_values_supported") or []
+        client.server_metadata["id_token_signing_alg_values_supported"] = [
+            algorithm for algorithm in offered if algorithm in _ALGORITHMS
+        ]
         return client
 
     async def _require_issuer(self, request: httpx2.Request) -> None:
@@ -138,10 +152,13 @@ class SingleSignOn:
             raise Refused("provider", "the provider has an address on another server than http.oidc.issuer")
 
     def _person(self, claims: dict[str, Any]) -> Person:
-        named = (claims.get(claim) for claim in _NAMES)
-        name = next((name for name in named if isinstance(name, str) and is_user_name(name)), "")
-        if not name:
-            raise Refused("token", f"no user name in {' or '.join(_NAMES)}")
+        name, subject = claims.get("preferred_username"), claims.get("sub")
+        if not (isinstance(name, str) and is_user_name(name) and len(name) <= _LONGEST_NAME):
+            name = _CLIENT
+        if not (isinstance(subject, str) and subject):
+            raise Refused("token", "no subject in sub")
+        mark = hashlib.sha256(f"{self._settings.issuer}\n{subject}".encode()).hexdigest()[:_MARK_LETTERS]
+        name = f"{name} ({mark})"
         claimed = claims.get(self._settings.groups_claim)
         groups = {group for group in (claimed if isinstance(claimed, list) else [claimed]) if isinstance(group, str)}
         if groups & set(self._settings.administrator_groups):
@@ -183,7 +200,16 @@ def _refusing() -> Iterator[None]:
         raise Refused("token", f"{type(error).__name__} ({claim})") from error
     except OAuthError as error:
         raise Refused("provider", "the provider refused the node; check client_id and client_secret_file") from error
-    except (httpx2.HTTPError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (
+        httpx2.HTTPError,
+        httpx2.InvalidURL,
+        OSError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:  # whatever the documents of the provider hold
         raise Refused("provider", tls.cause(error)) from error
 
 

@@ -37,18 +37,11 @@ LAYERS = (
 # The words that a network, the node and the rules that read sentences share. All may import them: whoever speaks of a
 # finding's state or side means the same. In turn that file imports no library, and of ours number checks alone.
 CONTRACT = "models.contract"
-# The version, and what a person types to run a part of the program; it imports nothing, and all may import it.
-PROGRAM = "models.program"
 
 # Reads every document, of both, to a value of its type.
 DOCUMENTS = "models.documents"
 
-# What reads films of a site as the node reads them: it stands above `node.read` and `node.answers`, not below the node
-# as what is served of `models` does.
-ABOVE_THE_READER = ("models/lab/", "models/site_films.py", "models/calibrate.py", "models/evaluate.py")
-HIGHEST_BELOW_THEM = "answers"
-
-# Which of our folders a folder may import, and the files that alone may.
+# Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
@@ -58,16 +51,16 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "language": ("node/",),
     },
-    # What is served of `models` imports nothing of the node.
-    "models": {"language": ("models/",), "node": ABOVE_THE_READER},
+    # A site's films are calibrated as the node decodes them.
+    "models": {"language": ("models/",), "node": ("models/site_films.py",)},
     "export": {"models": ("export/",), "language": ("export/",)},
     "language": {},
     # As a package of somebody else: nothing of ours imports it.
     "examples": {"node": ("examples/",)},
 }
 
-# What a node needs to read films never imports these; the files below alone do.
-LABORATORY = ("models.lab", "models.site_films", "models.calibrate", "models.evaluate")
+# What a node needs to read films never imports the laboratory; these files alone do.
+LABORATORY = "models.lab"
 BEFORE_THE_LABORATORY = (
     "models/lab/",
     *(
@@ -82,7 +75,7 @@ HOMES = {
     "argon2": ("node/web/passwords.py",),
     "authlib": ("node/web/single_sign_on.py",),
     "cryptography": ("node/net/tls.py",),
-    "ensemble_boxes": ("models/lab/datasets/vindr.py",),
+    "ensemble_boxes": ("models/lab/datasets/fusion.py",),
     "dbos": ("node/jobs/executor.py", "node/jobs/set_back.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
     "h11": ("node/net/http_connections.py",),
@@ -96,10 +89,10 @@ HOMES = {
         "node/web/single_sign_on.py",
     ),
     "itsdangerous": ("node/web/sessions.py",),
-    "jinja2": ("models/checkpoint/card.py", "node/web/"),
+    "jinja2": ("node/web/",),
     "joserfc": ("node/web/single_sign_on.py",),
     "matplotlib": ("models/lab/evaluation/plots.py",),
-    "nltk": ("models/lab/evaluation/published/likeness.py",),
+    "nltk": ("models/lab/evaluation/published/given_files.py",),
     "onnx": ("export/", "examples/reader_onnx/"),
     "onnxruntime": (
         "models/engines/onnx_engine.py",
@@ -121,12 +114,12 @@ HOMES = {
     "pydantic": ("models/documents.py", "node/web/"),
     "pydantic_core": ("models/documents.py",),
     "pysbd": ("models/lab/datasets/reports.py",),
-    "radgraph": ("models/lab/evaluation/published/likeness.py",),
-    "RaTEScore": ("models/lab/evaluation/published/likeness.py",),
+    "radgraph": ("models/lab/evaluation/published/given_files.py",),
+    "RaTEScore": ("models/lab/evaluation/published/given_files.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
     "sacrebleu": ("models/lab/evaluation/published/likeness.py", "models/lab/evaluation/reports.py"),
-    "scipy": ("models/lab/losses/detection.py",),
+    "scipy": ("models/lab/losses/matching.py",),
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
@@ -178,8 +171,8 @@ BOUNDARIES = (
     "models/engines/onnx_engine.py",
     "models/engines/onnx_cuda_engine.py",
     "models/engines/scheduler.py",
-    "models/lab/datasets/vindr.py",
-    "models/lab/evaluation/published/likeness.py",
+    "models/lab/datasets/dicom_films.py",
+    "models/lab/evaluation/published/given_files.py",
     "models/reading/named_reader.py",
     "models/reading/tokenizers.py",
     "node/__main__.py",

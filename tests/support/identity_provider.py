@@ -34,12 +34,14 @@ class Spoiled:
     """What the provider says otherwise than it should.
 
     claims: of the ID token; None leaves one out; metadata: of the discovery document
-    is_forged: another key than the published one signs; has_token: whether the answer has an ID token
+    is_forged: another key than the published one signs; is_unsigned: nobody signs
+    has_token: whether the answer has an ID token
     """
 
     claims: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, object] = field(default_factory=dict)
     is_forged: bool = False
+    is_unsigned: bool = False
     has_token: bool = True
 
 
@@ -145,6 +147,9 @@ class Provider:
         now = int(time.time())
         usual = {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 60, "nonce": asked["nonce"], **self.claims}
         claims = {name: value for name, value in {**usual, **self.spoiled.claims}.items() if value is not None}
+        if self.spoiled.is_unsigned:
+            parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in ({"alg": "none"}, claims)]
+            return f"{'.'.join(part.rstrip('=') for part in parts)}."
         return jwt.encode(
             {"alg": "RS256", "kid": "first"}, claims, _key("forged") if self.spoiled.is_forged else self.key
         )

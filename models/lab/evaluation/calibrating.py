@@ -17,23 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from language.labels import NO_FINDING, RuleLabeler
-from models.checkpoint.card import open_to_change
 from models.contract import FilmReading, FindingState, Trusted
 from models.decisions import PHANTOMS, Decisions, RatioError, ThresholdChange
 from models.errors import ModelError
-from models.lab.evaluation import anatomy
+from models.lab.evaluation import ratio
+from models.lab.evaluation.bootstrap import Figures, Indices
 from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, read_questions
+from models.lab.evaluation.chosen import digest
+from models.lab.evaluation.curves import area_under_curve
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model
 from models.lab.evaluation.films import drawn_by_patient, interval
-from models.lab.evaluation.request import DEFAULT, MOST_FALSE
-from models.lab.evaluation.statistics import Figures, Indices, area_under_curve
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.request import MOST_FALSE
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
-from models.lab.evaluation.tuning import best_rule, digest, is_known, tune
+from models.lab.evaluation.tuning import best_rule, is_known, tune
 from models.lab.training.split import part_of
 from models.manifest import Ages, Manifest, ReportRule
 from models.progress import ProgressReport
 from models.reading.cardiothoracic import ChestWidths
 from models.reading.decision import decide
+from models.rewriting import open_to_change
 
 ADULT: Final = 18
 LEAST_MEASURED: Final = 30
@@ -213,7 +216,7 @@ def _weigh(model: EvaluatedModel, films: CaseSource, *, is_drawn: bool, report: 
     for index in range(len(films)):
         case = films.load(index)
         truths.append(case.truth)
-        has_ratio = anatomy.true_ratio(case.truth) is not None
+        has_ratio = ratio.true_ratio(case.truth) is not None
         weighed.append(model.weigh(case, located=is_drawn, chest=has_ratio))
         patients.append(case.truth.patient or case.name)
         digests.append(digest(case.gray))
@@ -339,7 +342,7 @@ def with_ratio(
     stated = manifest.cardiothoracic
     if population == PHANTOMS and stated is not None and stated.measured_on != PHANTOMS:
         return manifest, ""
-    made = anatomy.measure_ratio(truths, chests).get("cardiothoracic_ratio")
+    made = ratio.measure(truths, chests).get("cardiothoracic_ratio")
     names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
     counted = made.get("films", 0) if isinstance(made, Mapping) else 0
     if not isinstance(made, Mapping) or not made.keys() >= set(names) or counted < LEAST_MEASURED:

@@ -21,11 +21,12 @@ from models.checkpoint.weights import load_network
 from models.contract import FilmReading, Side, Trusted
 from models.decisions import Decisions
 from models.engines import Engine, FloatArray
-from models.engines.opening import open_first
+from models.engines.fallback import open_first
 from models.errors import ModelError
 from models.lab.evaluation.anatomy import REGIONS
 from models.lab.evaluation.cases import EvaluationCase
 from models.lab.evaluation.detection import Detections
+from models.lab.evaluation.prompt_set import Questions
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import Ablation, Task
 from models.lab.evaluation.views import Kind, SeenView
@@ -43,9 +44,6 @@ from models.reading.decided_film import Look
 from models.reading.phrasebook import Phrasebook, contrast, differences
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
-from node.errors import ConfigError
-from node.prompt_set import PromptSet
-from node.read import prompts as prompt_sets
 
 _ACROSS: Final = 0.05
 """How far a box may reach across the middle, as a share of the square."""
@@ -99,7 +97,7 @@ class EvaluatedModel:
     """An opened model."""
 
     def __init__(
-        self, directory: Path, manifest: Manifest, engine: Engine, questions: PromptSet, trusted: Trusted
+        self, directory: Path, manifest: Manifest, engine: Engine, questions: Questions, trusted: Trusted
     ) -> None:
         """Use an engine of this directory; see `open_model`."""
         vocabularies = directory / "vocab"
@@ -285,24 +283,16 @@ class EvaluatedModel:
         return own
 
 
-def read_questions(path: Path) -> PromptSet:
-    """Read a prompt set as the node does. Raises ModelError that lists its mistakes."""
-    try:
-        return prompt_sets.load(str(path))
-    except ConfigError as error:
-        raise ModelError(str(error)) from error
-
-
 def open_model(
     directory: Path,
     *,
     engine: str,
-    questions: PromptSet,
+    questions: Questions,
     ablations: Collection[Ablation] = (),
     threads: int = 0,
     trusted: Trusted = "real",
 ) -> EvaluatedModel:
-    """Open a model directory. Raises ModelError as `opening.open_engine`, and if the prompt set lacks a finding.
+    """Open a model directory. Raises ModelError as `engines.open_engine`, and if the prompt set lacks a finding.
 
     ablations: "no_region_filter" keeps the sentences of all regions, also of those with nothing abnormal
     trusted: which thresholds the node trusts on such films by default

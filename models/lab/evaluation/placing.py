@@ -31,8 +31,7 @@ from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.engines import ENGINES, FloatArray
 from models.errors import ModelError
-from models.lab.evaluation.evaluated_model import read_questions
-from models.lab.evaluation.request import DEFAULT
+from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.training.split import FOLDS, folds_of
 from models.progress import ProgressReport
 from models.reading.places import shown_boxes, side_certainty
@@ -150,7 +149,7 @@ def main(arguments: list[str]) -> int:
 
 def _place(options: argparse.Namespace) -> int:
     from models import progress
-    from models.checkpoint.card import open_to_change, rewrite
+    from models.rewriting import open_to_change, rewrite
 
     manifest = open_to_change(options.model)
     with progress.on(sys.stderr) as report:

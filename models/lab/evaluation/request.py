@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-DEFAULT: Final = Path(__file__).parents[3] / "node" / "read" / "prompt_sets" / "chexpert14.toml"
-"""The prompt set that the node uses, if a site has none of its own."""
+from models.lab.evaluation.prompt_set import DEFAULT
 
 Task = Literal["detection", "anatomy", "region_classification", "report", "sentences", "films", "hints", "views"]
 TASKS: Final[tuple[Task, ...]] = get_args(Task)

@@ -15,16 +15,19 @@ from models.lab.evaluation import (
     films,
     hints,
     located,
+    ratio,
     references,
     regions,
     reports,
+    sentences,
     views,
 )
+from models.lab.evaluation.bootstrap import Bootstrap
+from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read
 from models.lab.evaluation.references import Habits
 from models.lab.evaluation.request import Task
-from models.lab.evaluation.statistics import Bootstrap, calibration_error, reliability
 from models.lab.phantoms import FINDINGS
 from models.progress import ProgressReport
 from models.reading.decision import decide
@@ -108,7 +111,7 @@ def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
     constants = {"constant_box": habits.regions, "best_constant_box": references.best_constants(truths)}
     return {
         **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
-        **anatomy.measure_ratio(truths, [observation.chest for observation in observed.said]),
+        **ratio.measure(truths, [observation.chest for observation in observed.said]),
         "references": {
             name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()
         },
@@ -125,8 +128,8 @@ def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
 def _sentences(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     decisions = [observation.decisions for observation in observed.said]
     by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
-    return reports.measure_sentences(_checked(observed), observed.truths, decisions, bootstrap) | {
-        "by_default": reports.measure_sentences(by_default, observed.truths, decisions, bootstrap)
+    return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
+        "by_default": sentences.measure(by_default, observed.truths, decisions, bootstrap)
     }
 
 

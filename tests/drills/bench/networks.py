@@ -16,10 +16,10 @@ import numpy as np
 from models import random_weights
 from models.contract import FilmReading, ReaderPrompt
 from models.engines import Engine, FloatArray
-from models.engines.opening import open_first
+from models.engines.fallback import open_first
 from models.engines.proof import Precision
 from models.engines.scheduler import Scheduler
-from models.lab.evaluation.evaluated_model import read_questions
+from models.lab.evaluation.prompt_set import read_questions
 from models.manifest import read_manifest, write_manifest
 from models.network.packed_decoding import PackedWriter
 from models.network.products import int8_fault

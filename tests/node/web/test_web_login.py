@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from node.settings.http import HttpSettings
 from node.store import files
-from node.web.passwords import Busy, Passwords, set_password
+from node.web.passwords import Busy, Passwords, set_password, set_role
 from node.web.sessions import IDLE_SECONDS, LONGEST_SECONDS, Sessions, load_key
 from node.web.users import Role
 from tests.node.web.test_rate import Clock
@@ -101,6 +101,19 @@ def test_too_many_wrong_passwords_have_to_wait(client: TestClient) -> None:
 
 def test_right_passwords_are_not_counted(client: TestClient) -> None:
     assert [sign_in(client) for _ in range(7)] == [303] * 7
+
+
+def test_sign_out_ends_a_session_that_lets_nobody_in_for_now(tmp_path: Path) -> None:
+    path = users_in(tmp_path, "bob", "ada")
+    with opened(HttpSettings(password_file=path), tmp_path) as access, client_of(access) as client:
+        assert sign_in(client) == 303
+        kept = dict(client.cookies)
+        set_role(path, "ada", Role.READER)
+        client.post("/logout", headers=BROWSER)
+        set_role(path, "ada", Role.ADMINISTRATOR)
+        client.cookies.update(kept)
+
+        assert client.get("/api/v1/who").status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from argon2 import PasswordHasher
 from structlog.testing import capture_logs
 
 from node.errors import ConfigError, InputError
@@ -105,16 +104,6 @@ def test_a_damaged_line_locks_out_its_own_user_only(path: Path) -> None:
     assert users.verify("ada", PASSWORD)
     assert not users.verify("bob", "plain password")
     assert [line["reason"] for line in lines] == ["line 1"]
-
-
-def test_a_weak_hash_is_replaced_at_the_next_login(path: Path) -> None:
-    path.write_text(f"ada:{PasswordHasher(time_cost=1, memory_cost=1024).hash(PASSWORD)}:reader\n", encoding="utf-8")
-    users = Passwords(path)
-
-    assert users.verify("ada", PASSWORD)
-
-    assert "m=1024" not in path.read_text(encoding="utf-8")
-    assert users.verify("ada", PASSWORD)
 
 
 def test_changes_at_the_same_time_lose_no_user(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,8 @@ from tests.support.identity_provider import CLIENT, SECRET, Provider, Spoiled
 from tests.support.web_access import ADDRESS, BROWSER, PASSWORD, client_of, opened, sign_in, users_in
 
 WHO = "/api/v1/who"
+ALGORITHMS = "id_token_signing_alg_values_supported"
+ELSEWHERE = "http://127.0.0.1:9/token"
 LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
 """What a browser says that the provider sends back."""
 
@@ -76,13 +79,22 @@ def test_a_group_of_the_provider_is_a_role(client: TestClient, provider: Provide
         come_back(client)
 
     assert (entered.status_code, entered.headers["location"]) == (303, "/api/v1/who?x=1")
-    assert (reader["name"], reader["role"], reader["means"]) == ("ada", "reader", "session")
+    assert re.fullmatch(r"ada \([0-9a-f]{10}\)", reader["name"])
+    assert (reader["role"], reader["means"]) == ("reader", "session")
     assert client.get(WHO).json()["role"] == "administrator"
-    assert [(line["event"], line["user"]) for line in lines] == [
-        ("session.begun", "ada"),
-        ("session.ended", "ada"),
-        ("session.begun", "ada"),
-    ]
+    assert [line["event"] for line in lines] == ["session.begun", "session.ended", "session.begun"]
+    assert {line["user"] for line in lines} == {reader["name"]}
+
+
+def test_two_people_of_one_displayed_name_are_two_users(client: TestClient, provider: Provider) -> None:
+    names = []
+    for subject in ("f:1:ada", "f:2:ada"):
+        provider.claims["sub"] = subject
+        come_back(client)
+        names.append(client.get(WHO).json()["name"])
+        client.post("/logout", headers=BROWSER)
+
+    assert len(set(names)) == 2
 
 
 def test_a_change_needs_the_token_of_the_session(client: TestClient) -> None:
@@ -111,15 +123,19 @@ def test_who_signs_out_is_out_also_with_a_cookie_that_was_kept(client: TestClien
         pytest.param(Spoiled(claims={"nonce": "another sign-in"}), "token", id="nonce"),
         pytest.param(Spoiled(claims={"nonce": None}), "token", id="no nonce"),
         pytest.param(Spoiled(claims={"iat": 1_700_000_000, "exp": 1_700_003_600}), "token", id="expired"),
-        pytest.param(Spoiled(claims={"preferred_username": "a\nb", "sub": "a:b"}), "token", id="name"),
+        pytest.param(Spoiled(claims={"sub": None}), "token", id="no subject"),
         pytest.param(Spoiled(is_forged=True), "token", id="forged"),
+        pytest.param(Spoiled(is_unsigned=True, metadata={ALGORITHMS: ["none", "RS256"]}), "token", id="unsigned"),
+        pytest.param(Spoiled(is_unsigned=True, metadata={ALGORITHMS: ["none"]}), "token", id="unsigned alone"),
         pytest.param(Spoiled(has_token=False), "token", id="no token"),
         pytest.param(Spoiled(claims={"groups": ["staff", "Radiology"]}), "group", id="group"),
         pytest.param(Spoiled(claims={"groups": None}), "group", id="no groups"),
         pytest.param(Spoiled(claims={"groups": {"radiology": True}}), "group", id="no list"),
         pytest.param(Spoiled(metadata={"issuer": "https://evil.example"}), "provider", id="other issuer"),
-        pytest.param(Spoiled(metadata={"token_endpoint": "http://127.0.0.1:9/token"}), "provider", id="token address"),
+        pytest.param(Spoiled(metadata={"token_endpoint": ELSEWHERE}), "provider", id="token address"),
         pytest.param(Spoiled(metadata={"jwks_uri": "https://evil.example/keys"}), "provider", id="key address"),
+        pytest.param(Spoiled(metadata={"token_endpoint": "http://[evil"}), "provider", id="no token address"),
+        pytest.param(Spoiled(metadata={"authorization_endpoint": 5}), "provider", id="no address"),
     ],
 )
 def test_nobody_enters_by_what_cannot_be_trusted(
@@ -145,7 +161,8 @@ def test_only_whom_the_provider_named_is_logged(client: TestClient, provider: Pr
     with capture_logs() as lines:
         come_back(client)
 
-    assert [(line["user"], line["message"]) for line in lines] == [("ada", "1 groups in groups, none with a role")]
+    ((user, message),) = [(line["user"], line["message"]) for line in lines]
+    assert (user[:5], message) == ("ada (", "1 groups in groups, none with a role")
 
 
 def test_a_provider_that_is_down_is_told(client: TestClient, provider: Provider) -> None:
@@ -192,9 +209,24 @@ def test_a_code_that_was_used_lets_nobody_in_again(client: TestClient) -> None:
 
 
 def test_who_is_denied_by_the_provider_reads_our_words(client: TestClient) -> None:
-    answer = client.get("/login/callback?error=access_denied&error_description=call+evil", headers=LINK)
+    left = client.get("/login/oidc", headers=BROWSER)
+    (state,) = parse_qs(urlsplit(left.headers["location"]).query)["state"]
+
+    denied = f"/login/callback?error=access_denied&error_description=call+evil&state={state}"
+    answer = client.get(denied, headers=LINK)
 
     assert (answer.status_code, "evil" in answer.text) == (403, False)
+
+
+def test_strangers_reach_neither_provider_nor_log_without_limit(client: TestClient, provider: Provider) -> None:
+    with capture_logs() as lines:
+        statuses = [
+            client.get(f"/login/callback?code=x&state={number}", headers=LINK).status_code for number in range(70)
+        ]
+
+    assert (statuses[0], statuses[-1]) == (400, 429)
+    assert provider.asked == []
+    assert [line["reason"] for line in lines] == ["state", "busy"]
 
 
 @pytest.mark.parametrize("target", ["//evil.example", "/login", "/" + "x" * 2000])
@@ -225,7 +257,7 @@ def test_passwords_serve_beside_single_sign_on(settings: HttpSettings, tmp_path:
         assert sign_in(client, "bob") == 303
         client.post("/logout", headers=BROWSER)
         come_back(client)
-        assert client.get(WHO).json()["name"] == "ada"
+        assert client.get(WHO).json()["name"].startswith("ada (")
         assert client.get(WHO, auth=("ada", PASSWORD)).status_code == 401
 
 
