@@ -28,7 +28,7 @@ LEDGER = "ledger.sqlite"
 DUMP = "ledger.pg_dump"
 VIEW = "chex.queue_depth"  # of the executor's tables; the node makes it again
 FOLDERS = ("studies", "orders")
-FORMAT = "format"  # of the files, see node/store/spool_format.py
+FORMAT = "format"  # of the files, see node/store/folders.py
 TEMPORARY = ".incoming-"  # never acknowledged to anybody
 
 

@@ -89,7 +89,7 @@ def _check(options: argparse.Namespace) -> int:
     from node.net import tls
     from node.read import prompts
     from node.read.model import check_files
-    from node.store import spool_format
+    from node.store.folders import require_known_format
     from node.web import access
 
     settings = config.load(options.settings)
@@ -97,7 +97,7 @@ def _check(options: argparse.Namespace) -> int:
     access.check_files(settings.http)
     prompts.load(settings.model.prompts)
     check_files(settings.model.directory, engine=settings.model.engine, reader=settings.model.reader)
-    spool_format.require_known(settings.storage.directory)
+    require_known_format(settings.storage.directory)
     if not settings.destinations:
         print(f"# {config.NOTHING_IS_SENT}")
     if settings.site.is_zone_left:

@@ -38,7 +38,7 @@ WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measur
 """Reasons why a generated sentence does not leave (`models.reading.checking`)."""
 ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
 REJECTIONS: Final = ("quality", "patient_safety", "worklist", "retention")
-"""Why films are rejected (`outputs.rejected_films`)."""
+"""Why films are rejected (`store.study_facts`)."""
 ReviewReason: TypeAlias = Literal["contradicted", "near_threshold", "uncalibrated"]
 """Why a film waits for review (`outputs.review`)."""
 DAMAGES: Final = ("film", "output", "database")

@@ -22,7 +22,7 @@ from node.domain import ROUTINE, Delivery, DeliveryState, derive_uid
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater, where
 from node.metrics import Metrics
 from node.settings.destinations import DestinationSettings, DicomDestination
-from node.store import damage, sent_answers
+from node.store import questions, received
 from node.store.ledger import DeliveryRecord, Ledger, is_away
 from node.store.spool import Spool
 
@@ -118,7 +118,7 @@ class Sending:
         if record is not None and record.state is DeliveryState.PARKED:
             return Sent(outcome=Outcome.PARKED)
         self.metrics.damaged.labels("output").inc()
-        damage.note(self.spool.directory, "output")
+        received.note_damage(self.spool.directory, "output")
         log.get().error(
             "output.damaged", study=delivery.study_uid, sop_instance_uid=delivery.sop_instance_uid, kind=delivery.kind
         )
@@ -243,7 +243,7 @@ class Sending:
         An answer that a person sends counts for nothing.
         """
         study_uid = delivery.study_uid
-        answers = sent_answers.outputs_of(self.spool, study_uid)
+        answers = questions.answer_outputs(self.spool, study_uid)
         if any(output.sop_instance_uid == delivery.sop_instance_uid for output in answers):
             return
         arrivals = [instance.received_at for instance in self.spool.study(study_uid).instances]

@@ -18,7 +18,7 @@ from node.errors import NodeError
 from node.health.certificates import check_expiry
 from node.health.room import check_room
 from node.settings.destinations import DestinationSettings
-from node.store import damage, database, lookup
+from node.store import database, lookup, received
 from node.store.lookup import Overview
 
 TroubleKind: TypeAlias = Literal["destination", "parked", "disk", "certificate", "damaged", "database"]
@@ -100,7 +100,7 @@ def _certificates(settings: Settings) -> Iterator[Trouble]:
 
 def _damaged(settings: Settings, now: datetime) -> Iterator[Trouble]:
     directory = settings.storage.directory
-    for what, at in damage.found(directory).items():
+    for what, at in received.found_damaged(directory).items():
         if at > now - _DAMAGE_LASTS:
             message = f"A stored {what} was found damaged within the last hour; check the disk."
             yield Trouble(kind="damaged", name=what, title=f"damaged {what}", message=message, since=at)

@@ -22,9 +22,9 @@ from node.outputs.asked import AskedQuestion
 from node.outputs.writers import with_receivers
 from node.pipeline import Pipeline
 from node.settings.destinations import DestinationSettings
-from node.store import sent_answers
+from node.store import questions
 from node.store.ledger import Ledger, is_away
-from node.store.sent_answers import SentAnswer
+from node.store.questions import SentAnswer
 from node.store.study_facts import StudyFacts, load
 
 
@@ -70,7 +70,7 @@ class AnswerSteps:
         """
         pipeline = self.pipeline()
         spool = pipeline.spool
-        known = sent_answers.find(spool, study_uid, question_id)
+        known = questions.find_answer(spool, study_uid, question_id)
         if known is None:
             raise InputError("nobody asked to send this answer, or its study was removed")
         if not known.is_open:
@@ -84,7 +84,7 @@ class AnswerSteps:
                 raise InputError("the archive has rejected the film of this question; nothing was sent")
             if version == _versions(facts).get(question.film):
                 break
-        sent_answers.keep(spool, study_uid, replace(known, is_released=True))
+        questions.keep_answer(spool, study_uid, replace(known, is_released=True))
         log.get().info("answer.written", study=study_uid, outputs=len(known.outputs))
         return known.outputs
 
@@ -99,15 +99,15 @@ class AnswerSteps:
             raise InputError("no destination takes the objects of this answer")
         wanted = {name: settings.outputs for name, settings in self.destinations.items()}
         stored = replace(known, outputs=with_receivers(outputs, wanted))
-        sent_answers.keep(spool, question.study_uid, stored)
+        questions.keep_answer(spool, question.study_uid, stored)
         return stored
 
     def refuse(self, study_uid: str, question_id: str, *, reason: str) -> None:
         """Note why an answer cannot be sent, and that it has no objects; a person may ask again."""
         spool = self.pipeline().spool
-        known = sent_answers.find(spool, study_uid, question_id)
+        known = questions.find_answer(spool, study_uid, question_id)
         if known is not None:
-            sent_answers.keep(spool, study_uid, replace(known, outputs=(), reason=reason))
+            questions.keep_answer(spool, study_uid, replace(known, outputs=(), reason=reason))
         log.get().error("answer.refused", study=study_uid, reason=reason)
 
 

@@ -16,14 +16,14 @@ from node.domain import OutputObject
 from node.errors import InputError
 from node.outputs import answers, asked, document, writers
 from node.outputs.asked import AskedQuestion
-from node.outputs.rejected_films import require_valid
 from node.pipeline import Pipeline
 from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings
-from node.store import sent_answers
+from node.store import questions
+from node.store.questions import SentAnswer
 from node.store.received import Instance
-from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
+from node.store.study_facts import require_valid
 
 _NOBODY_TAKES_IT: Final = "no destination takes answers: add sr, sr3d or gsps to the outputs of a DICOM destination"
 
@@ -56,16 +56,16 @@ def take(spool: Spool, question: AskedQuestion, *, destinations: Iterable[Destin
     _require_valid_film(spool, question)
     if not any(kind in answers.KINDS for destination in destinations for kind in destination.outputs):
         raise InputError(_NOBODY_TAKES_IT)
-    known = sent_answers.find(spool, question.study_uid, question.id)
+    known = questions.find_answer(spool, question.study_uid, question.id)
     if known is None:
         known = SentAnswer(question=question.id, requested_at=datetime.now(UTC).replace(microsecond=0))
-        sent_answers.keep(spool, question.study_uid, known)
+        questions.keep_answer(spool, question.study_uid, known)
     return known
 
 
 def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQuestion:
     """Return a stored question. Raises InputError if the node does not have it, or it is damaged."""
-    content = sent_answers.question(spool, study_uid, question_id)
+    content = questions.question(spool, study_uid, question_id)
     try:
         return asked.from_json(content)
     except ValueError as error:
@@ -108,7 +108,7 @@ def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | Non
 def rewrite(pipeline: Pipeline, study_uid: str) -> None:
     """Write the missing or damaged objects of sent answers again, if their question still yields the same objects."""
     spool = pipeline.spool
-    for answer in sent_answers.all_of(spool, study_uid):
+    for answer in questions.answers_of(spool, study_uid):
         lost = {output for output in answer.outputs if spool.output(output) is None}
         if not lost:
             continue

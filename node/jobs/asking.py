@@ -23,7 +23,6 @@ from node.errors import AskerGone, InputError, ModelLost, RetryLater, Undecodabl
 from node.metrics import Metrics
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
-from node.outputs.rejected_films import require_valid
 from node.read import decoding, routing
 from node.read.doubted_film import ask_film, see_film
 from node.read.model import FilmAnswer, SeenFilm, check_questions
@@ -32,6 +31,7 @@ from node.read.person import while_wanted
 from node.store import received
 from node.store.received import Instance
 from node.store.spool import Spool
+from node.store.study_facts import require_valid
 
 _MOST_SEEN: Final = 64
 """Encoded films that are kept; one takes 0.2 MiB with the shipped model, and 1.2 MiB at the published size."""

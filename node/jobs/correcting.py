@@ -19,12 +19,12 @@ from node.jobs.executor import Client
 from node.jobs.gathering import Waiting
 from node.metrics import Metrics
 from node.outputs.corrected_film import objection, sides_of
-from node.outputs.rejected_films import require_valid
 from node.prompt_set import PromptSet
 from node.store import database
 from node.store.correction import Correction
 from node.store.ledger import is_away
 from node.store.spool import Spool
+from node.store.study_facts import require_valid
 
 _NOT_QUEUED: Final = (
     "the correction is stored, but the database does not answer; ask again, or the next start of the node follows it"

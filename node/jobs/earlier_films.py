@@ -30,10 +30,10 @@ from node.domain import ModelIdentity, is_nobodys
 from node.errors import Undecodable
 from node.jobs.answered_film import AnsweredFilm, as_corrected
 from node.outputs.patient import TRAITS, comparable, read_text, said
-from node.outputs.rejected_films import rejections_of
 from node.prompt_set import PromptSet
 from node.store.received import Instance, newest_reading
 from node.store.spool import Spool
+from node.store.study_facts import rejections_of
 
 _TIMES: Final = (("AcquisitionDate", "AcquisitionTime"), ("ContentDate", "ContentTime"), ("StudyDate", "StudyTime"))
 NOT_IN_ORDER: Final = (

@@ -42,10 +42,10 @@ from node.jobs.workflows import (
     register,
     study_of,
 )
-from node.periodic import Periodic
 from node.settings.destinations import DestinationSettings
 from node.store import database
 from node.store.database import Database
+from node.threads import Periodic
 
 # After an upgrade, stored workflows continue only if this version is unchanged. Use DBOS.patch() to change the steps.
 _APPLICATION_VERSION: Final = "1"

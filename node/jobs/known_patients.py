@@ -7,10 +7,10 @@ from typing import Final
 
 from node.dicom.header_reading import header_of
 from node.outputs.patient import whole_of_request, whole_text
-from node.store import question_objects
+from node.store import questions
 from node.store.ledger import Ledger
-from node.store.searchable import PatientRow, folded
 from node.store.spool import Spool
+from node.store.worklist import PatientRow, folded
 
 _NAMED: Final = {
     "name": "PatientName",
@@ -41,7 +41,7 @@ def patients_of(spool: Spool, study_uid: str) -> list[PatientRow]:
 
 
 def _named(spool: Spool, study_uid: str) -> Iterator[dict[str, str]]:
-    asking = {mark.file for mark in question_objects.all_of(spool, study_uid)}
+    asking = {mark.file for mark in questions.objects_of(spool, study_uid)}
     for instance in reversed(spool.study(study_uid).instances):
         if instance.path.name in asking:
             continue

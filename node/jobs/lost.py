@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from node import log
 from node.errors import where
 from node.metrics import Metrics
-from node.periodic import Periodic
+from node.threads import Periodic
 
 MOST_LOSSES: Final = 3
 """How often a workflow may be lost in one process; then its work is parked."""

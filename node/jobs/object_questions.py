@@ -25,9 +25,9 @@ from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.settings.destinations import DestinationSettings
-from node.store import question_objects, received, rounds
+from node.store import received, rounds
 from node.store.ledger import is_away
-from node.store.question_objects import ObjectMark
+from node.store.questions import ObjectMark, find_object, keep_object, objects_of
 from node.store.received import Instance
 from node.store.spool import Spool
 
@@ -56,12 +56,12 @@ def take(spool: Spool, study_uid: str, *, settings: QuestionsSettings, run_objec
     """
     if not settings.is_on:
         return
-    known = {mark.sop_instance_uid: mark for mark in question_objects.all_of(spool, study_uid)}
+    known = {mark.sop_instance_uid: mark for mark in objects_of(spool, study_uid)}
     for instance in _candidates(spool, study_uid):
         mark = known.get(instance.sop_instance_uid)
         if mark is None:
             mark = ObjectMark(file=instance.path.name, received_at=instance.received_at)
-            question_objects.keep(spool, study_uid, mark)
+            keep_object(spool, study_uid, mark)
         elif mark.file != instance.path.name:
             _ignored(study_uid, instance.sop_instance_uid, _CHANGED)
         if mark.is_open:
@@ -87,7 +87,7 @@ class ObjectSteps:
 
     def look(self, study_uid: str, sop_instance_uid: str) -> Looked:
         """Answer what an object asks."""
-        mark = question_objects.find(self.spool, study_uid, sop_instance_uid)
+        mark = find_object(self.spool, study_uid, sop_instance_uid)
         if mark is None or not mark.is_open:
             return Looked() if mark is None else Looked(questions=mark.questions)
         try:
@@ -105,14 +105,14 @@ class ObjectSteps:
             reason, failure = reason_of(error)
             self.metrics.failures.labels("question", failure).inc()
             closed = self._refused(study_uid, mark, reason)
-        question_objects.keep(self.spool, study_uid, closed)
+        keep_object(self.spool, study_uid, closed)
         return Looked(questions=closed.questions)
 
     def refuse(self, study_uid: str, sop_instance_uid: str, *, reason: str) -> None:
         """Note why an object gets no answer, unless it has one."""
-        mark = question_objects.find(self.spool, study_uid, sop_instance_uid)
+        mark = find_object(self.spool, study_uid, sop_instance_uid)
         if mark is not None and mark.is_open:
-            question_objects.keep(self.spool, study_uid, self._refused(study_uid, mark, reason))
+            keep_object(self.spool, study_uid, self._refused(study_uid, mark, reason))
 
     def _answered(self, study_uid: str, mark: ObjectMark) -> ObjectMark:
         """Answer an object, and return its closed mark.

@@ -13,7 +13,7 @@ from node.config import Settings
 from node.domain import Delivery
 from node.errors import InputError
 from node.jobs.executor import Client
-from node.store import database, sent_answers
+from node.store import database, questions
 from node.store.ledger import Ledger, open_ledger
 from node.store.spool import Spool
 
@@ -39,7 +39,7 @@ def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int
         instances = spool.study(study_uid).instances
         if not instances:
             raise InputError("this node has no such study; it may have been removed")
-        is_answered = any(answer.is_open for answer in sent_answers.all_of(spool, study_uid))
+        is_answered = any(answer.is_open for answer in questions.answers_of(spool, study_uid))
         if ledger.study_state(study_uid) not in ("finished", "parked") or is_answered:
             raise InputError(_BUSY)
         ended = waiting(ledger, study_uid)

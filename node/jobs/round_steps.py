@@ -21,17 +21,16 @@ from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
 from node.outputs import counted, review
-from node.outputs.rejected_films import count_new
 from node.outputs.sr.forms import FORMS
 from node.pipeline import Pipeline, RoundOutputs
 from node.rounds.planned import Round, known_to
 from node.settings.destinations import DestinationSettings
-from node.store import damage, received, sent_answers
+from node.store import questions, received
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.ledger import Ledger, is_away
 from node.store.received import Instance, sop_instance_uid_of
-from node.store.reviews import ReviewRow
-from node.store.study_facts import StudyFacts, load
+from node.store.study_facts import StudyFacts, count_new, load
+from node.store.worklist import ReviewRow
 
 _CANNOT_BE_REWRITTEN: Final = (
     "the stored output is missing or damaged and cannot be written again with the same content: model, program or "
@@ -287,7 +286,7 @@ class Steps:
 
     def _tell_damaged(self, study_uid: str, file: str) -> None:
         self.metrics.damaged.labels("film").inc()
-        damage.note(self.pipeline.spool.directory, "film")
+        received.note_damage(self.pipeline.spool.directory, "film")
         log.get().error("film.damaged", study=study_uid, sop_instance_uid=sop_instance_uid_of(file))
 
     def _rewrite(self, study_uid: str) -> None:
@@ -329,7 +328,7 @@ class Steps:
 
     def _answers(self, study_uid: str) -> set[str]:
         """Return the UIDs of the objects of sent answers: no round writes or replaces them."""
-        return {output.sop_instance_uid for output in sent_answers.outputs_of(self.pipeline.spool, study_uid)}
+        return {output.sop_instance_uid for output in questions.answer_outputs(self.pipeline.spool, study_uid)}
 
     def _lost(self, study_uid: str) -> list[Delivery]:
         """Return the unsent deliveries of a study whose output is lost, parked deliveries included."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from node import log
 from node.errors import Stopped, where
-from node.periodic import Periodic
+from node.threads import Periodic
 
 _PAUSE_SECONDS: Final = 1.0
 _SILENCE_SECONDS: Final = 10

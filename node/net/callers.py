@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 from node import log
 from node.domain import JsonObject
-from node.periodic import Periodic
 from node.store import files
+from node.threads import Periodic
 
 _TOLD_EVERY_SECONDS: Final = 60.0
 _MOST_KNOWN: Final = 100

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from node.domain import Film, Finding, FindingState
 from node.metrics import ReviewReason
 from node.outputs import impression, wording
-from node.store.reviews import ReviewRow
 from node.store.study_facts import StudyFacts
+from node.store.worklist import ReviewRow
 
 
 def open_findings(film: Film) -> Sequence[Finding]:

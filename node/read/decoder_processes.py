@@ -40,7 +40,7 @@ from node.read import decoder_child, pixel_format
 from node.read.codecs import Cells
 from node.read.decoder_child import Answer, Limits, Request
 from node.read.pixels import StoredPixels
-from node.turns import Turns
+from node.threads import Turns
 
 _MOST: Final = 4
 """Films that are decoded at the same time."""

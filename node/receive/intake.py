@@ -20,10 +20,10 @@ from node.dicom.header import identify
 from node.errors import Failed, Refused, Undecodable, takes_nothing, where
 from node.metrics import Metrics
 from node.outputs.patient import name_different
-from node.store.films import elsewhere
 from node.store.incoming import Incoming, full
 from node.store.received import Instance, Kept
 from node.store.spool import Spool
+from node.store.study_facts import elsewhere
 
 _MIB: Final = 1024 * 1024
 _PREAMBLE: Final = b"\0" * 128 + b"DICM"

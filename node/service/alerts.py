@@ -16,8 +16,8 @@ from node.errors import RetryLater, where
 from node.health import alerts
 from node.health.alerts import Alert, AlertState, Waiting
 from node.health.troubles import Trouble
-from node.periodic import Periodic
 from node.store import files
+from node.threads import Periodic
 
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 

@@ -46,7 +46,8 @@ from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
 from node.service.shared import Shared
 from node.service.worker import Working, open_working, writers_of
-from node.store import database, spool_format
+from node.store import database
+from node.store.folders import require_known_format
 from node.store.ledger import Ledger
 from node.store.open_spool import open_spool
 from node.web.access import Access
@@ -161,7 +162,7 @@ def run(
         check_files(settings.model.directory, engine=settings.model.engine, reader=settings.model.reader)
     with _disk_named(settings), ExitStack() as parts, ExitStack() as ports:
         parts.enter_context(_only_one(settings, process))
-        spool_format.require_known(settings.storage.directory)  # before anything of it is changed
+        require_known_format(settings.storage.directory)  # before anything of it is changed
         parts.enter_context(recording(settings, metrics, executor=process.executor))
         parts.callback(log.get().info, "service.stopped")
         log.get().info("service.started", version=VERSION, executor=process.executor)

@@ -15,13 +15,13 @@ from node import log
 from node.errors import where
 from node.jobs.known_patients import note_patients
 from node.outputs import counted, review
-from node.periodic import Periodic
 from node.prompt_set import PromptSet
 from node.store.ledger import Ledger
-from node.store.reviews import ReviewRow
 from node.store.spool import Spool
 from node.store.statistics import Rows
 from node.store.study_facts import load
+from node.store.worklist import ReviewRow
+from node.threads import Periodic
 from node.web.studies import received_films
 
 _PAUSE_SECONDS = 3600.0

@@ -13,10 +13,10 @@ from node import log
 from node.errors import where
 from node.jobs import processes
 from node.orders.store import OrderStore
-from node.periodic import Periodic
-from node.store import files, sent_answers
+from node.store import files, questions
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+from node.threads import Periodic
 
 _PAUSE_SECONDS = 3600.0
 _GONE_AFTER = timedelta(days=1)
@@ -79,7 +79,7 @@ def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -
         and ledger.study_state(study_uid) == "finished"
         and ledger.is_delivered(study_uid)
         and not spool.has_unread(study_uid)
-        and not any(answer.is_open for answer in sent_answers.all_of(spool, study_uid))
+        and not any(answer.is_open for answer in questions.answers_of(spool, study_uid))
     ]
 
 

@@ -34,7 +34,6 @@ from node.net import tls
 from node.outputs import batches, writer_processes
 from node.outputs.kinds import in_order
 from node.outputs.writer_processes import WriterProcesses
-from node.periodic import Periodic
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
@@ -43,8 +42,9 @@ from node.service.ledger_filler import LedgerFiller
 from node.service.retention import Retention
 from node.service.shared import Shared
 from node.settings.destinations import DestinationSettings
-from node.store import database, question_objects, sent_answers
+from node.store import database, questions
 from node.store.ledger import Ledger
+from node.threads import Periodic
 
 _STUDIES_AT_ONCE: Final = 2
 """In this process; each writer has one more."""
@@ -236,10 +236,10 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
             for delivery in deliveries:
                 ledger.add_delivery(delivery)
             log.get().warning("study.restored", study=study_uid, outputs=len(deliveries))
-        for answer in sent_answers.all_of(spool, study_uid):
+        for answer in questions.answers_of(spool, study_uid):
             if answer.is_open:
                 client.run_answer(study_uid, answer.question)
-        for mark in question_objects.all_of(spool, study_uid):
+        for mark in questions.objects_of(spool, study_uid):
             if mark.is_open:
                 client.run_object(study_uid, mark.sop_instance_uid)
         if study_uid not in noted and spool.study(study_uid).instances and not spool.has_unread(study_uid):
@@ -253,7 +253,7 @@ def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
     """
     rounds = [mark.outputs for mark in shared.spool.rounds(study_uid)]
     void = {uid for outputs in rounds for output in outputs for uid in output.voids}
-    for outputs in (*rounds, tuple(sent_answers.released(shared.spool, study_uid))):
+    for outputs in (*rounds, tuple(questions.released_outputs(shared.spool, study_uid))):
         for _, receiver in shared.destinations.items():
             for output in (output for output in outputs if receiver.name in output.receivers):
                 if output.sop_instance_uid not in void and shared.spool.has_output(output):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from node.errors import is_of_file
-from node.turns import Turns
+from node.threads import Turns
 
 MOST_INTERRUPTIONS: Final = 4
 """How often the process may end while it reads one film, or writes the outputs of one study; then that is parked.

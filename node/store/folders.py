@@ -1,14 +1,23 @@
-"""Makes the folders of studies among threads and processes, each synced before anybody uses it.
+"""The folders of the spool: making them, the number of the form of their files, and what their disk must do.
 
 Who makes a folder holds a lock of its study and notes the folder in the lock's file until all is synced. If that ends
 or fails in between, whoever has the lock next finds the note and syncs the folder before using it. Studies share a few
 locks, because a lock file that may be held cannot be removed; most studies wait for none, and a journaling file system
 writes syncs that run at the same time together.
+
+The number is in the file `format`. It is raised when a program could no longer read, or would harm, what another has
+written. A folder that has studies and no number, or number 1 or 2, was written before the first release; no program
+reads it any more.
+
+The disk must replace and link a name, sync, and lock. A server that answers a sync before its disk has the bytes cannot
+be recognized from here, and neither can a lock that machines do not share, unless an option of the mount says so.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from node.errors import InputError, takes_nothing
 from node.store import files
 
 _LOCKS: Final = 64
@@ -63,3 +73,135 @@ class Folders:
         for name in names:
             with suppress(FileNotFoundError, ValueError):  # the study was removed; a power cut left zeros in the note
                 files.sync_folder(self._directory / name)
+
+
+FORMAT_FILE: Final = "format"
+STUDIES: Final = "studies"
+"""The folder of the studies, which a node makes with the number, or before it."""
+FORMAT: Final = 3
+FORMAT_CONTENT: Final = f"{FORMAT}\n".encode()
+_UNRELEASED: Final = ("1", "2")
+_LONGEST_NUMBER: Final = 100
+
+
+def require_known_format(directory: Path) -> None:
+    """Raise InputError if a folder's files have a form that this program does not know."""
+    path = directory / FORMAT_FILE
+    try:
+        with path.open("rb") as file:
+            number = file.read(_LONGEST_NUMBER).decode("ascii", "replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        if any(files.listed(directory / STUDIES, "*")):
+            raise InputError(_too_old(directory, f"it has studies and no file {FORMAT_FILE!r}")) from None
+        return
+    except OSError as error:
+        if takes_nothing(error):
+            raise
+        raise InputError(f"{path}: cannot be read ({error.strerror}); it says in which form the files lie") from error
+    if number in _UNRELEASED:
+        raise InputError(_too_old(directory, f"its files have the format {number!r}"))
+    if number != str(FORMAT):
+        raise InputError(
+            f"{directory}: its files have the format {number[:20]!r}, and this program knows format {FORMAT} alone; a "
+            "newer program wrote them: start that one again, or restore the backup that was made before it "
+            "(docs/operate/upgrade.md)"
+        )
+
+
+def _too_old(directory: Path, found: str) -> str:
+    return (
+        f"{directory}: {found}: a program before version 1.0.0 wrote it, and this one cannot read it; choose another "
+        "place (docs/operate/upgrade.md says what becomes of what it has)"
+    )
+
+
+def mark_format(directory: Path) -> None:
+    """Write the number into a folder that has none, synced. Raises OSError."""
+    if not (directory / FORMAT_FILE).exists():
+        files.write(directory / FORMAT_FILE, FORMAT_CONTENT)
+
+
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_UNSHARED_LOCKS: Final = frozenset(("nolock", "nobrl", "local_lock=all", "local_lock=flock"))
+"""nfs(5), mount.cifs(8): locks stay on this machine."""
+_UNSYNCED: Final = "volatile"
+"""overlayfs: fsync does nothing."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def require_honest(directory: Path, *, is_shared: bool) -> None:
+    """Raise InputError if a folder does not do what `files` needs. A full disk is no reason: it gets space again.
+
+    Raises OSError for a disk that is mounted read-only.
+    """
+    try:
+        complaint = fault_of_folder(directory, is_shared=is_shared)
+    except OSError as error:
+        if error.errno in _FULL:
+            return
+        if error.errno == errno.EROFS:
+            raise
+        complaint = f"cannot be used ({error.strerror}); choose another folder"
+    if complaint is not None:
+        raise InputError(f"storage.directory {directory}: {complaint}")
+
+
+def fault_of_folder(directory: Path, *, is_shared: bool, mounts: Path = _MOUNTS) -> str | None:
+    """Return what is wrong with an existing folder and what to do, or None. Leaves nothing behind.
+
+    is_shared: several processes use it, perhaps on several machines
+    mounts: the mounts of this machine, see proc(5)
+    Raises OSError when nothing can be written.
+    """
+    with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=directory) as folder:
+        path = Path(folder) / "probe"
+        files.write(path, b"first")
+        with path.open("rb") as opened:
+            files.write(path, b"second")
+            if opened.read() != b"first" or path.read_bytes() != b"second":  # a copy would show in both
+                return "a rename does not replace a file on this file system; use another one"
+        if not _refuses_a_taken_name(path):
+            return "a hard link does not respect a taken name on this file system, or there are none; use another one"
+        with files.try_lock(path) as is_first, files.try_lock(path) as is_second:
+            if is_second or not is_first:
+                return "file locks do not work on this file system; use a local disk"
+    return _fault_of_mount(_options(directory.resolve(), mounts)) if is_shared else None
+
+
+def _refuses_a_taken_name(path: Path) -> bool:
+    try:
+        is_new = files.write_new(path.with_name("linked"), b"first")
+        return is_new and not files.write_new(path, b"third") and path.read_bytes() == b"second"
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            return False
+        raise
+
+
+def _fault_of_mount(options: frozenset[str]) -> str | None:
+    if found := sorted(options & _UNSHARED_LOCKS):
+        return f"is mounted with {found[0]}, so other machines do not see its locks; mount it without this option"
+    if _UNSYNCED in options:
+        return f"is mounted with {_UNSYNCED}, so a power cut loses acknowledged films; mount it without this option"
+    return None
+
+
+def _options(directory: Path, mounts: Path) -> frozenset[str]:
+    """Return the options of the mount that holds a folder; none where the machine does not tell."""
+    try:
+        lines = [line.split(" ") for line in os.fsdecode(mounts.read_bytes()).splitlines()]
+    except OSError:
+        return frozenset()
+    found = [line for line in lines if directory.is_relative_to(_unescaped(line[4]))]
+    if not found:
+        return frozenset()
+    # Of the mounts on one place, the last is in use.
+    newest = max(enumerate(found), key=lambda numbered: (len(Path(_unescaped(numbered[1][4])).parts), numbered[0]))[1]
+    return frozenset((*newest[5].split(","), *newest[-1].split(",")))
+
+
+def _unescaped(place: str) -> str:
+    """proc(5): blanks, tabs, line ends and backslashes are octal."""
+    for octal in ("040", "011", "012", "134"):
+        place = place.replace(f"\\{octal}", chr(int(octal, 8)))
+    return place

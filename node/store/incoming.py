@@ -1,16 +1,33 @@
 """One object on its way to disk: hashed and written to a temporary file while it arrives, never whole in memory.
 
 Until the spool gives it its name, the object is not acknowledged, and the next start removes it.
+
+PS3.5 9.1: a UID names one object forever. Different patient data under a known UID are a correction. Different pixels
+are a fault of the sender, and the node cannot know which of the two objects is right. They are found without decoding
+or loading the objects as a whole. A difference that only a decoder could detect counts as a correction, and so does any
+object that replaces a truncated film, which could not be read.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from io import SEEK_END
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Literal
 
-from node.errors import SpoolFull
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+)
+
+from node.dicom import attributes
+from node.dicom.header import read_before_pixels, read_meta
+from node.errors import SpoolFull, is_of_disk
 from node.store import files
 from node.store.received import with_hash
 
@@ -83,3 +100,97 @@ class Incoming:
 def full(error: OSError) -> SpoolFull:
     """Turn an error of the disk into the error that the sender is told."""
     return SpoolFull(f"the object could not be written ({error.strerror}); send again later")
+
+
+_PLAIN: Final = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
+_UNDEFINED_LENGTH: Final = b"\xff\xff\xff\xff"
+_ITEM: Final = b"\xfe\xff\x00\xe0"
+_END: Final = b"\xfe\xff\xdd\xe0"
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pixels:
+    """Where the value of Pixel Data is in a file (0 bytes if absent), and the size that the header declares.
+
+    coding: the transfer syntax; "plain" for both syntaxes with uncompressed little endian pixels
+    is_whole: whether the file holds the whole value
+    """
+
+    coding: str
+    rows: int | None
+    columns: int | None
+    start: int
+    length: int
+    is_whole: bool
+
+
+def has_other_pixels(known: Path, arrived: Path) -> bool:
+    """Say whether two files certainly have different pixels: another size, or other bytes in one coding (PS3.5 8, A).
+
+    Raises OSError when the disk fails.
+    """
+    with known.open("rb") as first, arrived.open("rb") as second:
+        before, after = _locate(first), _locate(second)
+        if before is None or after is None or not before.is_whole:
+            return False
+        if (before.rows, before.columns) != (after.rows, after.columns):
+            return True
+        if before.coding != after.coding:
+            return False
+        return before.length != after.length or not _are_equal(first, before.start, second, after.start, before.length)
+
+
+def _locate(file: BinaryIO) -> _Pixels | None:
+    """Find the pixels of an object; None when that would need a decoder, or the file cannot be parsed."""
+    try:
+        with attributes.quiet():
+            syntax = UID(str(read_meta(file).TransferSyntaxUID))
+            file.seek(0)
+            if syntax == DeflatedExplicitVRLittleEndian:  # may inflate to anything
+                return None
+            header = read_before_pixels(file, "Rows", "Columns")
+        start, length, is_whole = _value(file, syntax)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+        if is_of_disk(error):
+            raise
+        return None
+    return _Pixels(
+        coding="plain" if syntax in _PLAIN else syntax,
+        rows=attributes.whole(header, "Rows"),
+        columns=attributes.whole(header, "Columns"),
+        start=start,
+        length=length,
+        is_whole=is_whole,
+    )
+
+
+def _value(file: BinaryIO, syntax: UID) -> tuple[int, int, bool]:
+    """Return start, length and completeness of the value at which pydicom stopped: Pixel Data, or the end."""
+    element = file.read(8)
+    if len(element) < 8:
+        return file.tell(), 0, True
+    order: Literal["big", "little"] = "big" if syntax == ExplicitVRBigEndian else "little"
+    size = element[4:] if syntax == ImplicitVRLittleEndian else file.read(4)  # PS3.5 7.1.2: OB and OW
+    start = file.tell()
+    if size != _UNDEFINED_LENGTH:
+        length = int.from_bytes(size, order)
+        return start, length, start + length <= file.seek(0, SEEK_END)
+    while (tag := file.read(4)) == _ITEM:  # PS3.5 A.4
+        file.seek(int.from_bytes(file.read(4), "little"), 1)
+    return start, file.tell() - start, tag == _END
+
+
+def _are_equal(first: BinaryIO, start: int, second: BinaryIO, other_start: int, length: int) -> bool:
+    """Compare a range of one file with a range of equal length in another."""
+    first.seek(start)
+    second.seek(other_start)
+    while length > 0:
+        size = min(length, _CHUNK_BYTES)
+        part, other = first.read(size), second.read(size)
+        if part != other:
+            return False
+        length -= size
+    return True

@@ -18,9 +18,7 @@ from node.config import StorageSettings
 from node.domain import CRITICAL, Delivery, DeliveryState, StudyState
 from node.store import database, files
 from node.store.database import Database
-from node.store.pauses import Pause, pauses
-from node.store.reviews import Reviews
-from node.store.searchable import Searchable
+from node.store.lookup import Pause, pauses
 from node.store.statistics import Statistics
 from node.store.tables import (
     CLAIMS,
@@ -35,6 +33,7 @@ from node.store.tables import (
     TRANSACTIONS,
     is_undelivered,
 )
+from node.store.worklist import Reviews, Searchable
 
 _TAKEN: Final = frozenset(TAKEN)
 _OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
@@ -313,7 +312,7 @@ class Ledger:
             return {(destination, state): count for destination, state, count in rows}
 
     def pauses(self) -> Mapping[str, Pause]:
-        """Return the destinations that accept nothing now, as `pauses.pauses` does."""
+        """Return the destinations that accept nothing now, as `lookup.pauses` does."""
         with self._database.connect() as connection:
             return pauses(connection)
 

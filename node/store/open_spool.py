@@ -17,7 +17,7 @@ from node import log
 from node.config import StorageSettings
 from node.domain import is_uid
 from node.store import files, received
-from node.store.folder_probe import require_honest
+from node.store.folders import require_honest
 from node.store.spool import Spool
 
 _ASIDE: Final = "aside"

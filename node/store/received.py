@@ -5,13 +5,15 @@
 The dataset is stored byte for byte as received, so its hash also tells whether an object was received before. The file
 meta information in front of it is the node's own. Its SHA-256 is stored in the first 32 bytes of the preamble, which
 PS3.10 7.1 leaves to implementations.
+
+When stored data were found damaged last is told by the time of an empty file, so that all processes see it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -206,3 +208,20 @@ def _version(path: Path) -> tuple[int, str]:
     """Order the versions of one object by arrival."""
     _, number, sha256 = path.stem.split("~")
     return (int(number), sha256)
+
+
+_DAMAGED: Final = "found-damaged-"
+
+
+def note_damage(directory: Path, what: str) -> None:
+    """Note that a stored film or output was found damaged now; a disk that takes no file changes nothing else."""
+    with suppress(OSError):
+        (directory / f"{_DAMAGED}{what}").touch(mode=0o600)
+
+
+def found_damaged(directory: Path) -> Mapping[str, datetime]:
+    """Return when each kind of stored data was found damaged last. Raises OSError."""
+    return {
+        path.name.removeprefix(_DAMAGED): datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        for path in sorted(directory.glob(f"{_DAMAGED}*"))
+    }

@@ -1,7 +1,14 @@
-"""Marks of finished rounds: small files in a study's folder, which stay when everything else of it is removed."""
+"""Finished rounds: their marks, which stay when everything else of a study is removed, and their outputs.
+
+An output is written once, and read only while its bytes match its hash:
+
+    <UID>~<SHA-256 of the file>.<kind>.dcm      a DICOM object
+    <UID>~<SHA-256 of the file>.hl7             a message
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -10,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from models.documents import decode, encode
-from node.domain import JsonObject, OutputObject
+from node.domain import MESSAGE_KIND, Delivery, JsonObject, OutputObject
 from node.errors import is_of_file
 from node.store import files
 from node.store.received import sop_instance_uid_of
@@ -110,3 +117,45 @@ def _mark(content: JsonObject) -> RoundMark | None:
         return decode(RoundMark, content)
     except ValueError:
         return None
+
+
+def has_output(folder: Path, output: OutputObject | Delivery) -> bool:
+    """Say whether a folder holds an output, damaged or not."""
+    return _output_path(folder, output) is not None
+
+
+def read_output(folder: Path, output: OutputObject | Delivery) -> bytes | None:
+    """Return the content of an output; None when it is missing or damaged. Raises OSError when the disk fails."""
+    path = _output_path(folder, output)
+    return None if path is None else _intact_content(path)
+
+
+def keep_output(folder: Path, output: OutputObject | Delivery, content: bytes) -> None:
+    """Write an output into an existing folder; an existing file stays, so that one UID never has two contents.
+
+    A damaged file is replaced only by its original bytes.
+    """
+    path = folder / f"{output.sop_instance_uid}~{hashlib.sha256(content).hexdigest()}.{_ending(output)}"
+    known = _output_path(folder, output)
+    if known is None or (known == path and _intact_content(known) is None):
+        files.write(path, content)
+
+
+def _intact_content(path: Path) -> bytes | None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if is_of_file(error):
+            return None
+        raise
+    return content if path.name.partition("~")[2].startswith(hashlib.sha256(content).hexdigest()) else None
+
+
+def _output_path(folder: Path, output: OutputObject | Delivery) -> Path | None:
+    return next(iter(files.listed(folder, f"{output.sop_instance_uid}~*.{_ending(output)}")), None)
+
+
+def _ending(output: OutputObject | Delivery) -> str:
+    return "hl7" if output.kind == MESSAGE_KIND else f"{output.kind}.dcm"

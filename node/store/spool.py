@@ -14,10 +14,10 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/urgent                                           the study is STAT
     studies/<study>/readings/<key>.begun, writing.begun              films that are read, and outputs that are written
     studies/<study>/corrections/, questions/, objects/               what people and objects said
-    studies/<study>/sent/                                            answers that a person sends, see `sent_answers`
+    studies/<study>/sent/                                            answers that a person sends, see `questions`
     studies/<study>/released/                                        which corrections may leave, see `correction`
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
-    format                                                           the number of this form, see `spool_format`
+    format                                                           the number of this form, see `folders`
     aside/                                                           strange files, see `open_spool`
 """
 
@@ -35,12 +35,11 @@ from typing import Literal
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused
-from node.store import begun, correction, files, output_files, received, rounds, spool_format
+from node.store import begun, correction, files, received, rounds
 from node.store.begun import BegunWork
-from node.store.conflict import has_other_pixels
 from node.store.correction import Release
-from node.store.folders import Folders
-from node.store.incoming import Incoming, full
+from node.store.folders import STUDIES, Folders, mark_format, require_known_format
+from node.store.incoming import Incoming, full, has_other_pixels
 from node.store.index import Index
 from node.store.received import Instance, Study
 from node.store.rounds import RoundMark
@@ -61,15 +60,15 @@ class Spool:
 
     def __init__(self, directory: Path, *, min_free_mib: int = 0, character_set: str = "") -> None:
         self.directory, self.character_set = directory, character_set
-        self._studies = directory / spool_format.STUDIES
+        self._studies = directory / STUDIES
         self._min_free_bytes = min_free_mib * _MIB
         self._keeping = directory / "keeping"
         self._folders = Folders(directory, locks=self._keeping)
         self.index = Index(directory / "index", self._studies)
         self.work = BegunWork()
-        spool_format.require_known(directory)
+        require_known_format(directory)
         files.make_folder(directory)
-        spool_format.mark(directory)  # before its studies: a folder that has studies and no number is refused
+        mark_format(directory)  # before its studies: a folder that has studies and no number is refused
         for folder in (self._studies, self._keeping):
             files.make_folder(folder)
 
@@ -268,17 +267,17 @@ class Spool:
         self._folders.make(folder)
         self.index.add(output.sop_instance_uid, output.study_uid)
         with files.lock(self._keeping / _lock_of(output.study_uid)):
-            output_files.keep(folder, output, content)
+            rounds.keep_output(folder, output, content)
 
     def has_output(self, output: OutputObject | Delivery) -> bool:
         """Say whether an output exists, damaged or not."""
-        return output_files.exists(self._outputs(output), output)
+        return rounds.has_output(self._outputs(output), output)
 
     def output(self, output: OutputObject | Delivery) -> bytes | None:
         """Return the content of an output; None when it is missing or damaged. Raises OSError when the disk fails."""
         if not self._studies.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the folder of studies is gone", str(self._studies))
-        return output_files.read(self._outputs(output), output)
+        return rounds.read_output(self._outputs(output), output)
 
     def mark_round(self, study_uid: str, mark: RoundMark) -> None:
         """Mark a round as finished; its files are not read again. If its number is taken, it gets the next one."""

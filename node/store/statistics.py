@@ -1,7 +1,7 @@
 """The ledger's tables of counted films, so that statistics look through no study.
 
 A round writes the rows of its study anew, and they go with their study. `studies.is_counted` says that its rows are
-there, and those of `reviews`: a ledger that was lost has none, and the node's start fills them in.
+there, and those that wait for review: a ledger that was lost has none, and the node's start fills them in.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass
 import sqlalchemy as sa
 
 from node.config import StorageSettings
-from node.store import reviews
 from node.store.database import Database
 from node.store.lookup import reading
-from node.store.reviews import ReviewRow
 from node.store.tables import COUNTED_FILMS, COUNTED_FINDINGS, DELIVERIES, PATIENTS, STUDIES, TAKEN
+from node.store.worklist import ReviewRow, write_reviews
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +119,7 @@ class Statistics:
         with self._tables().begin() as connection:
             if connection.execute(sa.update(STUDIES).where(is_blank).values(is_counted=True)).rowcount:
                 _write(connection, study_uid, rows)
-                reviews.write(connection, study_uid, waiting)
+                write_reviews(connection, study_uid, waiting)
 
     def recorded(self) -> set[str]:
         """Return the studies whose rows are there, be they none."""

@@ -1,23 +1,29 @@
 """What the spool holds of one study, read once, so that whoever decides about the study touches no disk.
 
 It has what is small. Pictures and the content of outputs stay on the disk until somebody needs one of them.
+
+Films are found by their study and UID, or in all studies that have a UID. It names one object (PS3.5 9.1), but a film
+that was taken under the wrong study is sent again into the right one as it is: a UID alone names no film for certain.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from node.dicom import header_reading, rejection_note
 from node.dicom.rejection_note import RejectionNote
 from node.domain import JsonObject
-from node.errors import Undecodable
-from node.store import correction, received, rounds, sent_answers
+from node.errors import InputError, Undecodable
+from node.store import correction, questions, received, rounds
 from node.store.correction import Correction
+from node.store.questions import SentAnswer
 from node.store.received import Instance
 from node.store.rounds import RoundMark
-from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 
 
@@ -87,7 +93,7 @@ def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFact
         rounds=marks,
         corrections=made,
         waiting=correction.waiting({item.id for item in made}, marks, spool.releases(study_uid)),
-        answers=tuple(sent_answers.all_of(spool, study_uid)),
+        answers=tuple(questions.answers_of(spool, study_uid)),
         readings={key: found for key in keys if (found := spool.reading(study_uid, key)) is not None},
         notes=notes_among(received.listed(folder)),
         instances=spool.study(study_uid).instances,
@@ -112,3 +118,76 @@ def notes_among(paths: Iterable[Path]) -> dict[str, RejectionNote]:
 def rejected_by(notes: Iterable[RejectionNote]) -> frozenset[str]:
     """Return the SOP Instance UIDs that any of the notes rejects."""
     return frozenset[str]().union(*(note.rejected for note in notes))
+
+
+def film_in(spool: Spool, study_uid: str, uid: str) -> Instance | None:
+    """Return the newest version of a received object of a study; None if it is unknown or removed."""
+    instances = spool.study(study_uid).instances
+    return next((instance for instance in instances if instance.sop_instance_uid == uid), None)
+
+
+def films_of(spool: Spool, uid: str) -> list[Instance]:
+    """Return the newest version of every received object with a SOP Instance UID, one for each study that has it."""
+    return _in_each(spool, spool.find_studies(uid), uid)
+
+
+def elsewhere(spool: Spool, film: Instance) -> list[Instance]:
+    """Return the received objects of other studies with the SOP Instance UID of a film, as far as they are noted.
+
+    Quick enough for every object that arrives: what a power cut took from the index is not looked for.
+    """
+    studies = spool.index.noted(film.sop_instance_uid)
+    return _in_each(spool, (study for study in studies if study != film.study_uid), film.sop_instance_uid)
+
+
+def _in_each(spool: Spool, studies: Iterable[str], uid: str) -> list[Instance]:
+    return [film for study in studies if (film := film_in(spool, study, uid)) is not None]
+
+
+REASONS: Final = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
+"""The reasons of the metric, by the code of the note's title."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmRejection:
+    """Why a film is rejected: the title of the first note that names it (DCM), and when the note came."""
+
+    code: str
+    meaning: str
+    at: datetime
+
+    @property
+    def said(self) -> str:
+        """The rejection in words."""
+        return f"rejected by the archive: {self.meaning} ({self.code} DCM)"
+
+
+def rejections_of(instances: Iterable[Instance]) -> dict[str, FilmRejection]:
+    """Return what the notes among a study's objects reject, by SOP Instance UID, films that never came included."""
+    received_at = {instance.path: instance.received_at for instance in instances}
+    notes = notes_among(received_at)
+    found: dict[str, FilmRejection] = {}
+    for path in sorted((path for path in received_at if path.name in notes), key=received_at.__getitem__):
+        note = notes[path.name]
+        rejected = FilmRejection(code=note.title.value, meaning=note.title.meaning, at=received_at[path])
+        for film in note.rejected:
+            found.setdefault(film, rejected)
+    return found
+
+
+def require_valid(spool: Spool, film: Instance) -> None:
+    """Raise InputError with the reason for a film that an archive has rejected: nobody asks about it or corrects it."""
+    why = rejections_of(spool.study(film.study_uid).instances).get(film.sop_instance_uid)
+    if why is not None:
+        raise InputError(f"this film was {why.said}; what the node reported on it is void")
+
+
+def count_new(facts: StudyFacts) -> Counter[str]:
+    """Count by reason the films that the notes of a round reject and no earlier round has; unknown films count.
+
+    facts: those that the round knows
+    """
+    counted: Counter[str] = Counter()
+    for note, films in facts.new_notes():
+        counted[REASONS[note.title.value]] += len(films)
+    return +counted  # a note about films that are rejected already rejects none

@@ -96,7 +96,7 @@ COUNTED_FINDINGS = sa.Table(
     sa.Column("reader", sa.String(16), nullable=False),
 )
 
-# Whom the films of a study name (`searchable`): patient data, which leave with their study.
+# Whom the films of a study name (`worklist`): patient data, which leave with their study.
 PATIENTS = sa.Table(
     "patients",
     TABLES,

@@ -1,19 +1,27 @@
-"""Looks up the studies of the worklist: those that a filter wants, in an order, a page of them at a time."""
+"""The worklist: patients, studies that a filter wants, in an order, page by page, and films that wait for review.
+
+Patients, by whom studies are found, stand here only where the settings let somebody see them
+(`HttpSettings.shows_patients`), and as long as their study does. A ledger that was lost has none, and the node's start
+fills them in. A round writes anew, at its end, which films of its study wait for review; `statistics` fills in those
+that a lost ledger had.
+"""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import sqlalchemy as sa
 
 from models.contract import FindingState
 from node.config import StorageSettings
+from node.store.database import Database
 from node.store.lookup import NOT_DELIVERED, UNSENT, StudyRow, moment, reading
-from node.store.searchable import PatientRow, folded
-from node.store.tables import COUNTED_FINDINGS, DELIVERIES, PATIENTS, STUDIES, has_parked, is_undelivered
+from node.store.tables import COUNTED_FINDINGS, DELIVERIES, PATIENTS, REVIEWS, STUDIES, has_parked, is_undelivered
 
 CHANGED: Final = "changed"
 _SHORTEST_INSIDE: Final = 3
@@ -168,3 +176,127 @@ def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[
     for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
         found[study_uid][destination] = reason
     return found
+
+
+_BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatientRow:
+    """A patient and request that films of a study name, as valid values of DICOM or "".
+
+    number: 0 for those of its newest film
+    study_date: YYYYMMDD
+    search: every value, `folded`; it begins with the name
+    """
+
+    study_uid: str
+    number: int
+    name: str
+    patient_id: str
+    issuer: str
+    accession: str
+    study_date: str
+    modality: str
+    station: str
+    search: str
+
+
+class Searchable:
+    """The rows of all studies. Every method raises SQLAlchemyError if the database does not answer."""
+
+    def __init__(self, tables: Callable[[], Database]) -> None:
+        """Use a database; tables: opens it with its tables."""
+        self._tables = tables
+
+    def set_patients(self, study_uid: str, rows: Iterable[PatientRow]) -> None:
+        """Record whom a study names, instead of what was recorded before; does nothing for an unknown study."""
+        is_of = STUDIES.c.uid == study_uid
+        with self._tables().begin() as connection:
+            if connection.execute(sa.select(STUDIES.c.uid).where(is_of).with_for_update()).first() is None:
+                return
+            connection.execute(sa.delete(PATIENTS).where(PATIENTS.c.study_uid == study_uid))
+            if values := [asdict(row) for row in rows]:
+                connection.execute(sa.insert(PATIENTS), values)
+
+    def has_patient(self, study_uid: str) -> bool:
+        """Whether it is recorded whom a study names."""
+        query = sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == study_uid)
+        with self._tables().connect() as connection:
+            return connection.execute(query.limit(1)).first() is not None
+
+    def unnamed(self) -> list[str]:
+        """Return the studies of which it is not recorded whom they name, the newest first."""
+        is_unnamed = ~sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == STUDIES.c.uid).exists()
+        query = sa.select(STUDIES.c.uid).where(is_unnamed).order_by(STUDIES.c.changed_at.desc())
+        with self._tables().connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    def forget_patients(self) -> int:
+        """Delete whom studies name, since nobody may see it by the settings now; returns the number of rows."""
+        with self._tables().begin() as connection:
+            return connection.execute(sa.delete(PATIENTS)).rowcount
+
+
+def folded(text: str) -> str:
+    """Return a text as it is searched: small letters without accents, its words parted by one blank."""
+    plain = unicodedata.normalize("NFKD", text.casefold())
+    bare = "".join(character for character in plain if not unicodedata.combining(character))
+    return _BETWEEN_WORDS.sub(" ", bare).strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewRow:
+    """A film that waits for review.
+
+    film: its SOP Instance UID; reason: one of `metrics.ReviewReason`
+    urgency: that of its most urgent finding that waits (`outputs.impression`)
+    received_at: seconds since the epoch
+    """
+
+    study_uid: str
+    film: str
+    reason: str
+    is_stat: bool
+    urgency: int
+    received_at: float
+
+
+class Reviews:
+    """The rows of all studies. Every method raises SQLAlchemyError if the database does not answer."""
+
+    def __init__(self, tables: Callable[[], Database]) -> None:
+        """Use a database; tables: opens it with its tables."""
+        self._tables = tables
+
+    def replace(self, study_uid: str, rows: Iterable[ReviewRow]) -> None:
+        """Record which films of a known study wait, instead of what was recorded before."""
+        with self._tables().begin() as connection:
+            known = sa.update(STUDIES).where(STUDIES.c.uid == study_uid).values(is_counted=True)
+            connection.execute(known)  # the study's row is locked from here
+            write_reviews(connection, study_uid, rows)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many films wait, by reason."""
+        query = sa.select(REVIEWS.c.reason, sa.func.count()).group_by(REVIEWS.c.reason)
+        with self._tables().connect() as connection:
+            return {reason: count for reason, count in connection.execute(query)}
+
+
+def write_reviews(connection: sa.Connection, study_uid: str, rows: Iterable[ReviewRow]) -> None:
+    """Replace the rows of a study, whose own row is locked meanwhile."""
+    connection.execute(sa.delete(REVIEWS).where(REVIEWS.c.study_uid == study_uid))
+    if values := [asdict(row) for row in rows]:
+        connection.execute(sa.insert(REVIEWS), values)
+
+
+def to_review(storage: StorageSettings) -> list[ReviewRow]:
+    """Look up the films that wait for review: STAT first, then the most urgent, then the one that came first.
+
+    Raises NodeError when the database cannot be read.
+    """
+    order = (REVIEWS.c.is_stat.desc(), REVIEWS.c.urgency, REVIEWS.c.received_at, REVIEWS.c.film, REVIEWS.c.study_uid)
+    with reading(storage) as connection:
+        if connection is None:
+            return []
+        return [ReviewRow(**row) for row in connection.execute(sa.select(REVIEWS).order_by(*order)).mappings()]

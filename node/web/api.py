@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from node.domain import MESSAGE_KIND
 from node.errors import InputError, NodeError
 from node.jobs import parked
-from node.store import lookup, sent_answers
+from node.store import lookup, questions
 from node.store.worklist import WorklistFilter
 from node.web import studies
 from node.web.parts import Parts, WebParts
@@ -166,4 +166,4 @@ async def _changes(parts: WebParts, request: Request, study: str | None) -> Asyn
 
 def _fingerprint(parts: WebParts, study: str | None) -> str:
     known = lookup.fingerprint(parts.settings.storage)
-    return known if study is None else f"{known} {sent_answers.version(parts.spool, study)}"
+    return known if study is None else f"{known} {questions.version(parts.spool, study)}"

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from node.errors import Undecodable
 from node.read.grayscale import Window
-from node.store.films import film_in, films_of
 from node.store.received import Instance
+from node.store.study_facts import film_in, films_of
 from node.web import pictures
 from node.web.api import PNG, FilmUid, StudyUid
 from node.web.parts import Parts, WebParts

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 from uuid import uuid4
 
 from node.domain import Film
-from node.periodic import Periodic
+from node.threads import Periodic
 from node.web.problems import Problem
 
 MOST: Final = 8

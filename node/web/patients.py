@@ -15,7 +15,7 @@ from typing import Final
 from starlette.requests import Request
 
 from node.settings.http import HttpSettings
-from node.store.searchable import PatientRow
+from node.store.worklist import PatientRow
 from node.web.origins import is_forwarded
 from node.web.users import name_of, user_of
 

@@ -20,7 +20,8 @@ from node.net.http_connections import has_left
 from node.outputs import wording
 from node.outputs.answer_json import answer_to_json
 from node.outputs.asked import AskedQuestion, from_json
-from node.store import database, sent_answers
+from node.store import database
+from node.store import questions as kept
 from node.store.ledger import is_away
 from node.store.received import Instance
 from node.store.spool import Spool
@@ -138,7 +139,7 @@ def left() -> Problem:
 def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestion:
     """Send the answer to a question to the archives, as SR and GSPS. Sent twice, it arrives once."""
     try:
-        study_uid = sent_answers.study_of(parts.spool, question_id)
+        study_uid = kept.study_of(parts.spool, question_id)
     except InputError as error:
         raise Problem(404, str(error)) from error
     try:
@@ -165,11 +166,11 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
 def remove(parts: Parts, request: Request, question_id: QuestionId) -> None:
     """Remove a question that the model refused, because it never learned its words. Others stay with their film."""
     try:
-        study_uid = sent_answers.study_of(parts.spool, question_id)
-        asked = from_json(sent_answers.question(parts.spool, study_uid, question_id))
+        study_uid = kept.study_of(parts.spool, question_id)
+        asked = from_json(kept.question(parts.spool, study_uid, question_id))
     except InputError as error:
         raise Problem(404, str(error)) from error
-    if not asked.answer.never_learned or sent_answers.find(parts.spool, study_uid, question_id) is not None:
+    if not asked.answer.never_learned or kept.find_answer(parts.spool, study_uid, question_id) is not None:
         raise Problem(409, "this question was answered, so it stays with its film")
     parts.spool.drop_document(study_uid, "questions", question_id)
     audit(request, "question.removed", study=study_uid, sop_instance_uid=asked.film)
@@ -204,7 +205,7 @@ def _entry(question: AskedQuestion, spool: Spool) -> dict[str, object]:
 
 
 def _sent(question: AskedQuestion, spool: Spool) -> dict[str, object]:
-    sent = sent_answers.find(spool, question.study_uid, question.id)
+    sent = kept.find_answer(spool, question.study_uid, question.id)
     if sent is None or not sent.reason:
         return {"sent": sent is not None}
     return {"sent": False, "not_sent": sent.reason}

@@ -16,9 +16,9 @@ from node.character_sets import visible
 from node.errors import InputError
 from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
 from node.jobs.earlier_films import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
-from node.outputs.rejected_films import require_valid
 from node.read.manifest import read_change_error
 from node.store.received import Instance
+from node.store.study_facts import require_valid
 from node.web.api import UID_PATTERN
 from node.web.films import AddressedFilm, FilmRoutes, film_of
 from node.web.forms import LONGEST_PROMPT, Edges, box_of

@@ -22,9 +22,8 @@ from node.dicom.patient_age import patient_age
 from node.domain import Finding, FindingState
 from node.outputs import patient, review, wording
 from node.prompt_set import PromptSet
-from node.store import lookup
-from node.store.reviews import ReviewRow
 from node.store.spool import Spool
+from node.store.worklist import ReviewRow, to_review
 from node.web import pages
 from node.web.parts import Parts, WebParts
 from node.web.patients import readable, sees_patients
@@ -135,7 +134,7 @@ def queue(
 
     Raises NodeError when the database cannot be read.
     """
-    rows = lookup.to_review(settings.storage)
+    rows = to_review(settings.storage)
     received_of = cache(lambda study_uid: received_films(study_uid, spool, prompts))
     films: list[ReviewFilm] = []
     for number, row in enumerate(rows):
@@ -151,7 +150,7 @@ def next_film(settings: Settings, spool: Spool, prompts: PromptSet, *, after: tu
     after: study and UID
     Raises NodeError when the database cannot be read.
     """
-    rows = lookup.to_review(settings.storage)
+    rows = to_review(settings.storage)
     place = next((number for number, row in enumerate(rows, 1) if (row.study_uid, row.film) == after), 0)
     for row in (*rows[place:], *rows[:place]):
         if (row.study_uid, row.film) != after:

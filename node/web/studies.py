@@ -22,15 +22,15 @@ from node.jobs import gathering
 from node.outputs import impression, report_json
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import name_different
-from node.outputs.rejected_films import FilmRejection, rejections_of
 from node.prompt_set import PromptSet
-from node.store import lookup, question_objects
+from node.store import lookup
 from node.store.correction import from_json
-from node.store.films import elsewhere
 from node.store.lookup import DeliveryRow, StudyRow
+from node.store.questions import objects_of
 from node.store.received import Instance, newest_reading
 from node.store.rounds import coverage
 from node.store.spool import Spool
+from node.store.study_facts import FilmRejection, elsewhere, rejections_of
 from node.store.tables import TAKEN
 from node.store.worklist import WorklistFilter
 from node.store.worklist import worklist as list_studies
@@ -349,7 +349,7 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
     """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
     corrections = [from_json(content) for content in spool.documents(study_uid, "corrections")]
-    asking = {mark.file for mark in question_objects.all_of(spool, study_uid)}
+    asking = {mark.file for mark in objects_of(spool, study_uid)}
     instances = spool.study(study_uid).instances
     rejected = rejections_of(instances)
     seen = []

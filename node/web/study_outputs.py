@@ -12,7 +12,7 @@ from node.errors import InputError
 from node.jobs.answers import stored_question
 from node.outputs import answer_wording
 from node.outputs.sr.forms import FORMS
-from node.store import sent_answers
+from node.store import questions
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 
@@ -67,7 +67,7 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 written_at=mark.created_at,
                 is_there=spool.has_output(output),
             )
-    for answer in sent_answers.all_of(spool, study_uid):
+    for answer in questions.answers_of(spool, study_uid):
         asked = _asked(spool, study_uid, answer.question)
         for output in answer.outputs:
             yield StudyOutput(
@@ -123,4 +123,4 @@ def _asked(spool: Spool, study_uid: str, question_id: str) -> str:
 def _all_outputs(study_uid: str, spool: Spool) -> Iterator[OutputObject]:
     for mark in spool.rounds(study_uid):
         yield from mark.outputs
-    yield from sent_answers.outputs_of(spool, study_uid)
+    yield from questions.answer_outputs(spool, study_uid)

@@ -30,7 +30,7 @@ LAYERS = (
     {"settings"},
     {"outputs.kinds"},
     {"dicom", "hl7", "prompt_set"},
-    {"character_sets", "checks", "csv_table", "domain", "periodic", "plugs", "turns"},
+    {"character_sets", "checks", "csv_table", "domain", "plugs", "threads"},
     {"errors", "measurement"},
 )
 
@@ -123,11 +123,7 @@ HOMES = {
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
         "node/jobs/takeover.py",
-        *(
-            f"node/store/{name}.py"
-            for name in ("database", "ledger", "lookup", "pauses", "reviews", "searchable", "statistics", "tables")
-        ),
-        "node/store/worklist.py",
+        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "statistics", "tables", "worklist")),
     ),
     "sqlite3": ("node/store/database.py",),
     "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),
@@ -178,7 +174,7 @@ BOUNDARIES = (
     "node/__main__.py",
     "node/dicom/attributes.py",
     "node/deliver/commitment.py",
-    "node/store/conflict.py",
+    "node/store/incoming.py",
     "node/checks.py",
     "node/jobs/running_steps.py",
     "node/jobs/lost.py",

@@ -13,7 +13,7 @@ from node.config import Settings, StorageSettings
 from node.errors import InputError
 from node.health.room import check_room
 from node.jobs import processes
-from node.store import folder_probe, spool_format
+from node.store.folders import fault_of_folder, require_known_format
 
 _NAME: Final = "storage"
 _OTHERS: Final = 0o077
@@ -27,8 +27,8 @@ def check_storage(settings: Settings) -> Iterator[Check]:
         if not storage.directory.exists():
             yield _absent(storage.directory)
             return
-        spool_format.require_known(storage.directory)
-        complaint = folder_probe.fault_of(storage.directory, is_shared=bool(storage.database_url))
+        require_known_format(storage.directory)
+        complaint = fault_of_folder(storage.directory, is_shared=bool(storage.database_url))
     except InputError as error:  # as `serve` says it
         yield fault(_NAME, str(error))
         return

@@ -16,17 +16,15 @@ from node.dicom.film_header import parse_header
 from node.domain import JsonObject, OutputObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs import processes
-from node.outputs.rejected_films import rejections_of
 from node.read import routing
 from node.read.routing import Action
-from node.store import lookup, question_objects, received, sent_answers
-from node.store.films import elsewhere
+from node.store import lookup, questions, received
 from node.store.lookup import DeliveryRow, Known, StudyRow
-from node.store.question_objects import ObjectMark
+from node.store.questions import ObjectMark, SentAnswer
 from node.store.received import Instance, newest_reading, sop_instance_uid_of
 from node.store.rounds import AGAIN, RoundMark, coverage
-from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
+from node.store.study_facts import elsewhere, rejections_of
 
 NOT_ANSWERED: Final = "not answered"
 """What stands before why questions of a workstation's object were not answered, in `ReceivedObject.asked`."""
@@ -152,7 +150,7 @@ def explain_uid(uid: str, settings: Settings) -> StudyExplanation:
         begun=spool.count_begun_readings(study_uid),
         received=tuple(_received(study_uid, spool, marks)),
         rounds=tuple(_finished(mark, spool) for mark in marks),
-        answers=tuple(_answer(answer, spool) for answer in sent_answers.all_of(spool, study_uid)),
+        answers=tuple(_answer(answer, spool) for answer in questions.answers_of(spool, study_uid)),
         deliveries=known.deliveries,
         database=complaint,
         is_running=any(process.ready for process in processes.states(settings.storage, settings.http)),
@@ -183,7 +181,7 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
     """Yield every version of every object in order of arrival, then the conflicts."""
     readings, conflicts = spool.readings(study_uid), spool.conflicts(study_uid)
     rounds = coverage(marks)
-    asking = {mark.file: mark for mark in question_objects.all_of(spool, study_uid)}
+    asking = {mark.file: mark for mark in questions.objects_of(spool, study_uid)}
     instances = spool.study(study_uid).instances
     rejected, newest = rejections_of(instances), {instance.path for instance in instances}
     for instance in (*spool.versions(study_uid), *conflicts):

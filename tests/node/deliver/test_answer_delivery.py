@@ -20,9 +20,9 @@ from node.jobs.executor import Client
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmAnswer
 from node.settings.destinations import DicomDestination
-from node.store import database, files, sent_answers
+from node.store import database, files, questions
 from node.store.ledger import Ledger
-from node.store.sent_answers import SentAnswer
+from node.store.questions import SentAnswer
 from node.store.spool import Spool
 from tests.support import films, peers
 from tests.support.orthanc import beside_node
@@ -129,7 +129,7 @@ def test_answers_leave_the_reports_of_their_study_alone(settings: Settings, arch
         send(settings, question())
         archive.wait_for_kept(4)
         service.wait_for("delivery.sent", count=2)
-        [mark] = sent_answers.all_of(spool, STUDY)
+        [mark] = questions.answers_of(spool, STUDY)
         explained = run_command("explain", mark.outputs[0].sop_instance_uid, service.settings_path).stdout
         late = films.as_another(films.thumbnail(), "late")
         assert peers.send(late, port=service.dicom_port) == 0
@@ -173,7 +173,7 @@ def test_a_damaged_object_of_an_answer_is_written_again(settings: Settings, arch
         send(settings, question())
         service.wait_for("delivery.delayed")
         service.kill()
-    [mark] = sent_answers.all_of(Spool(settings.storage.directory), STUDY)
+    [mark] = questions.answers_of(Spool(settings.storage.directory), STUDY)
     for output in mark.outputs:
         next(settings.storage.directory.rglob(f"{output.sop_instance_uid}~*")).write_bytes(b"damaged")
 
@@ -189,7 +189,7 @@ def test_a_new_round_replaces_no_lost_answer(settings: Settings, archive: peers.
         send(settings, question())
         service.wait_for("delivery.delayed")
         service.kill()
-    [mark] = sent_answers.all_of(Spool(settings.storage.directory), STUDY)
+    [mark] = questions.answers_of(Spool(settings.storage.directory), STUDY)
     for output in mark.outputs:
         next(settings.storage.directory.rglob(f"{output.sop_instance_uid}~*")).write_bytes(b"damaged")
 
@@ -211,7 +211,7 @@ def test_an_answer_of_another_model_is_refused_with_a_reason(settings: Settings)
         refused = service.wait_for("answer.refused")
         assert service.stop() == 0
 
-    known = sent_answers.find(Spool(settings.storage.directory), STUDY, QUESTION)
+    known = questions.find_answer(Spool(settings.storage.directory), STUDY, QUESTION)
     assert known is not None
     assert (known.outputs, known.reason) == ((), refused["reason"])
     assert "another model" in known.reason
@@ -246,7 +246,7 @@ def test_an_answer_that_no_destination_takes_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("question_id", ["../" * 4, "0" * 31, ""])
 def test_no_file_is_reached_by_a_bad_id(tmp_path: Path, question_id: str) -> None:
     with pytest.raises(InputError, match="no id of a question"):
-        sent_answers.question(Spool(tmp_path), STUDY, question_id)
+        questions.question(Spool(tmp_path), STUDY, question_id)
 
 
 @pytest.mark.drill(part="peers")

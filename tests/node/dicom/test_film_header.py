@@ -26,7 +26,7 @@ MAY_PARSE = (
     "node/read/pixels.py",
     "node/outputs/",
     "node/deliver/commitment.py",  # the answer to a commitment request
-    "node/store/conflict.py",  # two versions of one object, compared while they are received
+    "node/store/incoming.py",  # two versions of one object, compared while they are received
 )
 LOOKED_AT = sorted({keyword for rule in routing.rules_for(range(200)) for keyword in rule.looks_at})
 

@@ -22,7 +22,7 @@ from node.dicom.header import identify
 from node.dicom.header_reading import read_header
 from node.errors import Refused, Undecodable
 from node.read.decoding import picture_of
-from node.store.conflict import has_other_pixels
+from node.store.incoming import has_other_pixels
 from tests.support import films
 
 MIB = 1024 * 1024

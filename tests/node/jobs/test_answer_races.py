@@ -9,7 +9,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import Delivery, JsonObject
-from node.store import sent_answers
+from node.store import questions
 from node.store.spool import DocumentKind, Spool
 from tests.node.jobs.test_rounds import STUDY, Bench
 from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids, uids
@@ -93,7 +93,7 @@ def test_no_answer_escapes_a_rejection_note(tmp_path: Path, moment: tuple[int, s
 
     assert uids(sent) <= race.rejected
     assert bool(sent) == (moment == (RELEASED, "before"))
-    [answer] = sent_answers.all_of(race.reading.spool, STUDY)
+    [answer] = questions.answers_of(race.reading.spool, STUDY)
     assert not answer.is_open
     assert sent or "rejected the film" in answer.reason
 
@@ -131,7 +131,7 @@ def test_a_kill_at_any_moment_lets_no_answer_escape(tmp_path: Path, moment: tupl
         race.answer(kill)
     race.reject()
 
-    assert list(sent_answers.released(race.reading.spool, STUDY)) == []
+    assert list(questions.released_outputs(race.reading.spool, STUDY)) == []
     assert race.reading.write_answer(QUESTION) == []
 
 

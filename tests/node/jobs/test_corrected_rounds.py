@@ -18,7 +18,7 @@ from node.jobs import answered_film, gathering
 from node.outputs import wording
 from node.outputs.document import save_bytes
 from node.store.correction import Correction, CorrectionKind
-from node.store.films import films_of
+from node.store.study_facts import films_of
 from node.web.study_outputs import outputs_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.support import validators

@@ -10,7 +10,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.config import QuestionsSettings, Settings
-from node.store import question_objects
+from node.store.questions import objects_of
 from node.store.spool import Spool
 from tests.support import films, peers, workstation
 from tests.support.service import Service, read_and_stop, run_command, settings_for
@@ -134,7 +134,7 @@ def test_an_object_without_its_film_ends_with_a_reason(tmp_path: Path, archive: 
         archive.wait_for_kept(2)
         assert service.stop() == 0
 
-    [mark] = question_objects.all_of(Spool(settings.storage.directory), STUDY)
+    [mark] = objects_of(Spool(settings.storage.directory), STUDY)
     assert not mark.is_open
     assert mark.reasons == (refused["reason"],)
     assert "did not arrive" in mark.reasons[0]

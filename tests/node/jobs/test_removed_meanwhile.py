@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from models.documents import encode
 from node.config import Settings
 from node.metrics import Metrics
-from node.store import sent_answers
+from node.store import questions
 from node.store.ledger import open_ledger
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
@@ -39,7 +39,7 @@ LOOKS: dict[str, Callable[[Spool], int]] = {
     "questions": lambda spool: len(spool.documents(STUDY, "questions")),
     "rounds": lambda spool: len(spool.rounds(STUDY)),
     "begun readings": lambda spool: spool.count_begun_readings(STUDY),
-    "sent answers": lambda spool: len(sent_answers.all_of(spool, STUDY)),
+    "sent answers": lambda spool: len(questions.answers_of(spool, STUDY)),
 }
 PAGES = ("/", f"/studies/{STUDY}", "/api/v1/studies", f"/api/v1/studies/{STUDY}", f"/api/v1/films/{FILM}/questions")
 

@@ -31,10 +31,10 @@ from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.settings.destinations import DicomDestination
-from node.store import sent_answers
+from node.store import questions
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.sent_answers import SentAnswer
+from node.store.questions import SentAnswer
 from node.store.spool import Spool
 from tests.node.outputs.test_answer_objects import asked
 from tests.support import films, peers, senders
@@ -190,7 +190,7 @@ class Bench:
         question = replace(asked(boxes=(box,)), **facts)
         self.spool.keep_document(STUDY, "questions", question.id, encode(question))
         answer = SentAnswer(question=question.id, requested_at=at or datetime.now(UTC))
-        sent_answers.keep(self.spool, STUDY, answer)
+        questions.keep_answer(self.spool, STUDY, answer)
         return self.write_answer(question.id)
 
     def write_answer(self, question_id: str) -> list[Delivery]:

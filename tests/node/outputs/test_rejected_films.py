@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.outputs.rejected_films import rejections_of
+from node.store.study_facts import rejections_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.node.test_metrics import samples

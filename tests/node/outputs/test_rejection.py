@@ -21,7 +21,7 @@ from node.domain import Delivery, DeliveryState
 from node.hl7.text import read
 from node.outputs import rejection
 from node.settings.destinations import DicomDestination
-from node.store import sent_answers
+from node.store import questions
 from node.store.spool import Spool
 from tests.node.jobs.test_rounds import STUDY, Bench, film
 from tests.support import films, peers
@@ -223,7 +223,7 @@ def test_an_answer_to_a_rejected_film_is_not_sent(tmp_path: Path) -> None:
 
     assert bench.answer(str(wrong.SOPInstanceUID)) == []
 
-    [answer] = sent_answers.all_of(bench.spool, STUDY)
+    [answer] = questions.answers_of(bench.spool, STUDY)
     assert answer.reason.startswith("this film was rejected by the archive: Incorrect Modality Worklist Entry")
 
 

@@ -34,7 +34,7 @@ from node.errors import Undecodable
 from node.read import decoder_child, decoding, prompts
 from node.read.decoder_processes import DecoderProcesses, of_this_process
 from node.read.film import answer_film
-from node.turns import Turns
+from node.threads import Turns
 from tests.paths import REPOSITORY
 from tests.support import decoded, films, peers
 from tests.support.fakes import ScriptedReader

@@ -52,7 +52,7 @@ from node.read import open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.film import answer_film, answer_picture
 from node.receive.contexts import TRANSFER_SYNTAXES
-from node.store.conflict import has_other_pixels
+from node.store.incoming import has_other_pixels
 from node.store.spool import Spool
 from tests.support import films
 from tests.support.decoded import load, picture_of, stored_picture

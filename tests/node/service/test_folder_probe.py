@@ -15,7 +15,7 @@ from node.checks import CheckState
 from node.commands.doctor.storage import check_storage
 from node.errors import InputError
 from node.service import app
-from node.store.folder_probe import fault_of, require_honest
+from node.store.folders import fault_of_folder, require_honest
 from tests.support.fakes import ScriptedReader
 from tests.support.service import settings_for
 
@@ -45,7 +45,7 @@ def locks_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_good_folder_has_no_fault_and_stays_empty(tmp_path: Path) -> None:
     require_honest(tmp_path, is_shared=True)
 
-    assert fault_of(tmp_path, is_shared=True) is None
+    assert fault_of_folder(tmp_path, is_shared=True) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,8 +119,8 @@ def test_a_mount_that_breaks_a_promise_is_no_shared_folder(tmp_path: Path, optio
     folder.mkdir()
     mounts = mounted(tmp_path, f"{str(folder).replace(' ', chr(92) + '040')} nfs {options}")
 
-    assert options.rpartition(",")[2] in str(fault_of(folder, is_shared=True, mounts=mounts))
-    assert fault_of(folder, is_shared=False, mounts=mounts) is None
+    assert options.rpartition(",")[2] in str(fault_of_folder(folder, is_shared=True, mounts=mounts))
+    assert fault_of_folder(folder, is_shared=False, mounts=mounts) is None
 
 
 def test_only_the_mount_that_is_in_use_counts(tmp_path: Path) -> None:
@@ -129,5 +129,5 @@ def test_only_the_mount_that_is_in_use_counts(tmp_path: Path) -> None:
     hidden, other = f"{folder} nfs rw,nolock", f"{tmp_path}/nod nfs rw,nolock"
     mounts = mounted(tmp_path, hidden, other, f"{folder} nfs4 rw,vers=4.2,local_lock=none")
 
-    assert fault_of(folder, is_shared=True, mounts=mounts) is None
-    assert fault_of(folder, is_shared=True, mounts=tmp_path / "none") is None
+    assert fault_of_folder(folder, is_shared=True, mounts=mounts) is None
+    assert fault_of_folder(folder, is_shared=True, mounts=tmp_path / "none") is None

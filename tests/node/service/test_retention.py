@@ -9,11 +9,11 @@ import pytest
 from node.domain import Delivery, DeliveryState, StudyState
 from node.orders.store import OrderStore
 from node.service.retention import Retention, removable
-from node.store import files, sent_answers
+from node.store import files, questions
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.questions import SentAnswer
 from node.store.rounds import RoundMark
-from node.store.sent_answers import SentAnswer
 from node.store.spool import Spool
 from tests.support import films
 from tests.support.ordered import find, ordered
@@ -94,10 +94,10 @@ def test_a_study_with_a_late_film_stays(shelf: Shelf) -> None:
 def test_a_study_with_an_answer_to_be_sent_stays(shelf: Shelf) -> None:
     (shelf.spool.directory / "studies" / STUDY / "questions").mkdir()
     answer = SentAnswer(question="0" * 32, requested_at=NOW)
-    sent_answers.keep(shelf.spool, STUDY, answer)
+    questions.keep_answer(shelf.spool, STUDY, answer)
     assert shelf.removable() == []
 
-    sent_answers.keep(shelf.spool, STUDY, replace(answer, reason="another model"))
+    questions.keep_answer(shelf.spool, STUDY, replace(answer, reason="another model"))
 
     assert shelf.removable() == [STUDY]
 

@@ -17,7 +17,7 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from node.store.conflict import has_other_pixels
+from node.store.incoming import has_other_pixels
 from tests.support import films, peers
 from tests.support.listening import Node, listening
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from node.errors import InputError
-from node.store import files, sent_answers
-from node.store.films import elsewhere, films_of
+from node.store import files, questions
 from node.store.index import Index
 from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
+from node.store.study_facts import elsewhere, films_of
 from tests.support import films
 
 MANY, FEW = 10_000, 10
@@ -103,7 +103,7 @@ def test_what_a_power_cut_took_from_the_index_comes_back(tmp_path: Path, spool: 
     started = Spool(tmp_path)
 
     assert films_of(started, film.sop_instance_uid) == [film]
-    assert sent_answers.study_of(started, "a" * 32) == film.study_uid
+    assert questions.study_of(started, "a" * 32) == film.study_uid
 
 
 def test_a_removed_object_still_names_its_study(tmp_path: Path, spool: Spool, film: Instance) -> None:
@@ -126,12 +126,12 @@ def test_of_two_studies_both_are_found_until_one_is_removed(spool: Spool, film: 
 
 def test_a_question_goes_with_its_study(spool: Spool, film: Instance) -> None:
     spool.keep_document(film.study_uid, "questions", "b" * 32, {})
-    assert sent_answers.study_of(spool, "b" * 32) == film.study_uid
+    assert questions.study_of(spool, "b" * 32) == film.study_uid
 
     remove(spool, film)
 
     with pytest.raises(InputError, match="removed"):
-        sent_answers.study_of(spool, "b" * 32)
+        questions.study_of(spool, "b" * 32)
 
 
 def test_no_name_leads_out_of_the_index(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy.exc import OperationalError
 from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import DeliveryRecord, Ledger, Parked
-from node.store.reviews import ReviewRow
 from node.store.statistics import Rows
+from node.store.worklist import ReviewRow
 from tests.support.peers import wait_until
 from tests.support.postgres import Postgres
 

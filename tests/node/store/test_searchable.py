@@ -15,10 +15,9 @@ from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.searchable import PatientRow, folded
 from node.store.statistics import FindingRow, Rows
 from node.store.tables import PATIENTS, STUDIES
-from node.store.worklist import WorklistFilter, patients_of, studies_of_patient, worklist
+from node.store.worklist import PatientRow, WorklistFilter, folded, patients_of, studies_of_patient, worklist
 from tests.support.postgres import Postgres
 
 FIRST, SECOND, THIRD = "1.2.1", "1.2.2", "1.2.3"

@@ -27,8 +27,8 @@ from node.read import prompts
 from node.read.open_model import OpenModel
 from node.store import lookup
 from node.store.received import Instance
-from node.store.reviews import ReviewRow
 from node.store.spool import Spool
+from node.store.worklist import ReviewRow
 from node.web import application, replies
 from node.web.look_files import Looks
 from node.web.parts import WebParts

@@ -23,7 +23,8 @@ from node.domain import Delivery, DeliveryState, StudyState
 from node.errors import InputError
 from node.service import app
 from node.settings.http import HttpSettings
-from node.store import files, spool_format
+from node.store import files
+from node.store.folders import mark_format
 from node.store.ledger import Ledger
 from node.store.open_spool import open_spool
 from node.store.spool import Spool
@@ -267,7 +268,7 @@ def test_what_the_node_wrote_stays_where_it_is(settings: Settings, spool: Spool)
     spool.keep_reading(STUDY, "2.25.7", {"film": "x"})
     spool.keep_document(STUDY, "questions", "0" * 32, {"id": "x"})
     spool.mark_stat(STUDY)
-    spool_format.mark(spool.directory)
+    mark_format(spool.directory)
     before = sorted(path for path in spool.directory.rglob("*") if path.is_file())
 
     with capture_logs() as said:

@@ -24,10 +24,10 @@ from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.service.ledger_filler import LedgerFiller
-from node.store import lookup
 from node.store.correction import Correction, CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.worklist import to_review
 from node.web import review
 from node.web.review import ReviewQueue
 from tests.node.outputs.test_rejection import highdicom_note
@@ -220,7 +220,7 @@ def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_pat
 
 def test_the_queue_goes_beyond_the_listed_films(bench: Bench) -> None:
     read(bench, FindingState.INDETERMINATE)
-    (row,) = lookup.to_review(settings_of(bench).storage)
+    (row,) = to_review(settings_of(bench).storage)
     others = [replace(row, study_uid=f"1.{n}", film=f"1.{n}.1", urgency=9) for n in range(300)]
     for other in others:
         bench.ledger.set_study(other.study_uid, "finished")

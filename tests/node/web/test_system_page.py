@@ -26,7 +26,7 @@ from node.metrics import Metrics
 from node.net.callers import RefusalKey, RefusedCallers, file_path
 from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
-from node.store import damage
+from node.store import received
 from node.store.ledger import open_ledger
 from node.store.spool import Spool
 from node.web import application
@@ -134,7 +134,7 @@ def _certified(settings: Settings, *, days: int) -> Settings:
 
 
 def _damaged(settings: Settings) -> Settings:
-    damage.note(settings.storage.directory, "film")
+    received.note_damage(settings.storage.directory, "film")
     return settings
 
 
@@ -165,7 +165,7 @@ def test_each_trouble_is_found_and_named(
 
 
 def test_damage_counts_for_an_hour(pages: Pages) -> None:
-    damage.note(pages.settings.storage.directory, "film")
+    received.note_damage(pages.settings.storage.directory, "film")
 
     later = [troubles(pages.settings, (), now=datetime.now(UTC) + timedelta(minutes=minutes)) for minutes in (59, 61)]
 

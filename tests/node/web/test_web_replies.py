@@ -17,8 +17,8 @@ from node.answers.replies import answer
 from node.commands import demo
 from node.config import ModelSettings
 from node.jobs.answered_film import read_film
-from node.store.films import films_of
 from node.store.spool import Spool
+from node.store.study_facts import films_of
 from tests.support import films
 from tests.support.archived import StartNode
 from tests.support.peers import LOOPBACK

@@ -25,8 +25,8 @@ from node.outputs.corrected_film import CORRECTED
 from node.outputs.kinds import OUTPUTS
 from node.read import prompts
 from node.store.ledger import Ledger, open_ledger
-from node.store.reviews import ReviewRow
 from node.store.spool import Spool
+from node.store.worklist import ReviewRow
 from node.web import application, problems, shown, words
 from node.web.look_files import Looks
 from node.web.parts import WebParts

@@ -1,10 +1,11 @@
-"""Answers that a person sends to the archive: a small synced file beside each question.
+"""Questions about films: the answers that a person sends, and the objects of workstations that may ask.
 
     studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked`)
     studies/<study>/sent/<id>.json           that it is to be sent, and what was written for it
+    studies/<study>/objects/<uid>.json       what becomes of an object, which is answered once
 
-The second file is written before anything is queued, so an answer that was accepted for sending is not lost with the
-databases.
+The second and third are written and synced before anything is queued, so neither an answer that was accepted for
+sending nor a question that was received is lost with the databases.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from models.documents import decode, encode
 from node.domain import JsonObject, OutputObject
 from node.errors import InputError
 from node.store import files
+from node.store.received import sop_instance_uid_of
 from node.store.spool import Spool
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -63,18 +65,18 @@ def study_of(spool: Spool, question_id: str) -> str:
     raise InputError("this node does not have the question any more; its study may have been removed")
 
 
-def keep(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
+def keep_answer(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
     """Store what is known of a sent answer, synced; replaces what was known. Its question exists."""
     spool.keep_document(study_uid, "sent", _checked(answer.question), encode(answer))
 
 
-def find(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
+def find_answer(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
     """Return a sent answer; None if nobody has sent it."""
     content = spool.document(study_uid, "sent", _checked(question_id))
     return None if content is None else decode(SentAnswer, content)
 
 
-def all_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
+def answers_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
     """Return the sent answers of a study, in the order in which they were sent."""
     found = (decode(SentAnswer, content) for content in spool.documents(study_uid, "sent"))
     return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
@@ -86,15 +88,15 @@ def version(spool: Spool, study_uid: str) -> str:
     return " ".join(str(files.stamp(folder / kind)) for kind in ("questions", "sent"))
 
 
-def outputs_of(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
+def answer_outputs(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
     """Yield the outputs that were written for the sent answers of a study."""
-    for answer in all_of(spool, study_uid):
+    for answer in answers_of(spool, study_uid):
         yield from answer.outputs
 
 
-def released(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
+def released_outputs(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
     """Yield the outputs of the sent answers of a study that may be sent, or were."""
-    for answer in all_of(spool, study_uid):
+    for answer in answers_of(spool, study_uid):
         if not answer.is_open:
             yield from answer.outputs
 
@@ -103,3 +105,42 @@ def _checked(question_id: str) -> str:
     if not _ID.fullmatch(question_id):
         raise InputError("this is no id of a question")
     return question_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectMark:
+    """What is known of an object.
+
+    file: its name in the spool
+    received_at: aware UTC
+    is_open: whether it is still to be looked at
+    questions: ids of its questions whose answers are sent
+    reasons: why it, or a part of it, has no effect
+    """
+
+    file: str
+    received_at: datetime
+    is_open: bool = True
+    questions: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def sop_instance_uid(self) -> str:
+        """The UID of the object."""
+        return sop_instance_uid_of(self.file)
+
+
+def keep_object(spool: Spool, study_uid: str, mark: ObjectMark) -> None:
+    """Store what is known of an object, synced. Raises FileNotFoundError if its study was removed."""
+    spool.keep_document(study_uid, "objects", mark.sop_instance_uid, encode(mark))
+
+
+def find_object(spool: Spool, study_uid: str, sop_instance_uid: str) -> ObjectMark | None:
+    """Return what is known of an object; None if nothing is."""
+    return next((mark for mark in objects_of(spool, study_uid) if mark.sop_instance_uid == sop_instance_uid), None)
+
+
+def objects_of(spool: Spool, study_uid: str) -> list[ObjectMark]:
+    """Return what is known of the objects of a study, in order of arrival."""
+    found = (decode(ObjectMark, content) for content in spool.documents(study_uid, "objects"))
+    return sorted(found, key=lambda mark: (mark.received_at, mark.file))
