@@ -20,7 +20,7 @@ from node.dicom import attributes
 from node.domain import Delivery, DeliveryState, is_uid
 from node.errors import where
 from node.metrics import Metrics
-from node.net import admission
+from node.net import callers
 from node.settings.destinations import DicomDestination
 from node.store.ledger import DeliveryRecord, Ledger
 
@@ -121,7 +121,7 @@ class Commitments:
             isinstance(destination, DicomDestination)
             and destination.storage_commitment
             and destination.ae_title.strip() == calling_aet.strip()
-            and (is_caller or admission.is_among(host, _addresses(destination.host)))
+            and (is_caller or callers.is_among(host, _addresses(destination.host)))
             for _, destination in self._destinations.items()
         )
 

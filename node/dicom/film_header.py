@@ -2,8 +2,9 @@
 
 Routing, `explain` and the checks before decoding use this value and never the Dataset, so each attribute is parsed
 once. Only the decoder and the writers of outputs use the Dataset: the decoder for the pixels, the writers to copy
-patient attributes with their character set. The grayscale attributes have a value of their own
-(`grayscale_header.GrayscaleHeader`), because a LUT may have 65536 entries and only a decoded film needs it.
+patient attributes with their character set, and for the size of the pixels in the patient. The grayscale attributes
+have a value of their own (`grayscale_header.GrayscaleHeader`), because a LUT may have 65536 entries and only a decoded
+film needs it.
 
 A broken attribute counts as absent and raises no error. Only a routing rule that needs it refuses the object.
 """
@@ -12,13 +13,49 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pydicom.dataset import Dataset, FileMetaDataset
 
 from node.dicom import attributes, identity
-from node.dicom.patient_age import DATES, patient_age
-from node.dicom.spacing import pixel_size
+from node.dicom.dates import DATES, patient_age
+
+_KEYWORDS = (
+    "StudyInstanceUID",
+    "SeriesInstanceUID",
+    "SOPInstanceUID",
+    "SOPClassUID",
+    "ContributingEquipmentSequence",
+    "Modality",
+    "PatientSpeciesDescription",
+    "PatientSpeciesCodeSequence",
+    "ConversionType",
+    "PresentationIntentType",
+    "BodyPartExamined",
+    "AnatomicRegionSequence",
+    "ViewPosition",
+    "ViewCodeSequence",
+    "PatientOrientation",
+    "PatientAge",
+    "PatientBirthDate",
+    *DATES,
+    "StudyDescription",
+    "SeriesDescription",
+    "ProtocolName",
+    "PixelData",
+    "Rows",
+    "Columns",
+    "NumberOfFrames",
+    "SamplesPerPixel",
+    "PhotometricInterpretation",
+    "BitsAllocated",
+    "BitsStored",
+    "HighBit",
+    "PixelRepresentation",
+)
+_CALIBRATED: Final = ("GEOMETRY", "FIDUCIAL")
+_ALIKE: Final = 1e-3
+_SPACINGS: Final = ("PixelSpacing", "ImagerPixelSpacing")
 
 
 class ConceptCode(NamedTuple):
@@ -92,41 +129,6 @@ class FilmHeader:
     series_description: str
     protocol_name: str
     pixels: PixelFormat
-
-
-_KEYWORDS = (
-    "StudyInstanceUID",
-    "SeriesInstanceUID",
-    "SOPInstanceUID",
-    "SOPClassUID",
-    "ContributingEquipmentSequence",
-    "Modality",
-    "PatientSpeciesDescription",
-    "PatientSpeciesCodeSequence",
-    "ConversionType",
-    "PresentationIntentType",
-    "BodyPartExamined",
-    "AnatomicRegionSequence",
-    "ViewPosition",
-    "ViewCodeSequence",
-    "PatientOrientation",
-    "PatientAge",
-    "PatientBirthDate",
-    *DATES,
-    "StudyDescription",
-    "SeriesDescription",
-    "ProtocolName",
-    "PixelData",
-    "Rows",
-    "Columns",
-    "NumberOfFrames",
-    "SamplesPerPixel",
-    "PhotometricInterpretation",
-    "BitsAllocated",
-    "BitsStored",
-    "HighBit",
-    "PixelRepresentation",
-)
 
 
 def only_evidence(dataset: Dataset) -> str:
@@ -222,3 +224,53 @@ def place_in_study(header: Dataset) -> tuple[float, ...]:
     """Return the numbers of a film's series and of the film in it (PS3.3 C.7.3.1, C.7.6.1); infinity if not known."""
     numbers = (attributes.number(header, keyword) for keyword in ("SeriesNumber", "InstanceNumber"))
     return tuple(math.inf if number is None else number for number in numbers)
+
+
+def calibrated_spacing(dataset: Dataset) -> tuple[float, float] | None:
+    """Return mm from row to row and from column to column, in the patient; None if uncalibrated (PS3.3 10.7.1).
+
+    Pixel Spacing counts if Pixel Spacing Calibration Type says how it was corrected. Imager Pixel Spacing is that of
+    the detector, on which the heart is magnified: it counts only with an estimated magnification.
+    """
+    spacing, calibration = _spacing(dataset, "PixelSpacing"), attributes.text(dataset, "PixelSpacingCalibrationType")
+    if spacing is not None and calibration.upper() in _CALIBRATED:
+        return spacing
+    imager = _spacing(dataset, "ImagerPixelSpacing")
+    magnification = attributes.number(dataset, "EstimatedRadiographicMagnificationFactor")
+    if imager is None or magnification is None or magnification < 1:
+        return None
+    return imager[0] / magnification, imager[1] / magnification
+
+
+def has_oblong_pixels(dataset: Dataset) -> bool:
+    """Say whether a film's pixels are not square, by more than a thousandth (PS3.3 10.7.1.3)."""
+    return any(not math.isclose(*shape, rel_tol=_ALIKE) for shape in _shapes(dataset))
+
+
+def pixel_shape(dataset: Dataset) -> tuple[int, int]:
+    """Return the ratio of a pixel's height to its width (PS3.3 C.10.4); 1 to 1 if the film has no usable value."""
+    for height, width in _shapes(dataset):
+        if 0.01 < height < 100 and 0.01 < width < 100:
+            return (1, 1) if height == width else (round(1000 * height), round(1000 * width))
+    return (1, 1)
+
+
+def pixel_size(dataset: Dataset) -> tuple[float, float] | None:
+    """Return mm from row to row and from column to column, in the patient or on the detector; None if unknown."""
+    return next((found for keyword in _SPACINGS if (found := _spacing(dataset, keyword)) is not None), None)
+
+
+def _shapes(dataset: Dataset) -> list[tuple[float, float]]:
+    """Return what a header says of the shape of pixels: the aspect ratio only without a spacing (C.7.6.3.1.7)."""
+    spacings = [found for keyword in _SPACINGS if (found := _spacing(dataset, keyword)) is not None]
+    ratio = _spacing(dataset, "PixelAspectRatio")
+    return spacings or ([] if ratio is None else [ratio])
+
+
+def _spacing(dataset: Dataset, keyword: str) -> tuple[float, float] | None:
+    """Read row spacing and column spacing; None unless both are above 0 (PS3.3 10.7.1.3)."""
+    try:
+        row, column = (float(str(value)) for value in attributes.values(dataset, keyword))
+    except ValueError:
+        return None
+    return (row, column) if 0 < row < float("inf") and 0 < column < float("inf") else None

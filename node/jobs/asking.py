@@ -24,10 +24,10 @@ from node.metrics import Metrics
 from node.outputs import asked
 from node.outputs.asked import AskedQuestion, Origin
 from node.read import decoding, routing
-from node.read.doubted_film import ask_film, see_film
+from node.read.engines import while_wanted
 from node.read.model import FilmAnswer, SeenFilm, check_questions
 from node.read.open_model import OpenModel
-from node.read.person import while_wanted
+from node.read.views import ask_film, see_film
 from node.store import received
 from node.store.received import Instance
 from node.store.spool import Spool

@@ -25,7 +25,7 @@ from node.hl7 import mllp
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge
 from node.hl7.text import TooManyRepetitions, is_batch, read
 from node.metrics import Metrics
-from node.net import admission
+from node.net import callers
 from node.net.callers import RefusalKey, Refusals
 from node.net.tls import ServerTls, complaint
 from node.orders.messages import OrderChange, OrderRefused, read_orders
@@ -45,8 +45,6 @@ _BATCH = Complaint(
     condition="200", text="a batch, or several messages in one frame, is not taken; send each message in its own frame"
 )
 _NOT_KEPT = Complaint(condition="207", text="the message could not be stored; send it again later")
-
-
 Refuse = Callable[[str, str], None]
 """Counts and logs a refused message: one of `metrics.ORDER_REFUSALS`, and what was wrong with it."""
 
@@ -176,7 +174,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int]
     ) -> bool:
         """Let in whom the settings name, before anything else is done for a connection."""
-        is_known = admission.is_among(client_address[0], self._hosts)
+        is_known = callers.is_among(client_address[0], self._hosts)
         if not is_known:
             self.refuse("caller", host=client_address[0])
         return is_known

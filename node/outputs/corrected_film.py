@@ -46,8 +46,7 @@ from node.domain import (
 )
 from node.prompt_set import Prompt, PromptSet
 from node.read import decoding
-from node.read.evidence import covered
-from node.read.findings import together, zone_of
+from node.read.findings import covered, together, zone_of
 from node.read.framing import leaving
 from node.store.correction import Correction, CorrectionKind, active
 

@@ -31,7 +31,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 from pydicom.valuerep import VR
 
 from node.dicom import attributes, identity
-from node.dicom.time_zone import OFFSET, fixed_offset, offset_of, stated_offset
+from node.dicom.dates import OFFSET, fixed_offset, offset_of, stated_offset
 from node.domain import Report, derive_uid
 from node.outputs import highdicom_gaps
 from node.outputs.patient import copy_patient, made_at, short_text

@@ -14,7 +14,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from node.dicom.spacing import pixel_shape
+from node.dicom.film_header import pixel_shape
 from node.domain import Film, JsonObject, Report
 from node.outputs import document, overlay, report_json, report_txt
 from node.outputs.kinds import OUTPUTS, Written

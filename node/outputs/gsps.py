@@ -23,7 +23,7 @@ from highdicom.pr import GraphicLayer, GrayscaleSoftcopyPresentationState
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
-from node.dicom.spacing import pixel_shape
+from node.dicom.film_header import pixel_shape
 from node.domain import About, Box, Film, Report, Subject
 from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking

@@ -30,9 +30,8 @@ from pydicom.sr.coding import Code as Concept
 from pydicom.tag import Tag
 from pydicom.uid import BasicTextSRStorage
 
-from node.dicom import display_shutter, overlay_planes
-from node.dicom.display_shutter import DisplayShutter
-from node.dicom.overlay_planes import OverlayPlane
+from node.dicom import overlays
+from node.dicom.overlays import DisplayShutter, OverlayPlane
 from node.domain import Box
 
 SHORT_LABEL: Final = Concept("125309", "DCM", "Short Label")
@@ -234,10 +233,10 @@ def keep_film(source: Dataset, state: Dataset, *, layer: str) -> bool:
 
     Proposal: "Presentation states: arguments for overlay activation and display shutter".
     """
-    shutter = display_shutter.find(source)
+    shutter = overlays.find_shutter(source)
     bitmap = None if shutter is None else shutter.bitmap
-    shown = {plane.group for plane in overlay_planes.find(source) if plane != bitmap}
-    for group in overlay_planes.groups_of(source):
+    shown = {plane.group for plane in overlays.find_planes(source) if plane != bitmap}
+    for group in overlays.groups_of(source):
         state.add_new(Tag(group, 0x1001), "CS", layer if group in shown else None)
     if shutter is not None:
         _copy_shutter(shutter, state)

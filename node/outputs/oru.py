@@ -25,7 +25,7 @@ from pydicom.dataset import Dataset
 
 from node.character_sets import visible
 from node.dicom import attributes, identity
-from node.dicom.time_zone import offset_of, stated_offset
+from node.dicom.dates import offset_of, stated_offset
 from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, FindingState, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable

@@ -22,8 +22,7 @@ from pydicom.tag import BaseTag, Tag
 
 from node.character_sets import DIRECTING, LOST, visible
 from node.dicom import attributes, film_text
-from node.dicom.dates import read_date
-from node.dicom.patient_age import age_string
+from node.dicom.dates import age_string, read_date
 from node.domain import Film, Note
 
 # Type 2 in every object we write (PS3.3 C.7.1.1, C.7.2.1): present even if empty.

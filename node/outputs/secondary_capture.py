@@ -21,7 +21,7 @@ from highdicom.sr import CodedConcept
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, identity
-from node.dicom.spacing import pixel_shape
+from node.dicom.film_header import pixel_shape
 from node.domain import About, Film, Report, Subject
 from node.outputs import document, highdicom_gaps, overlay, wording
 from node.outputs.kinds import Written

@@ -37,9 +37,8 @@ from node.dicom.film_header import FilmHeader
 from node.domain import Reason
 from node.errors import InputError, Undecodable
 from node.read import decoder_child, pixel_format
-from node.read.codecs import Cells
 from node.read.decoder_child import Answer, Limits, Request
-from node.read.pixels import StoredPixels
+from node.read.pixels import Cells, StoredPixels
 from node.threads import Turns
 
 _MOST: Final = 4
@@ -68,8 +67,6 @@ PRELOADED: Final = (decoder_child.__name__, "node.__main__")
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(PRELOADED))
-
-
 _MOST_HURTFUL: Final = 1000
 """Films that are remembered because they ended a child."""
 
@@ -184,7 +181,7 @@ class DecoderProcesses:
         )
 
     def decode_picture(self, path: Path) -> npt.NDArray[np.uint8]:
-        """Decode a PNG or JPEG picture as `gray_picture.read` does. Raises InputError."""
+        """Decode a PNG or JPEG picture as `decoder_child.read_picture` does. Raises InputError."""
         request: Request = {"task": decoder_child.PICTURE, "path": str(path)}
         try:
             cells, _ = self._decode(request, Limits.of(pixel_format.MAX_PIXELS))

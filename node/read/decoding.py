@@ -22,19 +22,16 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from node.dicom import attributes, display_shutter, header, header_reading, overlay_planes
-from node.dicom.display_shutter import DisplayShutter
-from node.dicom.film_header import FilmHeader, PixelFormat, parse_header
+from node.dicom import attributes, header, header_reading, overlays
+from node.dicom.film_header import FilmHeader, PixelFormat, has_oblong_pixels, parse_header
 from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
 from node.dicom.header_reading import read_header
-from node.dicom.overlay_planes import Mask, OverlayPlane
-from node.dicom.spacing import has_oblong_pixels
+from node.dicom.overlays import DisplayShutter, Mask, OverlayPlane
 from node.domain import Box, Note, Reason, Side
 from node.errors import ConfigError, Undecodable, is_of_disk
-from node.read import decoder_processes, grayscale, overlay_drawing, pixel_format
-from node.read.codecs import Cells
+from node.read import decoder_processes, grayscale, pixel_format
 from node.read.framing import Framing, Turn
-from node.read.pixels import StoredPixels
+from node.read.pixels import Cells, StoredPixels
 from node.read.thumbnail import Thumbnail, step_of
 
 GrayPicture = npt.NDArray[np.float32]
@@ -210,7 +207,7 @@ def stored_picture(path: Path) -> StoredPicture:
 
 def _with_graphics(dataset: Dataset, picture: StoredPicture, cells: Cells) -> StoredPicture:
     """Add the shutter and the overlay planes of a film."""
-    shutter = display_shutter.find(dataset)
+    shutter = overlays.find_shutter(dataset)
     marks = _marks(dataset, cells, hiding=None if shutter is None else shutter.bitmap)
     return replace(picture, shutter=shutter, marks=marks)
 
@@ -226,9 +223,9 @@ def _thumbnail(dataset: Dataset, picture: StoredPicture, cells: Cells) -> Thumbn
 
 def _marks(dataset: Dataset, cells: Cells, *, hiding: OverlayPlane | None) -> Mask | None:
     """Return where the overlay planes of a film draw; None if it has none. hiding: the plane of a bitmap shutter."""
-    planes = [plane for plane in overlay_planes.find(dataset) if plane != hiding]
+    planes = [plane for plane in overlays.find_planes(dataset) if plane != hiding]
     rows, columns = cells.shape
-    return overlay_drawing.drawn(planes, (rows, columns), cells) if planes else None
+    return overlays.drawn(planes, (rows, columns), cells) if planes else None
 
 
 def picture_without_header(picture: BytePicture) -> StoredPicture:

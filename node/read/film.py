@@ -13,18 +13,17 @@ from language.labels import DEVICES
 from models.contract import FindingState, PromptKind
 from node import log
 from node.dicom import header_reading
-from node.dicom.film_header import parse_header
-from node.dicom.spacing import calibrated_spacing
+from node.dicom.film_header import calibrated_spacing, parse_header
 from node.domain import Film, FilmView, ModelIdentity, Note, Reason
 from node.errors import ReaderFailed, Undecodable
 from node.measurement import CardiothoracicRatio
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic, decoding, findings, routing, views
 from node.read.decoding import Radiograph
-from node.read.doubted_film import doubt_reading
 from node.read.model import RadiographReader, Reading
 from node.read.routing import Decision
 from node.read.thumbnail import Thumbnail
+from node.read.views import doubt_reading
 
 Timed = Callable[[str], AbstractContextManager[None]]
 

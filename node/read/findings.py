@@ -6,7 +6,8 @@ for what is absent is kept apart (`searched`).
 Pure functions. A finding is made from a pathology prompt's key, never from generated text or from a region prompt. If
 the prompt states a side, every box has that side. Otherwise the side follows from the position of the box, for a paired
 site on a film that states its sides, if the network's answer lets it (`Laterality`). What has no certain side is in no
-zone either, for a zone has one.
+zone either, for a zone has one. Zone and extent come from the network's own region boxes of the same reading: they say
+where the network points, and are no measurement of the patient.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from models.contract import FilmReading, PromptKind
@@ -33,10 +35,9 @@ from node.domain import (
 )
 from node.prompt_set import HILUM, LUNG, LUNG_ZONES, PLEURA, Prompt, PromptSet
 from node.read.decoding import side_of
-from node.read.evidence import locate
 from node.read.framing import Framing
 
-if TYPE_CHECKING:  # which uses `find`
+if TYPE_CHECKING:
     from models.contract import PromptReading
 
 _OPPOSITE: Final[Mapping[Side | None, Side]] = {Side.RIGHT: Side.LEFT, Side.LEFT: Side.RIGHT}
@@ -61,6 +62,8 @@ ZONES: Final[Mapping[str, Mapping[str, str]]] = {
 """What a zone is called, by the code of the finding's site (lung or pleura) and the region's key without its side."""
 _DIFFUSE: Final = ("19242006",)
 """Findings that lie in no one zone: pulmonary edema."""
+_MOST: Final = 2 / 3
+"""The share in one region, of what lies of a box in any, from which the box lies in that one."""
 
 
 def find(
@@ -239,3 +242,57 @@ def together(sides: list[Side | None]) -> Side | None:
 def _tracking_uid(source: str, key: str, box: Box, model: ModelIdentity) -> str:
     edges = [f"{edge:.3f}" for edge in box.edges]
     return derive_uid("tracking", source, key, *edges, model.name, model.version, model.weights_sha256)
+
+
+def locate(boxes: Sequence[Box], regions: Mapping[str, Box]) -> Evidence:
+    """Return the region that one of the boxes overlaps most, by IoU, and the share of it that all boxes cover.
+
+    IoU, not the common area alone: a small region that fits says more than a large one that contains everything. A box
+    that reaches far into other regions, such as that of a whole lung, lies in no one region.
+    regions: box by prompt key; of equal ones the first counts
+    """
+    overlap = {
+        key: max((iou(box, region) for box in boxes if _lies_in(box, region, regions)), default=0.0)
+        for key, region in regions.items()
+    }
+    zone = max(overlap, key=lambda key: overlap[key], default=None)
+    if zone is None or overlap[zone] == 0:
+        return Evidence(zone=None, extent=0.0)
+    return Evidence(zone=zone, extent=covered(regions[zone], boxes))
+
+
+def _lies_in(box: Box, region: Box, regions: Mapping[str, Box]) -> bool:
+    return covered(box, [region]) >= _MOST * covered(box, tuple(regions.values()))
+
+
+def covered(region: Box, boxes: Sequence[Box]) -> float:
+    """Return the share of a region, 0..1, that lies in any of the boxes."""
+    inside = [common for box in boxes if (common := _common(region, box)) is not None]
+    columns = sorted({edge for box in inside for edge in (box.left, box.right)})
+    rows = sorted({edge for box in inside for edge in (box.top, box.bottom)})
+    area = sum(
+        (right - left) * (bottom - top)
+        for left, right in pairwise(columns)
+        for top, bottom in pairwise(rows)
+        if any(box.left <= left and right <= box.right and box.top <= top and bottom <= box.bottom for box in inside)
+    )
+    return min(area / _area(region), 1.0)
+
+
+def iou(first: Box, second: Box) -> float:
+    """Return the overlap of two boxes, 0..1: their common area as a share of the area that either covers."""
+    common = _common(first, second)
+    if common is None:
+        return 0.0
+    return _area(common) / (_area(first) + _area(second) - _area(common))
+
+
+def _common(first: Box, second: Box) -> Box | None:
+    """Return the part that two boxes have in common; None if there is none."""
+    left, top = max(first.left, second.left), max(first.top, second.top)
+    right, bottom = min(first.right, second.right), min(first.bottom, second.bottom)
+    return Box(left=left, top=top, right=right, bottom=bottom) if left < right and top < bottom else None
+
+
+def _area(box: Box) -> float:
+    return (box.right - box.left) * (box.bottom - box.top)

@@ -1,6 +1,6 @@
 """The node's interface to the network: what reads films and answers questions, and how it is opened.
 
-But for the contract, this file and its neighbors `person`, `manifest` and `gpu` import `models` inside functions only:
+But for the contract, this file and its neighbors `manifest` and `engines` import `models` inside functions only:
 the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
 """
 
@@ -37,8 +37,8 @@ from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptSet
 from node.read import findings
 from node.read.decoding import Radiograph, side_of, side_of_square
+from node.read.engines import for_person
 from node.read.framing import Framing
-from node.read.person import for_person
 from node.read.prompt_names import NamedPrompt, named, refusal
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
 from node.read import decoder_processes, decoding, pixel_format, routing
 from node.read.decoding import Radiograph
-from node.read.doubted_film import ask_film, see_film
 from node.read.framing import Framing
 from node.read.manifest import FilmRule
 from node.read.model import FilmAnswer, RadiographReader, check_questions
+from node.read.views import ask_film, see_film
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 

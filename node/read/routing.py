@@ -41,8 +41,8 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 
+from node.dicom.dates import DATES
 from node.dicom.film_header import ConceptCode, FilmHeader
-from node.dicom.patient_age import DATES
 from node.domain import Note, Reason
 from node.read import header_words, pixel_format
 from node.read.header_words import vocabulary, words

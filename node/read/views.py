@@ -1,4 +1,4 @@
-"""Compare the view that a header names with the view that the picture shows; a pure function of values.
+"""Compare the view that a header names with the view that the picture shows; on a film in doubt nothing is present.
 
 Both agree on nearly all films. If they do not, the film is read as its header says, with a note. The picture stops a
 film only if the header is silent. Without a view in the header, a film is stopped unless a frontal chest is more
@@ -6,20 +6,26 @@ probable than all else: the network often knows that a lateral is no frontal fil
 a view and without the chest, it is stopped if the network is certain that it is no frontal chest, whatever else it is.
 Such films would get boxes that mean nothing. A film that looks mirrored is never flipped, because the heart may lie on
 the right, and a film that looks rotated is not turned. A picture that disagrees with its header or looks mirrored or
-rotated is a doubt about every finding: then none is present (`doubted_film`).
+rotated is a doubt about every finding: then none is present, its findings are to be reviewed, and so say its sentences.
+Reports and questions come through here, whatever network answered, so all outputs say the same. Pure functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
-from models.contract import Doubt, View, ViewReading
+from language.check import assertions
+from language.sentences import stated, unstated
+from models.contract import Doubt, FindingState, PromptReading, Question, Sentence, View, ViewReading
 from node.dicom.film_header import FilmHeader
 from node.domain import FilmView, Note, Reason, TaggedView
+from node.prompt_set import PromptSet
 from node.read import routing
 from node.read.cardiothoracic import view_of
+from node.read.decoding import Radiograph
+from node.read.model import FilmAnswer, RadiographReader, Reading, SeenFilm
 from node.read.routing import Action, Decision
 
 _STOPPED: Final[dict[View, Reason]] = {"lateral": Reason.LATERAL, "not_chest": Reason.NOT_CHEST}
@@ -31,6 +37,7 @@ _DOUBTS: Final[dict[Note, Doubt]] = {
     Note.TWO_VIEWS: "two_views",
     Note.MAYBE_CHILD: "maybe_child",
 }
+_Answered = TypeVar("_Answered", PromptReading, FilmAnswer)
 
 
 def tag_of(header: FilmHeader) -> TaggedView | None:
@@ -95,3 +102,70 @@ def notes_of(tag: TaggedView | None, picture: ViewReading) -> Iterator[Note]:
         yield Note.MIRRORED
     if picture.rotated:
         yield Note.ROTATED
+
+
+def doubt_reading(reading: Reading, doubt: Doubt | None, prompts: PromptSet, *, is_checked: bool) -> Reading:
+    """Return what may be said of a film: its reading if there is no doubt; else nothing is present, and has no ratio.
+
+    is_checked: whether sentences say what was decided; raw ones stay as generated
+    """
+    if doubt is None:
+        return reading
+    answers = tuple(_doubted(answer, doubt) for answer in reading.prompts)
+    doubted = replace(reading, ratio=None, prompts=answers)
+    if not is_checked:
+        return doubted
+    changed = {answer.key for answer in reading.pathologies if answer.state is FindingState.PRESENT}
+    states = {
+        answer.key: answer.state
+        for answer in doubted.pathologies
+        if answer.state is not None and answer.state.is_reported
+    }
+
+    def restated(said: Sentence) -> Sentence:
+        words = unstated(said.text)
+        asserted = dict.fromkeys((said.prompt, *(each.key for each in assertions(words))))
+        if changed.isdisjoint(asserted):
+            return said
+        named = {prompts[key].phrases[0]: states[key] for key in asserted if key in states}
+        return replace(said, text=stated(words, named))
+
+    return replace(doubted, sentences=tuple(map(restated, reading.sentences)))
+
+
+def see_film(image: Radiograph, header: FilmHeader | None, reader: RadiographReader) -> SeenFilm:
+    """Encode a film for questions, with what its header and its picture say against it; header: None for a PNG."""
+    film = reader.see(image)
+    tag = None if header is None else tag_of(header)
+    of_header = () if header is None else routing.choose(header, routing.rules_for(reader.ages)).notes
+    of_picture = () if film.view is None else notes_of(tag, film.view)
+    return replace(film, notes=(*film.notes, *filter(is_doubt, of_header), *of_picture))
+
+
+def ask_film(
+    film: SeenFilm, questions: Sequence[Question], prompts: PromptSet, reader: RadiographReader
+) -> list[FilmAnswer]:
+    """Answer questions about a film that `see_film` saw; on one in doubt nothing is present.
+
+    Raises ValueError for what cannot be asked, otherwise as `RadiographReader.ask`.
+    """
+    answers = reader.ask(film, questions, prompts)
+    doubt = doubt_of(film.view, film.notes)
+    if doubt is None:
+        return answers
+    return [_doubted_answer(answer, doubt, is_checked=reader.identity.is_checked) for answer in answers]
+
+
+def _doubted_answer(answer: FilmAnswer, doubt: Doubt, *, is_checked: bool) -> FilmAnswer:
+    doubted = _doubted(answer, doubt)
+    if not (is_checked and answer.positive and answer.sentence):
+        return doubted
+    named = {answer.question.prompt or "": FindingState.INDETERMINATE}
+    return replace(doubted, sentence=stated(unstated(answer.sentence), named))
+
+
+def _doubted(answer: _Answered, doubt: Doubt) -> _Answered:
+    if answer.state is None or not answer.state.is_reported:
+        return answer
+    state = FindingState.INDETERMINATE if answer.state is FindingState.PRESENT else answer.state
+    return replace(answer, state=state, contradiction=answer.contradiction or doubt)

@@ -22,9 +22,8 @@ from node.deliver import commitment
 from node.deliver.commitment import Commitments
 from node.errors import Refused, where
 from node.metrics import Metrics
-from node.net import admission, pynetdicom_adapter
-from node.net.admission import Call, Refusal
-from node.net.callers import RefusalKey, Refusals, printable, to_do
+from node.net import pynetdicom_adapter
+from node.net.callers import NO_ROOM, Call, Refusal, RefusalKey, Refusals, admit, caller_of, is_among, printable, to_do
 from node.net.tls import ServerTls
 from node.receive import contexts
 from node.receive.dimse import DatasetOnDisk, Reception
@@ -36,7 +35,7 @@ _ACSE_SECONDS = 10
 _SUCCESS = 0x0000
 _HIGH = 0x0001  # PS3.7 9.1.1.1.5
 _MAXIMUM_PDU = 128 * 1024
-_NO_LIMIT = 2**31  # `admission` applies our own limit, which pynetdicom would count too late
+_NO_LIMIT = 2**31  # `callers` applies our own limit, which pynetdicom would count too late
 
 
 class Listener:
@@ -132,7 +131,7 @@ class Listener:
         return server_tls
 
     def _is_known(self, host: str) -> bool:
-        return any(admission.is_among(host, caller.hosts) for caller in self._settings.callers)
+        return any(is_among(host, caller.hosts) for caller in self._settings.callers)
 
     def _alive(self) -> dict[Association, Caller]:
         return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
@@ -153,7 +152,7 @@ class Listener:
         try:
             refusal, message = self._admit(association, requested, call), None
         except Exception as error:  # a boundary: after an exception pynetdicom would admit the caller
-            refusal, message = admission.NO_ROOM, where(error)
+            refusal, message = NO_ROOM, where(error)
         if refusal is not None:
             # Recorded first, which never blocks: `status` shows the refusal as soon as the caller gets its answer.
             self._on_refused(call, refusal.reason, message)
@@ -167,11 +166,11 @@ class Listener:
         may_report = self._commitments is not None and self._commitments.may_report(
             calling_aet=call.calling_aet,
             host=call.host,
-            is_caller=admission.caller_of(call, self._settings.callers) is not None,
+            is_caller=caller_of(call, self._settings.callers) is not None,
         )
         with self._admitting:
             self._open = self._alive()
-            admitted = admission.admit(
+            admitted = admit(
                 call,
                 self._settings,
                 may_report=may_report,

@@ -29,8 +29,8 @@ from pynetdicom.transport import RequestHandler, ThreadedAssociationServer
 
 from node.errors import where
 from node.net import pynetdicom_adapter
-from node.net.admission import Call
 from node.net.association_pdus import Unacceptable, left, part, read_request, readable, titles
+from node.net.callers import Call
 from node.net.pynetdicom_adapter import MessageProvider, PduSocket
 from node.net.tls import ServerTls, complaint
 from node.receive.contexts import TRANSFER_SYNTAXES

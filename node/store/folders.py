@@ -30,6 +30,19 @@ from node.store import files
 
 _LOCKS: Final = 64
 _LONGEST_NOTE: Final = 4096
+FORMAT_FILE: Final = "format"
+STUDIES: Final = "studies"
+"""The folder of the studies, which a node makes with the number, or before it."""
+FORMAT: Final = 3
+FORMAT_CONTENT: Final = f"{FORMAT}\n".encode()
+_UNRELEASED: Final = ("1", "2")
+_LONGEST_NUMBER: Final = 100
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_UNSHARED_LOCKS: Final = frozenset(("nolock", "nobrl", "local_lock=all", "local_lock=flock"))
+"""nfs(5), mount.cifs(8): locks stay on this machine."""
+_UNSYNCED: Final = "volatile"
+"""overlayfs: fsync does nothing."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Folders:
@@ -75,15 +88,6 @@ class Folders:
                 files.sync_folder(self._directory / name)
 
 
-FORMAT_FILE: Final = "format"
-STUDIES: Final = "studies"
-"""The folder of the studies, which a node makes with the number, or before it."""
-FORMAT: Final = 3
-FORMAT_CONTENT: Final = f"{FORMAT}\n".encode()
-_UNRELEASED: Final = ("1", "2")
-_LONGEST_NUMBER: Final = 100
-
-
 def require_known_format(directory: Path) -> None:
     """Raise InputError if a folder's files have a form that this program does not know."""
     path = directory / FORMAT_FILE
@@ -119,14 +123,6 @@ def mark_format(directory: Path) -> None:
     """Write the number into a folder that has none, synced. Raises OSError."""
     if not (directory / FORMAT_FILE).exists():
         files.write(directory / FORMAT_FILE, FORMAT_CONTENT)
-
-
-_MOUNTS: Final = Path("/proc/self/mountinfo")
-_UNSHARED_LOCKS: Final = frozenset(("nolock", "nobrl", "local_lock=all", "local_lock=flock"))
-"""nfs(5), mount.cifs(8): locks stay on this machine."""
-_UNSYNCED: Final = "volatile"
-"""overlayfs: fsync does nothing."""
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_honest(directory: Path, *, is_shared: bool) -> None:

@@ -33,6 +33,11 @@ from node.store.received import with_hash
 
 _CHECKED_BYTES: Final = 1024 * 1024
 """The room on the disk is checked again after so many bytes, not for each part of the network's."""
+_PLAIN: Final = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
+_UNDEFINED_LENGTH: Final = b"\xff\xff\xff\xff"
+_ITEM: Final = b"\xfe\xff\x00\xe0"
+_END: Final = b"\xfe\xff\xdd\xe0"
+_CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Incoming:
@@ -100,13 +105,6 @@ class Incoming:
 def full(error: OSError) -> SpoolFull:
     """Turn an error of the disk into the error that the sender is told."""
     return SpoolFull(f"the object could not be written ({error.strerror}); send again later")
-
-
-_PLAIN: Final = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
-_UNDEFINED_LENGTH: Final = b"\xff\xff\xff\xff"
-_ITEM: Final = b"\xfe\xff\x00\xe0"
-_END: Final = b"\xfe\xff\xdd\xe0"
-_CHUNK_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

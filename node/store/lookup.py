@@ -22,6 +22,10 @@ from node.store.tables import DELIVERIES, STUDIES, TABLES, TAKEN
 NOT_DELIVERED: Final = "not_delivered"
 """Of the worklist: finished studies of which no destination has taken anything."""
 UNSENT: Final = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
+_WAITS = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts > 0)
+_IS_TRIED_AGAIN = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
+_FAILS = _WAITS | _IS_TRIED_AGAIN
+_FAILED_AT = sa.func.coalesce(DELIVERIES.c.failed_at, DELIVERIES.c.since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +190,6 @@ def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
 def moment(seconds: float) -> datetime:
     """Return a time of the tables, which is in seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC)
-
-
-_WAITS = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts > 0)
-_IS_TRIED_AGAIN = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
-_FAILS = _WAITS | _IS_TRIED_AGAIN
-_FAILED_AT = sa.func.coalesce(DELIVERIES.c.failed_at, DELIVERIES.c.since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

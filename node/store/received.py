@@ -31,6 +31,7 @@ _PREFIX: Final = b"DICM"
 _GROUP_LENGTH: Final = b"\x02\0\0\0UL\x04\0"
 """Tag, value representation and length of File Meta Information Group Length, the first element (PS3.10 7.1)."""
 _LONGEST_META: Final = 64 * 1024
+_DAMAGED: Final = "found-damaged-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +209,6 @@ def _version(path: Path) -> tuple[int, str]:
     """Order the versions of one object by arrival."""
     _, number, sha256 = path.stem.split("~")
     return (int(number), sha256)
-
-
-_DAMAGED: Final = "found-damaged-"
 
 
 def note_damage(directory: Path, what: str) -> None:

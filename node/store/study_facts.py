@@ -26,6 +26,9 @@ from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 
+REASONS: Final = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
+"""The reasons of the metric, by the code of the note's title."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFacts:
@@ -142,10 +145,6 @@ def elsewhere(spool: Spool, film: Instance) -> list[Instance]:
 
 def _in_each(spool: Spool, studies: Iterable[str], uid: str) -> list[Instance]:
     return [film for study in studies if (film := film_in(spool, study, uid)) is not None]
-
-
-REASONS: Final = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
-"""The reasons of the metric, by the code of the note's title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ _ORDERS: Final[Mapping[str, sa.ColumnElement[str]]] = {
 _REPORTED: Final = [str(state) for state in FindingState if state.is_reported]
 PATIENT_ORDERS: Final = frozenset(_ORDERS)
 """What the studies may be sorted by for somebody who may see patients; everybody may sort by `CHANGED`."""
+_BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +177,6 @@ def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[
     for study_uid, destination, reason in connection.execute(of_these.order_by(sa.func.max(DELIVERIES.c.since))):
         found[study_uid][destination] = reason
     return found
-
-
-_BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,9 @@ from node.net.http_connections import has_left
 from node.outputs import report_json
 from node.outputs.answer_json import answer_to_json
 from node.read import decoding, open_film
+from node.read.engines import while_wanted
 from node.read.film import answer_film, answer_picture
 from node.read.open_model import OpenModel
-from node.read.person import while_wanted
 from node.web import bodies, look_files, pictures, shown, words
 from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile

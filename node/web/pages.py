@@ -22,8 +22,7 @@ from starlette.responses import Response
 from starlette.templating import Jinja2Templates
 
 from node.dicom import identity
-from node.dicom.film_header import parse_header, place_in_study
-from node.dicom.spacing import pixel_shape
+from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
 from node.jobs import answered_film
 from node.jobs.earlier_films import EarlierFilm

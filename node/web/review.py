@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from node.config import Settings
-from node.dicom.patient_age import patient_age
+from node.dicom.dates import patient_age
 from node.domain import Finding, FindingState
 from node.outputs import patient, review, wording
 from node.prompt_set import PromptSet

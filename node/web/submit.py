@@ -18,8 +18,7 @@ from starlette.responses import Response
 
 from node.dicom.file_head import FileMeta
 from node.errors import Refused
-from node.receive.incoming_file import IncomingFile, TooLong
-from node.receive.intake import Intake, tell_refused
+from node.receive.intake import IncomingFile, Intake, TooLong, tell_refused
 from node.store.received import Instance
 from node.web import bodies
 from node.web.bodies import NotRelated, PartHandler, RelatedParts

@@ -46,7 +46,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
         "models": (
-            *(f"node/read/{name}.py" for name in ("model", "person", "manifest", "gpu")),
+            *(f"node/read/{name}.py" for name in ("model", "manifest", "engines")),
             "node/__main__.py",
         ),
         "language": ("node/",),

@@ -12,7 +12,7 @@ from node.checks import Check, note, ok
 from node.config import CHEX, GPU_ENGINES, ModelSettings, Settings
 from node.prompt_set import PromptSet
 from node.read import prompts
-from node.read.gpu import read_engine_files, read_gpu
+from node.read.engines import read_engine_files, read_gpu
 from node.read.manifest import not_calibrated, read_film_rule
 from node.read.model import RadiographReader, check_files, open_reader
 

@@ -10,7 +10,7 @@ from typing import Final
 from playwright.sync_api import Browser
 from pydicom.dataset import Dataset
 
-from node.dicom.spacing import has_oblong_pixels
+from node.dicom.film_header import has_oblong_pixels
 from node.domain import Box
 from node.outputs import answer_wording, wording
 from tests.drills.conformance import cases, dicomscope, dwv, pictures, studies

@@ -21,9 +21,9 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.errors import DestinationDown, Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
 from node.jobs.executor import SENDS_AT_ONCE
-from node.net import admission, association_pdus
-from node.net.admission import Call, Refusal
+from node.net import association_pdus
 from node.net.association_pdus import Unacceptable
+from node.net.callers import Call, Refusal, admit
 from node.read import routing
 from node.read.routing import Action
 from node.receive import contexts
@@ -227,7 +227,7 @@ def _refusal(
     open_callers: Sequence[Caller] = (),
 ) -> Refusal:
     call = Call(calling_aet=calling, called_aet=called or listener.ae_title, host=_HOST)
-    found = admission.admit(call, listener, may_report=False, has_room=has_room, open_callers=open_callers)
+    found = admit(call, listener, may_report=False, has_room=has_room, open_callers=open_callers)
     assert isinstance(found, Refusal)
     return found
 

@@ -21,8 +21,8 @@ from node.prompt_set import PromptSet
 from node.read import cardiothoracic
 from node.read.decoding import Radiograph
 from node.read.decoding import side_of as side_of_box
-from node.read.evidence import covered
 from node.read.film import film_of
+from node.read.findings import covered
 from node.read.model import FilmAnswer, RadiographReader, Reading
 from node.read.prompt_names import names_of
 from tests.drills.sweep import corrections, patterns, said

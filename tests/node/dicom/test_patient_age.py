@@ -10,7 +10,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
-from node.dicom.patient_age import patient_age
+from node.dicom.dates import patient_age
 from tests.support import films
 
 BORN = {"PatientBirthDate": "20060315", "StudyDate": "20240315"}

@@ -10,7 +10,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
-from node.dicom.spacing import calibrated_spacing, has_oblong_pixels
+from node.dicom.film_header import calibrated_spacing, has_oblong_pixels
 from tests.support import films
 
 

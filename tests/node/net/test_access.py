@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config import Caller, ListenerSettings
-from node.net.admission import Call, Refusal, admit
+from node.net.callers import Call, Refusal, admit
 
 SCANNER = Caller(ae_title="SCANNER", hosts=("192.0.2.1", "2001:db8::1"))
 WARD = Caller(ae_title="WARD", hosts=("192.0.2.2",), max_associations=2)

@@ -31,7 +31,7 @@ from node.errors import InputError
 from node.outputs import answers, gsps, overlay, secondary_capture, wording
 from node.outputs.document import save_bytes
 from node.outputs.source import Source, from_files
-from node.read import decoding, gray_picture, open_film, prompts
+from node.read import decoder_child, decoding, open_film, prompts
 from node.read.film import answer_picture
 from node.read.model import FilmAnswer
 from node.store.received import Instance
@@ -693,7 +693,7 @@ def test_a_gray_picture_is_read_however_it_is_stored(name: str, tmp_path: Path) 
     content, tolerance = READ[name]
     path = named(tmp_path, content)
 
-    found = gray_picture.read(path).astype(int)
+    found = decoder_child.read_picture(path).astype(int)
 
     assert np.abs(found - GRAY).max() <= tolerance
     assert ask_about(path)
@@ -704,7 +704,7 @@ def test_a_picture_that_a_camera_turned_is_upright(tmp_path: Path) -> None:
     exif[0x0112] = 6
     path = named(tmp_path, as_picture(gray().transpose(Image.Transpose.ROTATE_90), "JPEG", exif=exif, quality=95))
 
-    assert np.abs(gray_picture.read(path).astype(int) - GRAY).max() <= 4
+    assert np.abs(decoder_child.read_picture(path).astype(int) - GRAY).max() <= 4
 
 
 def test_words_are_not_asked_about_a_picture_with_colors(tmp_path: Path) -> None:

@@ -28,8 +28,7 @@ from node.outputs import wording
 from node.outputs.patient import copy_patient, noted
 from node.read import prompts
 from node.read.film import Answered, answer_film
-from node.receive.incoming_file import IncomingFile
-from node.receive.intake import Intake
+from node.receive.intake import IncomingFile, Intake
 from node.store.spool import Spool
 from tests.support import films
 from tests.support.fakes import ScriptedReader

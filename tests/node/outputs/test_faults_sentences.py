@@ -31,8 +31,7 @@ from node.outputs import gsps, impression, oru, report_json, report_txt
 from node.outputs.corrected_film import correct
 from node.outputs.sr import report as sr
 from node.read import prompts
-from node.read.evidence import locate
-from node.read.findings import zone_of
+from node.read.findings import locate, zone_of
 from node.store.correction import Correction, CorrectionKind
 from node.web import shown
 from tests.support import samples

@@ -15,7 +15,7 @@ from node.domain import Box, Code, Evidence, Film, Finding, FindingState, Scored
 from node.outputs import report_json
 from node.prompt_set import Prompt, PromptSet
 from node.read import findings, prompts
-from node.read.evidence import covered, locate
+from node.read.findings import covered, locate
 from node.read.framing import Framing
 from tests.support import samples
 from tests.support.samples import film, report

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from node.errors import InputError, NodeError, where
-from node.receive.incoming_file import IncomingFile
+from node.receive.intake import IncomingFile
 from node.service import app
 from node.store import database, files
 from tests.support import films, peers

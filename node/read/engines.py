@@ -1,10 +1,16 @@
-"""What an operator may ask about the GPU of this machine: its driver, the engines on disk, and their proofs."""
+"""The network's engines, beside readings: their GPU, their files on disk, and the place of a person's question in line.
+
+A person's question goes before the films that wait, and leaves once nobody waits for its answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from node.errors import AskerGone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +51,26 @@ def read_engine_files(folder: Path) -> list[EngineFile]:
         )
         for head in read_heads(folder)
     ]
+
+
+def for_person() -> AbstractContextManager[None]:
+    """Let what this thread asks the network in the block go before the films that wait."""
+    from models.engines import turns
+
+    return turns.for_person()
+
+
+@contextmanager
+def while_wanted(is_gone: Callable[[], bool]) -> Iterator[None]:
+    """Let what this thread asks the network in the block leave its queue once who asked has gone. Raises AskerGone.
+
+    is_gone: is asked in this thread, ten times a second; a GPU answers a question that has begun to its end
+    """
+    from models.engines import scheduler
+    from models.errors import Abandoned
+
+    try:
+        with scheduler.while_wanted(is_gone):
+            yield
+    except Abandoned as error:
+        raise AskerGone("nobody waits for this answer any more") from error
