@@ -22,11 +22,10 @@ from node.prompt_set import PromptSet
 from node.read.film import Timed, untimed
 from node.read.model import RadiographReader
 from node.rounds import planned
-from node.rounds.films import FilmReader
+from node.rounds.films import FilmReader, Thumbnails
 from node.rounds.objects import Wanted, Write, WrittenObject, objects_of
 from node.rounds.planned import Round
 from node.rounds.study_report import AnsweredPart, Answers, answers_of
-from node.rounds.thumbnails import Thumbnails
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
@@ -76,7 +75,7 @@ class Pipeline:
     zone: ZoneInfo
     kinds: tuple[str, ...]
     has_ratio: bool = True
-    write_batch: Write = batches.write
+    write_batch: Write = batches.write_batch
     thumbnails: Thumbnails = field(default_factory=Thumbnails)
     timed: Timed = untimed
     on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None] = lambda _film, _gray: None

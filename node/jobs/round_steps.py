@@ -20,8 +20,8 @@ from node.jobs import answers, gathering
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
-from node.outputs import counted, review
-from node.outputs.sr.forms import FORMS
+from node.outputs import counted
+from node.outputs.sr.items import FORMS
 from node.pipeline import Pipeline, RoundOutputs
 from node.rounds.planned import Round, known_to
 from node.settings.destinations import DestinationSettings
@@ -177,7 +177,7 @@ class Steps:
                 outputs=written.outputs,
                 parked=written.parked,
                 parts=written.parts,
-                reviews=tuple(review.rows_of(facts, written.films)),
+                reviews=tuple(counted.review_rows(facts, written.films)),
                 queued=Queued(
                     deliveries={name: queued for name, queued in deliveries.items() if queued}, started=time.time()
                 ),

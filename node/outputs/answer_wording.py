@@ -1,14 +1,18 @@
-"""The texts of the objects that an answer becomes, and the boxes that they draw. No text says "normal" or "absent"."""
+"""An answer in words and as JSON: the texts of the objects that it becomes, the boxes that they draw, and its values.
+
+No text says "normal" or "absent". The JSON is the same from the command, the pages and the interface for programs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from node.domain import Box, Film, FindingState, GroundedSentence, derive_uid
+from node.domain import Box, Film, FindingState, GroundedSentence, JsonObject, derive_uid
 from node.outputs import wording
 from node.outputs.asked import AskedQuestion
 from node.outputs.gsps_graphics import Tracking
 from node.outputs.patient import short_text
+from node.read.model import FilmAnswer
 
 _LONGEST_NAME = 48
 _BOX_ALONE = "Anything abnormal in the box"
@@ -94,3 +98,29 @@ def _state(asked: AskedQuestion) -> str:
         return f"{what}{wording.NEVER}."
     probability = "" if answer.score is None else f", AI probability {wording.percent(answer.score)}"
     return f"{what}{wording.HEADINGS[answer.state]}{probability}."
+
+
+def answer_to_json(answer: FilmAnswer) -> JsonObject:
+    """Return an entry of `questions` in the result of `node ask` (design §8).
+
+    What the model leaves out has no number, as in every output: neither a score, nor one of the box asked about.
+    """
+    question, is_assessed = answer.question, answer.state is not FindingState.LEFT_OUT
+    content: JsonObject = {
+        "prompt": question.prompt,
+        "box": None if question.box is None else list(question.box.edges),
+        "sentence": answer.sentence,
+        "score": answer.score,
+        "state": answer.state,
+        "positive": answer.positive,
+        "reason": wording.reason_of(answer.contradiction, answer.state),
+        "boxes": [
+            {"box": list(scored.box.edges), "score": scored.score if is_assessed else None} for scored in answer.boxes
+        ],
+        "notes": list(answer.notes),
+    }
+    if answer.never_learned:
+        content["error"] = "never_learned"
+        content["words"] = list(answer.never_learned)
+        content["message"] = f"this model never learned: {', '.join(answer.never_learned)}"
+    return content

@@ -1,9 +1,12 @@
-"""What statistics count of a study: its films by scanner and station, and what was found or judged on them."""
+"""What is counted of a study: its films by scanner and station, what was found or judged on them, and which films wait.
+
+Which films wait for a person, and why, is the rule of the review queue and of its counts.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -12,11 +15,13 @@ from zoneinfo import ZoneInfo
 from pydicom.dataset import Dataset
 
 from node.dicom import attributes, header_reading
-from node.domain import Film, FindingState
+from node.domain import Film, Finding, FindingState
 from node.errors import Undecodable, is_of_file
-from node.outputs import review
+from node.metrics import ReviewReason
+from node.outputs import impression, wording
 from node.store.statistics import FilmRow, FindingRow, Rows
 from node.store.study_facts import StudyFacts
+from node.store.worklist import ReviewRow
 
 _UNKNOWN: Final = "unknown"
 _LONGEST: Final = 64
@@ -45,7 +50,7 @@ def _film_row(study_uid: str, film: Film, header: Dataset, *, received_at: datet
         station=station_label(_name(header, "StationName")),
         outcome="read" if film.reason is None else str(film.reason),
         has_present=bool(film.in_state(FindingState.PRESENT)),
-        has_open=bool(review.open_findings(film)),
+        has_open=bool(open_findings(film)),
     )
 
 
@@ -81,3 +86,32 @@ def _header(path: Path) -> Dataset:
         if is_of_file(error):
             return Dataset()
         raise
+
+
+def open_findings(film: Film) -> Sequence[Finding]:
+    """Return the findings that a person should look at and nobody has, the most urgent first."""
+    waiting = (item for item in film.findings if item.state in wording.MARKS and item.reader is None)
+    return impression.by_urgency(waiting)
+
+
+def review_reason(findings: Sequence[Finding]) -> ReviewReason:
+    """Return the one reason for which a film with these findings is counted; a contradiction is told first."""
+    if any(finding.contradiction is not None for finding in findings):
+        return "contradicted"
+    is_near = any(finding.state is FindingState.INDETERMINATE for finding in findings)
+    return "near_threshold" if is_near else "uncalibrated"
+
+
+def review_rows(facts: StudyFacts, films: Iterable[Film]) -> Iterator[ReviewRow]:
+    """Yield a row for each film of a study that waits; films: with their corrections, without rejected ones."""
+    received_at = {item.sop_instance_uid: item.received_at for item in facts.instances}
+    for film in films:
+        if film.source in received_at and (findings := open_findings(film)):
+            yield ReviewRow(
+                study_uid=facts.uid,
+                film=film.source,
+                reason=review_reason(findings),
+                is_stat=facts.is_stat,
+                urgency=impression.urgency(findings[0]),
+                received_at=received_at[film.source].timestamp(),
+            )

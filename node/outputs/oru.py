@@ -33,7 +33,7 @@ from node.measurement import CardiothoracicRatio
 from node.outputs import impression, measured, report_txt, wording
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
-from node.outputs.sr.forms import FORMS
+from node.outputs.sr.items import FORMS
 from node.outputs.sr.ratio import BAND, NO_UNITS, RATIO
 
 _VERSION: Final = "2.5.1"

@@ -17,8 +17,7 @@ from zoneinfo import ZoneInfo
 from node.domain import MESSAGE_KIND, Identity, OutputObject, Report, derive_uid
 from node.hl7.text import SEGMENT_END, Message, read
 from node.outputs import oru
-from node.outputs.changed_identity import is_ended
-from node.outputs.rejection import ContentOf
+from node.outputs.rejection import ContentOf, is_ended
 from node.store.study_facts import StudyFacts, rejected_by
 
 _WITHDRAWN, _WRONG = "X", "W"

@@ -18,7 +18,7 @@ from node.outputs import rejection
 from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.parts import Part
 from node.outputs.source import Source
-from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
+from node.outputs.sr.items import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
 from node.outputs.sr.text_report import TEMPLATE as TEXT
 from node.prompt_set import PromptSet
 from node.store.rounds import RoundMark

@@ -3,14 +3,19 @@
 An answer is stored under a key that changes with the film's bytes, the model, the prompt set and the program version.
 A film is answered with a reason and parked if its stored bytes are damaged, or if the process ended several times while
 reading it. No round covers a parked film, so it is read after it was received again or after `retry`.
+
+The thumbnails of films are kept in memory from their reading until their study is written. They save a second decoding:
+what is lost, as with the process, is decoded again, and the outputs are the same.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from threading import Lock
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +33,6 @@ from node.read.film import Timed, answer_film
 from node.read.model import RadiographReader
 from node.read.thumbnail import Thumbnail
 from node.rounds.planned import Round
-from node.rounds.thumbnails import Thumbnails
 from node.store import received
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.received import sop_instance_uid_of
@@ -37,6 +41,8 @@ from node.store.study_facts import StudyFacts, rejected_by
 
 _Answer: TypeAlias = tuple[Film | None, Reason | None]
 """The answer to a received object, or the reason why it gets none."""
+_MOST: Final = 256
+"""One has some 100,000 pixels, that of a long strip at most two million."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,3 +176,22 @@ def _bare(path: Path) -> Dataset:
     header.SOPInstanceUID = instance.sop_instance_uid
     header.StudyInstanceUID = instance.study_uid
     return header
+
+
+class Thumbnails:
+    """Those of films that were read by this process; thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept, self._changing = OrderedDict[Path, Thumbnail](), Lock()
+
+    def keep(self, path: Path, thumbnail: Thumbnail) -> None:
+        """Keep the thumbnail of a received film; of many, the oldest is dropped."""
+        with self._changing:
+            self._kept[path] = thumbnail
+            if len(self._kept) > _MOST:
+                self._kept.popitem(last=False)
+
+    def take(self, path: Path) -> Thumbnail | None:
+        """Return what is kept of a film, and keep it no longer."""
+        with self._changing:
+            return self._kept.pop(path, None)

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from node.domain import MESSAGE_KIND, NO_PART, OutputObject
 from node.hl7.order import Order
-from node.outputs import changed_identity, document, oru, rejection, writers
+from node.outputs import document, oru, rejection, writers
 from node.outputs.batches import Batch, EncodedObject
 from node.outputs.kinds import in_order
 from node.outputs.rejection import ContentOf
@@ -88,7 +88,7 @@ def objects_of(
         known.append(output := writers.numbered(note, known))
         written.append(output)
         yield _on_study(output, answers), document.save_bytes(note.dataset)
-    for note in changed_identity.notes(
+    for note in rejection.identity_notes(
         facts,
         answers.report,
         identities=answers.identities,

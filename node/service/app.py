@@ -33,7 +33,7 @@ from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
 from node.orders.store import OrderStore
-from node.outputs import writer_processes
+from node.outputs import batches
 from node.prompt_set import PromptSet, PromptsInUse
 from node.read import decoder_processes, prompts
 from node.read.model import RadiographReader, check_files
@@ -219,7 +219,7 @@ def serve(
     """
     memory.keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
-    imported = writer_processes.PRELOADED if writers_of(settings, process) else ()
+    imported = batches.PRELOADED if writers_of(settings, process) else ()
     decoder_processes.of_this_process().start(*imported)  # it imports the decoders meanwhile
     stop = threading.Event()
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from node import log
 from node.errors import where
 from node.jobs.known_patients import note_patients
-from node.outputs import counted, review
+from node.outputs import counted
 from node.prompt_set import PromptSet
 from node.store.ledger import Ledger
 from node.store.spool import Spool
@@ -65,6 +65,6 @@ class LedgerFiller(Periodic):
         try:
             seen, facts = received_films(study_uid, self._spool, self._prompts()), load(self._spool, study_uid)
             films = [item.film for item in seen if item.film is not None and item.rejected is None]
-            return counted.rows_of(facts, films, zone=self._zone), list(review.rows_of(facts, films))
+            return counted.rows_of(facts, films, zone=self._zone), list(counted.review_rows(facts, films))
         except (FileNotFoundError, KeyError, TypeError, ValueError):
             return Rows(films=(), findings=()), []

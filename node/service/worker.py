@@ -31,9 +31,9 @@ from node.jobs.running_steps import RunningSteps
 from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
-from node.outputs import batches, writer_processes
+from node.outputs import batches
+from node.outputs.batches import WriterProcesses
 from node.outputs.kinds import in_order
-from node.outputs.writer_processes import WriterProcesses
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
@@ -139,13 +139,13 @@ def open_working(
 
 def writers_of(settings: Settings, process: Process) -> int:
     """Return how many processes write objects for this one."""
-    return writer_processes.count_of(settings.report.writers) if process.reads else 0
+    return batches.count_of(settings.report.writers) if process.reads else 0
 
 
 def _write(writers: int, parts: ExitStack) -> Write:
     """Return what writes objects: so many processes, which end with `parts`, or this one."""
     if not writers:
-        return batches.write
+        return batches.write_batch
     processes = WriterProcesses(writers)
     parts.callback(processes.close)
     return processes.write

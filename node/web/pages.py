@@ -26,7 +26,7 @@ from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
 from node.jobs import answered_film
 from node.jobs.earlier_films import EarlierFilm
-from node.outputs import patient, review
+from node.outputs import counted, patient
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import studies_of_patient
@@ -203,7 +203,7 @@ def _earlier(parts: WebParts, film: Instance, header: Dataset) -> EarlierFilm | 
 
 def _review_mark(film: Film) -> str:
     """Say whether a film waits for review, or a reader has finished it; blank if neither."""
-    if review.open_findings(film):
+    if counted.open_findings(film):
         return "to review"
     return "✓ finished" if any(finding.reader is not None for finding in film.findings) else ""
 

@@ -18,7 +18,7 @@ from node.jobs.asking import QuestionAnswerer, questions_of
 from node.jobs.executor import Client
 from node.net.http_connections import has_left
 from node.outputs import wording
-from node.outputs.answer_json import answer_to_json
+from node.outputs.answer_wording import answer_to_json
 from node.outputs.asked import AskedQuestion, from_json
 from node.store import database
 from node.store import questions as kept

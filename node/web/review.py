@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 from node.config import Settings
 from node.dicom.dates import patient_age
 from node.domain import Finding, FindingState
-from node.outputs import patient, review, wording
+from node.outputs import counted, patient, wording
 from node.prompt_set import PromptSet
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow, to_review
@@ -182,7 +182,7 @@ def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFi
         uid, film = received.instance.sop_instance_uid, received.film
         if uid != row.film or film is None or received.rejected is not None:
             continue
-        findings = review.open_findings(film)
+        findings = counted.open_findings(film)
         yield ReviewFilm(
             study=row.study_uid,
             film=uid,

@@ -11,7 +11,7 @@ from node.domain import NO_PART, About, OutputObject, Subject
 from node.errors import InputError
 from node.jobs.answers import stored_question
 from node.outputs import answer_wording
-from node.outputs.sr.forms import FORMS
+from node.outputs.sr.items import FORMS
 from node.store import questions
 from node.store.rounds import RoundMark
 from node.store.spool import Spool

@@ -30,7 +30,7 @@ from models import progress
 from models.progress import ProgressReport
 from node.config import ReportSettings, StorageSettings
 from node.domain import derive_uid
-from node.outputs import writer_processes
+from node.outputs import batches
 from tests.drills.receive_bench import core_seconds_below
 from tests.support import films, pdus, peers, waiting_studies
 from tests.support.service import Service, settings_for
@@ -210,7 +210,7 @@ def _held_flood(
     Films whose reader waits take the node's places, so that it begins none of those that wait before all films are in
     the queue.
     """
-    places = 2 + writer_processes.count_of(ReportSettings().writers)
+    places = 2 + batches.count_of(ReportSettings().writers)
     kept, hold = len(archive.kept), node.settings_path.with_name("hold")
     hold.touch()
     sender.send(places)

@@ -183,7 +183,7 @@ BOUNDARIES = (
     "node/dicom/file_head.py",
     "node/dicom/header.py",
     "node/dicom/header_reading.py",
-    "node/outputs/writer_processes.py",
+    "node/outputs/batches.py",
     "node/plugs.py",
     "node/service/alerts.py",
     "node/service/http.py",

@@ -23,7 +23,7 @@ from multiprocessing import connection, reduction
 from multiprocessing.context import ForkServerContext
 from typing import IO, Final
 
-from node.outputs import writer_processes
+from node.outputs import batches
 from node.read import decoder_processes
 from tests.support.peers import killed_after
 
@@ -32,7 +32,7 @@ _PRELOADED: Final = (
     "tests.support.one_server",
     "tests.support.scripted_node",
     "node.commands.read_files",
-    *writer_processes.PRELOADED,
+    *batches.PRELOADED,
     "models.engines.onnx_engine",
     "models.engines.torch_engine",
     "models.reading.reader",

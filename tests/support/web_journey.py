@@ -26,7 +26,7 @@ from pydicom.dataset import Dataset
 
 from node.commands import demo
 from node.config import ModelSettings, QuestionsSettings
-from node.outputs.sr.forms import COMPREHENSIVE
+from node.outputs.sr.items import COMPREHENSIVE
 from tests.drills.conformance.browser import chromium
 from tests.drills.conformance.ohif import beside
 from tests.paths import REPOSITORY

@@ -1,11 +1,13 @@
-"""Content items that several structured reports use (PS3.16 TID 1001, 1204; PS3.3 C.17.3), made with highdicom.
+"""What several structured reports use: their forms, and content items (PS3.16 TID 1001, 1204; PS3.3 C.17.3).
 
-Every item has a concept name, even where the standard does not require it: otherwise OHIF shows a blank page.
+Each form is a kind of output (`outputs.kinds`), and a series of its own. Items are made with highdicom. Every item has
+a concept name, even where the standard does not require it: otherwise OHIF shows a blank page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Final, TypeVar, cast
 
@@ -173,3 +175,35 @@ def container_of(template: Template) -> ContainerContentItem:
     """Return the container that is all of a measurement group or of a report."""
     [item] = template
     return cast(ContainerContentItem, item)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A form of reports.
+
+    kind: the kind of output (`destinations.outputs`)
+    series: what sets the series of this form apart (`identity.SERIES_FORMS`)
+    film_number, study_number, ratio_number: Series Number of reports on a film, on the study and on a cardiothoracic
+        ratio. All films' reports have the same: a place among the films would change when another film arrives, and the
+        report with it.
+    """
+
+    kind: str
+    series: str
+    film_number: int
+    study_number: int
+    ratio_number: int
+
+
+COMPREHENSIVE: Final = Form(kind="sr", series="", film_number=9001, study_number=9003, ratio_number=9005)
+COMPREHENSIVE_3D: Final = Form(
+    kind="sr3d",
+    series="sr3d",
+    film_number=9011,
+    study_number=9013,
+    ratio_number=9015,
+)
+BASIC_TEXT: Final = Form(kind="text", series="text", film_number=9021, study_number=9023, ratio_number=9025)
+
+FORMS: Final[Mapping[str, Form]] = {form.kind: form for form in (COMPREHENSIVE, COMPREHENSIVE_3D, BASIC_TEXT)}
+"""Every form by its kind."""

@@ -47,8 +47,12 @@ from node.outputs.kinds import Written
 from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said
 from node.outputs.source import Source
 from node.outputs.sr import findings, ratio, text_report
-from node.outputs.sr.forms import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS, Form
 from node.outputs.sr.items import (
+    BASIC_TEXT,
+    COMPREHENSIVE,
+    COMPREHENSIVE_3D,
+    FORMS,
+    Form,
     code,
     container_of,
     impression_text,

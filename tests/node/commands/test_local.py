@@ -20,7 +20,7 @@ from node.commands import read_files
 from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject
 from node.errors import InputError
-from node.outputs.answer_json import answer_to_json
+from node.outputs.answer_wording import answer_to_json
 from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts

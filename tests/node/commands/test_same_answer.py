@@ -20,7 +20,7 @@ from pydicom.dataset import Dataset
 from node.__main__ import main
 from node.domain import FindingState
 from node.outputs import wording
-from node.outputs.sr import answer as sr
+from node.outputs.answers import ASKED_FOR, QUESTION
 from node.outputs.sr.findings import STATES
 from tests.node.web.test_web_questions import Asked, Content, asking, bare
 from tests.support import peers, workstation
@@ -185,7 +185,7 @@ def assert_says(report: Dataset, answer: Content, question: Question) -> None:
     assert [state_of(group) for group in measured] == [STATES[state].meaning] * len(measured)
     located = [] if state is FindingState.ABSENT else cast(list[Content], answer["boxes"])
     assert [region_of(group) for group in measured] == [pytest.approx(found["box"]) for found in located]
-    (asked_about,) = [item for item in everything(report) if is_named(item, sr.QUESTION.value)]
+    (asked_about,) = [item for item in everything(report) if is_named(item, QUESTION.value)]
     regions = [item for item in asked_about.ContentSequence if item.ValueType == "SCOORD"]
     assert [edges(item) for item in regions] == ([] if question.box is None else [pytest.approx(question.box)])
 
@@ -196,7 +196,7 @@ def number_of(group: Dataset) -> float:
 
 
 def state_of(group: Dataset) -> str:
-    (state,) = contents(group, sr.ASKED_FOR.value)
+    (state,) = contents(group, ASKED_FOR.value)
     return str(state.ConceptCodeSequence[0].CodeMeaning)
 
 

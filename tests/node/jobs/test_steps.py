@@ -139,7 +139,7 @@ def test_what_reading_keeps_in_memory_changes_no_output(bench: Bench) -> None:
     def noted(steps: Steps) -> Steps:
         def write(batch: Batch) -> tuple[EncodedObject, ...]:
             asked.append(batch)
-            return batches.write(batch)
+            return batches.write_batch(batch)
 
         return replace(steps, pipeline=replace(steps.pipeline, write_batch=write))
 

@@ -19,7 +19,6 @@ from node.errors import InputError
 from node.outputs import answers, gsps
 from node.outputs.asked import AskedQuestion
 from node.outputs.document import save_bytes
-from node.outputs.sr import answer as sr
 from node.read.model import FilmAnswer
 from tests.support import samples, validators
 from tests.support.documents import contents, everything, groups, numbers, said
@@ -172,8 +171,8 @@ def test_highdicom_reads_the_boxes_of_an_answer(tmp_path: Path, name: str, kind:
     assert all(group.finding_type is None for group in found)  # no program counts it as a finding of the report
     for group in found:
         [number] = group.get_measurements()
-        states = group.get_qualitative_evaluations(name=sr.ASKED_FOR)
-        assert (number.value, number.name) == (83, sr.quantity_name(question))
+        states = group.get_qualitative_evaluations(name=answers.ASKED_FOR)
+        assert (number.value, number.name) == (83, answers.quantity_name(question))
         assert len(states) == (question.answer.state is not None)
 
 
@@ -189,11 +188,11 @@ def test_highdicom_reads_the_boxes_of_an_answer(tmp_path: Path, name: str, kind:
     ],
 )
 def test_the_number_of_an_answer_names_what_was_asked(question: AskedQuestion, meaning: str, letter: str) -> None:
-    name = sr.quantity_name(question)
+    name = answers.quantity_name(question)
 
     assert (name.meaning, name.value[:10]) == (meaning, f"{letter}ASKEDFOR-")
     assert max(len(name.value), len(name.meaning) // 4) <= 16
-    assert name.value != sr.quantity_name(asked(prompt="another")).value
+    assert name.value != answers.quantity_name(asked(prompt="another")).value
 
 
 @pytest.mark.parametrize("name", sorted(set(QUESTIONS) - set(LOCATED)))

@@ -12,7 +12,7 @@ from models.contract import Question
 from models.documents import encode
 from node.domain import Box, FindingState, ScoredBox
 from node.outputs import answer_wording, asked, wording
-from node.outputs.answer_json import answer_to_json
+from node.outputs.answer_wording import answer_to_json
 from node.outputs.asked import AskedQuestion
 from node.read.model import FilmAnswer
 from tests.support import samples

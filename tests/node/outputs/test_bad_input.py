@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 from pynetdicom import AE, _config, build_context
 
 from node.domain import derive_uid
-from node.outputs.sr.forms import COMPREHENSIVE
+from node.outputs.sr.items import COMPREHENSIVE
 from tests.support import films, peers
 from tests.support.archived import StartNode
 from tests.support.service import Service

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from node.domain import Box, Film, FindingState, Reason, Side
-from node.outputs import impression, lettering, overlay, wording
+from node.outputs import impression, overlay, wording
 from tests.support import samples
 from tests.support.drawn_texts import DrawnTexts
 from tests.support.samples import EDEMA, absent, film, finding, several, uncalibrated, unread
@@ -136,9 +136,9 @@ def test_a_head_says_why_a_film_was_not_read_or_not_drawn(monkeypatch: pytest.Mo
     ],
 )
 def test_only_characters_of_the_font_are_drawn(text: str, expected: str) -> None:
-    assert lettering.drawable(text) == expected
-    assert all(lettering.is_drawable(character) for character in expected)
-    assert not lettering.is_drawable("胸")
+    assert overlay.drawable(text) == expected
+    assert all(overlay.is_drawable(character) for character in expected)
+    assert not overlay.is_drawable("胸")
 
 
 def test_only_boxes_and_their_labels_cover_the_film() -> None:

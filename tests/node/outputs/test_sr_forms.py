@@ -22,7 +22,7 @@ from node.domain import About, Film, OutputObject, Report, Side, Subject
 from node.outputs import impression, wording
 from node.outputs.document import save_bytes
 from node.outputs.kinds import OUTPUTS
-from node.outputs.sr.forms import FORMS as SR_FORMS
+from node.outputs.sr.items import FORMS as SR_FORMS
 from node.outputs.writers import classes_wanted, for_destination, output_of, write_objects
 from tests.support import samples, validators
 from tests.support.documents import FORMS, MEASURED, MIXED, SEVERAL, all_written, contents, form_of, said

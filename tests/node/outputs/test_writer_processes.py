@@ -17,10 +17,9 @@ import pytest
 from highdicom import _standard_utils
 
 from node.domain import Box
-from node.outputs import batches, writer_processes
-from node.outputs.batches import Batch, EncodedObject
+from node.outputs import batches
+from node.outputs.batches import Batch, EncodedObject, WriterProcesses
 from node.outputs.kinds import OUTPUTS
-from node.outputs.writer_processes import WriterProcesses
 from node.read.thumbnail import of_picture
 from tests.support import films, samples
 from tests.support.forked import Forked
@@ -92,7 +91,7 @@ def test_writers_write_the_same_objects_as_this_process(processes: WriterProcess
     written = processes.write(batch)
 
     assert [made.output.kind for made in written] == ["sr", "gsps", "text"]
-    assert said(written) == said(batches.write(batch))
+    assert said(written) == said(batches.write_batch(batch))
 
 
 def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProcesses, tmp_path: Path) -> None:
@@ -112,12 +111,12 @@ def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProc
     written = processes.write(batch)
 
     assert [made.output.kind for made in written] == ["sc"]
-    assert said(written) == said(batches.write(batch))
+    assert said(written) == said(batches.write_batch(batch))
 
 
 def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses, before: set[int]) -> None:
     batch = batch_of("sr")
-    expected = said(batches.write(batch))
+    expected = said(batches.write_batch(batch))
     assert said(processes.write(batch)) == expected
 
     for _ in range(2):
@@ -130,7 +129,7 @@ def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses, before: 
 
 def test_a_writer_that_hangs_costs_no_object() -> None:
     before, batch = pids(), batch_of("sr")
-    processes, expected = WriterProcesses(1, limit_seconds=2.0), said(batches.write(batch))
+    processes, expected = WriterProcesses(1, limit_seconds=2.0), said(batches.write_batch(batch))
     [writer] = pids() - before
     os.kill(writer, signal.SIGSTOP)
 
@@ -142,7 +141,7 @@ def test_a_writer_that_hangs_costs_no_object() -> None:
 def test_a_writer_that_is_killed_idle_blocks_no_other() -> None:
     before, batch = pids(), batch_of("sr")
     processes = WriterProcesses(2)
-    expected = said(batches.write(batch))
+    expected = said(batches.write_batch(batch))
     for _ in range(2):
         assert said(processes.write(batch)) == expected
     first, second = pids() - before
@@ -214,14 +213,14 @@ def test_a_process_that_is_killed_leaves_no_line_of_another_process() -> None:
 
 @pytest.mark.parametrize(("setting", "count"), [(0, 0), (1, 1), (7, 7)])
 def test_the_settings_say_how_many_processes_write(setting: int, count: int) -> None:
-    assert writer_processes.count_of(setting) == count
+    assert batches.count_of(setting) == count
 
 
 def test_without_a_setting_the_processors_say_how_many_write() -> None:
     processors = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(processors)})
-        assert writer_processes.count_of(None) == 0
+        assert batches.count_of(None) == 0
     finally:
         os.sched_setaffinity(0, processors)
-    assert writer_processes.count_of(None) == (0 if len(processors) == 1 else min(len(processors), 4))
+    assert batches.count_of(None) == (0 if len(processors) == 1 else min(len(processors), 4))

@@ -10,7 +10,7 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.read.thumbnail import Thumbnail, of_picture
-from node.rounds.thumbnails import Thumbnails
+from node.rounds.films import Thumbnails
 from tests.support import films
 from tests.support.decoded import load, stored_picture
 
