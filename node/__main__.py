@@ -219,18 +219,18 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    from node.jobs import parked
+    from node.jobs import managing
 
     if bool(options.study) + options.all + bool(options.destination) != 1:
         raise InputError("name studies, or --all, or --destination NAME; one of the three")
     settings = config.load(options.settings)
     if options.study:
-        pieces = parked.retry(settings, options.study)
+        pieces = managing.retry(settings, options.study)
     else:
         pieces = (
-            parked.retry_destination(settings, options.destination)
+            managing.retry_destination(settings, options.destination)
             if options.destination
-            else parked.retry_all(settings)
+            else managing.retry_all(settings)
         )
     if options.json:
         print(json.dumps({"queued": pieces}))

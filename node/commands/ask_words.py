@@ -16,7 +16,7 @@ from node.commands import ask_node
 from node.config import SiteSettings
 from node.domain import Box, Film, Json, JsonObject, derive_uid
 from node.errors import InputError
-from node.jobs.earlier_films import NOT_IN_ORDER, files_are_in_order, obstacle_of
+from node.jobs.patients import NOT_IN_ORDER, files_are_in_order, obstacle_of
 from node.outputs.answer_wording import answer_to_json
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts

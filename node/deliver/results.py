@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from node.domain import Delivery
+from node.domain import Delivery, OutputObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +90,14 @@ class Asked:
     is_down: bool
     wait_seconds: float
     at: float
+
+
+def delivery_of(destination: str, output: OutputObject) -> Delivery:
+    """Return the delivery of one output to one destination."""
+    return Delivery(
+        destination=destination,
+        study_uid=output.study_uid,
+        sop_instance_uid=output.sop_instance_uid,
+        kind=output.kind,
+        priority=output.priority,
+    )

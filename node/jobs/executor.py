@@ -1,11 +1,17 @@
-"""The durable executor (DBOS) of one process: its database, its queues, and the client that queues work for it."""
+"""The durable executor (DBOS) of one process: its database, its queues, and the client that queues work for it.
+
+It keeps delays short when the clock is set back: what was to wait 5 s must not wait an hour and 5 s. The executor
+records when work was queued and until when it waits, both by the clock, so that a delay survives a restart. Work that
+was queued in the future was queued before the clock was set back: it waits as long again as it was to wait, from now.
+So no delay becomes longer than twice its length, whenever the clock was set and the process started.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient, EnqueueOptions
@@ -22,7 +28,6 @@ from node.jobs.processes import Process
 from node.jobs.queue_places import delivery_place
 from node.jobs.round_steps import Steps
 from node.jobs.running_steps import RunningSteps
-from node.jobs.set_back import LOOK_SECONDS, shorten_delays
 from node.jobs.workflows import (
     ANSWER,
     COMMIT,
@@ -59,6 +64,10 @@ _LAST_STEPS_SECONDS: Final = 20.0
 _FORGOTTEN_AT_ONCE: Final = 500
 _MARKED_SECONDS: Final = 1.0  # lets the ledger record a queued retry as waiting before the retry can be parked again
 _OVER: Final = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+LOOK_SECONDS: Final = 2.0
+_TOLERATED_SECONDS: Final = 1.0
+"""Clocks of several machines differ by less."""
+_DELAYED: Final = "DELAYED"
 
 
 class Executor:
@@ -134,7 +143,7 @@ class Executor:
     def recover(self, executor: str) -> int:
         """Queue the unfinished workflows of a dead executor again, and return their number.
 
-        Only call this when that executor is dead, and while no other process can (`takeover`).
+        Only call this when that executor is dead, and while no other process can (`lost`).
         """
         begun = DBOS.list_workflows(
             status="PENDING",
@@ -326,3 +335,28 @@ def _old_deliveries(sql: Database) -> list[str]:
     What waits in such a queue is parked.
     """
     return [name for name in database.queues(sql) if name not in (QUIET, STUDIES)]
+
+
+def delay_left(*, queued_at: float, until: float, now: float) -> float | None:
+    """Return how long delayed work waits from now on, if the clock was set back since; None if it was not.
+
+    queued_at, until: when it was queued, and until when it waits; all in seconds since the epoch
+    Work whose delay was set again since then ends before it was queued, and is left alone.
+    """
+    was_set_back = queued_at > now + _TOLERATED_SECONDS
+    return until - queued_at if was_set_back and until > queued_at else None
+
+
+def shorten_delays() -> None:
+    """Let delayed work of this executor's database wait no longer because the clock was set back; never raises."""
+    try:
+        now = time.time()
+        future = datetime.fromtimestamp(now + _TOLERATED_SECONDS, UTC).isoformat()
+        for work in DBOS.list_workflows(status=_DELAYED, start_time=future, load_input=False, load_output=False):
+            if work.created_at is None or work.delay_until_epoch_ms is None:
+                continue
+            left = delay_left(queued_at=work.created_at / 1000, until=work.delay_until_epoch_ms / 1000, now=now)
+            if left is not None:
+                DBOS.set_workflow_delay(work.workflow_id, delay_seconds=left)
+    except Exception:  # the boundary to the executor's database, which its steps watch; it is looked at again
+        return

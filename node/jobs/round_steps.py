@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from node import log
-from node.deliver.results import Queued
+from node.deliver.results import Queued, delivery_of
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import ModelLost, is_of_disk, reason_of
 from node.jobs import answers, gathering
@@ -393,15 +393,4 @@ def _why_parked(film: str, reason: Reason) -> str:
     return (
         f"interrupted: the process ended {MOST_INTERRUPTIONS} times while film {film} was being read; "
         "find the cause in the service's log, then retry"
-    )
-
-
-def delivery_of(destination: str, output: OutputObject) -> Delivery:
-    """Return the delivery of one output to one destination."""
-    return Delivery(
-        destination=destination,
-        study_uid=output.study_uid,
-        sop_instance_uid=output.sop_instance_uid,
-        kind=output.kind,
-        priority=output.priority,
     )

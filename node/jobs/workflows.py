@@ -29,7 +29,7 @@ from node.deliver.delivery import Sending
 from node.deliver.kinds import can_confirm
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Queued, Sent
 from node.domain import Delivery, Json, JsonObject, is_uid
-from node.jobs.answer_steps import AnswerSteps
+from node.jobs.answers import AnswerSteps
 from node.jobs.lost import Park
 from node.jobs.object_questions import Looked, ObjectSteps
 from node.jobs.queue_places import delivery_place

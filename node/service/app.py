@@ -28,7 +28,7 @@ from node.health import webhook
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.asking import QuestionAnswerer
-from node.jobs.earlier_films import Patients
+from node.jobs.patients import Patients
 from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from node import log
 from node.errors import where
-from node.jobs.known_patients import note_patients
+from node.jobs.patients import note_patients
 from node.outputs import counted
 from node.prompt_set import PromptSet
 from node.store.ledger import Ledger

@@ -17,8 +17,8 @@ from node.deliver.commitment import Commitments
 from node.errors import InputError, takes_nothing
 from node.jobs import gathering
 from node.jobs.executor import Client
-from node.jobs.known_patients import note_patients
 from node.jobs.object_questions import take
+from node.jobs.patients import note_patients
 from node.jobs.processes import refused_callers_path
 from node.jobs.submitter import Submitter
 from node.net.callers import RefusedCallers

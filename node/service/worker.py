@@ -19,16 +19,16 @@ from node.config import Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import kinds_of
+from node.deliver.results import delivery_of
 from node.domain import MESSAGE_KIND, Delivery
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
-from node.jobs.known_patients import note_patients
-from node.jobs.lost import LostWorkflows
+from node.jobs.lost import ExecutorLock, LostWorkflows, Takeover
 from node.jobs.object_questions import ObjectSteps, take
+from node.jobs.patients import note_patients
 from node.jobs.processes import Process
-from node.jobs.round_steps import Steps, delivery_of
+from node.jobs.round_steps import Steps
 from node.jobs.running_steps import RunningSteps
-from node.jobs.takeover import ExecutorLock, Takeover
 from node.metrics import Metrics
 from node.net import tls
 from node.outputs import batches

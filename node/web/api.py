@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from node.domain import MESSAGE_KIND
 from node.errors import InputError, NodeError
-from node.jobs import parked
+from node.jobs import managing
 from node.store import lookup, questions
 from node.store.worklist import WorklistFilter
 from node.web import studies
@@ -94,7 +94,7 @@ def show_study(parts: Parts, request: Request, uid: StudyUid) -> StudyDetail:
 def retry_study(parts: Parts, request: Request, uid: StudyUid) -> Queued:
     """Queue the parked work of a study again."""
     try:
-        count = parked.retry(parts.settings, [uid])[uid]
+        count = managing.retry(parts.settings, [uid])[uid]
     except InputError as error:
         raise Problem(404, "this node has no such study") from error
     audit(request, "study.retried", study=uid)

@@ -25,7 +25,7 @@ from node.dicom import identity
 from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
 from node.jobs import answered_film
-from node.jobs.earlier_films import EarlierFilm
+from node.jobs.patients import EarlierFilm
 from node.outputs import counted, patient
 from node.store.received import Instance
 from node.store.spool import Spool

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from node.config import Settings
 from node.health.troubles import Trouble
 from node.jobs.asking import QuestionAnswerer
-from node.jobs.earlier_films import Patients
+from node.jobs.patients import Patients
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel

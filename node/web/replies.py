@@ -15,7 +15,7 @@ from node.answers.replies import Reply, answer, answer_by, for_network
 from node.character_sets import visible
 from node.errors import InputError
 from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
-from node.jobs.earlier_films import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
+from node.jobs.patients import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
 from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.study_facts import require_valid

@@ -14,7 +14,7 @@ from typing import Final
 from models.progress import ProgressReport
 from node.commands import operate
 from node.config import Settings
-from node.jobs.parked import retry
+from node.jobs.managing import retry
 from node.settings.destinations import DicomDestination
 from tests.drills.chaos import archives
 from tests.drills.chaos.archives import Flapping

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from node.deliver import hl7
-from node.deliver.results import Outcome, Sent
+from node.deliver.results import Outcome, Sent, delivery_of
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
 from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
-from node.jobs.round_steps import Steps, delivery_of
+from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs import oru

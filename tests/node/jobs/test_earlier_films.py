@@ -12,7 +12,7 @@ from node.answers.comparison import Obstacle
 from node.config import SiteSettings
 from node.domain import JsonObject, ModelIdentity
 from node.jobs.answered_film import AnsweredFilm
-from node.jobs.earlier_films import Patients, compare_films, files_are_in_order
+from node.jobs.patients import Patients, compare_films, files_are_in_order
 from node.store.received import Instance
 from node.store.spool import Spool
 from tests.node.outputs.test_rejection import highdicom_note

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from node.config import Settings, StudySettings
-from node.jobs.set_back import delay_left
+from node.jobs.executor import delay_left
 from node.store.database import EXECUTOR
 from tests.support import films, peers
 from tests.support.service import Service, settings_for

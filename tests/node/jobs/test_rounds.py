@@ -20,7 +20,7 @@ from pydicom.uid import JPEG2000Lossless
 from models.documents import encode
 from node.config import ReportSettings, StudySettings
 from node.domain import Box, Delivery
-from node.jobs.answer_steps import AnswerSteps
+from node.jobs.answers import AnswerSteps
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, expect
 from starlette.testclient import TestClient
 
 from node.domain import Box
-from node.jobs.known_patients import note_patients
+from node.jobs.patients import note_patients
 from node.service.ledger_filler import LedgerFiller
 from node.store.correction import CorrectionKind
 from node.store.ledger import Ledger, open_ledger

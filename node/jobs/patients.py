@@ -1,4 +1,4 @@
-"""Finds the earlier films of a patient among all received films, and compares two films of one patient.
+"""Whom the films of a study name, for the worklist, and a patient's earlier films, found among all and compared.
 
 Two films are of one patient if both name the same patient ID and the same issuer, or no issuer (PS3.3 C.7.1.1), unless
 their birth dates or sexes differ, or the ID is one that stands for none. What is remembered of a film are hashes of
@@ -8,7 +8,7 @@ these and the time in its header, never a name, a number or a birth date of a pa
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from hashlib import sha256
@@ -26,20 +26,33 @@ from node.answers.comparison import (
     without_measure,
 )
 from node.dicom import header_reading
+from node.dicom.header_reading import header_of
 from node.domain import ModelIdentity, is_nobodys
 from node.errors import Undecodable
 from node.jobs.answered_film import AnsweredFilm, as_corrected
-from node.outputs.patient import TRAITS, comparable, read_text, said
+from node.outputs.patient import TRAITS, comparable, read_text, said, whole_of_request, whole_text
 from node.prompt_set import PromptSet
+from node.store import questions
+from node.store.ledger import Ledger
 from node.store.received import Instance, newest_reading
 from node.store.spool import Spool
 from node.store.study_facts import rejections_of
+from node.store.worklist import PatientRow, folded
 
 _TIMES: Final = (("AcquisitionDate", "AcquisitionTime"), ("ContentDate", "ContentTime"), ("StudyDate", "StudyTime"))
 NOT_IN_ORDER: Final = (
     "by patient ID, issuer and time in their headers, these films are not an earlier and a later one of one patient"
 )
 _ORIGIN: Final = ("weights_sha256", "manifest_sha256", "trusted", "prompts_sha256")
+_NAMED: Final = {
+    "name": "PatientName",
+    "patient_id": "PatientID",
+    "issuer": "IssuerOfPatientID",
+    "study_date": "StudyDate",
+    "modality": "Modality",
+    "station": "StationName",
+}
+_IDENTITY: Final = ("name", "patient_id", "issuer", "accession")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,3 +208,38 @@ def _read_film(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> ReadFilm
         trusted=cast(Trusted, stored["trusted"]),
     )
     return ReadFilm(film=as_corrected(film, spool, prompts), model=model, prompts_sha256=stored["prompts_sha256"])
+
+
+def note_patients(spool: Spool, ledger: Ledger, study_uid: str) -> None:
+    """Record whom a study names by now. Raises SQLAlchemyError, and OSError when the disk fails."""
+    ledger.searchable.set_patients(study_uid, patients_of(spool, study_uid))
+
+
+def patients_of(spool: Spool, study_uid: str) -> list[PatientRow]:
+    """Return whom the films of a study name, the newest film first, each once.
+
+    A study of which no header can be read has a blank row, so that nobody looks for it again.
+    """
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for values in _named(spool, study_uid):
+        found.setdefault(tuple(values[name] for name in _IDENTITY), values)
+    blank = dict.fromkeys((*_NAMED, "accession"), "")
+    return [_row(study_uid, number, values) for number, values in enumerate(list(found.values()) or [blank])]
+
+
+def _named(spool: Spool, study_uid: str) -> Iterator[dict[str, str]]:
+    asking = {mark.file for mark in questions.objects_of(spool, study_uid)}
+    for instance in reversed(spool.study(study_uid).instances):
+        if instance.path.name in asking:
+            continue
+        header = header_of(instance.path, character_set=spool.character_set)
+        if header is not None and "Rows" in header:  # notes and reports that came with the films name them, too
+            values = {name: whole_text(header, keyword) for name, keyword in _NAMED.items()}
+            yield {**values, "accession": whole_of_request(header, "AccessionNumber")}
+
+
+def _row(study_uid: str, number: int, values: dict[str, str]) -> PatientRow:
+    date = values["study_date"]
+    dashed = f"{date[:4]}-{date[4:6]}-{date[6:]}" if date else ""
+    said = (*(values[name] for name in ("name", "patient_id", "accession", "modality", "station")), date, dashed)
+    return PatientRow(study_uid=study_uid, number=number, search=folded(" ".join(said)), **values)
