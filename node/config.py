@@ -20,7 +20,7 @@ from models.documents import Misfit, TypeOf, from_table, refuse
 from node.character_sets import TERMS
 from node.domain import UNSET_ZONE
 from node.errors import ConfigError
-from node.hl7.character_sets import NAMES
+from node.hl7.text import NAMES
 from node.settings.alerts import AlertsSettings
 from node.settings.destinations import DestinationSettings, form_of
 from node.settings.http import HttpSettings, HttpTlsSettings

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from node import log
-from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments, Next, decide
+from node.deliver.connections import Associations
 from node.deliver.kinds import Asking, Calling, can_confirm, sender_of
 from node.deliver.outages import Pauses
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Sent

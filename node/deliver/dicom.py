@@ -28,8 +28,7 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
 )
 
 from node.checks import Check, fault, note, ok
-from node.deliver.associations import Associations, ended
-from node.deliver.connection import START, connect, explain, tls_context
+from node.deliver.connections import START, Associations, connect, ended, explain, tls_context
 from node.deliver.kinds import Asking, Calling, Sender
 from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater

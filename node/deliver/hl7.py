@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from node.checks import Check, fault, ok
-from node.deliver.connection import START, connect, explain
+from node.deliver.connections import START, connect, explain
 from node.deliver.kinds import Calling, Sender
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
-from node.hl7 import character_sets, mllp
+from node.hl7 import mllp, text
 from node.hl7.acknowledgment import Acknowledgment, AcknowledgmentCode, read_acknowledgment
 from node.hl7.text import SEGMENT_END, escape, read
 from node.settings.destinations import Hl7Destination
@@ -94,19 +94,17 @@ def address(content: bytes, destination: Hl7Destination) -> bytes:
         ),
     )
     fields[_PROCESSING_ID], fields[_CHARACTER_SET] = destination.processing_id, destination.character_set
-    return character_sets.encode(f"{'|'.join(fields)}{SEGMENT_END}{rest}", destination.character_set)
+    return text.encode(f"{'|'.join(fields)}{SEGMENT_END}{rest}", destination.character_set)
 
 
 def check_identifiers(content: bytes, destination: Hl7Destination) -> None:
     """Raise GiveUp if the character set of a destination lacks a character of an identifier."""
     for segment in read(content).named(*_IDENTIFIERS):
         for field in _IDENTIFIERS[segment.name]:
-            if field < len(segment.fields) and not character_sets.holds(
-                segment.fields[field], destination.character_set
-            ):
+            if field < len(segment.fields) and not text.holds(segment.fields[field], destination.character_set):
                 raise GiveUp(
                     f"a number of patient or order has a character that the character_set of {destination.name} lacks; "
-                    f'set character_set = "{character_sets.DEFAULT}" if {destination.name} can read it, then retry'
+                    f'set character_set = "{text.DEFAULT}" if {destination.name} can read it, then retry'
                 )
 
 

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from node import plugs
 from node.checks import Check
-from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments
+from node.deliver.connections import Associations
 from node.domain import Delivery
 from node.settings.destinations import TYPES, DestinationSettings
 

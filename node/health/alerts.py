@@ -1,20 +1,31 @@
-"""Decides what is told of the node's troubles: each once when it begins, and once when it is over.
+"""Decides what is told of the node's troubles, each once when it begins and once when it is over, and posts it.
 
 The state is a JSON file in `storage.directory`, so a restart repeats nothing. A trouble must last before it is told,
-and be gone as long before its end is told. A message waits in the state until the webhook has taken it.
+and be gone as long before its end is told. A message waits in the state until the webhook of `[alerts]` has taken it:
+it goes to no other peer, and by no proxy of the environment. A thread of its own posts it, for which nothing waits. Of
+several processes of a node, each looks in its turn; a lock and a file keep them from telling twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from models.documents import decode, encode
+from node import log
+from node.errors import RetryLater, where
 from node.health.troubles import Trouble
+from node.net import tls
+from node.settings.alerts import WebhookSettings
 from node.store import files
+from node.threads import Periodic
 
 Status: TypeAlias = Literal["begun", "ended"]
 
@@ -25,6 +36,9 @@ MOST_ATTEMPTS: Final = 15
 """After them a message is given up: in about five and a half hours."""
 MOST_WAITING: Final = 200
 """The most messages that wait; the oldest are given up first."""
+_LONGEST_PAUSE_SECONDS: Final = 5.0
+_LIMIT_SECONDS: Final = 5.0
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +161,113 @@ def _is_unknown(alert: Alert, found: Sequence[Trouble]) -> bool:
     return ("database" in kinds and alert.kind in ("destination", "parked")) or (
         any(trouble.title == "the disk fails" for trouble in found) and alert.kind in ("disk", "damaged")
     )
+
+
+class Alerts:
+    """Looks at the troubles every five seconds, and sends what is to be told, until closed.
+
+    look: returns the troubles of now; send: sends one alert, or raises RetryLater, whose text says why
+    after_seconds: how long a trouble must last, or be gone, before it is told
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        look: Callable[[], Sequence[Trouble]],
+        send: Callable[[Alert], None],
+        *,
+        after_seconds: float,
+    ) -> None:
+        self._directory, self._look, self._send = directory, look, send
+        self._after_seconds = after_seconds
+        pause = min(_LONGEST_PAUSE_SECONDS, after_seconds)
+        self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True)
+
+    def close(self) -> None:
+        """Stop; what waits is sent after the next start."""
+        self._thread.close()
+
+    def _act(self) -> None:
+        try:
+            with files.try_lock(self._directory / "told-troubles.lock") as is_free:
+                if is_free:
+                    self._tell()
+        except Exception as error:  # a boundary: alerts never end the process, and try again
+            log.get().error("alert.delayed", reason=where(error))
+
+    def _tell(self) -> None:
+        before, found = read(self._directory), tuple(self._look())
+        state = decide(before, found, now=datetime.now(UTC), after_seconds=self._after_seconds)
+        for lost in given_up(state):
+            log.get().error("alert.lost", name=lost.alert.title, attempts=lost.attempts)
+            state = without(state, lost)
+        if state != before:
+            write(self._directory, state)
+        if (waiting := due(state, now=time.time())) is not None:
+            write(self._directory, self._sent(state, waiting))
+
+    def _sent(self, state: AlertState, waiting: Waiting) -> AlertState:
+        """Send a message; the state without it, or with it for later."""
+        facts = {"name": waiting.alert.title, "attempts": waiting.attempts + 1}
+        try:
+            self._send(waiting.alert)
+        except RetryLater as error:
+            log.get().warning("alert.delayed", reason=str(error), **facts)
+            return delayed(state, waiting, now=time.time())
+        log.get().info("alert.sent", outcome=waiting.alert.status, **facts)
+        return without(state, waiting)
+
+
+def post_alert(alert: Alert, *, settings: WebhookSettings, node: str) -> None:
+    """POST an alert as JSON; every answer of 2xx takes it. Raises RetryLater, whose text says why.
+
+    node: what the message calls this node; `text` of the message is for chat programs
+    """
+    import httpx2  # takes a tenth of a second, which a node without a webhook saves
+
+    subject = f"ChEX Node {node}: {'over: ' if alert.status == 'ended' else ''}{alert.title}"
+    content = {"version": 1, "node": node, **encode(alert), "text": f"{subject}. {alert.message}"}
+    try:
+        headers = {"User-Agent": "ChEX-Node", **_token(settings)}
+        with (
+            httpx2.Client(verify=_context(settings), timeout=_LIMIT_SECONDS, trust_env=False) as client,
+            client.stream("POST", settings.url, json=content, headers=headers) as answer,
+        ):
+            answer.close()
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
+        raise RetryLater(f"the webhook takes nothing ({_why(error)})") from error
+    if not answer.is_success:  # a redirect may lead to a peer that the settings do not name
+        raise RetryLater(f"the webhook answered with the status {answer.status_code}")
+
+
+def reach_webhook(settings: WebhookSettings) -> None:
+    """Connect, with TLS where the settings have it, and send no request. Raises RetryLater."""
+    url = urlsplit(settings.url)
+    try:
+        _token(settings)
+        with socket.create_connection((url.hostname, url.port or _PORTS[url.scheme]), _LIMIT_SECONDS) as connection:
+            if url.scheme == "https":
+                _context(settings).wrap_socket(connection, server_hostname=url.hostname).close()
+    except (OSError, ValueError) as error:
+        raise RetryLater(f"the webhook cannot be reached ({_why(error)})") from error
+
+
+def _token(settings: WebhookSettings) -> Mapping[str, str]:
+    if settings.token_file is None:
+        return {}
+    return {"Authorization": f"Bearer {settings.token_file.read_text(encoding='utf-8').strip()}"}
+
+
+def _context(settings: WebhookSettings) -> ssl.SSLContext:
+    context = tls.system_context()
+    if settings.ca is not None:
+        context.load_verify_locations(str(settings.ca))
+    return context
+
+
+def _why(error: Exception) -> str:
+    """Say why without the text of a peer."""
+    while isinstance(error.__cause__, Exception):  # httpx2's errors are of other errors
+        error = error.__cause__
+    known = tls.complaint(error) if isinstance(error, OSError | ValueError) else "unreadable"
+    return known if known != "unreadable" else type(error).__name__

@@ -15,8 +15,7 @@ from typing import Final, Literal, TypeAlias
 from node.checks import Check, CheckState
 from node.config import Settings
 from node.errors import NodeError
-from node.health.certificates import check_expiry
-from node.health.room import check_room
+from node.health.checks import check_expiry, check_room
 from node.settings.destinations import DestinationSettings
 from node.store import database, lookup, received
 from node.store.lookup import Overview

@@ -24,7 +24,7 @@ from node.config import Settings
 from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
-from node.health import webhook
+from node.health.alerts import Alerts, post_alert
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.asking import QuestionAnswerer
@@ -39,7 +39,6 @@ from node.read import decoder_processes, prompts
 from node.read.model import RadiographReader, check_files
 from node.read.open_model import OpenModel
 from node.service import memory
-from node.service.alerts import Alerts
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.model import open_model
 from node.service.receiver import Receiving, open_receiving, opening
@@ -378,7 +377,7 @@ def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
     alerts = Alerts(
         settings.storage.directory,
         lambda: troubles(opened.shared.settings, opened.shared.settings.destinations),
-        partial(webhook.post, settings=settings.alerts.webhook, node=settings.listener.ae_title),
+        partial(post_alert, settings=settings.alerts.webhook, node=settings.listener.ae_title),
         after_seconds=settings.alerts.after_seconds,
     )
     parts.callback(alerts.close)

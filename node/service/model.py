@@ -1,20 +1,37 @@
-"""Opens the model of a process, and tells in metrics and log what it is and with which prompts it reads."""
+"""Opens the model of a process if it is admitted; metrics and log tell what it is and with which prompts it reads.
+
+Admitted is the first model of a node, one that it has served before, and one that was compared with such a one:
+
+    storage.directory/models/<key>.served.json    a model with its prompt set that this node has read films with
+    model.directory/comparison.json               what `models.evaluate --against` found, on films of the site
+
+The key names weights, manifest (thresholds) and prompts; so other thresholds count as another model. No patient data.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from typing import Final
 
-from models.contract import PromptKind
-from node import log
-from node.config import Settings
+from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, ModelComparison, PromptKind
+from models.documents import decode
+from node import command_for, log
+from node.config import CHEX, Settings
 from node.dicom.identity import VERSION
+from node.domain import JsonObject, ModelIdentity, derive_uid
+from node.errors import InputError
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
-from node.read.manifest import not_calibrated
+from node.read.manifest import not_calibrated, read_threshold_changes
 from node.read.model import RadiographReader
 from node.read.open_model import OpenModel, open_configured
-from node.service.promotion import admit
+from node.store import files
+
+_SERVED: Final = ".served.json"
 
 
 def open_model(
@@ -64,3 +81,107 @@ def _found(reader: RadiographReader, stage: str) -> float:
 
 def _allowed(reader: RadiographReader, stage: str) -> float:
     return reader.parity[stage].tolerance
+
+
+def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
+    """Let a model be served, and store that it is; the change of a model is logged with its comparison.
+
+    Raises InputError for a model that nobody has compared, or of which no threshold was measured, unless
+    `model.uncompared` accepts it.
+    """
+    served, wanted = ServedModels(settings.storage.directory), _as_compared(model, prompts)
+    has_served_any = served.has_any()  # looked at first: another process may be admitting it
+    if served.has(wanted):
+        return
+    names: JsonObject = {"model": wanted.model, "prompts": wanted.prompts}
+    thresholds = {"thresholds": chosen} if (chosen := read_threshold_changes(settings.model.directory)) else {}
+    if has_served_any:
+        try:
+            compared = _compared(settings, wanted, served)
+        except InputError:
+            if settings.model.uncompared != "accept":
+                raise
+            log.get().warning("model.accepted", **names, **thresholds)
+        else:
+            log.get().info(
+                "model.promoted",
+                **names,
+                **thresholds,
+                films=compared.films,
+                changed=compared.changed,
+                compared_at=compared.at,
+                compared_by=compared.by,
+            )
+    served.add(wanted, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})
+
+
+class ServedModels:
+    """The models that the node of a storage folder has served, each with its prompt set."""
+
+    def __init__(self, directory: Path) -> None:
+        self._folder = directory / "models"
+
+    def has_any(self) -> bool:
+        """Whether this node has served a model at all."""
+        return any(self._folder.glob(f"*{_SERVED}"))
+
+    def has(self, model: ComparedModel) -> bool:
+        """Whether this node has served a model."""
+        return self._mark(model).exists()
+
+    def add(self, model: ComparedModel, content: JsonObject) -> None:
+        """Store, synced, that a model is served."""
+        files.make_folder(self._folder)
+        files.write(self._mark(model), files.to_json(content))
+
+    def _mark(self, model: ComparedModel) -> Path:
+        return self._folder / f"{_key(model)}{_SERVED}"
+
+
+def _key(model: ComparedModel) -> str:
+    return derive_uid("model", model.weights_sha256, model.manifest_sha256, model.prompts_sha256)
+
+
+def _as_compared(model: ModelIdentity, prompts: PromptSet) -> ComparedModel:
+    return ComparedModel(
+        model=f"{model.name} {model.version}",
+        weights_sha256=model.weights_sha256,
+        manifest_sha256=model.manifest_sha256,
+        prompts=prompts.title,
+        prompts_sha256=prompts.sha256,
+    )
+
+
+def _compared(settings: Settings, wanted: ComparedModel, served: ServedModels) -> ModelComparison:
+    """Return the comparison by which a model may be served. Raises InputError that says why not, and what to do."""
+    model, name, path = settings.model, wanted.model, settings.model.directory / COMPARISON
+    reader = "" if model.reader == CHEX else f" --reader {model.reader}"
+    accept = 'or set model.uncompared = "accept"'
+    compare = (
+        f"run `{command_for('models.evaluate')} --model {model.directory}{reader} --prompts {model.prompts} "
+        f"--against DIR --data FILMS.csv --out {path}`, DIR for the model in use, and "
+        f"--against-prompts if it has others, {accept}"
+    )
+    again = f"run `{command_for('models.calibrate')}`, compare it again, {accept}"
+    try:
+        found = decode(ModelComparison, json.loads(path.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            f"{name} was never compared, with these prompts, with what this node has served; {compare}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is no comparison of models ({error}); {compare}") from error
+    if _key(found.new) != _key(wanted):
+        raise InputError(f"{path}: compares other weights, thresholds or prompts than those of {name}; {compare}")
+    if not served.has(found.old):
+        raise InputError(f"{name} was compared with {found.old.model}, which this node has not served; {compare}")
+    if not found.measured:
+        raise InputError(f"{name}: no threshold of this model was measured; {again}")
+    if found.unmeasured:
+        lost = ", ".join(found.unmeasured)
+        raise InputError(f"{name}: the model in use has a measured threshold for {lost}, this one has none; {again}")
+    if found.films < LEAST_COMPARED:
+        raise InputError(
+            f"{name} was compared on {found.films} films, which is too few; list {LEAST_COMPARED}, and {compare}"
+        )
+    return found

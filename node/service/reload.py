@@ -26,8 +26,7 @@ from node.net import tls
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.open_model import OpenModel
-from node.service.model import publish
-from node.service.promotion import admit
+from node.service.model import admit, publish
 from node.service.receiver import Receiving
 from node.service.shared import Shared
 from node.service.worker import Working, watch_certificates

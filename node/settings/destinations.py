@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from models.documents import Rule, refuse
 from node.domain import MESSAGE_KIND
 from node.errors import InputError
-from node.hl7.character_sets import CODECS, DEFAULT
+from node.hl7.text import CODECS, DEFAULT
 from node.outputs import kinds
 from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.plugs import Table

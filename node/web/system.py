@@ -20,10 +20,7 @@ from node.checks import Check, CheckState, run_check
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
 from node.errors import ConfigError, InputError
-from node.health.certificates import check_certificates
-from node.health.clock import check_clock
-from node.health.destinations import examine
-from node.health.room import check_room
+from node.health.checks import check_certificates, check_clock, check_room, examine
 from node.net import callers
 from node.orders.store import OrderStore
 from node.read.manifest import Threshold, read_thresholds

@@ -21,7 +21,7 @@ from models.site_films import films_to_compare
 from node.config import ModelSettings
 from node.errors import InputError
 from node.read.model import open_reader
-from node.service import promotion
+from node.service.model import admit
 from tests.support import films
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
@@ -94,9 +94,9 @@ def test_a_node_takes_a_model_that_was_compared_on_films_of_the_site(
     write_manifest(other, replace(manifest, version="stricter", decisions=stricter))
     settings = settings_for(tmp_path / "node", archive_port=1, model=ModelSettings(directory=other))
     first, second = (open_reader(model, prompts=PROMPTS, engine="onnx").identity for model in (phantom_model, other))
-    promotion.admit(settings, first, PROMPTS)
+    admit(settings, first, PROMPTS)
     with pytest.raises(InputError, match="never compared"):
-        promotion.admit(settings, second, PROMPTS)
+        admit(settings, second, PROMPTS)
 
     data, out = listed(tmp_path), other / COMPARISON
     command = ["--model", str(other), "--against", str(phantom_model), "--data", str(data), "--out", str(out)]
@@ -108,7 +108,7 @@ def test_a_node_takes_a_model_that_was_compared_on_films_of_the_site(
     opacity = next(found for found in document["findings"] if found["finding"] == "lung_opacity")
     assert opacity["present"][1] <= opacity["present"][0]
     with capture_logs() as logged:
-        promotion.admit(settings, second, PROMPTS)
+        admit(settings, second, PROMPTS)
     assert [(line["event"], line["films"]) for line in logged] == [("model.promoted", LEAST_COMPARED)]
 
 

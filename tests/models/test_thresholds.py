@@ -24,7 +24,7 @@ from node.audit.message import Reporter, write
 from node.config import ModelSettings
 from node.errors import InputError
 from node.read.model import open_reader
-from node.service import promotion
+from node.service.model import admit
 from tests.support.compared import compared
 from tests.support.compared import write as write_comparison
 from tests.support.service import settings_for
@@ -189,15 +189,15 @@ def test_after_an_interruption_the_command_is_run_again(model: Path) -> None:
 def test_a_node_refuses_a_change_until_it_is_accepted(tmp_path: Path, model: Path) -> None:
     settings = settings_for(tmp_path, archive_port=1, model=ModelSettings(directory=model))
     first = open_reader(model, prompts=PROMPTS, engine="onnx").identity
-    promotion.admit(settings, first, PROMPTS)
+    admit(settings, first, PROMPTS)
     assert thresholds.main([str(model), "--set", "edema=0.6", "--reason", "x" * 200, "--by", "anna"]) == 0
     changed = open_reader(model, prompts=PROMPTS, engine="onnx").identity
 
     with pytest.raises(InputError, match=r"was never compared, .* or set model\.uncompared = \"accept\""):
-        promotion.admit(settings, changed, PROMPTS)
+        admit(settings, changed, PROMPTS)
     write_comparison(model, old=compared(first, PROMPTS), new=compared(changed, PROMPTS))
     with capture_logs() as logged:
-        promotion.admit(settings, changed, PROMPTS)
+        admit(settings, changed, PROMPTS)
 
     (event,) = logged
     (change,) = read_manifest(model).history

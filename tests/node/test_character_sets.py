@@ -14,8 +14,7 @@ from node import config
 from node.deliver.hl7 import address
 from node.errors import ConfigError
 from node.hl7 import mllp
-from node.hl7.character_sets import CODECS
-from node.hl7.text import Delimiters, escape, read, unescape
+from node.hl7.text import CODECS, Delimiters, escape, read, unescape
 from node.outputs import oru
 from node.settings.destinations import Hl7Destination
 from tests.support import peers, samples

@@ -84,7 +84,7 @@ HOMES = {
     "httpx2": (
         "node/commands/ask_node.py",
         "node/deliver/dicomweb.py",
-        "node/health/webhook.py",
+        "node/health/alerts.py",
         "node/jobs/processes.py",
         "node/web/single_sign_on.py",
     ),
@@ -105,7 +105,7 @@ HOMES = {
     "python_multipart": ("node/web/",),
     "pynetdicom": (
         "node/receive/",
-        "node/deliver/associations.py",
+        "node/deliver/connections.py",
         "node/deliver/dicom.py",
         "node/net/pynetdicom_adapter.py",
         "examples/send_and_read_back/",
@@ -184,7 +184,7 @@ BOUNDARIES = (
     "node/dicom/header_reading.py",
     "node/outputs/batches.py",
     "node/plugs.py",
-    "node/service/alerts.py",
+    "node/health/alerts.py",
     "node/service/http.py",
     "node/service/ledger_filler.py",
     "node/service/reload.py",

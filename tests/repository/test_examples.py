@@ -16,7 +16,7 @@ from node import config, plugs
 from node.checks import CheckState
 from node.config import Settings
 from node.errors import ConfigError
-from node.health.destinations import check_destinations
+from node.health.checks import check_destinations
 from node.outputs.kinds import OUTPUTS
 from node.outputs.writers import write_objects
 from node.settings.destinations import TYPES

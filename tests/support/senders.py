@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from node.deliver.associations import Associations
 from node.deliver.commitment import Commitments
+from node.deliver.connections import Associations
 from node.deliver.delivery import Sending
 from node.deliver.destination_table import DestinationTable
 from node.deliver.kinds import Calling, sender_of

@@ -15,10 +15,8 @@ from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import Settings
 from node.errors import RetryLater
-from node.health import webhook
-from node.health.certificates import check_certificates
-from node.health.clock import check_clock
-from node.health.destinations import check_destinations
+from node.health import alerts
+from node.health.checks import check_certificates, check_clock, check_destinations
 
 
 def check_audit(settings: Settings) -> Iterator[Check]:
@@ -38,7 +36,7 @@ def check_alerts(settings: Settings) -> Iterator[Check]:
     if settings.alerts is None:
         return
     try:
-        webhook.reach(settings.alerts.webhook)
+        alerts.reach_webhook(settings.alerts.webhook)
     except RetryLater as error:
         yield fault("alerts", f"{error}; start it, or correct [alerts.webhook]")
     else:

@@ -11,7 +11,7 @@ from typing import Final
 from node.checks import Check, CheckState, fault, note, ok
 from node.config import Settings, StorageSettings
 from node.errors import InputError
-from node.health.room import check_room
+from node.health.checks import check_room
 from node.jobs import processes
 from node.store.folders import fault_of_folder, require_known_format
 

@@ -16,7 +16,7 @@ from pynetdicom.pdu_primitives import A_ASSOCIATE
 from pynetdicom.presentation import build_context
 
 from node.config import Caller, ListenerSettings, ServerTlsSettings, SiteSettings
-from node.deliver import associations, commitment, dicom, dicomweb
+from node.deliver import commitment, connections, dicom, dicomweb
 from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.errors import DestinationDown, Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
@@ -174,7 +174,7 @@ def calling() -> Rows:
         *_identity(entity),
         ("associations at once", f"{SENDS_AT_ONCE} for each destination, and {SENDS_AT_ONCE} for its commitment"),
         ("TCP connection", f"{entity.connection_timeout:g} s"),
-        ("A-ASSOCIATE and A-RELEASE response", f"{entity.acse_timeout:g} s, {associations.RELEASE_SECONDS} s"),
+        ("A-ASSOCIATE and A-RELEASE response", f"{entity.acse_timeout:g} s, {connections.RELEASE_SECONDS} s"),
         ("DIMSE response", f"{entity.dimse_timeout:g} s (`destinations.answer_seconds`)"),
         ("C-ECHO of a probe", f"{dicom.PROBE_SECONDS} s for each step"),
     ]

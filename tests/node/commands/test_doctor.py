@@ -16,7 +16,7 @@ from node.commands.doctor.database import check_database
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import ModelSettings, Settings
-from node.health.destinations import check_destinations
+from node.health.checks import check_destinations
 from node.settings.http import HttpSettings
 from tests.support import films, peers
 from tests.support.mllp import InformationSystem

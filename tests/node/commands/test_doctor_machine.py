@@ -22,7 +22,7 @@ from node.commands.doctor.database import check_database
 from node.commands.doctor.ports import check_ports
 from node.commands.doctor.storage import check_storage
 from node.config import Settings
-from node.health.clock import check_clock
+from node.health.checks import check_clock
 from node.jobs import processes
 from node.settings.http import HttpSettings
 from node.store import database, files, received

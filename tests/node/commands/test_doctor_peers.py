@@ -19,8 +19,7 @@ from pydicom.uid import ComprehensiveSRStorage
 from node.checks import Check, CheckState
 from node.commands.doctor.examination import check_alerts, check_audit
 from node.config import AuditSettings, OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
-from node.health.certificates import check_certificates
-from node.health.destinations import check_destinations
+from node.health.checks import check_certificates, check_destinations
 from node.net.tls import is_issued_by
 from node.settings.alerts import AlertsSettings, WebhookSettings
 from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination

@@ -13,7 +13,7 @@ from pydicom.dataset import Dataset
 from pynetdicom import evt
 from pynetdicom.association import Association
 
-from node.deliver.associations import Associations
+from node.deliver.connections import Associations
 from node.errors import DestinationDown, GiveUp
 from node.outputs import gsps
 from node.outputs.document import save_bytes

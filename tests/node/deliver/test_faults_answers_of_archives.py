@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from node.deliver import dicom
-from node.deliver.associations import Associations
+from node.deliver.connections import Associations
 from node.deliver.kinds import Calling
 from node.errors import DestinationDown
 from node.settings.destinations import DicomDestination

@@ -21,7 +21,7 @@ from node.config import Settings, SiteSettings, StorageSettings
 from node.dicom.film_header import parse_header
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import Assessment, FindingState, Note, ReaderMark, Reason, Report
-from node.health.clock import check_clock
+from node.health.checks import check_clock
 from node.hl7.text import read
 from node.outputs import answers, oru, rejection, report_txt, wording
 from node.outputs.asked import AskedQuestion

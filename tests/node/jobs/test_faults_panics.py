@@ -13,7 +13,7 @@ from typing import Never
 import pytest
 from pydicom.uid import UID
 
-from node.deliver.associations import Associations
+from node.deliver.connections import Associations
 from node.jobs.lost import MOST_LOSSES, Attended, LostWorkflows, Unattended
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics

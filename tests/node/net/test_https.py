@@ -16,7 +16,7 @@ import pytest
 from node.checks import CheckState
 from node.config import Settings, StorageSettings
 from node.errors import ConfigError
-from node.health.certificates import check_certificates
+from node.health.checks import check_certificates
 from node.jobs import processes
 from node.jobs.processes import Process
 from node.net.http_connections import Limits

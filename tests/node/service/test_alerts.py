@@ -17,10 +17,8 @@ from node import config
 from node.config import Settings
 from node.errors import ConfigError, RetryLater
 from node.health import alerts
-from node.health.alerts import MOST_ATTEMPTS, Alert, AlertState, decide
+from node.health.alerts import MOST_ATTEMPTS, Alert, Alerts, AlertState, decide, post_alert
 from node.health.troubles import Trouble
-from node.health.webhook import post
-from node.service.alerts import Alerts
 from node.settings.alerts import AlertsSettings, WebhookSettings
 from tests.support import films, peers
 from tests.support.alarmed import webhook
@@ -171,7 +169,7 @@ def test_an_unforeseen_error_does_not_end_the_thread(tmp_path: Path) -> None:
 
 def posting(url: str, **changes: object) -> Send:
     settings = WebhookSettings(url=url, **changes)  # type: ignore[arg-type]  # fields of it
-    return partial(post, settings=settings, node="CHEX")
+    return partial(post_alert, settings=settings, node="CHEX")
 
 
 def test_a_webhook_gets_json_with_its_token(tmp_path: Path) -> None:
@@ -258,7 +256,7 @@ def test_an_archive_that_is_down_is_told_once_across_restarts(tmp_path: Path) ->
             node.wait_for("alert.sent", limit_seconds=60.0)
             assert node.stop() == 0
 
-    assert [(post["status"], post["kind"], post["name"]) for post in house.posts] == [
+    assert [(post_alert["status"], post_alert["kind"], post_alert["name"]) for post_alert in house.posts] == [
         ("begun", "destination", "archive"),
         ("ended", "destination", "archive"),
     ]

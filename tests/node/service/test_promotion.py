@@ -13,7 +13,7 @@ from models.contract import COMPARISON
 from node.config import ModelSettings
 from node.domain import ModelIdentity
 from node.errors import InputError
-from node.service.promotion import ServedModels, admit
+from node.service.model import ServedModels, admit
 from tests.support.compared import compared, write
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS

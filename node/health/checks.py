@@ -1,0 +1,166 @@
+"""Checks of what a node stands on: its certificate files, its clock, room on its disk, and all destinations at once.
+
+A clock that is slow writes wrong times into reports and keeps studies waiting. A disk below its reserve accepts
+nothing. Each destination is examined as its type does it (`deliver.kinds.Sender`), and gets no object.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from node import config
+from node.checks import Check, fault, note, ok, run_check
+from node.config import ZONE_IS_LEFT, Settings, StorageSettings, TlsTable, tls_tables
+from node.deliver.kinds import Calling, sender_of
+from node.net import tls
+from node.settings.destinations import DestinationSettings
+from node.store import received
+
+_SOON_DAYS: Final = 30.0
+_CLOCK: Final = "clock"
+_STEP: Final = timedelta(seconds=60)
+"""A time service may set a clock back by this much without harm."""
+_STORAGE: Final = "storage"
+_MIB, _GIB = 2**20, 2**30
+_LIMIT_SECONDS: Final = 10.0
+
+
+def check_certificates(settings: Settings) -> Iterator[Check]:
+    """Check the node's own certificates, their keys, and the trusted authorities."""
+    for table, files in tls_tables(settings):
+        yield from _check(table, files)
+
+
+def check_expiry(settings: Settings) -> Iterator[Check]:
+    """Check only for how long certificates and authorities are valid; one that cannot be read is a fault."""
+    for table, files in tls_tables(settings):
+        try:
+            yield from list(_lasting_of(table, files))
+        except (OSError, ValueError) as error:
+            yield fault(_name(table), f"cannot be read ({tls.complaint(error)}); correct its files")
+
+
+def _check(table: str, files: TlsTable) -> Iterator[Check]:
+    name, ca = _name(table), tls.ca_of(files)
+    mistakes = list(tls.mistakes_in(table, files))
+    for mistake in mistakes:
+        yield fault(name, mistake)
+    if mistakes:
+        return
+    yield from _lasting_of(table, files)
+    if files.certificate is not None and ca is not None and not tls.is_issued_by(files.certificate, ca):
+        yield note(name, f"{files.certificate} was not issued by {ca}; peers must trust its issuer")
+
+
+def _lasting_of(table: str, files: TlsTable) -> Iterator[Check]:
+    """Raises OSError or ValueError for a file that cannot be read."""
+    ca = tls.ca_of(files)
+    if ca is not None:
+        yield _lasting(_name(table), f"the authority in {ca}", tls.authorities_days_left(ca))
+    if files.certificate is not None:
+        subject = f"{files.certificate}, which matches its key,"
+        yield _lasting(_name(table), subject, tls.days_left(files.certificate))
+
+
+def _name(table: str) -> str:
+    return f"certificate {table}"
+
+
+def _lasting(name: str, subject: str, days: float) -> Check:
+    if days < 0:
+        return fault(name, f"{subject} expired {_days(-days)} ago; connections fail until it is renewed")
+    if days < _SOON_DAYS:
+        return note(name, f"{subject} expires in {_days(days)}; renew it in time")
+    return ok(name, f"{subject} is valid for {_days(days)}")
+
+
+def _days(count: float) -> str:
+    return f"{count:.0f} day{'' if round(count) == 1 else 's'}"
+
+
+def check_clock(
+    settings: Settings, *, now: datetime | None = None, last_change: datetime | None = None
+) -> Iterator[Check]:
+    """Compare the clock with times in its past: the newest received film and the program's own files; name the zone.
+
+    last_change: when a study changed last, if the database has said so; no film is looked at then
+    """
+    now = now or datetime.now(UTC)
+    zone = settings.site.zone
+    local = f"{now.astimezone(zone):%Y-%m-%d %H:%M:%S} {settings.site.timezone}"
+    program = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+    work = ("a study changed", last_change)
+    if last_change is None:
+        work = ("the newest film was received", received.newest_arrival(settings.storage.directory / "studies"))
+    for what, moment in (work, ("the program was installed", program)):
+        if moment is not None and now < moment - _STEP:
+            yield fault(
+                _CLOCK,
+                f"it is {local} by this machine, but {what} at {moment.astimezone(zone):%Y-%m-%d %H:%M:%S}; "
+                "set the clock and have a time service keep it",
+            )
+            return
+    if settings.site.is_zone_left:
+        yield note(_CLOCK, f"{local}; {ZONE_IS_LEFT}")
+        return
+    yield ok(_CLOCK, f"{local}; whether a time service keeps it is not checked: see timedatectl or chronyc tracking")
+
+
+def check_room(storage: StorageSettings) -> Check:
+    """Compare the free space with `storage.min_free_mib`. Raises OSError."""
+    free, reserve = shutil.disk_usage(storage.directory).free, storage.min_free_mib * _MIB
+    sizes = f"{_size(free)} free, storage.min_free_mib keeps {_size(reserve)}"
+    if free < reserve:
+        return fault(_STORAGE, f"{storage.directory} is full: {sizes}; films are refused until space is freed")
+    if free < 2 * reserve:
+        return note(_STORAGE, f"{storage.directory} is nearly full: {sizes}; free space or lower storage.keep_days")
+    return ok(_STORAGE, f"{_size(free)} free")
+
+
+def _size(count: float) -> str:
+    return f"{count / _GIB:.{0 if count >= 10 * _GIB else 1}f} GiB"
+
+
+def check_destinations(settings: Settings, *, limit_seconds: float = _LIMIT_SECONDS) -> Iterator[Check]:
+    """Ask every destination in a thread of its own; one that does not answer in time is a fault."""
+    if not settings.destinations:
+        yield note("destinations", config.NOTHING_IS_SENT)
+        return
+    yield from examine(settings.destinations, ae_title=settings.listener.ae_title, limit_seconds=limit_seconds)
+
+
+def examine(
+    destinations: Sequence[DestinationSettings], *, ae_title: str, limit_seconds: float = _LIMIT_SECONDS
+) -> Iterator[Check]:
+    """Ask destinations at once, called from an AE title; without an answer in time, each has a fault."""
+    calling = Calling(ae_title=ae_title)
+    pool = ThreadPoolExecutor(len(destinations), thread_name_prefix="examine")
+    asked = [(destination, pool.submit(_ask, destination, calling)) for destination in destinations]
+    wait([future for _, future in asked], timeout=limit_seconds)
+    pool.shutdown(wait=False, cancel_futures=True)
+    for destination, future in asked:
+        yield from _answer(destination, future, limit_seconds)
+
+
+def _answer(
+    destination: DestinationSettings, future: Future[tuple[Check, ...]], limit_seconds: float
+) -> tuple[Check, ...]:
+    if future.done():
+        return future.result()
+    address = f"{destination.host}:{destination.port}"
+    return (
+        fault(_named(destination), f"no answer from {address} in {limit_seconds:g} s; see its log and the network"),
+    )
+
+
+def _ask(destination: DestinationSettings, calling: Calling) -> tuple[Check, ...]:
+    return run_check(_named(destination), lambda: sender_of(destination).examine(destination, calling))
+
+
+def _named(destination: DestinationSettings) -> str:
+    return f"destination {destination.name}"
