@@ -78,7 +78,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _reload(options: argparse.Namespace) -> int:
-    from node.commands.reload import reload
+    from node.commands.operate import reload
 
     for line in reload(config.load(options.settings), options.settings):
         print(line)
@@ -108,7 +108,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _read(options: argparse.Namespace) -> int:
     from models import progress
-    from node.commands import films_csv, read_files
+    from node.commands import read_files
     from node.read import prompts
     from node.read.manifest import not_calibrated
 
@@ -146,7 +146,7 @@ def _read(options: argparse.Namespace) -> int:
             done = f"{len(reports)} of {len(studies)} studies are in {options.out}; run the same command again to go on"
             raise KeyboardInterrupt(done) from stop
     if options.csv is not None:
-        films_csv.write(options.csv, reports)
+        read_files.write_table(options.csv, reports)
     if options.json:
         print(json.dumps({"studies": reports}, ensure_ascii=False, indent=2))
     else:
@@ -158,28 +158,25 @@ def _read(options: argparse.Namespace) -> int:
 
 
 def _ask(options: argparse.Namespace) -> int:
-    from node.commands import read_files
-    from node.commands.answer_text import in_words
+    from node.commands import ask, read_files
 
     if bool(options.model) == bool(options.node):
         raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
     if options.words is not None or options.earlier is not None:
-        from node.commands import ask_words
-
-        answered = ask_words.asked(options, open_reader=_reader)
+        answered = ask.asked(options, open_reader=_reader)
     else:
         questions = read_files.questions_of(options.prompt, options.box)
         answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
         answered = {"film": str(options.film), "questions": list(answers)}
-    print(json.dumps(answered, ensure_ascii=False, indent=2) if options.json else in_words(answered))
+    print(json.dumps(answered, ensure_ascii=False, indent=2) if options.json else ask.in_words(answered))
     return 0
 
 
 def _answers_of_node(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:
-    from node.commands import ask_node
+    from node.commands import ask
 
-    film, login = ask_node.film_address(options.film), ask_node.login_of(options.user, options.password_file)
-    return ask_node.ask(options.node, film, questions=questions, login=login, ca=options.ca)
+    film, login = ask.film_address(options.film), ask.login_of(options.user, options.password_file)
+    return ask.ask(options.node, film, questions=questions, login=login, ca=options.ca)
 
 
 def _answers_here(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:

@@ -1,25 +1,26 @@
-"""Read films without DICOM network: from files, with the same outputs as the service."""
+"""Read films from files, without DICOM network: the same outputs as the service, and a table with one line a film."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
 from models.contract import Question
+from node import csv_table
 from node.character_sets import visible
 from node.config import SiteSettings
 from node.dicom import header_reading
 from node.dicom.identity import VERSION
-from node.domain import Box, Film, JsonObject, Reason, is_uid
+from node.domain import Box, Film, FindingState, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.outputs.folder import hash_of, made_before, write_folder
 from node.outputs.kinds import DEFAULT_OUTPUTS
@@ -34,6 +35,7 @@ from node.read.model import RadiographReader
 DONE_BEFORE: Final = "done before"
 
 OnFile = Callable[[Path, str], None]
+_ABOUT: Final = ("study", "film", "status", "reason", "cardiothoracic_ratio", "impression")
 
 
 def _unheard(_path: Path, _outcome: str) -> None:
@@ -245,3 +247,44 @@ def _write(
         made_from=made_from,
         with_searched=with_searched,
     )
+
+
+def write_table(path: Path, reports: Sequence[JsonObject]) -> None:
+    """Write a line for each film of some `report.json`, with the state and the probability of each finding.
+
+    Raises NodeError if the file cannot be written.
+    """
+    lines = [line for report in reports for line in _lines(report)]
+    names = dict.fromkeys((*_ABOUT, *(name for line in lines for name in line)))
+    try:
+        path.write_text(csv_table.write(names, lines), encoding="utf-8", newline="")
+    except OSError as error:
+        raise NodeError(f"{path}: cannot be written ({error.strerror}); name another file") from error
+
+
+def _lines(report: JsonObject) -> Iterator[dict[str, object]]:
+    for film in cast(list[JsonObject], report["films"]):
+        ratios = [item["value"] for item in _items(film, "measurements") if item["name"] == "cardiothoracic_ratio"]
+        line: dict[str, object] = {
+            "study": report["study"],
+            "film": film["source"],
+            "status": film["status"],
+            "reason": film["reason"],
+            "cardiothoracic_ratio": next(iter(ratios), None),
+            "impression": " ".join(cast(list[str], film.get("impression", []))),
+        }
+        for finding in _items(film, "findings"):
+            line[str(finding["prompt"])] = _state(finding)
+            line[f"{finding['prompt']}_probability"] = finding["probability"]
+        yield line
+
+
+def _items(film: Mapping[str, object], key: str) -> list[JsonObject]:
+    return cast(list[JsonObject], film.get(key, []))
+
+
+def _state(finding: JsonObject) -> str:
+    """Name a state as every output does: what is below its threshold may have been missed, and is not called absent."""
+    names = {FindingState.ABSENT: "not_reported", FindingState.LEFT_OUT: "not_assessed"}
+    state = FindingState(str(finding["state"]))
+    return names.get(state, str(state))

@@ -9,7 +9,6 @@ several processes of a node, each looks in its turn; a lock and a file keep them
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -230,12 +229,12 @@ def post_alert(alert: Alert, *, settings: WebhookSettings, node: str) -> None:
     try:
         headers = {"User-Agent": "ChEX-Node", **_token(settings)}
         with (
-            httpx2.Client(verify=_context(settings), timeout=_LIMIT_SECONDS, trust_env=False) as client,
+            httpx2.Client(verify=tls.system_context(settings.ca), timeout=_LIMIT_SECONDS, trust_env=False) as client,
             client.stream("POST", settings.url, json=content, headers=headers) as answer,
         ):
             answer.close()
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-        raise RetryLater(f"the webhook takes nothing ({_why(error)})") from error
+        raise RetryLater(f"the webhook takes nothing ({tls.cause(error)})") from error
     if not answer.is_success:  # a redirect may lead to a peer that the settings do not name
         raise RetryLater(f"the webhook answered with the status {answer.status_code}")
 
@@ -247,27 +246,12 @@ def reach_webhook(settings: WebhookSettings) -> None:
         _token(settings)
         with socket.create_connection((url.hostname, url.port or _PORTS[url.scheme]), _LIMIT_SECONDS) as connection:
             if url.scheme == "https":
-                _context(settings).wrap_socket(connection, server_hostname=url.hostname).close()
+                tls.system_context(settings.ca).wrap_socket(connection, server_hostname=url.hostname).close()
     except (OSError, ValueError) as error:
-        raise RetryLater(f"the webhook cannot be reached ({_why(error)})") from error
+        raise RetryLater(f"the webhook cannot be reached ({tls.cause(error)})") from error
 
 
 def _token(settings: WebhookSettings) -> Mapping[str, str]:
     if settings.token_file is None:
         return {}
     return {"Authorization": f"Bearer {settings.token_file.read_text(encoding='utf-8').strip()}"}
-
-
-def _context(settings: WebhookSettings) -> ssl.SSLContext:
-    context = tls.system_context()
-    if settings.ca is not None:
-        context.load_verify_locations(str(settings.ca))
-    return context
-
-
-def _why(error: Exception) -> str:
-    """Say why without the text of a peer."""
-    while isinstance(error.__cause__, Exception):  # httpx2's errors are of other errors
-        error = error.__cause__
-    known = tls.complaint(error) if isinstance(error, OSError | ValueError) else "unreadable"
-    return known if known != "unreadable" else type(error).__name__

@@ -1,22 +1,31 @@
-"""All checks in the order in which they are shown, as lines for a person and as JSON for a program."""
+"""All checks in the order in which they are shown, as lines for a person and as JSON for a program.
+
+Each port can be opened, or a running process of this node has opened it.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from node import config
 from node.checks import Check, CheckState, fault, ok, run_check
-from node.commands.doctor.database import check_database
 from node.commands.doctor.model import check_model
 from node.commands.doctor.passwords import check_passwords, check_single_sign_on
-from node.commands.doctor.ports import check_ports
-from node.commands.doctor.storage import check_storage
+from node.commands.doctor.storage import check_database, check_storage
 from node.config import Settings
 from node.errors import RetryLater
 from node.health import alerts
 from node.health.checks import check_certificates, check_clock, check_destinations
+from node.jobs import processes
+from node.jobs.processes import ProcessState
+
+_PRIVILEGED: Final = 1024
+_NAME: Final = "passwords"
 
 
 def check_audit(settings: Settings) -> Iterator[Check]:
@@ -41,6 +50,42 @@ def check_alerts(settings: Settings) -> Iterator[Check]:
         yield fault("alerts", f"{error}; start it, or correct [alerts.webhook]")
     else:
         yield ok("alerts", "[alerts.webhook] can be reached; no alert was sent")
+
+
+def check_ports(settings: Settings) -> Iterator[Check]:
+    """Bind every port for a moment, without listening on it."""
+    running = [process for process in processes.states(settings.storage, settings.http) if process.answers]
+    for table, host, port in config.servers(settings):
+        yield _check(table, host, port, running)
+
+
+def _check(table: str, host: str, port: int, running: Sequence[ProcessState]) -> Check:
+    name, address = f"port {table}", f"{host}:{port}"
+    try:
+        _bind(host, port)
+    except OSError as error:
+        holder = next((process for process in running if port in process.ports), None)
+        if error.errno == errno.EADDRINUSE and holder is not None:
+            return ok(name, f"{address} is used by this node, which runs (process {holder.executor})")
+        return fault(name, f"{address} cannot be opened ({error.strerror}); {_remedy(table, port, error)}")
+    return ok(name, f"{address} is free" if port else f"{host}: the start takes any free port")
+
+
+def _bind(host: str, port: int) -> None:
+    """Raises OSError."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the node does
+        server.bind(address)
+
+
+def _remedy(table: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"another program has it (ss -ltnp 'sport = :{port}' names it): stop that program, or set {table}.port"
+    if error.errno == errno.EACCES:
+        return f"ports below {_PRIVILEGED} need CAP_NET_BIND_SERVICE: grant it, or set {table}.port"
+    host = "listener.host" if table == "listener.tls" else f"{table}.host"
+    return f"set {host} to an address of this machine, such as 0.0.0.0 for all"
 
 
 _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {

@@ -1,23 +1,32 @@
-"""Checks the storage folder: can files be stored, is there space, who owns it, which processes use it."""
+"""Checks the database, and the storage folder: can files be stored, is there space, who owns it, who uses it.
+
+Of SQLite files integrity and mode are checked, of PostgreSQL that it answers.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from node.checks import Check, CheckState, fault, note, ok
 from node.config import Settings, StorageSettings
-from node.errors import InputError
+from node.errors import InputError, NodeError
 from node.health.checks import check_room
 from node.jobs import processes
+from node.store import database
 from node.store.folders import fault_of_folder, require_known_format
 
 _NAME: Final = "storage"
 _OTHERS: Final = 0o077
 """The permissions of a folder's or file's group and of everybody else."""
+_DATABASE: Final = "database"
+_SLOW_SECONDS: Final = 1.0
+_APART_SECONDS: Final = 10.0
 
 
 def check_storage(settings: Settings) -> Iterator[Check]:
@@ -101,3 +110,55 @@ def _remedy(directory: Path) -> str:
     return (
         f"give the node's user a folder of its own there (chown, chmod 700), or correct storage.directory {directory}"
     )
+
+
+def check_database(settings: Settings) -> Iterator[Check]:
+    """Read the SQLite files completely, or ask PostgreSQL."""
+    if settings.storage.database_url:
+        yield from _server(settings.storage)
+        return
+    for path in database.sqlite_files(settings.storage):
+        yield from _file(path)
+    for path in database.files_set_aside(settings.storage):
+        yield note(
+            f"{_DATABASE} {path.name}",
+            "a damaged file that a start moved aside; check the disk, and remove the file when it is no longer needed",
+        )
+
+
+def _file(path: Path) -> Iterator[Check]:
+    name = f"{_DATABASE} {path.name}"
+    if not path.exists():
+        yield ok(name, "does not exist yet; the first start creates it")
+    elif not database.is_whole(path):
+        yield fault(name, f"{path} is damaged; restart the node, which moves it aside and builds a new one")
+    elif is_open_to_others(path):
+        yield note(name, f"{path} is good, and open to other users; chmod 600 it, or restart the node, which does")
+    else:
+        yield ok(name, f"{path} is good")
+
+
+def _server(storage: StorageSettings) -> Iterator[Check]:
+    began = time.monotonic()
+    try:
+        server = database.ask_server(storage)
+    except NodeError as error:
+        yield fault(_DATABASE, f"PostgreSQL cannot be asked ({error}); start it, or correct storage.database_url")
+        return
+    seconds, apart = time.monotonic() - began, abs((server.now - datetime.now(UTC)).total_seconds())
+    version = f"PostgreSQL {server.version}"
+    if server.is_standby:
+        yield fault(
+            _DATABASE, f"{version} is a standby, which accepts no writes; name the primary in storage.database_url"
+        )
+    elif server.forbidden:
+        schemas = " and ".join(server.forbidden)
+        yield fault(
+            _DATABASE, f"{version}: the node's user may not create tables in {schemas}; GRANT CREATE ON DATABASE"
+        )
+    elif seconds > _SLOW_SECONDS:
+        yield note(_DATABASE, f"{version} answers, but took {seconds:.1f} s; look at its load and the network")
+    else:
+        yield ok(_DATABASE, f"{version} answers in {seconds * 1000:.0f} ms, and the node may create its tables")
+    if apart > _APART_SECONDS:
+        yield note(f"{_DATABASE} clock", f"the clocks of PostgreSQL and this machine differ by {apart:.0f} s; set them")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.commands.answer_text import in_words
+from node.commands.ask import in_words
 from node.domain import Json, JsonObject
 
 QUESTION: JsonObject = {

@@ -14,8 +14,8 @@ from threading import Thread
 import pytest
 
 from models.contract import Question
-from node.commands import ask_node
-from node.commands.ask_node import FilmAddress, Login
+from node.commands import ask
+from node.commands.ask import FilmAddress, Login
 from node.errors import InputError, NodeError
 
 FILM, AWAY = FilmAddress(study=None, uid="1.2.3"), FilmAddress(study=None, uid="1.2.9")
@@ -56,7 +56,7 @@ def node() -> Iterator[HTTPServer]:
 def test_a_node_is_asked_as_a_user_and_through_no_proxy(node: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
-    answers = ask_node.ask(f"http://127.0.0.1:{node.server_port}/page", FILM, questions=[EDEMA], login=ANNA)
+    answers = ask.ask(f"http://127.0.0.1:{node.server_port}/page", FILM, questions=[EDEMA], login=ANNA)
 
     assert answers == [{"prompt": "Edema"}]
     secret = b64encode("anna:secret: \u00e4".encode()).decode()
@@ -65,36 +65,36 @@ def test_a_node_is_asked_as_a_user_and_through_no_proxy(node: HTTPServer, monkey
 
 
 def test_nobody_is_named_without_a_user(node: HTTPServer) -> None:
-    ask_node.ask(f"http://127.0.0.1:{node.server_port}", FILM, questions=[EDEMA])
+    ask.ask(f"http://127.0.0.1:{node.server_port}", FILM, questions=[EDEMA])
 
     assert [authorization for _, authorization, _ in Handler.asked] == [""]
 
 
 def test_no_redirect_is_followed(node: HTTPServer) -> None:
     with pytest.raises(NodeError):
-        ask_node.ask(f"http://127.0.0.1:{node.server_port}", AWAY, questions=[EDEMA], login=ANNA)
+        ask.ask(f"http://127.0.0.1:{node.server_port}", AWAY, questions=[EDEMA], login=ANNA)
 
     assert [path for path, _, _ in Handler.asked] == ["/api/v1/films/1.2.9/questions"]
 
 
 def test_a_password_is_not_sent_in_clear_to_another_machine() -> None:
     with pytest.raises(InputError, match="https:// only"):
-        ask_node.ask("http://192.0.2.1:8080", FILM, questions=[EDEMA], login=ANNA)
+        ask.ask("http://192.0.2.1:8080", FILM, questions=[EDEMA], login=ANNA)
 
 
 def test_the_password_is_the_first_line_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_bytes(b" a b \r\nnotes\n")
 
-    login = ask_node.login_of("anna", path)
+    login = ask.login_of("anna", path)
 
     assert login == Login(user="anna", password=" a b ")
     assert "a b" not in repr(login)
-    assert ask_node.login_of(None, None) is None
+    assert ask.login_of(None, None) is None
 
 
 def test_a_password_that_cannot_be_typed_is_asked_for_in_a_file() -> None:
-    program = "from node.commands import ask_node; ask_node.login_of('anna', None)"
+    program = "from node.commands import ask; ask.login_of('anna', None)"
 
     asked = subprocess.run(
         [sys.executable, "-c", program],
@@ -115,9 +115,9 @@ def test_a_password_that_cannot_be_typed_is_asked_for_in_a_file() -> None:
 
 def test_a_password_without_a_user_or_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--user"):
-        ask_node.login_of(None, tmp_path)
+        ask.login_of(None, tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
-        ask_node.login_of("anna", tmp_path / "nothing")
+        ask.login_of("anna", tmp_path / "nothing")
 
 
 def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_certificates_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
     for name in ("ca.pem", "nothing.pem"):
         with pytest.raises(InputError, match="--ca"):
-            ask_node.ask("https://127.0.0.1:9", FILM, questions=[EDEMA], ca=tmp_path / name)
+            ask.ask("https://127.0.0.1:9", FILM, questions=[EDEMA], ca=tmp_path / name)

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 from pydicom.dataset import Dataset
 
-from node.commands import ask_words
 from node.commands.arguments import add_ask
+from node.commands.ask import asked
 from node.errors import InputError
 from node.prompt_set import PromptSet
 from node.read.model import RadiographReader
@@ -28,7 +28,7 @@ def opening(_options: Namespace, _prompts: PromptSet) -> RadiographReader:
 def ask(*arguments: object) -> None:
     parser = ArgumentParser()
     add_ask(parser, run=None)
-    ask_words.asked(parser.parse_args(list(map(str, arguments))), open_reader=opening)
+    asked(parser.parse_args(list(map(str, arguments))), open_reader=opening)
 
 
 def saved(path: Path, *, day: str, patient: str = "4711") -> Path:

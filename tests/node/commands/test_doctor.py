@@ -12,9 +12,8 @@ import pytest
 from node import config
 from node.checks import Check, CheckState, fault, note, ok, run_check
 from node.commands.doctor import examination
-from node.commands.doctor.database import check_database
-from node.commands.doctor.ports import check_ports
-from node.commands.doctor.storage import check_storage
+from node.commands.doctor.examination import check_ports
+from node.commands.doctor.storage import check_database, check_storage
 from node.config import ModelSettings, Settings
 from node.health.checks import check_destinations
 from node.settings.http import HttpSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.commands import films_csv
+from node.commands import read_files
 from node.errors import NodeError
 from tests.node.commands.test_local import read, saved
 from tests.support import films
@@ -24,7 +24,7 @@ def test_the_table_has_a_line_for_each_film(tmp_path: Path) -> None:
     paths = [saved(tmp_path / "in", name, film) for name, film in (("first", first), ("lateral", lateral))]
     reports = read(tmp_path / "out", *paths)
 
-    films_csv.write(tmp_path / "films.csv", reports)
+    read_files.write_table(tmp_path / "films.csv", reports)
 
     lines = {line["film"]: line for line in table(tmp_path / "films.csv")}
     assert lines.keys() == {first.SOPInstanceUID, lateral.SOPInstanceUID}
@@ -39,4 +39,4 @@ def test_the_table_has_a_line_for_each_film(tmp_path: Path) -> None:
 
 def test_a_table_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(NodeError, match=r"cannot be written \(Is a directory\)"):
-        films_csv.write(tmp_path, [])
+        read_files.write_table(tmp_path, [])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from node import config
-from node.commands.reload import reload
+from node.commands.operate import reload
 from node.config import Caller, Settings
 from node.deliver.destination_table import DestinationTable
 from node.errors import InputError, RetryLater

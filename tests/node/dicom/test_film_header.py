@@ -12,7 +12,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag
 
-from node.commands.explain.values import ABSENT, shown
+from node.commands.explain.film import ABSENT, shown
 from node.dicom.film_header import PixelFormat, parse_header
 from node.dicom.grayscale_header import LookUpTable, UnusableTable, parse_grayscale
 from node.read import routing

@@ -23,7 +23,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
 from models.contract import Question, View
-from node.commands import ask_words
+from node.commands import ask
 from node.commands.arguments import add_ask
 from node.dicom import attributes, header_reading
 from node.domain import Box, Film, FilmView, Reason
@@ -714,7 +714,7 @@ def test_words_are_not_asked_about_a_picture_with_colors(tmp_path: Path) -> None
     options = parser.parse_args([str(named(tmp_path, COLORED["a screenshot"])), *words])
 
     with pytest.raises(InputError, match="the picture has colors"):
-        ask_words.asked(options, open_reader=lambda _options, _prompts: ScriptedReader())
+        ask.asked(options, open_reader=lambda _options, _prompts: ScriptedReader())
 
 
 @pytest.mark.parametrize(("seen", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])

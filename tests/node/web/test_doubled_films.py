@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
 from models.documents import encode
-from node.commands.ask_node import FilmAddress, film_address
+from node.commands.ask import FilmAddress, film_address
 from node.commands.corrections import export
 from node.commands.explain import report as explained
 from node.commands.explain.study import explain_uid
@@ -25,11 +25,10 @@ from node.metrics import Metrics
 from node.outputs.asked import Origin
 from node.read import prompts
 from node.read.open_model import OpenModel
-from node.store import lookup
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow
-from node.web import application, replies
+from node.web import application, replies, review
 from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests.support import films, samples
@@ -179,7 +178,7 @@ def test_the_film_to_review_after_one_is_found_in_its_study(doubled: Doubled, mo
         ReviewRow(study_uid=study, film=doubled.uid, reason="uncertain", is_stat=False, urgency=1, received_at=1.0)
         for study in (WRONG, RIGHT)
     ]
-    monkeypatch.setattr(lookup, "to_review", lambda _storage: rows)
+    monkeypatch.setattr(review, "to_review", lambda _storage: rows)
 
     places = [
         doubled.client.get(f"/review/next?study={study}&film={doubled.uid}", follow_redirects=False).headers["Location"]
