@@ -17,7 +17,7 @@ from pydicom import dcmread
 from node.checks import Check, fault, ok
 from node.deliver.kinds import Calling, Sender
 from node.errors import DestinationDown
-from node.outputs.kinds import DEFAULT_OUTPUTS
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.settings.destinations import DestinationType, Outputs, TypeName
 from node.settings.rules import FilePath, NotBlank, between
 from node.settings.tls import TlsSettings

@@ -16,8 +16,8 @@ from pydicom.uid import KeyObjectSelectionDocumentStorage
 
 from node.dicom import identity
 from node.domain import Film, Report, Subject
+from node.output_kinds import OutputKind, Written, file_of_report
 from node.outputs import document, highdicom_gaps, wording
-from node.outputs.kinds import OutputKind, Written, file_of_report
 from node.outputs.patient import best_described
 from node.outputs.source import Source
 

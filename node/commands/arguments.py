@@ -11,7 +11,7 @@ from node.character_sets import TERMS
 from node.config import ENGINES, ModelSettings, ReportSettings
 from node.domain import Box
 from node.errors import InputError
-from node.outputs.kinds import DEFAULT_OUTPUTS, OUTPUTS, in_order
+from node.output_kinds import DEFAULT_OUTPUTS, OUTPUTS, in_order
 
 ROLES: Final = ("reader", "administrator")
 READER_HELP: Final = "the network: chex, the name of an installed reader, or package.module:function"

@@ -26,8 +26,8 @@ from node.domain import OutputObject
 from node.errors import NodeError
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.output_kinds import Written
 from node.outputs.folder import write_folder
-from node.outputs.kinds import Written
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.read.model import RadiographReader, open_reader

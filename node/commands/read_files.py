@@ -22,8 +22,8 @@ from node.dicom import header_reading
 from node.dicom.identity import VERSION
 from node.domain import Box, Film, FindingState, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.folder import hash_of, made_before, write_folder
-from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.outputs.parts import divide, without_nobodys
 from node.outputs.patient import noted
 from node.outputs.source import from_files

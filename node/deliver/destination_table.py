@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 
-from node.outputs.kinds import DEFAULT_OUTPUTS
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.settings.destinations import DestinationSettings
 
 

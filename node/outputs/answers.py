@@ -23,10 +23,10 @@ from pydicom.sr.coding import Code as Concept
 from node.dicom import identity
 from node.domain import About, Box, Film, FindingState, Report, Subject, is_uid
 from node.errors import InputError
+from node.output_kinds import Written
 from node.outputs import answer_wording, document, gsps, wording
 from node.outputs.asked import AskedQuestion
 from node.outputs.gsps import DrawnBox, State
-from node.outputs.kinds import Written
 from node.outputs.patient import short_text
 from node.outputs.source import Source
 from node.outputs.sr import findings, text_report

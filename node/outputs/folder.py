@@ -16,8 +16,8 @@ from pydicom.errors import InvalidDicomError
 
 from node.dicom.film_header import pixel_shape
 from node.domain import Film, JsonObject, Report
+from node.output_kinds import OUTPUTS, Written
 from node.outputs import document, overlay, report_json, report_txt
-from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.source import Source
 from node.store import files
 

@@ -25,9 +25,9 @@ from pydicom.dataset import Dataset
 from node.dicom import attributes, identity
 from node.dicom.film_header import pixel_shape
 from node.domain import About, Box, Film, Report, Subject
+from node.output_kinds import Written
 from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
-from node.outputs.kinds import Written
 from node.outputs.label_placement import place
 from node.outputs.source import Source
 from node.read.thumbnail import Thumbnail

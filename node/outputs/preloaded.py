@@ -9,7 +9,7 @@ from importlib import import_module
 
 from highdicom import _standard_utils
 
-from node.outputs.kinds import OUTPUTS
+from node.output_kinds import OUTPUTS
 
 for _kind in OUTPUTS.own.values():
     import_module(_kind.writer.partition(":")[0])

@@ -26,8 +26,8 @@ from pydicom.uid import UID, KeyObjectSelectionDocumentStorage
 
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import MESSAGE_KIND, Identity, OutputObject, Report, Subject
+from node.output_kinds import Written
 from node.outputs import document, highdicom_gaps
-from node.outputs.kinds import Written
 from node.outputs.parts import divide
 from node.outputs.patient import best_described
 from node.store.rounds import RoundMark

@@ -23,8 +23,8 @@ from pydicom.dataset import Dataset
 from node.dicom import attributes, identity
 from node.dicom.film_header import pixel_shape
 from node.domain import About, Film, Report, Subject
+from node.output_kinds import Written
 from node.outputs import document, highdicom_gaps, overlay, wording
-from node.outputs.kinds import Written
 from node.outputs.patient import described_by, read_text
 from node.outputs.source import Source
 

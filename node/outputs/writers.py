@@ -14,8 +14,8 @@ from pydicom.uid import UID
 
 from node import plugs
 from node.domain import About, Film, ModelIdentity, OutputObject, Report, derive_uid
+from node.output_kinds import OUTPUTS, Written
 from node.outputs import rejection
-from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.parts import Part
 from node.outputs.source import Source
 from node.outputs.sr.items import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 from node.domain import MESSAGE_KIND, NO_PART, OutputObject
 from node.hl7.order import Order
+from node.output_kinds import in_order
 from node.outputs import document, oru, rejection, writers
 from node.outputs.batches import Batch, EncodedObject
-from node.outputs.kinds import in_order
 from node.outputs.rejection import ContentOf
 from node.outputs.withdrawal import withdraw
 from node.rounds.study_report import AnsweredPart, Answers, priority_of

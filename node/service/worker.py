@@ -31,9 +31,9 @@ from node.jobs.round_steps import Steps
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
 from node.net import tls
+from node.output_kinds import in_order
 from node.outputs import batches
 from node.outputs.batches import WriterProcesses
-from node.outputs.kinds import in_order
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel

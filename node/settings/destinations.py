@@ -12,8 +12,7 @@ from models.documents import Rule, refuse
 from node.domain import MESSAGE_KIND
 from node.errors import InputError
 from node.hl7.text import CODECS, DEFAULT
-from node.outputs import kinds
-from node.outputs.kinds import DEFAULT_OUTPUTS
+from node.output_kinds import DEFAULT_OUTPUTS, OUTPUTS
 from node.plugs import Table
 from node.settings.rules import AeTitle, FilePath, Hl7Name, NotBlank, Several, WebUrl, between, is_loopback, one_of
 from node.settings.tls import TlsSettings
@@ -23,7 +22,7 @@ _AnswerSeconds = Annotated[float, between(0.05, 3600.0)]
 _GiveUpHours = Annotated[float, between(0.001, 8760.0)]
 
 TypeName = Annotated[str, Rule(lambda name: TYPES.complaint(name))]
-Outputs = Several[Annotated[str, Rule(kinds.OUTPUTS.complaint)]]
+Outputs = Several[Annotated[str, Rule(OUTPUTS.complaint)]]
 """`type`, and `outputs` of a destination that gets DICOM objects."""
 
 

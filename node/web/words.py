@@ -10,8 +10,8 @@ from typing import Final
 
 from node.domain import MESSAGE_KIND, FindingState
 from node.errors import InputError
+from node.output_kinds import OUTPUTS
 from node.outputs import rejection, wording
-from node.outputs.kinds import OUTPUTS
 
 STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
@@ -35,7 +35,7 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
     "rejected": "rejected by the archive",
 }
 _OTHER_KINDS: Final[Mapping[str, str]] = {MESSAGE_KIND: "HL7 message", rejection.KIND: "rejection note"}
-"""The kinds of outputs that no writer of `outputs.kinds` writes."""
+"""The kinds of outputs that no writer of `output_kinds` writes."""
 WITHHELD: Final[Mapping[str, str]] = {
     "not_measured": "is about the whole film, a finding that this model does not assess, or one that is not reported",
     "not_named": "does not name its finding or region",

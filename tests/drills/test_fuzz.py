@@ -16,7 +16,7 @@ from pydicom.datadict import tag_for_keyword
 from pydicom.uid import JPEG2000Lossless
 
 from node.errors import Undecodable
-from node.outputs.kinds import OUTPUTS
+from node.output_kinds import OUTPUTS
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import prompts

@@ -21,8 +21,8 @@ from pydicom import Dataset
 from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState, OutputPriority
 from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place
 from node.orders.store import OrderStore
+from node.output_kinds import OUTPUTS
 from node.outputs import impression
-from node.outputs.kinds import OUTPUTS
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.settings.destinations import DicomDestination, Hl7Destination

@@ -10,7 +10,7 @@ CODE = (*PRODUCT, "examples")
 """What is held to these rules; examples are installed as packages of their own."""
 
 # Files and folders of `node/`: a file imports only what stands in a line below its own, and files of its own folder.
-# A file of a folder that has a place of its own is no part of the folder.
+# An import inside a function counts as any other.
 LAYERS = (
     {"__main__"},
     {"commands"},
@@ -28,8 +28,7 @@ LAYERS = (
     {"store"},
     {"config", "log"},
     {"settings"},
-    {"outputs.kinds"},
-    {"dicom", "hl7", "prompt_set"},
+    {"dicom", "hl7", "output_kinds", "prompt_set"},
     {"character_sets", "checks", "csv_table", "domain", "plugs", "threads"},
     {"errors", "measurement"},
 )
@@ -68,6 +67,10 @@ BEFORE_THE_LABORATORY = (
         for name in ("calibrate", "evaluate", "golden", "phantoms", "prepare", "site_films", "train")
     ),
 )
+
+# What opens one of several files by a name in the settings: they import it, and it imports theirs when it opens one.
+# Everywhere else an import inside a function may close no circle either.
+REGISTRIES = ("models/engines/__init__.py",)
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {

@@ -17,7 +17,7 @@ from node.checks import CheckState
 from node.config import Settings
 from node.errors import ConfigError
 from node.health.checks import check_destinations
-from node.outputs.kinds import OUTPUTS
+from node.output_kinds import OUTPUTS
 from node.outputs.writers import write_objects
 from node.settings.destinations import TYPES
 from node.web import words

@@ -15,7 +15,7 @@ from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.kinds import DEFAULT_OUTPUTS
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.settings.destinations import DicomDestination

@@ -12,8 +12,8 @@ from pydicom.dataset import Dataset
 from node.dicom import identity
 from node.dicom.film_header import only_evidence
 from node.domain import About, OutputObject, Reason, Report, Subject
+from node.output_kinds import OUTPUTS, Written
 from node.outputs.document import save_bytes
-from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.writers import output_of, writer_of
 from tests.support.samples import (
     BERLIN,

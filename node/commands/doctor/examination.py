@@ -25,7 +25,6 @@ from node.jobs import processes
 from node.jobs.processes import ProcessState
 
 _PRIVILEGED: Final = 1024
-_NAME: Final = "passwords"
 
 
 def check_audit(settings: Settings) -> Iterator[Check]:

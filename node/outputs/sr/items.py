@@ -1,6 +1,6 @@
 """What several structured reports use: their forms, and content items (PS3.16 TID 1001, 1204; PS3.3 C.17.3).
 
-Each form is a kind of output (`outputs.kinds`), and a series of its own. Items are made with highdicom. Every item has
+Each form is a kind of output (`output_kinds`), and a series of its own. Items are made with highdicom. Every item has
 a concept name, even where the standard does not require it: otherwise OHIF shows a blank page.
 """
 

@@ -42,8 +42,8 @@ from pydicom.sr.coding import Code as Concept
 from node.dicom import attributes, identity
 from node.domain import About, Film, ObjectReference, OutputObject, Report, Subject
 from node.measurement import CardiothoracicRatio
+from node.output_kinds import Written
 from node.outputs import document, highdicom_gaps, impression, measured, wording
-from node.outputs.kinds import Written
 from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said
 from node.outputs.source import Source
 from node.outputs.sr import findings, ratio, text_report
@@ -82,7 +82,7 @@ class Draft:
     """What a report is written from, beside its content.
 
     series_about: as in `identity.series_uid`
-    template: its root template, as `kinds.Written.template`
+    template: its root template, as `output_kinds.Written.template`
     patient: the header whose patient and study it has
     films: the objects that it is about; evidence: other objects that it names as evidence
     schemes: private coding schemes of its codes

@@ -28,7 +28,7 @@ import pytest
 
 from models import progress
 from models.progress import ProgressReport
-from node.outputs.kinds import OUTPUTS
+from node.output_kinds import OUTPUTS
 from tests.drills.conformance import cases, controls, studies, validation, viewing
 from tests.drills.conformance.browser import chromium
 from tests.drills.conformance.ohif import ohif

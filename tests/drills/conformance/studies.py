@@ -15,10 +15,10 @@ from pydicom.dataset import Dataset
 
 from models.contract import PromptKind, PromptReading, Question
 from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
+from node.output_kinds import OUTPUTS
 from node.outputs import answer_wording, answers, report_json, wording
 from node.outputs.asked import AskedQuestion
 from node.outputs.corrected_film import correct
-from node.outputs.kinds import OUTPUTS
 from node.outputs.source import Source, from_files
 from node.outputs.writers import first_of_series, make_report, numbered, output_of, write_objects
 from node.prompt_set import PromptSet

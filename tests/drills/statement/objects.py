@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import UID, Comprehensive3DSRStorage
 
 from node.deliver import dicom
-from node.outputs.kinds import OUTPUTS
+from node.output_kinds import OUTPUTS
 from node.outputs.sr.findings import PRIVATE_SCHEME
 from tests.drills.statement import written
 from tests.drills.statement.network import Rows, named

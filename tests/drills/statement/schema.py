@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final
 
-from node.outputs.kinds import OUTPUTS
+from node.output_kinds import OUTPUTS
 from tests.paths import REPOSITORY
 
 PATH: Final = REPOSITORY / "helm" / "values.schema.json"

@@ -37,9 +37,9 @@ from node.domain import (
     derive_uid,
 )
 from node.measurement import MeasuredLine
+from node.output_kinds import OUTPUTS
 from node.outputs import writers
 from node.outputs.document import save_bytes
-from node.outputs.kinds import OUTPUTS
 from node.prompt_set import Prompt
 from node.read import prompts
 from tests.support import samples

@@ -20,8 +20,8 @@ from node.commands import read_files
 from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject
 from node.errors import InputError
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.answer_wording import answer_to_json
-from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.decoding import Radiograph

@@ -19,7 +19,7 @@ from node.domain import MESSAGE_KIND, Delivery, DeliveryState, FindingState
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.kinds import OUTPUTS
+from node.output_kinds import OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts

@@ -24,7 +24,7 @@ from node.jobs.answers import AnswerSteps
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.outputs.kinds import DEFAULT_OUTPUTS
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts

@@ -21,9 +21,9 @@ from node.jobs.round_steps import Steps, WrittenRound
 from node.jobs.workflows import Planned
 from node.metrics import Metrics
 from node.orders.store import OrderStore
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs import batches
 from node.outputs.batches import Batch, EncodedObject
-from node.outputs.kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts

@@ -22,9 +22,9 @@ from node.domain import (
     ScoredBox,
     Searched,
 )
+from node.output_kinds import OUTPUTS
 from node.outputs import impression, oru, report_json, wording
 from node.outputs.folder import write_folder
-from node.outputs.kinds import OUTPUTS
 from node.outputs.source import from_files
 from node.outputs.writers import write_objects
 from node.read import findings, open_film, prompts

@@ -9,9 +9,9 @@ from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
 from node.domain import About, Film, OutputObject, Reason, Subject
+from node.output_kinds import OUTPUTS
 from node.outputs import wording
 from node.outputs.document import save_bytes
-from node.outputs.kinds import OUTPUTS
 from tests.support import samples, validators
 from tests.support.documents import MIXED, all_written, contents, evidence, film_of, groups, said
 from tests.support.samples import absent, bare, cr, film, report, several, unread

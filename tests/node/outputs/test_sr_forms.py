@@ -19,9 +19,9 @@ from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, Comprehens
 
 from node.dicom.film_header import parse_header
 from node.domain import About, Film, OutputObject, Report, Side, Subject
+from node.output_kinds import OUTPUTS
 from node.outputs import impression, wording
 from node.outputs.document import save_bytes
-from node.outputs.kinds import OUTPUTS
 from node.outputs.sr.items import FORMS as SR_FORMS
 from node.outputs.writers import classes_wanted, for_destination, output_of, write_objects
 from tests.support import samples, validators

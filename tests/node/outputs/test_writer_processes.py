@@ -17,9 +17,9 @@ import pytest
 from highdicom import _standard_utils
 
 from node.domain import Box
+from node.output_kinds import OUTPUTS
 from node.outputs import batches
 from node.outputs.batches import Batch, EncodedObject, WriterProcesses
-from node.outputs.kinds import OUTPUTS
 from node.read.thumbnail import of_picture
 from tests.support import films, samples
 from tests.support.forked import Forked

@@ -12,8 +12,8 @@ import pytest
 from pydicom.dataset import Dataset
 
 from node.domain import About, Film, is_uid
+from node.output_kinds import OUTPUTS, Written
 from node.outputs import answers, writers
-from node.outputs.kinds import OUTPUTS, Written
 from node.outputs.source import Picture, from_files
 from node.read import decoding
 from tests.node.outputs.test_answer_objects import asked

@@ -43,9 +43,9 @@ from node.dicom.header_reading import read_header
 from node.dicom.question_object import class_of, sender_of
 from node.domain import Note, Reason, Report
 from node.errors import InputError, Undecodable
+from node.output_kinds import OUTPUTS
 from node.outputs import impression, oru, report_json, report_txt, wording
 from node.outputs.answer_wording import answer_to_json
-from node.outputs.kinds import OUTPUTS
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts

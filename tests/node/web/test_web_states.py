@@ -20,9 +20,9 @@ from node.answers.questions import Topic, understand
 from node.config import Settings
 from node.domain import Delivery, DeliveryState, FindingState
 from node.metrics import Metrics
+from node.output_kinds import OUTPUTS
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
-from node.outputs.kinds import OUTPUTS
 from node.read import prompts
 from node.store.ledger import Ledger, open_ledger
 from node.store.spool import Spool
