@@ -180,7 +180,7 @@ def _answers_of_node(options: argparse.Namespace, questions: Sequence[Question])
 
 
 def _answers_here(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:
-    from node.outputs.answer_wording import answer_to_json
+    from node.outputs.asked_question import answer_to_json
     from node.read import open_film, prompts
 
     open_film.check(options.film)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from models.contract import Box, Question
 from node.commands.ask import in_words
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.read import open_film, prompts
 from node.read.model import open_reader
 

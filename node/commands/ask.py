@@ -29,7 +29,7 @@ from node.domain import Box, Film, FindingState, Json, JsonObject, Note, derive_
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs.patients import NOT_IN_ORDER, files_are_in_order, obstacle_of
 from node.outputs import wording
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.film import answer_film, answer_picture

@@ -23,8 +23,8 @@ from node.deliver.results import Queued, delivery_of
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import InputError, ModelLost, is_of_disk, reason_of
 from node.metrics import Metrics
-from node.outputs import answers, asked, document, writers
-from node.outputs.asked import AskedQuestion
+from node.outputs import answers, asked_question, document, writers
+from node.outputs.asked_question import AskedQuestion
 from node.outputs.writers import with_receivers
 from node.pipeline import Pipeline
 from node.rounds.planned import Round
@@ -78,7 +78,7 @@ def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQues
     """Return a stored question. Raises InputError if the node does not have it, or it is damaged."""
     content = questions.question(spool, study_uid, question_id)
     try:
-        return asked.from_json(content)
+        return asked_question.question_from_json(content)
     except ValueError as error:
         raise InputError("the stored question is damaged; ask again") from error
 

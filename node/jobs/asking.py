@@ -21,8 +21,8 @@ from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.errors import AskerGone, InputError, ModelLost, RetryLater, Undecodable
 from node.metrics import Metrics
-from node.outputs import asked
-from node.outputs.asked import AskedQuestion, Origin
+from node.outputs import asked_question
+from node.outputs.asked_question import AskedQuestion, Origin
 from node.read import decoding, routing
 from node.read.engines import while_wanted
 from node.read.model import FilmAnswer, SeenFilm, check_questions
@@ -173,6 +173,6 @@ class QuestionAnswerer:
 
 def questions_of(spool: Spool, film: Instance) -> list[AskedQuestion]:
     """Return the questions that were asked about a film, oldest first."""
-    stored = (asked.from_json(content) for content in spool.documents(film.study_uid, "questions"))
+    stored = (asked_question.question_from_json(content) for content in spool.documents(film.study_uid, "questions"))
     own = [question for question in stored if question.film == film.sop_instance_uid]
     return sorted(own, key=lambda question: (question.asked_at, question.id))

@@ -23,7 +23,7 @@ from node.errors import InputError, ModelLost, RetryLater, is_of_disk, reason_of
 from node.jobs import answers
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
-from node.outputs.asked import Origin
+from node.outputs.asked_question import Origin
 from node.settings.destinations import DestinationSettings
 from node.store import received, rounds
 from node.store.ledger import is_away

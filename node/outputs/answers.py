@@ -24,8 +24,8 @@ from node.dicom import identity
 from node.domain import About, Box, Film, FindingState, Report, Subject, is_uid
 from node.errors import InputError
 from node.output_kinds import Written
-from node.outputs import answer_wording, document, gsps, wording
-from node.outputs.asked import AskedQuestion
+from node.outputs import asked_question, document, gsps, wording
+from node.outputs.asked_question import AskedQuestion
 from node.outputs.gsps import DrawnBox, State
 from node.outputs.patient import short_text
 from node.outputs.source import Source
@@ -103,11 +103,11 @@ def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
 
     The label stands beside each located box, else beside the box that was asked about, else in the heading.
     """
-    answer, label = asked.answer, answer_wording.label(asked)
+    answer, label = asked.answer, asked_question.label(asked)
     is_dashed = answer.state in wording.MARKS
     boxes = [
         DrawnBox(box=box, tracking=tracking, label=label, is_dashed=is_dashed)
-        for tracking, box in answer_wording.located(asked)
+        for tracking, box in asked_question.located(asked)
     ]
     heading = [identity.RESEARCH_LABEL, "Answer to one question", gsps.SQUARE_LINE]
     if answer.question.box is not None:
@@ -118,7 +118,7 @@ def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
     origin = asked.origin
     return State(
         series_number=SERIES_NUMBER,
-        series=document.series_description(answer_wording.title(asked), film=header),
+        series=document.series_description(asked_question.title(asked), film=header),
         about=identity.answer_of(asked.id),
         label="AI ANSWER",
         description="answer" if origin is None else f"answer, version {origin.version}",
@@ -132,13 +132,13 @@ def _asked_box(asked: AskedQuestion, box: Box, *, label: str) -> DrawnBox:
     """Return the drawn box that was asked about; it keeps the tracking that the workstation gave it."""
     named, uid = ("", "") if asked.origin is None else asked.origin.tracking
     own = short_text(named) or "Asked"
-    tracking = (own, uid if is_uid(uid) else answer_wording.tracking_uid(asked, box, role="asked"))
+    tracking = (own, uid if is_uid(uid) else asked_question.tracking_uid(asked, box, role="asked"))
     return DrawnBox(box=box, tracking=tracking, label=label, is_dashed=True, layer=gsps.ASKED)
 
 
 def form_of(asked: AskedQuestion, kind: str) -> Form:
     """Return the form of an answer's report for a kind of output; one without a located box is a Comprehensive SR."""
-    return COMPREHENSIVE_3D if kind == COMPREHENSIVE_3D.kind and answer_wording.located(asked) else COMPREHENSIVE
+    return COMPREHENSIVE_3D if kind == COMPREHENSIVE_3D.kind and asked_question.located(asked) else COMPREHENSIVE
 
 
 def write_report(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo, *, form: Form) -> Written:
@@ -149,10 +149,10 @@ def write_report(asked: AskedQuestion, report: Report, source: Dataset, zone: Zo
     draft = Draft(
         form=form,
         series_number=SERIES_NUMBERS[form.kind],
-        series_description=document.series_description(answer_wording.title(asked), film=source),
+        series_description=document.series_description(asked_question.title(asked), film=source),
         series_about=identity.answer_of(asked.id),
         subject=Subject(about=About.ANSWER, film=film.source),
-        template=TEMPLATE if answer_wording.located(asked) else text_report.TEMPLATE,
+        template=TEMPLATE if asked_question.located(asked) else text_report.TEMPLATE,
         patient=source,
         films=[source],
         evidence=[] if is_report else asked_by,
@@ -164,9 +164,9 @@ def write_report(asked: AskedQuestion, report: Report, source: Dataset, zone: Zo
 
 
 def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> ContainerContentItem:
-    lines, by = answer_wording.lines(asked, film), person(asked.asked_by)
+    lines, by = asked_question.lines(asked, film), person(asked.asked_by)
     question = _question(asked, source)
-    if answer_wording.located(asked):
+    if asked_question.located(asked):
         evaluations = container(findings.QUALITATIVE_EVALUATIONS, content=[question])
         groups = _measurements(asked, report, source)
         first = impression_text(lines)
@@ -178,11 +178,11 @@ def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> 
 def _question(asked: AskedQuestion, source: Dataset) -> ContentItem:
     box = asked.answer.question.box
     ground = source_object(source) if box is None else region(box, source)
-    return inferred_from(text(wording.wrapped(answer_wording.question(asked)), name=QUESTION), ground)
+    return inferred_from(text(wording.wrapped(asked_question.question(asked)), name=QUESTION), ground)
 
 
 def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> list[findings.Group]:
-    made_by, answer, about = findings.algorithm(report), asked.answer, answer_wording.sentence(asked)
+    made_by, answer, about = findings.algorithm(report), asked.answer, asked_question.sentence(asked)
     return [
         findings.group_of(
             made_by,
@@ -191,10 +191,10 @@ def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> list
             source,
             number=findings.share(quantity_name(asked), answer.score or 0.0),
             states=_states(answer.state),
-            label=answer_wording.label(asked),
+            label=asked_question.label(asked),
             comments=[text(about)] if about else [],
         )
-        for tracking, box in answer_wording.located(asked)
+        for tracking, box in asked_question.located(asked)
     ]
 
 
@@ -207,7 +207,7 @@ def quantity_name(asked: AskedQuestion) -> Concept:
     letter, end = ("S", ", AI score") if state is None else ("P", ", AI")
     if state in wording.MARKS:
         letter, end = "R", ", review, AI"
-    meaning = short_text(answer_wording.name(asked), 64 - len(end)) + end
+    meaning = short_text(asked_question.name(asked), 64 - len(end)) + end
     return Concept(f"{letter}ASKEDFOR-{hashlib.sha256(meaning.encode()).hexdigest()[:6]}", PRIVATE_SCHEME, meaning)
 
 

@@ -38,12 +38,11 @@ from node.prompt_set import PromptSet, PromptsInUse
 from node.read import decoder_processes, prompts
 from node.read.model import RadiographReader, check_files
 from node.read.open_model import OpenModel
-from node.service import memory
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.model import open_model
 from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
-from node.service.shared import Shared
+from node.service.shared import Shared, keep_between_films
 from node.service.worker import Working, open_working, writers_of
 from node.store import database
 from node.store.folders import require_known_format
@@ -216,7 +215,7 @@ def serve(
     Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work. Raises
     NodeError, which also makes exit code 1, when the disk takes nothing at the start.
     """
-    memory.keep_between_films()
+    keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
     imported = batches.PRELOADED if writers_of(settings, process) else ()
     decoder_processes.of_this_process().start(*imported)  # it imports the decoders meanwhile

@@ -2,6 +2,11 @@
 
 They are the ledger, the durable executor and the retention. On PostgreSQL a process first waits for the server and
 for the lock of its name, and then watches the other processes.
+
+A ledger that was lost and built again does not know of stored studies whom they name, which of their films wait for
+review, and what statistics count. A film that comes and a round that ends record their own. So to fill this in is
+something to do after a loss only, and then for all studies: some milliseconds each, in a thread of its own, while the
+node works. Where nobody may see patients by the settings, those that stand in the ledger are deleted.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from node import log
 from node.config import Settings
@@ -21,6 +27,7 @@ from node.deliver.delivery import Sending
 from node.deliver.destination_table import kinds_of
 from node.deliver.results import delivery_of
 from node.domain import MESSAGE_KIND, Delivery
+from node.errors import where
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
 from node.jobs.lost import ExecutorLock, LostWorkflows, Takeover
@@ -32,22 +39,27 @@ from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
 from node.net import tls
 from node.output_kinds import in_order
-from node.outputs import batches
+from node.outputs import batches, counted
 from node.outputs.batches import WriterProcesses
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read.open_model import OpenModel
 from node.rounds.objects import Write
-from node.service.ledger_filler import LedgerFiller
 from node.service.retention import Retention
 from node.service.shared import Shared
 from node.settings.destinations import DestinationSettings
 from node.store import database, questions
 from node.store.ledger import Ledger
+from node.store.spool import Spool
+from node.store.statistics import Rows
+from node.store.study_facts import load
+from node.store.worklist import ReviewRow
 from node.threads import Periodic
+from node.web.studies import received_films
 
 _STUDIES_AT_ONCE: Final = 2
 """In this process; each writer has one more."""
+_PAUSE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,3 +270,46 @@ def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
             for output in (output for output in outputs if receiver.name in output.receivers):
                 if output.sop_instance_uid not in void and shared.spool.has_output(output):
                     yield delivery_of(receiver.name, output)
+
+
+class LedgerFiller(Periodic):
+    """Looks at once, and then every hour until closed.
+
+    prompts: returns those in use; zone: of the site
+    with_patients: whether somebody may see patients (`HttpSettings.shows_patients`)
+    """
+
+    def __init__(
+        self, spool: Spool, ledger: Ledger, *, prompts: Callable[[], PromptSet], zone: ZoneInfo, with_patients: bool
+    ) -> None:
+        self._spool, self._ledger, self._prompts = spool, ledger, prompts
+        self._zone, self._with_patients = zone, with_patients
+        super().__init__(self._try, name="ledger-filler", pause_seconds=_PAUSE_SECONDS, at_once=True)
+
+    def _try(self) -> None:
+        try:
+            self._fill()
+        except Exception as error:  # a boundary: errors of disk and database may have passed in an hour
+            log.get().error("study.fill_failed", reason=where(error))
+
+    def _fill(self) -> None:
+        searchable, recorded = self._ledger.searchable, self._ledger.statistics.recorded()
+        if not self._with_patients and searchable.forget_patients():
+            self._ledger.wipe()
+        unnamed = set(searchable.unnamed()) if self._with_patients else set()
+        for study_uid in sorted(unnamed.union(self._spool.studies())):
+            if self._closing.is_set():
+                return
+            if study_uid in unnamed:
+                note_patients(self._spool, self._ledger, study_uid)
+            if study_uid not in recorded and not self._spool.has_unread(study_uid):  # else its round records it
+                self._ledger.statistics.fill(study_uid, *self._rows(study_uid))
+
+    def _rows(self, study_uid: str) -> tuple[Rows, list[ReviewRow]]:
+        """Return the rows of a study; none if an answer has an unknown form, or the study is being removed."""
+        try:
+            seen, facts = received_films(study_uid, self._spool, self._prompts()), load(self._spool, study_uid)
+            films = [item.film for item in seen if item.film is not None and item.rejected is None]
+            return counted.rows_of(facts, films, zone=self._zone), list(counted.review_rows(facts, films))
+        except (FileNotFoundError, KeyError, TypeError, ValueError):
+            return Rows(films=(), findings=()), []

@@ -1,6 +1,6 @@
 """Questions about films: the answers that a person sends, and the objects of workstations that may ask.
 
-    studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked`)
+    studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked_question`)
     studies/<study>/sent/<id>.json           that it is to be sent, and what was written for it
     studies/<study>/objects/<uid>.json       what becomes of an object, which is answered once
 

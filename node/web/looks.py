@@ -25,7 +25,7 @@ from node.domain import Film, derive_uid
 from node.errors import AskerGone, InputError, Undecodable
 from node.net.http_connections import has_left
 from node.outputs import report_json
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.read import decoding, open_film
 from node.read.engines import while_wanted
 from node.read.film import answer_film, answer_picture

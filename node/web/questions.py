@@ -18,8 +18,7 @@ from node.jobs.asking import QuestionAnswerer, questions_of
 from node.jobs.executor import Client
 from node.net.http_connections import has_left
 from node.outputs import wording
-from node.outputs.answer_wording import answer_to_json
-from node.outputs.asked import AskedQuestion, from_json
+from node.outputs.asked_question import AskedQuestion, answer_to_json, question_from_json
 from node.store import database
 from node.store import questions as kept
 from node.store.ledger import is_away
@@ -167,7 +166,7 @@ def remove(parts: Parts, request: Request, question_id: QuestionId) -> None:
     """Remove a question that the model refused, because it never learned its words. Others stay with their film."""
     try:
         study_uid = kept.study_of(parts.spool, question_id)
-        asked = from_json(kept.question(parts.spool, study_uid, question_id))
+        asked = question_from_json(kept.question(parts.spool, study_uid, question_id))
     except InputError as error:
         raise Problem(404, str(error)) from error
     if not asked.answer.never_learned or kept.find_answer(parts.spool, study_uid, question_id) is not None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from node.domain import NO_PART, About, OutputObject, Subject
 from node.errors import InputError
 from node.jobs.answers import stored_question
-from node.outputs import answer_wording
+from node.outputs import asked_question
 from node.outputs.sr.items import FORMS
 from node.store import questions
 from node.store.rounds import RoundMark
@@ -115,7 +115,7 @@ def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | N
 def _asked(spool: Spool, study_uid: str, question_id: str) -> str:
     """Return what a question asks for, in words; "" if it is damaged."""
     try:
-        return answer_wording.name(stored_question(spool, study_uid, question_id))
+        return asked_question.name(stored_question(spool, study_uid, question_id))
     except InputError:
         return ""
 

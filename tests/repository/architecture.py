@@ -189,7 +189,7 @@ BOUNDARIES = (
     "node/plugs.py",
     "node/health/alerts.py",
     "node/service/http.py",
-    "node/service/ledger_filler.py",
+    "node/service/worker.py",
     "node/service/reload.py",
     "node/read/decoder_child.py",
     "node/read/decoding.py",

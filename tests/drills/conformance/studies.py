@@ -16,8 +16,8 @@ from pydicom.dataset import Dataset
 from models.contract import PromptKind, PromptReading, Question
 from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
 from node.output_kinds import OUTPUTS
-from node.outputs import answer_wording, answers, report_json, wording
-from node.outputs.asked import AskedQuestion
+from node.outputs import answers, asked_question, report_json, wording
+from node.outputs.asked_question import AskedQuestion
 from node.outputs.corrected_film import correct
 from node.outputs.source import Source, from_files
 from node.outputs.writers import first_of_series, make_report, numbered, output_of, write_objects
@@ -232,7 +232,7 @@ def boxes_of(asked: AskedQuestion) -> tuple[ReportedBox, ...]:
     """Return the boxes of an answer, as its outputs show them."""
     return tuple(
         ReportedBox(name=name, state="present", sure=str(wording.whole_percent(asked.answer.score or 0.0)), box=box)
-        for (name, _), box in answer_wording.located(asked)
+        for (name, _), box in asked_question.located(asked)
     )
 
 

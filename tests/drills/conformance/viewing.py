@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from node.dicom.film_header import has_oblong_pixels
 from node.domain import Box
-from node.outputs import answer_wording, wording
+from node.outputs import asked_question, wording
 from tests.drills.conformance import cases, dicomscope, dwv, pictures, studies
 from tests.drills.conformance.ohif import Ohif, ShownReport, Viewer
 from tests.drills.conformance.pictures import Mask, Picture, Placing
@@ -129,7 +129,7 @@ def _expected_in_ohif(study: Study, kinds: Sequence[str]) -> _Expected:
         number = [str(film.SOPInstanceUID) for film in study.films].index(asked.film) + 1
         boxes = studies.boxes_of(asked)
         drawn += [(number, boxes)] if boxes else []
-        texts += [] if boxes else [answer_wording.question(asked)]
+        texts += [] if boxes else [asked_question.question(asked)]
     reports = [*answers, *(dataset for kind in kinds for dataset in study.objects[kind])]
     count = len({dataset.SeriesInstanceUID for dataset in reports if dataset.Modality == "SR"})
     return _Expected(count=count, drawn=drawn, texts=texts, answers=answers)

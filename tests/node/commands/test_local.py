@@ -21,7 +21,7 @@ from node.dicom.film_header import only_evidence
 from node.domain import Box, JsonObject
 from node.errors import InputError
 from node.output_kinds import DEFAULT_OUTPUTS
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.prompt_set import PromptSet
 from node.read import open_film, prompts
 from node.read.decoding import Radiograph

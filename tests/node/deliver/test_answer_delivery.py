@@ -17,7 +17,7 @@ from node.domain import Box, FindingState, ScoredBox
 from node.errors import InputError
 from node.jobs.answers import send_answer
 from node.jobs.executor import Client
-from node.outputs.asked import AskedQuestion
+from node.outputs.asked_question import AskedQuestion
 from node.read.model import FilmAnswer
 from node.settings.destinations import DicomDestination
 from node.store import database, files, questions

@@ -24,7 +24,7 @@ from node.domain import Assessment, FindingState, Note, ReaderMark, Reason, Repo
 from node.health.checks import check_clock
 from node.hl7.text import read
 from node.outputs import answers, oru, rejection, report_txt, wording
-from node.outputs.asked import AskedQuestion
+from node.outputs.asked_question import AskedQuestion
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.outputs.writers import write_objects

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from node.jobs.patients import note_patients, patients_of
-from node.service.ledger_filler import LedgerFiller
+from node.service.worker import LedgerFiller
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.worklist import WorklistFilter, worklist

@@ -17,7 +17,7 @@ from models.contract import Question
 from node.domain import Box, FindingState, Note, ScoredBox
 from node.errors import InputError
 from node.outputs import answers, gsps
-from node.outputs.asked import AskedQuestion
+from node.outputs.asked_question import AskedQuestion
 from node.outputs.document import save_bytes
 from node.read.model import FilmAnswer
 from tests.support import samples, validators

@@ -11,9 +11,8 @@ import pytest
 from models.contract import Question
 from models.documents import encode
 from node.domain import Box, FindingState, ScoredBox
-from node.outputs import answer_wording, asked, wording
-from node.outputs.answer_wording import answer_to_json
-from node.outputs.asked import AskedQuestion
+from node.outputs import asked_question, wording
+from node.outputs.asked_question import AskedQuestion, answer_to_json
 from node.read.model import FilmAnswer
 from tests.support import samples
 
@@ -69,11 +68,11 @@ LEFT_OUT = replace(
     ids=["prompt and box", "left out", "never learned"],
 )
 def test_a_question_is_read_back_unchanged(question: AskedQuestion) -> None:
-    assert asked.from_json(json.loads(json.dumps(encode(question)))) == question
+    assert asked_question.question_from_json(json.loads(json.dumps(encode(question)))) == question
 
 
 def test_an_answer_about_what_is_left_out_says_why() -> None:
-    said = answer_wording.lines(LEFT_OUT, samples.film())
+    said = asked_question.lines(LEFT_OUT, samples.film())
 
     assert answer_to_json(LEFT_OUT.answer)["reason"] == f"{wording.NEVER}."
     assert f"Answer: {wording.NEVER}." in said

@@ -16,7 +16,7 @@ from node.domain import Box, Film, FindingState, Note
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs import impression, wording
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.prompt_set import PromptSet
 from node.read import open_film
 from node.read.decoding import Radiograph

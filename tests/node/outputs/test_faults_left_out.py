@@ -20,7 +20,7 @@ from node.answers.replies import answer
 from node.domain import Assessment, Film, Finding, FindingState, ReaderMark, ScoredBox
 from node.metrics import Metrics
 from node.outputs import impression, report_json
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.read import prompts
 from node.read.findings import find
 from node.read.framing import Framing

@@ -17,7 +17,7 @@ from models.documents import decode, encode
 from models.lab.phantoms import phantom
 from node.domain import Box, Film, FindingState, GroundedSentence
 from node.outputs import gsps, report_txt
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.outputs.document import save_bytes
 from node.outputs.report_json import report_to_json
 from node.outputs.sr import report as sr

@@ -45,7 +45,7 @@ from node.domain import Note, Reason, Report
 from node.errors import InputError, Undecodable
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, oru, report_json, report_txt, wording
-from node.outputs.answer_wording import answer_to_json
+from node.outputs.asked_question import answer_to_json
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts

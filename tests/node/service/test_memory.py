@@ -20,10 +20,10 @@ from tests.support.mappings import mapped_kib
 
 _FAULTS = """
 import json, resource, sys, threading
-from node.service import memory
+from node.service.shared import keep_between_films
 
 if sys.argv[1] == "kept":
-    memory.keep_between_films()
+    keep_between_films()
 faults = []
 
 def read_film():

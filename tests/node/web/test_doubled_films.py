@@ -22,7 +22,7 @@ from node.domain import ObjectReference
 from node.errors import InputError
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
-from node.outputs.asked import Origin
+from node.outputs.asked_question import Origin
 from node.read import prompts
 from node.read.open_model import OpenModel
 from node.store.received import Instance

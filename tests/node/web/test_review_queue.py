@@ -23,7 +23,7 @@ from node.metrics import ReviewReason
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
-from node.service.ledger_filler import LedgerFiller
+from node.service.worker import LedgerFiller
 from node.store.correction import Correction, CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger

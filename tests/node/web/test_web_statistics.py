@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from node.domain import Box
 from node.jobs.patients import note_patients
-from node.service.ledger_filler import LedgerFiller
+from node.service.worker import LedgerFiller
 from node.store.correction import CorrectionKind
 from node.store.ledger import Ledger, open_ledger
 from node.store.statistics import FilmCount, counts
