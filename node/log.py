@@ -44,7 +44,8 @@ EVENTS: Final = frozenset(
 
 FIELDS: Final = frozenset(
     """
-    event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port tls_port
+    event level timestamp version model prompts engine weights_sha256 dicom_port http_port orders_port probe_port
+    tls_port
     name host calling_aet called_aet reason study sop_instance_uid kind round stage instances bytes files read
     not_processed outputs seconds times destination attempts priority cancelled library message where executor workflows
     user outcome films changed compared_at compared_by questions corrections

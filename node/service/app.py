@@ -32,6 +32,7 @@ from node.jobs.patients import Patients
 from node.jobs.processes import Process, Role, process_of
 from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
+from node.net.http_connections import Limits
 from node.orders.store import OrderStore
 from node.outputs import batches
 from node.prompt_set import PromptSet, PromptsInUse
@@ -54,6 +55,8 @@ from node.web.look_files import Looks
 from node.web.parts import WebParts
 
 _STOP_POLL_SECONDS: Final = 0.2
+_PROBES: Final = 32
+"""Connections of probes and Prometheus at one time."""
 
 _T = TypeVar("_T")
 
@@ -69,13 +72,15 @@ class Running:
     dicom_port: int | None = None
     tls_port: int | None = None
     orders_port: int | None = None
+    probe_port: int | None = None
     is_broken: Callable[[], bool]
     reload: Callable[[Path], None]
 
     @property
     def ports(self) -> dict[str, int]:
         """The real ports by their name in log lines."""
-        named = {name: getattr(self, name) for name in ("dicom_port", "tls_port", "orders_port", "http_port")}
+        names = ("dicom_port", "tls_port", "orders_port", "http_port", "probe_port")
+        named = {name: getattr(self, name) for name in names}
         return {name: port for name, port in named.items() if port is not None}
 
 
@@ -173,6 +178,7 @@ def run(
         metrics.registry.register(SnapshotCollector(lambda: _snapshot(opened)))
         running = Running(
             http_port=_open_pages(opened, parts),
+            probe_port=_open_probes(opened, parts),
             dicom_port=None if opened.receiving is None else opened.receiving.listener.port,
             tls_port=None if opened.receiving is None else opened.receiving.listener.tls_port,
             orders_port=None if opened.receiving is None else opened.receiving.orders_port,
@@ -363,6 +369,22 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
             limits=limits_for(settings.listener),
             application=access.protected(build(web, access)),
             refusals=refusals,
+        )
+    parts.callback(http.close)
+    return http.port
+
+
+def _open_probes(opened: _Opened, parts: ExitStack) -> int | None:
+    """Serve the pages for machines on a port of their own, if the settings name one; returns the real port."""
+    settings = opened.shared.settings
+    if settings.http.probe_port is None:
+        return None
+    with opening("http", settings.http.host, settings.http.probe_port):
+        http = HttpServer(
+            replace(settings.http, port=settings.http.probe_port, probe_port=None),
+            opened.shared.metrics,
+            opened.readiness,
+            limits=Limits(connections=_PROBES),
         )
     parts.callback(http.close)
     return http.port

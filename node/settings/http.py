@@ -55,6 +55,7 @@ class OidcSettings:
 class HttpSettings:
     """Metrics, probes, pages and API, and who may use the last two. Port 0 takes any free port.
 
+    probe_port: one more port, for `/metrics`, `/live` and `/ready` alone, with its own thread
     hosts: names by which the node is reached, in addition to its address; a request for another name is refused
     trusted_proxy: addresses of reverse proxies, whose `user_header` names the user, if it is set
     role_header: in which a proxy names the user's roles or groups; those of `administrator_roles` make an administrator
@@ -63,6 +64,7 @@ class HttpSettings:
 
     host: NotBlank = "127.0.0.1"
     port: Port = 8080
+    probe_port: Port | None = None
     hosts: Several[HostName] = ()
     password_file: FilePath | None = None
     oidc: OidcSettings | None = None
@@ -78,6 +80,8 @@ class HttpSettings:
 
     def _unsafe(self) -> Iterator[str]:
         """Yield complaints about pages that anybody could open, or whose passwords would cross the network in clear."""
+        if self.probe_port and self.probe_port == self.port:
+            yield "probe_port: is http.port, too; write another one"
         if self.user_header and not self.trusted_proxy:
             yield "user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
         if self.show_patient and not self.is_local:

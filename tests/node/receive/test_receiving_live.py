@@ -6,6 +6,8 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
+
 from node.commands.operate import render, status
 from node.config import ServerTlsSettings
 from tests.node.net.test_tls import call
@@ -15,7 +17,7 @@ from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, settings_for
 
 
-def test_a_conflict_is_reported_and_both_ports_are_served(tmp_path: Path) -> None:
+def test_a_conflict_is_reported_and_every_port_is_served(tmp_path: Path) -> None:
     authority = Authority.found(tmp_path / "authority")
     own, scanner = authority.issue("node"), authority.issue("scanner")
     film = films.thumbnail()
@@ -25,9 +27,15 @@ def test_a_conflict_is_reported_and_both_ports_are_served(tmp_path: Path) -> Non
         settings = settings_for(tmp_path / "data", archive_port=archive.port)
         tls = ServerTlsSettings(port=0, certificate=own.certificate, key=own.key, ca=authority.certificate)
         settings = replace(settings, listener=replace(settings.listener, tls=tls))
+        settings = replace(settings, http=replace(settings.http, probe_port=0))
         with Service(settings) as service:
             tls_port = int(str(service.logged("service.ready")[0]["tls_port"]))
             assert call(tls_port, authority, scanner)
+            probes = f"http://{peers.LOOPBACK}:{service.logged('service.ready')[0]['probe_port']}"
+            statuses = [
+                httpx2.get(f"{probes}{path}").status_code for path in ("/live", "/ready", "/metrics", "/", "/login")
+            ]
+            assert statuses == [200, 200, 200, 404, 404]
             assert peers.send(film, port=service.dicom_port) == 0x0000
             service.wait_for("study.finished")
 
