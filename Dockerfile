@@ -28,7 +28,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
 WORKDIR /opt/chex-node
 RUN python3 -m venv --without-pip /opt/venv
 COPY LICENSE constraints.txt pyproject.toml ./
-COPY node/__init__.py node/
+COPY models/program.py models/
 COPY deploy/image deploy/image
 
 FROM environment AS environment-cpu

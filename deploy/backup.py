@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from node import VERSION_LINE
+from models.program import VERSION_LINE
 
 LEDGER = "ledger.sqlite"
 DUMP = "ledger.pg_dump"

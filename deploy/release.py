@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from node import VERSION_LINE
+from models.program import VERSION_LINE
 from tests.drills.parts import PARTS
 
 REPOSITORY: Final = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ PROGRAM: Final = ("node", "models", "export", "language")
 PACKAGES: Final = ("deploy/image/cpu.txt", "deploy/image/gpu.txt", "deploy/image/build.txt")
 
 VERSIONS: Final = {
-    "node/__init__.py": r'^__version__ = "(.*)"$',
+    "models/program.py": r'^__version__ = "(.*)"$',
     "CITATION.cff": r"^version: (.*)$",
     "Dockerfile": r"^ARG VERSION=(.*)$",
     "helm/Chart.yaml": r"^version: (.*)$",
@@ -67,13 +67,13 @@ def missing(project: Path) -> Iterator[str]:
     """Give what the files of the repository lack."""
     version = version_of(project)
     if not re.fullmatch(_RELEASED, version):
-        yield f"node/__init__.py: {version or 'no version'} is no version of a release, as 1.0.0 is"
+        yield f"models/program.py: {version or 'no version'} is no version of a release, as 1.0.0 is"
     patterns = [*VERSIONS.items(), ("helm/Chart.yaml", _APP_VERSION)]
     for place, pattern in patterns:
         if (found := _found(project / place, pattern)) != version:
             yield f"{place}: the version {version}; it has {found or 'none'}"
-    if not _found(project / "node/__init__.py", _FAULTS_URL):
-        yield 'node/__init__.py: the public page where faults are reported, FAULTS_URL = "https://..."'
+    if not _found(project / "models/program.py", _FAULTS_URL):
+        yield 'models/program.py: the public page where faults are reported, FAULTS_URL = "https://..."'
     yield from _notes(project, version)
     yield from _digests(project)
     yield from _proof(project)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from export.parity import document
 from models.command import command_parser, run
-from models.engines import open_engine
+from models.engines.opening import open_engine
 from models.errors import ModelError
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from export import float16, to_onnx
 from export.parity import lines
 from models.checkpoint.files import verify
 from models.checkpoint.weights import load_network
-from models.engines import open_unproven
 from models.engines.comparison import agree, compare, compare_readings
 from models.engines.onnx_engine import open_onnx
+from models.engines.opening import open_unproven
 from models.engines.proof import PROOF, Proof, check_proof, hash_graphs, read_proof, write_proof
 from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest, read_manifest

@@ -22,8 +22,9 @@ import numpy as np
 
 from models.command import command_parser, run
 from models.contract import PromptKind, ReaderPrompt, StageDifference
-from models.engines import ENGINES, GPU_ENGINES, Engine, open_unproven
+from models.engines import ENGINES, GPU_ENGINES, Engine
 from models.engines.comparison import FILMS, FLOAT16, FLOAT32, agree, compare, compare_readings
+from models.engines.opening import open_unproven
 from models.engines.proof import proven_precision
 from models.errors import ModelError
 from models.manifest import read_manifest

@@ -1,6 +1,8 @@
 """The ChEX network: answers phrases and boxes about one chest film with boxes, scores and sentences.
 
-Imports the program's version from `node`, the rules that read sentences from `language`, and nothing else of ours.
+Imports the rules that read sentences from `language`, and nothing else of ours; `program` has the version. Only what
+stands above `node.read` imports the node: the laboratory, `site_films`, `calibrate` and `evaluate`, which read films of
+a site as the node reads them.
 Modules that need no torch (manifest, tokenizers, preprocess, boxes) do not import it. `spec §4.5` in a docstring is
 section 4.5 of docs/develop/chex-specification.md; docs/develop/README.md explains the other citations.
 

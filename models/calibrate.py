@@ -5,7 +5,8 @@
 
 FILMS.csv lists DICOM files or pictures with labels (`models.site_films`); CORRECTIONS.jsonl is what `node corrections`
 exports, or a file of films as `models.evaluate` takes. Phantoms are taken, too: phantoms:1000000:COUNT.
-Exit 0: done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
+It stands above `node.read`, as `site_films` does. Exit 0: done; 1: a file could not be written; 2: wrong input, with
+one line that says what to do.
 """
 
 from __future__ import annotations

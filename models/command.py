@@ -16,10 +16,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from models.errors import ModelError
-
-# The package itself holds the version and imports nothing. Node, network and exporter are released together under one
-# version; installed metadata cannot give it, for a checkout runs without being installed.
-from node import VERSION_LINE, command_for
+from models.program import VERSION_LINE, command_for
 
 INTERRUPTED: Final = 130
 """The exit code that a shell expects after Ctrl-C: 128 and the number of SIGINT."""

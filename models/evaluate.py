@@ -6,8 +6,8 @@
     python -m models.evaluate --model NEW --against IN_USE --data FILMS.csv --out NEW/comparison.json [--json]
 
 `--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. The second
-form compares two models on films of a site, by which a node takes the new one. Exit 0: done; 1: a file could not be
-written; 2: wrong input, with one line that says what to do.
+form compares two models on films of a site, by which a node takes the new one; so this stands above `node.read`. Exit
+0: done; 1: a file could not be written; 2: wrong input, with one line that says what to do.
 """
 
 from __future__ import annotations

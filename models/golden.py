@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.command import command_parser, run
-from models.engines import ENGINES, open_engine
+from models.engines import ENGINES
+from models.engines.opening import open_engine
 from models.errors import ModelError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from threading import Event
 
 from models.command import INTERRUPTED, command_parser, exit_status, run
 from models.lab.datasets.request import DATA_SETS, Request
-from node import command_for
+from models.program import command_for
 
 
 def main(arguments: list[str]) -> int:

@@ -5,7 +5,7 @@ The columns of the CSV: `file`, a path relative to the CSV; `patient`; `age`, in
 one for each finding, by its key or CheXpert's name: 1 or true, 0 or false, anything else unknown (empty, -1, u).
 Patient and age of a DICOM file are those of its header unless a column has them.
 
-The only file of `models` that reads films by the node's code, so that what is calibrated is what is read.
+It stands above `node.read`, whose code reads the films, so that what is calibrated is what is read.
 """
 
 from __future__ import annotations

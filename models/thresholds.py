@@ -24,8 +24,8 @@ from models.contract import COMPARISON, LEAST_COMPARED
 from models.decisions import LEFT_OUT, Decisions, ThresholdChange
 from models.errors import ModelError
 from models.manifest import Manifest, read_manifest
+from models.program import command_for
 from models.rewriting import open_to_change, rewrite
-from node import command_for
 
 _LONGEST_REASON: Final = 200
 _NOBODY: Final = "nobody"

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Event
 
 from models.command import INTERRUPTED, command_parser, exit_status, run
-from node import command_for
+from models.program import command_for
 
 
 def main(arguments: list[str]) -> int:

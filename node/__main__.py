@@ -20,7 +20,8 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from models.command import is_unread, while_read
-from node import VERSION_LINE, command_for, config, log
+from models.program import VERSION_LINE, command_for
+from node import config, log
 from node.commands.arguments import (
     Parser,
     add_ask,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-from node import FAULTS_URL
+from models.program import FAULTS_URL
 
 INTERRUPTED: Final = 130
 """The exit code that a shell expects after Ctrl-C: 128 and the number of SIGINT."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.command import INTERRUPTED, command_parser, exit_status, run
-from node import command_for
+from models.program import command_for
 
 if TYPE_CHECKING:
     from models.checkpoint.importer import Imported

@@ -18,9 +18,9 @@ from models.checkpoint.importer import counted, new_directory, open_rest
 from models.checkpoint.stream import write_stream
 from models.errors import ModelError
 from models.manifest import WEIGHTS, NetworkSizes
+from models.program import command_for
 from models.progress import ProgressReport
 from models.random_weights import shapes_of
-from node import command_for
 
 _OF_TEXT = ("generator", "generator.prefix")
 """The parts that the text-only pre-training gives; stage 2 gives all others."""

@@ -12,7 +12,7 @@ from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
 from models.engines.torch_engine import cpu_name, most_at_once, open_cpu_writer, return_freed_memory, use_threads
 from models.errors import ModelError
-from node import command_for
+from models.program import command_for
 
 _CPU = "CPUExecutionProvider"
 
@@ -24,7 +24,7 @@ def open_onnx(
     precision: Precision = "float32",
     sentences: Precision = "float32",
 ) -> GraphEngine:
-    """Open a model directory without any checks; `engines.open_engine` checks hashes and proof.
+    """Open a model directory without any checks; `opening.open_engine` checks hashes and proof.
 
     precision: of the graphs; sentences: that of the sentence generator, see `open_cpu_writer`
     """

@@ -20,7 +20,7 @@ from models.engines.wheels import check_wheels
 from models.errors import ModelError
 from models.files import replacing
 from models.manifest import MANIFEST, WEIGHTS, Manifest, NetworkSizes, read_manifest
-from node import command_for
+from models.program import command_for
 
 STAGES = ("encode_image", "encode_prompts", "find", "describe")
 """The exported graphs that every model has."""

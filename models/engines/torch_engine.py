@@ -40,7 +40,7 @@ _SMALL = 50_000_000
 
 
 def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "float32") -> TorchEngine:
-    """Open a model directory on the CPU without checks; `engines.open_engine` verifies the hashes.
+    """Open a model directory on the CPU without checks; `opening.open_engine` verifies the hashes.
 
     sentences: the precision of the sentence generator, see `open_cpu_writer`
     """

@@ -32,7 +32,7 @@ from models.contract import (
     ZoneOf,
 )
 from models.engines import Engine, FloatArray
-from models.engines.fallback import open_first
+from models.engines.opening import open_first
 from models.engines.profiles import RANGES
 from models.engines.proof import Precision
 from models.errors import ModelError
@@ -60,7 +60,7 @@ def open_reader(
     checked: bool = False,
     on_written: OnWritten = lambda _tokens, _seconds: None,
 ) -> ChexReader:
-    """Open a model directory; engine, threads, engines, precision and ModelError as in `fallback.open_first`."""
+    """Open a model directory; engine, threads, engines, precision and ModelError as in `opening.open_first`."""
     vocabularies = directory / "vocab"
     opened = open_first(directory, engine=engine, threads=threads, engines=engines, precision=precision)
     return ChexReader(

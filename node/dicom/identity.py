@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from node import __version__
+from models.program import __version__
 from node.domain import ModelIdentity, derive_uid
 
 PROGRAM = "ChEX Node"

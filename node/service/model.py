@@ -19,7 +19,8 @@ from typing import Final
 
 from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, ModelComparison, PromptKind
 from models.documents import decode
-from node import command_for, log
+from models.program import command_for
+from node import log
 from node.config import CHEX, Settings
 from node.dicom.identity import VERSION
 from node.domain import JsonObject, ModelIdentity, derive_uid

@@ -11,7 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.templating import Jinja2Templates
 
-from node import command_for, log
+from models.program import command_for
+from node import log
 from node.web.access import LOGIN, LOGOUT, Access, Forbidden
 from node.web.origins import is_local_path
 from node.web.passwords import Busy, Passwords

@@ -19,7 +19,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from node import __version__, config
+from models.program import __version__
+from node import config
 from node.__main__ import main
 from node.config import Caller, Settings
 from node.net.tls import ca_of

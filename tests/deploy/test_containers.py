@@ -24,7 +24,8 @@ import httpx2
 import pytest
 import yaml
 
-from node import __version__, config
+from models.program import __version__
+from node import config
 from node.config import Settings
 from node.settings.destinations import DicomDestination
 from tests.paths import REPOSITORY

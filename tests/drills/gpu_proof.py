@@ -26,9 +26,10 @@ import torch
 
 from export import build
 from models.contract import StageDifference
-from models.engines import Engine, EngineUnavailable, Unavailable, open_engine
+from models.engines import Engine, EngineUnavailable, Unavailable
 from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare_readings, drawn_films
 from models.engines.devices import CudaGpu, Gpu
+from models.engines.opening import open_engine
 from models.engines.proof import Precision
 from models.errors import ModelError
 from models.manifest import Manifest, NetworkSizes, read_manifest

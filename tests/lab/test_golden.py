@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from models import golden
-from models.engines import open_engine
+from models.engines.opening import open_engine
 from models.lab.golden.comparison import Comparison, compare, difference, same, tolerance_of
 from models.lab.golden.recording import RecordedNetwork, open_network
 from tests.paths import GOLDEN

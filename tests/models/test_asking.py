@@ -11,7 +11,8 @@ import pytest
 
 from models.contract import FindingState, PromptKind, Question, ReaderPrompt, Trusted
 from models.decisions import PHANTOMS
-from models.engines import ENGINES, Engine, FloatArray, IntArray, Patches, Regions, open_engine
+from models.engines import ENGINES, Engine, FloatArray, IntArray, Patches, Regions
+from models.engines.opening import open_engine
 from models.errors import ModelError
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.phantoms import phantom as draw

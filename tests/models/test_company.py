@@ -12,7 +12,8 @@ from torch import Tensor
 
 from models import random_weights
 from models.checkpoint.weights import load_generator
-from models.engines import Engine, IntArray, open_engine
+from models.engines import Engine, IntArray
+from models.engines.opening import open_engine
 from models.engines.proof import Precision
 from models.engines.turns import for_person
 from models.network.packed_decoding import PackedWriter, Writing

@@ -16,7 +16,8 @@ import torch
 
 from models.checkpoint.weights import load_network
 from models.contract import StageDifference
-from models.engines import ENGINES, Engine, open_engine
+from models.engines import ENGINES, Engine
+from models.engines.opening import open_engine
 from models.engines.proof import PROOF, STAGES, VIEW, check_proof, graph_path, read_proof, weights_path
 from models.engines.torch_engine import open_cpu_writer, use_threads
 from models.errors import ModelError

@@ -18,7 +18,7 @@ from export import build, parity
 from export.to_onnx import load_graph
 from models.checkpoint.files import file_sha256
 from models.contract import StageDifference
-from models.engines import open_engine
+from models.engines.opening import open_engine
 from models.engines.proof import STAGES, VIEW, graph_path, hash_graphs, read_proof, weights_path, write_proof
 from models.errors import ModelError
 from tests.support.directories import linked_copy

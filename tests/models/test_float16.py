@@ -20,8 +20,9 @@ from export.float16 import FLOAT16 as HALF
 from export.float16 import FLOAT32, to_float16
 from export.rounded import MatMul
 from export.to_onnx import load_graph
-from models.engines import EngineUnavailable, open_engine
+from models.engines import EngineUnavailable
 from models.engines.comparison import FILMS, FLOAT16
+from models.engines.opening import open_engine
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, VIEW, graph_path, read_proof
 from models.errors import ModelError
 

@@ -12,11 +12,10 @@ import torch
 
 from export import build, parity
 from models.checkpoint.weights import load_network
-from models.engines import open_engine
 from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare, compare_readings
 from models.engines.devices import CudaGpu
-from models.engines.fallback import open_first
 from models.engines.onnx_cuda_engine import open_onnx_cuda
+from models.engines.opening import open_engine, open_first
 from models.engines.proof import FLOAT16_STAGES, Precision
 from models.manifest import read_manifest
 from models.network.static_decoding import CHECK_EVERY, StaticWriter

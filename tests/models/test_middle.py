@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.engines import open_engine
+from models.engines.opening import open_engine
 from models.lab.evaluation.cases import shown
 from models.lab.phantoms import phantom
 from models.reading.reader import ChexReader, open_reader

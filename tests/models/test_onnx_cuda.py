@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.engines import Engine, EngineUnavailable, open_engine
+from models.engines import Engine, EngineUnavailable
 from models.engines.comparison import FLOAT16, GPU_FLOAT32, compare
-from models.engines.fallback import open_first
 from models.engines.onnx_cuda_engine import Graph, load_provider, provider_settings
+from models.engines.opening import open_engine, open_first
 from models.engines.proof import PROOF, graph_path, proven_precision
 from models.errors import DeviceError, DeviceLost, ModelError
 from models.manifest import NetworkSizes, read_manifest

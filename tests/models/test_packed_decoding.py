@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_network
 from models.engines import ENGINES
-from models.engines.fallback import open_first
+from models.engines.opening import open_first
 from models.errors import ModelError
 from models.network.packed_decoding import PackedWriter
 from models.network.products import LEAST_ROWS, Form, int8_fault, product

@@ -10,9 +10,10 @@ import pytest
 
 from export.to_onnx import load_graph
 from models.contract import Side
-from models.engines import ENGINES, IntArray, open_engine
+from models.engines import ENGINES, IntArray
 from models.engines.comparison import FLOAT32
 from models.engines.onnx_engine import open_onnx
+from models.engines.opening import open_engine
 from models.engines.proof import graph_path
 from models.engines.short_calls import MOST_TOKENS
 from models.errors import ModelError

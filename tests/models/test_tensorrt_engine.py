@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.engines import Engine, EngineUnavailable, open_engine
+from models.engines import Engine, EngineUnavailable
 from models.engines.engine_files import read_heads
-from models.engines.fallback import open_first
 from models.engines.onnx_engine import open_onnx
+from models.engines.opening import open_engine, open_first
 from models.engines.proof import FLOAT16_STAGES
 from models.errors import DeviceLost, ModelError
 from models.manifest import NetworkSizes, read_manifest

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from models.checkpoint.weights import load_network
-from models.engines import Engine, EngineUnavailable, open_engine
+from models.engines import Engine, EngineUnavailable
 from models.engines.comparison import compare, drawn_boxes, drawn_films, drawn_phrases
+from models.engines.opening import open_engine
 from models.manifest import NetworkSizes, read_manifest
 from models.network.static_decoding import Step
 from tests.support.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences

@@ -17,7 +17,7 @@ from models.checkpoint.files import CARD, verify
 from models.checkpoint.importer import open_rest
 from models.checkpoint.weights import load_stored
 from models.contract import VIEWS, ViewReading
-from models.engines import open_engine
+from models.engines.opening import open_engine
 from models.engines.proof import VIEW, graph_path, hash_graphs
 from models.engines.torch_engine import open_torch
 from models.errors import ModelError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node import __version__
+from models.program import __version__
 from tests.paths import REPOSITORY
 from tests.support.service import run_command
 
@@ -60,12 +60,13 @@ def said_and_imported(module: str, *calls: str) -> tuple[str, set[str]]:
 
 def test_the_version_is_had_without_the_node() -> None:
     program = (
-        "import sys, node; print(node.__version__, sorted(name for name in sys.modules if name.startswith('node')))"
+        "import sys; from models.program import __version__; "
+        "print(__version__, [name for name in sys.modules if name.startswith('node')])"
     )
 
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
 
-    assert done.stdout == f"{__version__} ['node']\n"
+    assert done.stdout == f"{__version__} []\n"
 
 
 def test_every_command_is_known_here() -> None:
@@ -122,7 +123,7 @@ def test_a_film_is_read_without_the_compiler_of_torch(
 def test_no_thread_that_computed_stays(phantom_model: Path) -> None:
     # More helpers of OpenMP than cores slow down all products of few rows. PyTorch indexes few rows without helpers.
     program = (
-        "import os, sys, time, numpy, torch; from pathlib import Path; from models.engines import open_engine\n"
+        "import os, sys, time, numpy, torch; from pathlib import Path; from models.engines.opening import open_engine\n"
         "count = lambda: len(os.listdir('/proc/self/task'))\n"
         "torch.set_num_threads(2); before = count()\n"
         "engine = open_engine(Path(sys.argv[1]), engine='torch', threads=2)\n"

@@ -36,11 +36,18 @@ LAYERS = (
 # The words that a network, the node and the rules that read sentences share. All may import them: whoever speaks of a
 # finding's state or side means the same. In turn that file imports no library, and of ours number checks alone.
 CONTRACT = "models.contract"
+# The version, and what a person types to run a part of the program; it imports nothing, and all may import it.
+PROGRAM = "models.program"
 
 # Reads every document, of both, to a value of its type.
 DOCUMENTS = "models.documents"
 
-# Which of our folders a folder may import, and the files that alone may; all may import bare `node`, the version.
+# What reads films of a site as the node reads them: it stands above `node.read` and `node.answers`, not below the node
+# as what is served of `models` does.
+ABOVE_THE_READER = ("models/lab/", "models/site_films.py", "models/calibrate.py", "models/evaluate.py")
+HIGHEST_BELOW_THEM = "answers"
+
+# Which of our folders a folder may import, and the files that alone may.
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
@@ -50,16 +57,16 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "language": ("node/",),
     },
-    # A site's films are calibrated as the node decodes them.
-    "models": {"language": ("models/",), "node": ("models/site_films.py",)},
+    # What is served of `models` imports nothing of the node.
+    "models": {"language": ("models/",), "node": ABOVE_THE_READER},
     "export": {"models": ("export/",), "language": ("export/",)},
     "language": {},
     # As a package of somebody else: nothing of ours imports it.
     "examples": {"node": ("examples/",)},
 }
 
-# What a node needs to read films never imports the laboratory; these files alone do.
-LABORATORY = "models.lab"
+# What a node needs to read films never imports these; the files below alone do.
+LABORATORY = ("models.lab", "models.site_films", "models.calibrate", "models.evaluate")
 BEFORE_THE_LABORATORY = (
     "models/lab/",
     *(
@@ -67,10 +74,6 @@ BEFORE_THE_LABORATORY = (
         for name in ("calibrate", "evaluate", "golden", "phantoms", "prepare", "site_films", "train")
     ),
 )
-
-# What opens one of several files by a name in the settings: they import it, and it imports theirs when it opens one.
-# Everywhere else an import inside a function may close no circle either.
-REGISTRIES = ("models/engines/__init__.py",)
 
 # The one home of each outside library: a file, or a folder with its slash.
 HOMES = {

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.paths import REPOSITORY
 from tests.repository.architecture import (
+    ABOVE_THE_READER,
     BEFORE_THE_LABORATORY,
     BOUNDARIES,
     CODE,
@@ -24,18 +24,12 @@ from tests.repository.architecture import (
     DOCUMENTS,
     FOLDERS,
     FORBIDDEN_CALLS,
+    HIGHEST_BELOW_THEM,
     HOMES,
     LABORATORY,
     LAYERS,
-    REGISTRIES,
+    PROGRAM,
 )
-
-
-class Import(NamedTuple):
-    """One imported module, and whether it is imported when its file is."""
-
-    module: str
-    at_import: bool
 
 
 @cache
@@ -70,18 +64,17 @@ def committed_files() -> list[Path]:
     return [path for name in names.stdout.split("\0") if name and (path := REPOSITORY / name).is_file()]
 
 
-def imports(path: Path) -> Iterator[Import]:
-    """Everything a file imports; of `from node import log` the file that `log` is."""
-    at_import = {id(statement) for statement in parsed(path).body}
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, also inside functions; of `from node import log` the file that `log` is."""
     for statement in nodes(path):
         if isinstance(statement, ast.Import):
             for alias in statement.names:
-                yield Import(alias.name, id(statement) in at_import)
+                yield alias.name
         elif isinstance(statement, ast.ImportFrom):
             assert statement.level == 0, f"{name_of(path)}: relative imports hide who imports whom"
             for alias in statement.names:
                 inner = f"{statement.module}.{alias.name}"
-                yield Import(inner if is_ours(inner) else str(statement.module), id(statement) in at_import)
+                yield inner if is_ours(inner) else str(statement.module)
 
 
 def is_ours(module: str) -> bool:
@@ -113,7 +106,7 @@ def test_the_node_imports_downwards_only() -> None:
     for path in python_files("node"):
         place = place_of(module_of(path))
         own = layer_of(place)
-        for module in {found.module for found in imports(path) if found.module.startswith("node.")}:
+        for module in {found for found in imports(path) if found.startswith("node.")}:
             theirs = layer_of(place_of(module)) if is_ours(module) else None
             if theirs is not None and (own is None or theirs <= own) and place_of(module) != place:
                 wrong.append(f"{name_of(path)} imports {module}")
@@ -123,12 +116,12 @@ def test_the_node_imports_downwards_only() -> None:
 
 def test_folders_import_each_other_only_where_the_map_says_so() -> None:
     wrong = [
-        f"{name_of(path)} imports {found.module}"
+        f"{name_of(path)} imports {found}"
         for folder, allowed in FOLDERS.items()
         for path in python_files(folder)
         for found in imports(path)
-        if (other := found.module.split(".")[0]) in {*CODE, "tests"} - {folder}
-        and found.module not in ("node", CONTRACT, DOCUMENTS)
+        if (other := found.split(".")[0]) in {*CODE, "tests"} - {folder}
+        and found not in (PROGRAM, CONTRACT, DOCUMENTS)
         and not is_allowed(path, allowed.get(other, ()))
     ]
 
@@ -137,22 +130,37 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
 
 def test_only_its_commands_import_the_laboratory() -> None:
     wrong = [
-        f"{name_of(path)} imports {found.module}"
+        f"{name_of(path)} imports {found}"
         for path in python_files(*CODE)
         for found in imports(path)
-        if f"{found.module}.".startswith(f"{LABORATORY}.") and not is_allowed(path, BEFORE_THE_LABORATORY)
+        if f"{found}.".startswith(tuple(f"{module}." for module in LABORATORY))
+        and not is_allowed(path, BEFORE_THE_LABORATORY)
+    ]
+
+    assert wrong == []
+
+
+def test_the_laboratory_stands_above_what_reads_films() -> None:
+    highest = layer_of(HIGHEST_BELOW_THEM)
+    assert highest is not None
+    wrong = [
+        f"{name_of(path)} imports {found}"
+        for path in python_files("models")
+        if is_allowed(path, ABOVE_THE_READER)
+        for found in imports(path)
+        if found.startswith("node.") and (layer_of(place_of(found)) or 0) < highest
     ]
 
     assert wrong == []
 
 
 def test_each_outside_library_has_one_home() -> None:
-    of_language = {found.module.split(".")[0] for path in python_files("language") for found in imports(path)}
+    of_language = {found.split(".")[0] for path in python_files("language") for found in imports(path)}
     wrong = [
-        f"{name_of(path)} imports {found.module}"
+        f"{name_of(path)} imports {found}"
         for path in python_files(*CODE)
         for found in imports(path)
-        if (library := found.module.split(".")[0]) in HOMES and not is_allowed(path, HOMES[library])
+        if (library := found.split(".")[0]) in HOMES and not is_allowed(path, HOMES[library])
     ]
 
     assert wrong == []
@@ -163,7 +171,7 @@ def test_of_the_executor_only_documented_parts_are_used() -> None:
     wrong = [
         f"{name_of(path)} line {node.lineno}: {ast.unparse(node)}"
         for path in python_files("node")
-        if "dbos" in {found.module.split(".")[0] for found in imports(path)}
+        if "dbos" in {found.split(".")[0] for found in imports(path)}
         for node in nodes(path)
         if (isinstance(node, ast.ImportFrom) and is_private_part_of_dbos(node))
         or (isinstance(node, ast.Attribute) and node.attr.startswith("_") and ast.unparse(node.value) != "self")
@@ -179,16 +187,8 @@ def is_private_part_of_dbos(statement: ast.ImportFrom) -> bool:
     return module.startswith("dbos.") or (module == "dbos" and any(name.startswith("_") for name in names))
 
 
-def test_no_import_goes_in_a_circle() -> None:
-    graph = {
-        module_of(path): {
-            found.module
-            for found in imports(path)
-            if (found.at_import or not is_allowed(path, REGISTRIES)) and is_ours(found.module)
-        }
-        - {module_of(path)}
-        for path in python_files(*CODE)
-    }
+def test_no_import_goes_in_a_circle_not_even_one_inside_a_function() -> None:
+    graph = {module_of(path): {*filter(is_ours, imports(path))} - {module_of(path)} for path in python_files(*CODE)}
     while leaves := {module for module, needs in graph.items() if not needs & (graph.keys() - {module})}:
         graph = {module: needs for module, needs in graph.items() if module not in leaves}
 

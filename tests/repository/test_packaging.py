@@ -23,7 +23,7 @@ import PIL
 import pytest
 from PIL import features
 
-from node import __version__
+from models.program import __version__
 from tests.paths import REPOSITORY
 from tests.repository.architecture import PRODUCT
 from tests.repository.test_architecture import committed_files, name_of

@@ -14,7 +14,7 @@ from tests.drills.parts import PARTS
 
 GRAPH = b"a graph"
 COMPLETE = {
-    "node/__init__.py": '__version__ = "2.3.4"\nFAULTS_URL = "https://forge.example/node"\n',
+    "models/program.py": '__version__ = "2.3.4"\nFAULTS_URL = "https://forge.example/node"\n',
     "CITATION.cff": "cff-version: 1.2.0\nversion: 2.3.4\ndate-released: 2031-05-04\n",
     "Dockerfile": "ARG VERSION=2.3.4\n",
     "helm/Chart.yaml": "apiVersion: v2\nversion: 2.3.4\nappVersion: 2.3.4\n",
@@ -81,8 +81,8 @@ def test_a_complete_project_may_be_tagged(project: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("place", "before", "after", "expected"),
     [
-        ("node/__init__.py", "2.3.4", "2.3.4.dev1", "node/__init__.py: 2.3.4.dev1 is no version of a release"),
-        ("node/__init__.py", "https://forge.example/node", "", "node/__init__.py: the public page where faults are"),
+        ("models/program.py", "2.3.4", "2.3.4.dev1", "models/program.py: 2.3.4.dev1 is no version of a release"),
+        ("models/program.py", "https://forge.example/node", "", "models/program.py: the public page where faults are"),
         ("CITATION.cff", "version: 2.3.4", "version: 2.3.3", "CITATION.cff: the version 2.3.4; it has 2.3.3"),
         ("Dockerfile", "2.3.4", "2.3.3", "Dockerfile: the version 2.3.4; it has 2.3.3"),
         ("helm/Chart.yaml", "\nversion: 2.3.4", "\nversion: 2", "helm/Chart.yaml: the version 2.3.4; it has 2"),
@@ -140,7 +140,7 @@ def test_a_part_of_the_drills_that_failed_is_named(project: Path) -> None:
 def test_drills_of_an_older_program_do_not_count(project: Path) -> None:
     before = git(project, "rev-parse", "HEAD").strip()
     assert list(release.undrilled(project)) == []
-    with (project / "node/__init__.py").open("a", encoding="utf-8") as file:
+    with (project / "models/program.py").open("a", encoding="utf-8") as file:
         file.write("CHANGED = True\n")
     commit(project)
 

@@ -59,7 +59,7 @@ def _program() -> Path:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from node import VERSION_LINE  # found only now that the program's folder is on the path
+    from models.program import VERSION_LINE  # found only now that the program's folder is on the path
 
     parser = argparse.ArgumentParser(prog="chex-models", description="Models: make, train, measure, export.")
     parser.add_argument("--version", action="version", version=VERSION_LINE)

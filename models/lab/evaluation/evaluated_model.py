@@ -21,7 +21,7 @@ from models.checkpoint.weights import load_network
 from models.contract import FilmReading, Side, Trusted
 from models.decisions import Decisions
 from models.engines import Engine, FloatArray
-from models.engines.fallback import open_first
+from models.engines.opening import open_first
 from models.errors import ModelError
 from models.lab.evaluation.anatomy import REGIONS
 from models.lab.evaluation.cases import EvaluationCase
@@ -292,7 +292,7 @@ def open_model(
     threads: int = 0,
     trusted: Trusted = "real",
 ) -> EvaluatedModel:
-    """Open a model directory. Raises ModelError as `engines.open_engine`, and if the prompt set lacks a finding.
+    """Open a model directory. Raises ModelError as `opening.open_engine`, and if the prompt set lacks a finding.
 
     ablations: "no_region_filter" keeps the sentences of all regions, also of those with nothing abnormal
     trusted: which thresholds the node trusts on such films by default

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from node import command_for
+from models.program import command_for
 from node.checks import Check, fault, note, ok
 from node.config import Settings
 from node.web import passwords, single_sign_on

@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Final
 
-from node import command_for
+from models.program import command_for
 from node.commands.explain.film import ADVICE
 from node.commands.explain.study import (
     NOT_ANSWERED,

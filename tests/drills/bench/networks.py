@@ -16,7 +16,7 @@ import numpy as np
 from models import random_weights
 from models.contract import FilmReading, ReaderPrompt
 from models.engines import Engine, FloatArray
-from models.engines.fallback import open_first
+from models.engines.opening import open_first
 from models.engines.proof import Precision
 from models.engines.scheduler import Scheduler
 from models.lab.evaluation.prompt_set import read_questions

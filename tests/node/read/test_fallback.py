@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.engines import GPU_ENGINES, EngineUnavailable, open_engine
-from models.engines.fallback import ORDER, open_first
+from models.engines import GPU_ENGINES, EngineUnavailable
+from models.engines.opening import ORDER, open_engine, open_first
 from models.errors import ModelError
 from models.reading.reader import open_reader as open_model
 from node import config, log

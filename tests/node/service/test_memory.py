@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import onnx
 import pytest
 
-from models.engines import open_engine
+from models.engines.opening import open_engine
 from models.engines.proof import graph_path, weights_path
 from tests.support.mappings import mapped_kib
 
