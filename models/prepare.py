@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 def _prepare(request: Request, stop: Event, *, as_json: bool) -> int:
     from models.lab.datasets.command import prepare_by
-    from models.lab.datasets.summary import text
+    from models.lab.datasets.preparation import text
 
     rows = prepare_by(request, stop)
     if rows is None:

@@ -12,12 +12,11 @@ from torch import Tensor
 from models.checkpoint.weights import load_network
 from models.errors import ModelError
 from models.lab.phantoms import phantom
-from models.lab.training.box_tokens import set_box_tokens
 from models.lab.training.catalog import catalog_of
 from models.lab.training.runfile import read_run
 from models.lab.training.stages import BoxTokenStart, Stage
 from models.lab.training.text_encoding import Vocabulary
-from models.lab.training.trained_model import build_model
+from models.lab.training.trained_model import build_model, set_box_tokens
 from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
 

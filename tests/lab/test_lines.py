@@ -20,8 +20,7 @@ from models.lab.tasks.labels import CIG
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
-from models.lab.training.label_remarks import count_unused, remark_on
-from models.lab.training.labels import FilmLabels, Line, labels_of
+from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of, remark_on
 from models.lab.training.runfile import FilmSource
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms

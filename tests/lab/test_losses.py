@@ -25,8 +25,8 @@ from models.lab.losses.contrast import (
     sentence_contrast,
     squared_error,
 )
+from models.lab.losses.detection import mean_by_film, mean_of
 from models.lab.losses.language import lesson, logits_of, sentence_loss
-from models.lab.losses.means import mean_by_film, mean_of
 from models.manifest import GeneratorSizes
 from models.network.sentence_generator import KeyValueCache, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END

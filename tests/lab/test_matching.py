@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.lab.losses.matching import box_cost, giou_cost, l1_cost, match_evenly, mean_over_assigned
+from models.lab.losses.detection import box_cost, giou_cost, l1_cost, match_evenly, mean_over_assigned
 from tests.support.tensors import LEFT, RIGHT, WHOLE, drawn, everything, gradients, nothing
 
 seeds = st.integers(0, 2**32 - 1)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from models.lab.training.command import train_by
-from models.lab.training.label_remarks import remarks_on, shares_of
-from models.lab.training.labels import Line
+from models.lab.training.labels import Line, remarks_on, shares_of
 from models.lab.training.runfile import FilmSource, read_run
 from models.lab.training.stages import MinedLabels, Stage
 from tests.support.training import write_run

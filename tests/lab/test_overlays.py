@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.lab.training.exposure import expose
-from models.lab.training.overlays import overlay
+from models.lab.training.augment import expose, overlay
 from models.lab.training.stages import Augmentation
 
 PLAIN = Augmentation()

@@ -16,8 +16,7 @@ import pytest
 
 from models import lab
 from models.errors import ModelError
-from models.lab.datasets.preparation import picture_size
-from models.lab.datasets.summary import Published, table, text
+from models.lab.datasets.preparation import Published, picture_size, table, text
 from models.lab.datasets.tables import rows_of
 from models.prepare import main
 from tests.lab.datasets import chest_xray_14, mimic_cxr, write_table

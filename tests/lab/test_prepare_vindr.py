@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from pydicom import dcmread
 
-from models.lab.datasets.dicom_films import eight_bits, equalized, read_equalized
-from models.lab.datasets.fusion import fused
+from models.lab.datasets.vindr import eight_bits, equalized, fused, read_equalized
 from models.lab.evaluation.boxes_file import read_films
 from models.manifest import read_manifest
 from models.prepare import main

@@ -16,12 +16,11 @@ import torch
 from models.lab.training.catalog import catalog_of
 from models.lab.training.labels import Line
 from models.lab.training.noise import disturbed
-from models.lab.training.parts import begins_with
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import read_run
 from models.lab.training.stage_trainer import open_trainer, take_step
 from models.lab.training.store import open_film_store, stock
-from models.lab.training.trained_model import build_model, trained_weights
+from models.lab.training.trained_model import begins_with, build_model, trained_weights
 from models.manifest import PostDecoderSizes, read_manifest
 from models.network.post_decoder import PostDecoder
 from models.progress import quiet

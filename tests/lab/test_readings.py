@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from models.lab.lines import labels_of_line
 from models.lab.training.labels import Line
-from models.lab.training.readings import labels_of_line
 
 BOXES = {"lung_opacity": [[0.3, 0.6, 0.1, 0.1], [0.7, 0.6, 0.2, 0.2], [0.2, 0.8, 0.1, 0.1]]}
 

@@ -14,13 +14,12 @@ from models.errors import ModelError
 from models.lab.training.catalog import catalog_of
 from models.lab.training.noise import disturbed
 from models.lab.training.objectives import coverage
-from models.lab.training.parts import free
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import Run, read_run
 from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.lab.training.stages import Noise
 from models.lab.training.store import FilmStore, open_film_store
-from models.lab.training.trained_model import TrainedModel, build_model
+from models.lab.training.trained_model import TrainedModel, build_model, free
 from models.network.attention import DecoderLayer
 from models.network.chex import Chex
 from models.network.token_table import TokenTable

@@ -22,9 +22,8 @@ from models.engines.proof import VIEW, graph_path, hash_graphs
 from models.engines.torch_engine import open_torch
 from models.errors import ModelError
 from models.lab.phantoms import other_film, phantom
-from models.lab.training.view_films import lie, view_films
 from models.lab.training.view_run import ViewData, ViewRun, ViewTraining, is_view_run, read_view_run
-from models.lab.training.views import HEADING, train_views, view_loss
+from models.lab.training.views import HEADING, lie, train_views, view_films, view_loss
 from models.manifest import MANIFEST, WEIGHTS, Ages, ViewSizes, read_manifest, write_manifest
 from models.network.view_head import ViewHead
 from models.progress import quiet

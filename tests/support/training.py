@@ -89,7 +89,7 @@ drawing = {{ classes = 8, regions = 8, sentences = 3, hints = 1, told = 6, answe
 """
 
 _BOX_TOKENS = 'start_box_tokens = { words = ["on the left", "on the right", ""] }\n'
-"""For the stage that trains everything; see `models.lab.training.box_tokens`."""
+"""For the stage that trains everything; see `models.lab.training.trained_model`."""
 
 STAGES = {
     "contrast": ('["image_encoder", "prompt_encoder"]', "align = 6, global-contr = 1"),

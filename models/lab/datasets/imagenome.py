@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypedDict, cast
 
 from models.errors import ModelError
-from models.lab.datasets.mimic_lines import SPLITS, Place, line_at, places_of
-from models.lab.datasets.preparation import Listing, Made
+from models.lab.datasets.mimic import SPLITS, Place, line_at, places_of
+from models.lab.datasets.preparation import Listing, Made, Published
 from models.lab.datasets.reports import check_library, clean
-from models.lab.datasets.summary import Published
 from models.lab.datasets.tables import rows_of
 from models.lab.lines import FilmLine, SentenceLine
 from models.lab.tasks.labels import CIG, REGIONS

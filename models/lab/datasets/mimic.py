@@ -6,21 +6,24 @@ code; a blank says nothing. NegBio's stand beside them, and the summary counts w
 
 from __future__ import annotations
 
+import json
+import os
+import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from language.labels import NO_FINDING, RuleLabeler, says
 from models.errors import ModelError
 from models.lab.chexpert import CHEXPERT, CHEXPERT_COLUMNS
-from models.lab.datasets.preparation import Listing, Made, picture_size, relative
+from models.lab.datasets.preparation import Listing, Made, Published, picture_size, relative
 from models.lab.datasets.reports import check_library, sentences_of
-from models.lab.datasets.summary import Published
 from models.lab.datasets.tables import Row, first_of, rows_of
 from models.lab.lines import AS_STORED, FilmLine, SentenceLine
 
+SPLITS: Final = ("train", "validate", "test")
 _VERSION: Final = "mimic-cxr-2.0.0"
 _METADATA: Final = ("dicom_id", "subject_id", "study_id", "ViewPosition", "Rows", "Columns")
 _FRONTAL: Final = ("AP", "PA")
@@ -32,6 +35,40 @@ PUBLISHED: Final = (
     Published(what="films of all views", count=377_110, source="data set"),
     Published(what="studies with labels of CheXpert", count=227_827, source="data set"),
 )
+
+
+class Place(NamedTuple):
+    """Where a line is; crc: of its bytes, so that a line that was made anew is another one."""
+
+    file: str
+    offset: int
+    crc: int
+
+
+def places_of(folder: Path) -> Iterator[tuple[str, str, Place]]:
+    """Yield split, name and place of each line. Raises ModelError if a file cannot be read."""
+    for split in SPLITS:
+        path, offset = folder / f"{split}.jsonl", 0
+        if not path.is_file():  # as of a miniature: a split without films has no file
+            continue
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    name = Path(json.loads(line)["file"]).stem
+                except (KeyError, TypeError, ValueError) as error:
+                    raise ModelError(f"{path}, byte {offset}: is no line of a film; prepare mimic again") from error
+                yield split, name, Place(file=str(path), offset=offset, crc=zlib.crc32(line))
+                offset += len(line)
+
+
+def line_at(place: Place, out: Path) -> FilmLine:
+    """Read a line, for a file of lines in another folder."""
+    path = Path(place.file)
+    with path.open("rb") as file:
+        file.seek(place.offset)
+        line = cast("FilmLine", json.loads(file.readline()))
+    line["file"] = os.path.relpath((path.parent / line["file"]).resolve(), out.resolve())
+    return line
 
 
 class _Film(NamedTuple):

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from models.errors import ModelError
-from models.lab.datasets.mimic_lines import Place, line_at, places_of
-from models.lab.datasets.preparation import Listing, Made
-from models.lab.datasets.summary import Published
+from models.lab.datasets.mimic import Place, line_at, places_of
+from models.lab.datasets.preparation import Listing, Made, Published
 from models.lab.datasets.tables import first_of, rows_of
 from models.lab.lines import FilmLine, SentenceLine
 from models.lab.tasks.prompts import class_prompts

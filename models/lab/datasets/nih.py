@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from models.errors import ModelError
-from models.lab.datasets.preparation import Listing, Made, picture_size, relative
-from models.lab.datasets.summary import Published
+from models.lab.datasets.preparation import Listing, Made, Published, picture_size, relative
 from models.lab.datasets.tables import Row, first_of, rows_of
 from models.lab.lines import AS_STORED, BoxLine, FilmLine
 from models.lab.tasks.labels import NIH

@@ -15,25 +15,58 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 
 from models import lab
 from models.errors import ModelError
 from models.files import replacing
-from models.lab.datasets import summary
-from models.lab.datasets.summary import Published
 from models.lab.lines import FilmLine, read_line
 from models.lab.training.workers import Job, Stopped, do_all
 from models.progress import ProgressReport
 
-SUMMARY = "summary.json"
+Source = Literal["paper", "data set"]
+SUMMARY = "json"
 _PARTS = "parts"
 _FILMS = 200
 """The films of a part."""
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A published count. what: the name of our own count; source: the paper on ChEX, or the data set's description."""
+
+    what: str
+    count: int
+    source: Source
+
+
+def table(counts: Mapping[str, int], published: Sequence[Published]) -> list[dict[str, object]]:
+    """Return a row for each count; those that are published and were not met have 0."""
+    known = {figure.what: figure for figure in published}
+    rows: list[dict[str, object]] = []
+    for what in dict.fromkeys([*known, *sorted(counts)]):
+        row: dict[str, object] = {"what": what, "count": counts.get(what, 0)}
+        if what in known:
+            row |= {"published": known[what].count, "by": known[what].source}
+        rows.append(row)
+    return rows
+
+
+def text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Write the rows for a terminal; a count that differs from the published one is marked."""
+    return "\n".join(_line(row) for row in rows)
+
+
+def _line(row: Mapping[str, object]) -> str:
+    line = f"{row['count']:>9}  {row['what']}"
+    if "published" not in row:
+        return line
+    mark = "" if row["published"] == row["count"] else "  (differs)"
+    return f"{line}; published by the {row['by']}: {row['published']}{mark}"
 
 
 class Made(NamedTuple):
@@ -60,7 +93,7 @@ class Listing(Generic[_T]):
 def prepare(
     listing: Listing[_T], out: Path, *, processes: int, report: ProgressReport, stopped: Stopped
 ) -> list[dict[str, object]] | None:
-    """Make the missing parts, join them to OUT/<file>.jsonl, and write OUT/summary.json.
+    """Make the missing parts, join them to OUT/<file>.jsonl, and write OUT/json.
 
     Returns the rows of the summary, or None if it was stopped; then the parts that are complete stay.
     Raises ModelError if a film is missing or damaged, OSError if a file cannot be written.
@@ -83,7 +116,7 @@ def prepare(
                 counted, lines = path.read_text(encoding="utf-8").split("\n", 1)
                 counts.update(json.loads(counted))
                 file.write(lines.encode())
-    rows = summary.table(counts, listing.published)
+    rows = table(counts, listing.published)
     with replacing(out / SUMMARY) as file:
         file.write(f"{json.dumps(rows, indent=2)}\n".encode())
     _remove_others(parts, jobs)

@@ -2,6 +2,9 @@
 
 A film's labels are the majority of its readers, its boxes those of any reader, fused, as published. So a class may have
 a box and be labeled absent; such boxes are counted. A class that no reader voted on has no label.
+
+A picture is made as the published ones were (spec §1): the stored values, inverted for MONOCHROME1, stretched from the
+smallest to the largest, and equalized as scikit-image does, here on a table of the 256 values.
 """
 
 from __future__ import annotations
@@ -12,18 +15,25 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import cv2
+import imagecodecs
 import numpy as np
+from numpy.typing import NDArray
+from pydicom import Dataset, dcmread
+from pydicom.encaps import get_frame
+from pydicom.uid import JPEG2000TransferSyntaxes, JPEGLSTransferSyntaxes, JPEGTransferSyntaxes
 
 from models.errors import ModelError
 from models.files import replacing
-from models.lab.datasets.dicom_films import read_equalized
-from models.lab.datasets.fusion import check_library, fused
-from models.lab.datasets.preparation import Listing, Made, picture_size
-from models.lab.datasets.summary import Published
+from models.lab.datasets.preparation import Listing, Made, Published, picture_size
 from models.lab.datasets.tables import Row, rows_of
 from models.lab.lines import AS_STORED, FilmLine
 from models.lab.tasks.prompts import trained_prompts
 
+_BINS = 256
+Boxes = Sequence[Sequence[float]]
+
+_OVERLAP: Final = 0.1
+_LEAST_SCORE: Final = 0.0001
 _PREFIX: Final = "vindrcxr/"
 _LOCAL: Final = tuple(prompt.name.removeprefix(_PREFIX) for prompt in trained_prompts("vindr"))
 _GLOBAL: Final = ("Lung tumor", "Pneumonia", "Tuberculosis", "Other disease", "COPD", "No finding")
@@ -40,6 +50,90 @@ PUBLISHED: Final = (
 )
 
 _Split = Literal["train", "test"]
+
+
+def read_equalized(path: Path) -> NDArray[np.uint8]:
+    """Return the picture of a film, [row, column]. Raises ModelError that names the file if it cannot be read."""
+    try:
+        film = dcmread(path)
+        stored = _stored(film)
+        is_inverted = film.PhotometricInterpretation == "MONOCHROME1"
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror or error}); download it again") from error
+    except Exception as error:  # a damaged file meets many kinds of errors in pydicom and in the decoders
+        raise ModelError(f"{path} is no film that can be decoded ({error}); download it again") from error
+    if stored.ndim != 2:
+        raise ModelError(f"{path} has {stored.ndim} dimensions of pixels instead of rows and columns")
+    if stored.min() == stored.max():
+        raise ModelError(f"{path} is blank; download it again")
+    return equalized(eight_bits(stored, is_inverted=is_inverted))
+
+
+def eight_bits(stored: NDArray[np.integer], *, is_inverted: bool) -> NDArray[np.uint8]:
+    """Stretch stored values to 0..255, rounded down; a film of unsigned 8 bits is not stretched, as published."""
+    least, most = int(stored.min()), int(stored.max())
+    if stored.dtype == np.uint8:
+        return np.asarray(most - stored if is_inverted else stored, dtype=np.uint8)
+    values = np.arange(least, most + 1, dtype=np.int64)
+    table = ((most - values if is_inverted else values - least) * 1.0 / (most - least) * 255).astype(np.uint8)
+    return table[stored.astype(np.int64) - least]
+
+
+def equalized(eight: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Equalize the histogram as scikit-image's `equalize_hist` does, in steps of 1/255, rounded down."""
+    values = np.arange(_BINS) / 255.0
+    counts = np.bincount(eight.ravel(), minlength=_BINS)
+    bounds = (float(eight.min()) / 255.0, float(eight.max()) / 255.0)
+    histogram, edges = np.histogram(values, bins=_BINS, range=bounds, weights=counts)
+    shares = histogram.cumsum() / histogram.sum()
+    table: NDArray[np.uint8] = (255 * np.interp(values, (edges[:-1] + edges[1:]) / 2, shares)).astype(np.uint8)
+    return table[eight]
+
+
+def _stored(film: Dataset) -> NDArray[np.integer]:
+    """Decode the stored values: compressed ones by imagecodecs, which needs no plug-in of pydicom."""
+    syntax = film.file_meta.TransferSyntaxUID
+    frame = get_frame(film.PixelData, 0, number_of_frames=1) if syntax.is_encapsulated else b""
+    if syntax in JPEG2000TransferSyntaxes:
+        return np.asarray(imagecodecs.jpeg2k_decode(frame))
+    if syntax in JPEGLSTransferSyntaxes:
+        return np.asarray(imagecodecs.jpegls_decode(frame))
+    if syntax in JPEGTransferSyntaxes:
+        return np.asarray(imagecodecs.jpeg8_decode(frame))
+    return np.asarray(film.pixel_array)
+
+
+def check_library() -> None:
+    """Raise ModelError if the library is missing, before hours of work."""
+    try:
+        import ensemble_boxes  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModelError("ensemble-boxes is missing; run pip install -c constraints.txt '.[paper]'") from error
+
+
+def fused(found: Mapping[str, Boxes]) -> dict[str, list[list[float]]]:
+    """Fuse the boxes of each class, left, top, right, bottom in pixels; a single box stays as it is."""
+    # Imported here: it compiles for a second, and nothing else needs it.
+    from ensemble_boxes import weighted_boxes_fusion
+
+    several = {name: np.array(boxes, dtype=np.float64) for name, boxes in found.items() if len(boxes) > 1}
+    fused = {name: [list(box) for box in boxes] for name, boxes in found.items() if len(boxes) == 1}
+    if not several:
+        return fused
+    least = min(boxes.min() for boxes in several.values())
+    most = max(boxes.max() for boxes in several.values())
+    names = list(several)
+    boxes, _, classes = weighted_boxes_fusion(
+        [((own - least) / (most - least)).tolist() for own in several.values()],
+        [[1.0] * len(own) for own in several.values()],
+        [[number] * len(own) for number, own in enumerate(several.values())],
+        weights=[1] * len(several),
+        iou_thr=_OVERLAP,
+        skip_box_thr=_LEAST_SCORE,
+    )
+    for box, number in zip((boxes * (most - least) + least).round(3).tolist(), classes.astype(int), strict=True):
+        fused.setdefault(names[number], []).append(box)
+    return fused
 
 
 class _Film(NamedTuple):

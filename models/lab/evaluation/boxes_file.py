@@ -25,11 +25,20 @@ from models.lab.chexpert import CHEXPERT, NIH_LABELS, OTHER_NIH_LABELS, labels_o
 from models.lab.evaluation.cases import EvaluationCase, SideQuestion, Truth, shown
 from models.lab.evaluation.published.labels import labels_of_line, measures_box, published_tasks_of
 from models.lab.evaluation.request import PublishedTask, Task
-from models.lab.lines import FilmLine, HintLine, in_square, is_whole, meaning_of, patient_of, read_line, report_of
+from models.lab.lines import (
+    READINGS,
+    FilmLine,
+    HintLine,
+    in_square,
+    is_whole,
+    meaning_of,
+    patient_of,
+    read_line,
+    report_of,
+)
 from models.lab.phantoms import FINDINGS
 from models.lab.phantoms.truth import CIG_CLASSES
 from models.lab.tasks.labels import classes_of_nih
-from models.lab.training.readings import READINGS
 from models.lab.training.split import HeldOut
 from models.manifest import InputRule, Manifest
 from models.reading.preprocess import square

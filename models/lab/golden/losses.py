@@ -6,8 +6,7 @@ import torch
 
 from models.lab.golden.recording import Computed, RecordedNetwork
 from models.lab.losses import contrast, language
-from models.lab.losses.detection import focal
-from models.lab.losses.matching import box_cost, giou_cost, l1_cost, match_evenly
+from models.lab.losses.detection import box_cost, focal, giou_cost, l1_cost, match_evenly
 
 
 def losses(ours: RecordedNetwork) -> Computed:

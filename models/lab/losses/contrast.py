@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.lab.losses.means import mean_by_film
+from models.lab.losses.detection import mean_by_film
 
 
 def finding_contrast(

@@ -1,8 +1,8 @@
 """Chest films generated from a random anatomy, with exact labels (docs/model/phantoms.md says what for).
 
 `phantom(seed)` makes the film of a seed: the same bytes and labels on every machine. `plan` decides what a film shows,
-`anatomy` makes its body, `scene`, `bones` and `findings` the material in the beam, `film` and `printing` the picture of
-that, `regions` and `report` the labels; `picture` joins them.
+`anatomy` makes its body, `scene`, `bones` and `findings` the material in the beam, `film` the picture of that,
+`regions` and `report` the labels; `picture` joins them.
 """
 
 from models.lab.phantoms.others import OTHER_KINDS, other_film

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.lab.phantoms.drawing import smooth
-from models.lab.phantoms.frame import Points
+from models.lab.phantoms.drawing import Points, smooth
 from models.lab.phantoms.random_streams import RandomStream
 from models.lab.phantoms.truth import Side
 

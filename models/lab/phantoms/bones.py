@@ -8,8 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.lab.phantoms.anatomy import SIDES, SIGN, Anatomy
-from models.lab.phantoms.drawing import blank, ellipse, fill, ramp, ribbon, rounded, share, smooth, soften, strokes
-from models.lab.phantoms.frame import ByteArray, FloatArray, Frame, Points
+from models.lab.phantoms.drawing import (
+    ByteArray,
+    FloatArray,
+    Frame,
+    Points,
+    blank,
+    ellipse,
+    fill,
+    ramp,
+    ribbon,
+    rounded,
+    share,
+    smooth,
+    soften,
+    strokes,
+)
 from models.lab.phantoms.random_streams import RandomStream
 from models.lab.phantoms.scene import Scene
 from models.lab.phantoms.truth import Side

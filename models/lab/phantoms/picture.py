@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from models.lab.phantoms import printing, regions
+from models.lab.phantoms import regions
 from models.lab.phantoms.anatomy import SIDES, SIGN, Anatomy, Habit, anatomy
 from models.lab.phantoms.bones import Break, add_bones, break_point, reach_of
-from models.lab.phantoms.drawing import ellipse, fill
-from models.lab.phantoms.film import GrayArray, develop, exposure, finish
+from models.lab.phantoms.drawing import BodyFraming, ByteArray, Frame, ellipse, fill
+from models.lab.phantoms.film import GrayArray, develop, exposure, finish, label, shut, shutters
 from models.lab.phantoms.findings import DRAWN, add_wires
-from models.lab.phantoms.frame import BodyFraming, ByteArray, Frame
 from models.lab.phantoms.plan import FilmPlan, Planned, plan_of
 from models.lab.phantoms.regions import ShutterWindow
 from models.lab.phantoms.report import sentences_of
@@ -79,7 +78,7 @@ def draw(plan: FilmPlan, *, columns: int, rows: int, without: Set[int] = frozens
         else:
             masks[planned.number] = fill(frame, [body.heart])
     add_wires(scene, plan.stream("wires"))
-    return Drawn(plan=plan, scene=scene, masks=masks, window=printing.shutters(plan.stream("shutters")))
+    return Drawn(plan=plan, scene=scene, masks=masks, window=shutters(plan.stream("shutters")))
 
 
 def gray_of(drawn: Drawn) -> GrayArray:
@@ -87,8 +86,8 @@ def gray_of(drawn: Drawn) -> GrayArray:
     plan, frame = drawn.plan, drawn.scene.frame
     taken = exposure(plan.stream("exposure"), supine=plan.supine)
     gray = finish(develop(drawn.scene.attenuation, taken, frame, plan.stream("noise")), taken, frame)
-    printing.shut(gray, drawn.window, frame, plan.stream("shutters again"))
-    printing.label(gray, frame, plan.stream("labels"))
+    shut(gray, drawn.window, frame, plan.stream("shutters again"))
+    label(gray, frame, plan.stream("labels"))
     return gray
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from models.boxes import to_center_size
 from models.lab.phantoms.anatomy import SIDES, SIGN, Anatomy
 from models.lab.phantoms.bones import collarbone
-from models.lab.phantoms.frame import ByteArray, Frame, Points
+from models.lab.phantoms.drawing import ByteArray, Frame, Points
 from models.lab.phantoms.scene import hilum_of
 from models.lab.phantoms.truth import FindingKey, Side, UnitBox
 

@@ -13,6 +13,10 @@ import numpy as np
 
 from models.lab.phantoms.anatomy import SIDES, SIGN, Anatomy
 from models.lab.phantoms.drawing import (
+    ByteArray,
+    FloatArray,
+    Frame,
+    Points,
     blank,
     clouds,
     ellipse,
@@ -25,7 +29,6 @@ from models.lab.phantoms.drawing import (
     soften,
     strokes,
 )
-from models.lab.phantoms.frame import ByteArray, FloatArray, Frame, Points
 from models.lab.phantoms.random_streams import RandomStream
 from models.lab.phantoms.truth import Side
 

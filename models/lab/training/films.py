@@ -23,11 +23,19 @@ from numpy.typing import NDArray
 
 from models.errors import ModelError
 from models.lab.chexpert import labels_of_whole
-from models.lab.lines import FilmLine, SentenceLine, in_square, is_whole, meaning_of, patient_of, read_line
+from models.lab.lines import (
+    FilmLine,
+    SentenceLine,
+    in_square,
+    is_whole,
+    labels_of_line,
+    meaning_of,
+    patient_of,
+    read_line,
+)
 from models.lab.phantoms.truth import FINDINGS
 from models.lab.tasks.labels import UnknownLabel
 from models.lab.training.labels import Line, SaidLine, check_line
-from models.lab.training.readings import labels_of_line
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import HeldOut, read_held_out
 

@@ -13,10 +13,9 @@ from models.checkpoint.completion import complete
 from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import save_weights
 from models.decisions import Decisions
-from models.lab.training.parts import begins_with
 from models.lab.training.records import TABLE
 from models.lab.training.runfile import Run
-from models.lab.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, trained_weights
+from models.lab.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, begins_with, trained_weights
 from models.manifest import WEIGHTS, InputRule, Manifest, read_manifest
 
 MODEL = "model"

@@ -1,5 +1,9 @@
 """The labels of one film, as arrays by the catalog's numbers, and as the line of JSON in which they are stored.
 
+Before a run trains it is told which labels it does not use, and of which classes it learns nothing: where mined labels
+are assumed to be invented at least as often as they are given, the likeliest explanation of all of them is that no film
+shows the class, see `objectives.presence`.
+
 A line holds these keys, all optional, with boxes as center x, center y, width, height in 0..1 of the film's central
 square:
 
@@ -18,7 +22,8 @@ some of them, and says how many labels of others there are; a class or region th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NotRequired, TypedDict, get_args
@@ -30,6 +35,7 @@ from models.lab.phantoms.truth import FINDINGS, Phantom
 from models.lab.tasks.labels import check_classes, check_regions
 from models.lab.training.catalog import Catalog, catalog_of
 from models.lab.training.runfile import ClassSet
+from models.lab.training.stages import Stage
 
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
@@ -252,3 +258,62 @@ def _some(keys: Sequence[str], numbers: Mapping[str, int], count: int) -> BoolAr
     marks = np.zeros(count, dtype=np.bool_)
     marks[[numbers[key] for key in keys if key in numbers]] = True
     return marks
+
+
+def shares_of(lines: Iterable[tuple[Line, int]]) -> dict[str, float]:
+    """Return which share of the films with a mined label of a class are labelled as showing it, by class.
+
+    lines: the labels of each film, and how often an epoch uses it
+    """
+    mined, there = Counter[str](), Counter[str]()
+    for line, times in lines:
+        for key in line.get("mined", ()):
+            mined[key] += times
+            there[key] += times * line["present"][key]
+    return {key: there[key] / count for key, count in mined.items()}
+
+
+def remarks_on(stages: Sequence[Stage], shares: Mapping[str, float]) -> Iterator[str]:
+    """Yield a remark on each stage that can learn nothing of some classes from their mined labels.
+
+    shares: as in `shares_of`
+    """
+    for stage in stages:
+        rates = stage.mined
+        lost = [
+            f"{key} (invented {rate:.3g}, given {share:.3g})"
+            for key, share in sorted(shares.items())
+            if 0 < share <= (rate := rates.invented_by_class.get(key, rates.invented))
+        ]
+        if lost and "presence" in stage.losses:
+            yield (
+                f"stage {stage.name} learns nothing from mined labels of {', '.join(lost)}: they are assumed to be "
+                "invented at least as often as they are given; correct its mined"
+            )
+
+
+def count_unused(lines: Iterable[tuple[Line, int]], catalog: Catalog) -> Counter[str]:
+    """Count what no training can use, and the labels and boxes of classes that the run does not ask for.
+
+    lines: the labels of each film, and how often an epoch uses it, which does not count here
+    """
+    asked = {phrases.name for phrases in catalog.classes} | {phrases.finding for phrases in catalog.classes}
+    unused = Counter[str]()
+    for line, _times in lines:
+        unused.update(line.get("unused", {}))
+        for key in line.get("present", {}):
+            if key not in asked:
+                unused[f"labels of {key}"] += 1
+        for key, boxes in line.get("boxes", {}).items():
+            if key not in asked:
+                unused[f"boxes of {key}"] += len(boxes)
+        for found in line.get("region_present", {}).values():
+            unused.update(f"findings of regions, {key}" for key in found if key not in asked)
+    return unused
+
+
+def remark_on(unused: Counter[str]) -> Iterator[str]:
+    """Yield a line that lists what is not used, or nothing."""
+    if unused:
+        listed = ", ".join(f"{count} {what}" for what, count in sorted(unused.items()))
+        yield f"not used by this run: {listed}"

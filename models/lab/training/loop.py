@@ -16,17 +16,16 @@ import torch
 from torch import Tensor
 
 from models.lab.training import checkpoints
-from models.lab.training.box_tokens import set_box_tokens
 from models.lab.training.catalog import catalog_of
 from models.lab.training.checkpoints import Checkpoint
-from models.lab.training.label_remarks import count_unused, remark_on, remarks_on, shares_of
+from models.lab.training.labels import count_unused, remark_on, remarks_on, shares_of
 from models.lab.training.noise import disturbed
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.records import Records
 from models.lab.training.runfile import Run
 from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.lab.training.store import open_film_store
-from models.lab.training.trained_model import TrainedModel, build_model
+from models.lab.training.trained_model import TrainedModel, build_model, set_box_tokens
 from models.progress import ProgressReport, quiet
 
 Stopped = Callable[[], bool]

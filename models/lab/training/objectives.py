@@ -6,7 +6,7 @@ aligns patches with the words of what they show, and trains the decisions that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,17 +14,95 @@ from torch.nn import functional
 
 from models import boxes as unit_boxes
 from models.lab.losses import contrast
-from models.lab.losses.detection import anatomy_detection
-from models.lab.losses.means import mean_by_film, mean_of
-from models.lab.training import text_losses
+from models.lab.losses.detection import anatomy_detection, mean_by_film, mean_of
+from models.lab.losses.language import logits_of, sentence_loss
 from models.lab.training.forward import Forward
 from models.lab.training.stages import Objective
 
+_TEXT_SENTENCES = 64
+_TEXT_DROPOUT = 0.3
+_MOST_REPEATS = 4
 Loss = Callable[[Forward], Tensor]
 
 _LEAST_LIKELY = 1e-6
 _NOWHERE = 1e-7
 """The sampling weight of a class that is in no region of the batch, as published."""
+
+
+def of_regions(forward: Forward) -> Tensor:
+    """Generate for each drawn region the joined sentences that the report has about it: "anat-gen"."""
+    rows = [
+        (film, place, " ".join(texts))
+        for film, said in enumerate(forward.batch.said)
+        for place, region in enumerate(forward.regions)
+        if region in forward.drawn_regions
+        and (texts := [sentence.text for sentence in said if region in sentence.regions])
+    ]
+    return _taught(forward, forward.decoded_regions, rows)
+
+
+def of_sentences(forward: Forward) -> Tensor:
+    """Generate each sentence from the features that it located: "sent-gen"."""
+    rows = [
+        (film, place, question.text)
+        for film, asked in enumerate(forward.batch.asked)
+        for place, question in enumerate(asked)
+        if question.is_sentence
+    ]
+    return _taught(forward, forward.decoded_sentences, rows)
+
+
+def of_findings(forward: Forward) -> Tensor:
+    """Generate for each drawn class what the report says about it, or that it is absent: "finding-gen"."""
+    # One copy from a GPU instead of one for each label.
+    known, present = forward.batch.known.tolist(), forward.batch.present.tolist()
+    rows = [
+        (film, place, text)
+        for film in range(len(forward.batch.said))
+        for place, number in enumerate(forward.classes)
+        if known[film][number] and (text := _about(forward, film, number, present=present[film][number]))
+    ]
+    return _taught(forward, forward.decoded_classes, rows)
+
+
+def of_texts(forward: Forward) -> Tensor:
+    """Generate sentences from their own vectors, which are repeated as prefix once or several times: "text-gen"."""
+    texts = [sentence.text for said in forward.batch.said for sentence in said][:_TEXT_SENTENCES]
+    repeats = int(forward.rng.integers(1, _MOST_REPEATS + 1))
+    vectors = forward.embed(texts).unsqueeze(1).expand(-1, repeats, -1)
+    return _loss(forward, functional.dropout(vectors, _TEXT_DROPOUT, forward.network.training), texts)
+
+
+def _about(forward: Forward, film: int, number: int, *, present: bool) -> str:
+    """Choose what the report of a film says about a class.
+
+    If it is present, all sentences that report it, or "" if there are none; else the first denial, or a fixed one.
+    """
+    own = [sentence for sentence in forward.batch.said[film] if number in sentence.findings]
+    if present:
+        return " ".join(sentence.text for sentence in own if sentence.positive)
+    denials = [sentence.text for sentence in own if not sentence.positive]
+    return (denials or [f"{forward.catalog.classes[number].negative[0]}."])[0]
+
+
+def _taught(forward: Forward, features: Tensor, rows: Sequence[tuple[int, int, str]]) -> Tensor:
+    """Compute the loss for some of the rows (film, place, text); features: [F, Q, dim]."""
+    order = forward.rng.permutation(len(rows))[: forward.stage.drawing.told]
+    chosen = [rows[place] for place in order]
+    if not chosen:
+        return features.sum() * 0
+    films, places, texts = zip(*chosen, strict=True)
+    return _loss(forward, features[list(films), list(places)], list(texts))
+
+
+def _loss(forward: Forward, features: Tensor, texts: Sequence[str]) -> Tensor:
+    if not texts:
+        return features.sum() * 0
+    taught = forward.vocabulary.lesson(texts)
+    taught = taught._replace(ids=taught.ids.to(features.device), attended=taught.attended.to(features.device))
+    logits = logits_of(forward.network.generator, features, taught)
+    tokens = forward.network.generator.tokens
+    return sentence_loss(tokens.weighed(logits.float()), tokens.rows_of(taught.ids))
 
 
 def losses_of(forward: Forward) -> dict[str, Tensor]:
@@ -205,12 +283,12 @@ LOSSES: Mapping[Objective, Loss] = {
     "anat-detect": anat_detect,
     "anat-cls": anat_cls,
     "anat-mse": anat_mse,
-    "anat-gen": text_losses.of_regions,
+    "anat-gen": of_regions,
     "sent-contr": sent_contr,
     "sent-mse": sent_mse,
-    "sent-gen": text_losses.of_sentences,
+    "sent-gen": of_sentences,
     "global-contr": global_contr,
-    "text-gen": text_losses.of_texts,
+    "text-gen": of_texts,
     "align": align,
     "box": lambda forward: forward.finding_loss.box,
     "score": lambda forward: forward.finding_loss.score,
@@ -218,5 +296,5 @@ LOSSES: Mapping[Objective, Loss] = {
     "region-presence": region_presence,
     "sent-box": lambda forward: forward.sentence_loss.box,
     "sent-score": lambda forward: forward.sentence_loss.score,
-    "finding-gen": text_losses.of_findings,
+    "finding-gen": of_findings,
 }

@@ -14,14 +14,13 @@ from models.lab.training.batches import Batches, StageFilms
 from models.lab.training.catalog import Catalog
 from models.lab.training.forward import Forward
 from models.lab.training.objectives import losses_of
-from models.lab.training.parts import free
 from models.lab.training.process_group import ProcessGroup
 from models.lab.training.random_streams import seed_torch, stream
 from models.lab.training.runfile import Run
 from models.lab.training.stages import Stage
 from models.lab.training.store import FilmStore
 from models.lab.training.text_encoding import TextEncoder
-from models.lab.training.trained_model import TrainedModel
+from models.lab.training.trained_model import TrainedModel, free
 
 _HALF: Final = {"cpu": torch.bfloat16, "cuda": torch.float16}
 """What `machine.mixed_precision` computes in."""

@@ -73,7 +73,7 @@ class Augmentation:
     invert, equalize, blur, coarse, jpeg: how often black and white are exchanged, the contrast is equalized locally,
     the film blurred (sigma in pixels at most), its resolution reduced, or the film stored as JPEG; noise: its deviation
     at most, of gray values 0..1
-    leads, clips, margin, letters: how often they are drawn onto the film, see `overlays`
+    leads, clips, margin, letters: how often they are drawn onto the film, see `augment`
     visibility: a box is removed if a smaller share of it than this stays visible
     exchange_sides: a mirrored film has its sides exchanged in words and regions; the published training leaves them
     forget_cropped: labels of boxes that were removed become unknown; in the published training they stay as they are
@@ -121,7 +121,7 @@ class Drawing:
 
     classes, regions: the expected number; sentences, hints: the most for one film; told: the most features that are put
     into words
-    answerer: see `losses.matching`; together: how often prompts see each other in the post decoder, as published
+    answerer: see `losses.detection`; together: how often prompts see each other in the post decoder, as published
     padded: sentences of a film see each other and their padding in the detector (spec §4.2, BUG-2), as published
     """
 
@@ -159,7 +159,7 @@ class MinedLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxTokenStart:
-    """What the box tokens of the detector are set to before the first step of a stage, see `box_tokens`.
+    """What the box tokens of the detector are set to before the first step of a stage, see `trained_model`.
 
     words: for each box of a prompt, words that follow a phrase, such as "on the left"; one entry may be blank
     strength: factor on the mean difference between the vector of a phrase with the words and that of the phrase alone

@@ -1,4 +1,4 @@
-"""The model in training: a network with the vocabulary of its run only, and the scales that become a temperature."""
+"""The model in training: the network with its first weights and the vocabulary of its run, and the decisions' scales."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from models.checkpoint.weights import load_network
 from models.errors import ModelError
 from models.lab.training.catalog import Catalog, exchange_sides
 from models.lab.training.forward import Heads
-from models.lab.training.parts import start
 from models.lab.training.random_streams import seed_torch
 from models.lab.training.runfile import Run
+from models.lab.training.stages import Stage
 from models.lab.training.text_encoding import Vocabulary
 from models.manifest import NetworkSizes, read_manifest
 from models.network.chex import Chex
@@ -25,6 +25,60 @@ from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, PromptTokenize
 
 PROMPT_TOKENS, SENTENCE_TOKENS = "prompt_encoder.tokens.weight", "generator.tokens.weight"
 """The embeddings that have a row for each token."""
+
+
+def free(network: Chex, stage: Stage) -> list[nn.Parameter]:
+    """Enable gradients for the weights of a stage only. Returns them in the network's order. Raises ModelError."""
+    names = [name for name, _ in network.named_parameters()]
+    for key, beginnings in (("train", stage.train), ("frozen", stage.frozen)):
+        for beginning in beginnings:
+            if not any(begins_with(name, [beginning]) for name in names):
+                raise ModelError(
+                    f"stage {stage.name}: {key} names {beginning}, but no weight has a name that begins so"
+                )
+    learning = []
+    for name, parameter in network.named_parameters():
+        learns = begins_with(name, stage.train) and not begins_with(name, stage.frozen)
+        parameter.requires_grad_(learns)
+        if learns:
+            learning.append(parameter)
+    if not learning:
+        raise ModelError(f"stage {stage.name}: all its weights are frozen; correct train and frozen")
+    return learning
+
+
+def begins_with(name: str, beginnings: Sequence[str]) -> bool:
+    """Say whether the name of a weight or part begins with one of these dotted names of a run file."""
+    return any(name == beginning or name.startswith(f"{beginning}.") for beginning in beginnings)
+
+
+@torch.no_grad()
+def start(network: Chex) -> None:
+    """Initialize the embeddings as GPT-2 and CLIP do; PyTorch's default is far too large for them."""
+    for embedding in (network.generator.tokens, network.generator.positions, network.prompt_encoder.tokens):
+        embedding.weight.normal_(std=0.02)
+
+
+@torch.no_grad()
+def set_box_tokens(network: Chex, stage: Stage, *, catalog: Catalog, vocabulary: Vocabulary) -> None:
+    """Initialize the box tokens from `stage.start_box_tokens`; do nothing if the stage has none.
+
+    Each becomes the mean of the present ones, plus `strength` times the mean difference that its words make to the
+    vectors of the classes' phrases.
+    """
+    rule, tokens = stage.start_box_tokens, network.detector.box_tokens
+    if rule is None:
+        return
+    phrases = [entry.positive[0] for entry in catalog.classes]
+
+    def mean_vector(texts: Sequence[str]) -> Tensor:
+        ids = vocabulary.prompt_ids(texts).to(tokens.device)
+        vector: Tensor = network.prompt_encoder(ids).mean(dim=0)
+        return vector
+
+    plain = mean_vector(phrases)
+    changes = [mean_vector([f"{phrase} {words}".strip() for phrase in phrases]) - plain for words in rule.words]
+    tokens.copy_(tokens.mean(dim=0) + rule.strength * torch.stack(changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from models.lab.phantoms.drawing import ByteArray
 from models.lab.phantoms.findings.devices import add_device, add_wires
-from models.lab.phantoms.findings.lungs import add_atelectasis, add_consolidation, add_edema, add_lesion, add_opacity
-from models.lab.phantoms.findings.pleura import add_effusion, add_pneumothorax
-from models.lab.phantoms.frame import ByteArray
+from models.lab.phantoms.findings.lungs import (
+    add_atelectasis,
+    add_consolidation,
+    add_edema,
+    add_effusion,
+    add_lesion,
+    add_opacity,
+    add_pneumothorax,
+)
 from models.lab.phantoms.plan import Planned
 from models.lab.phantoms.random_streams import RandomStream
 from models.lab.phantoms.scene import Scene

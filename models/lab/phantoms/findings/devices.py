@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from models.lab.phantoms.anatomy import SIGN, Anatomy
-from models.lab.phantoms.drawing import blank, ellipse, fill, share, smooth, soften, strokes
-from models.lab.phantoms.frame import ByteArray, Points
+from models.lab.phantoms.drawing import ByteArray, Points, blank, ellipse, fill, share, smooth, soften, strokes
 from models.lab.phantoms.plan import Planned
 from models.lab.phantoms.random_streams import RandomStream
 from models.lab.phantoms.scene import Scene
