@@ -4,7 +4,8 @@
 
 A run file whose `model` names a model directory trains a view head for that model instead, and writes it into the
 directory (`models.lab.training.views`). That takes minutes, and begins anew after a stop. Any other training, if run
-again after a stop or a kill, makes the missing films and continues from the last checkpoint. Exit 0: done;
+again after a stop or a kill, makes the missing films and continues from the last checkpoint. It runs in as many
+processes as the run file says, started by torchrun, which may also start this command itself. Exit 0: done;
 1: a file could not be written; 2: wrong input, with a line for every mistake; 130: stopped, also by SIGTERM.
 """
 
@@ -32,12 +33,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _train(path: Path, stop: Event) -> int:
-    from models.lab.training.command import train_by, train_views_by
+    from models import progress
+    from models.lab.training.loop import train_by
     from models.lab.training.runfile import read_run
     from models.lab.training.view_run import is_view_run, read_view_run
+    from models.lab.training.views import train_views
 
     if is_view_run(path):
-        model = train_views_by(read_view_run(path), stop)
+        with progress.on(sys.stderr) as report:
+            model = train_views(read_view_run(path), report, stop)
         if model is None:
             print(f"stopped; nothing was written, run {command_for('models.train')} {path} again", file=sys.stderr)
             return INTERRUPTED

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from models.lab.training.command import train_by
 from models.lab.training.labels import Line, remarks_on, shares_of
+from models.lab.training.loop import train_by
 from models.lab.training.runfile import FilmSource, read_run
 from models.lab.training.stages import MinedLabels, Stage
 from tests.support.training import write_run

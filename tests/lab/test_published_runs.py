@@ -15,10 +15,9 @@ import torch
 
 from models.lab.training.catalog import catalog_of
 from models.lab.training.labels import Line
+from models.lab.training.loop import open_trainer, take_step
 from models.lab.training.noise import disturbed
-from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import read_run
-from models.lab.training.stage_trainer import open_trainer, take_step
 from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import begins_with, build_model, trained_weights
 from models.manifest import PostDecoderSizes, read_manifest
@@ -73,13 +72,11 @@ def test_a_published_run_takes_a_step_in_which_every_loss_counts(name: str, film
     catalog = catalog_of(run.data.classes)
     film_store = open_film_store(run.data, run.store, catalog)
     model = build_model(run, catalog, ())
-    trainer = open_trainer(
-        run, ProcessGroup(rank=0, size=1), number=0, catalog=catalog, film_store=film_store, model=model
-    )
+    trainer = open_trainer(run, number=0, catalog=catalog, film_store=film_store, model=model)
     before = {key: weight.clone() for key, weight in model.network.state_dict().items()}
 
     with disturbed(model.network.train(), trainer.stage.noise):
-        outcome = take_step(trainer, 0, stop=False)
+        outcome = take_step(trainer, 0, trainer.batches(0), stop=False)
 
     assert len(film_store) == (12 if name.endswith("_1") else 6)
     assert outcome.losses.isfinite().all() and (outcome.losses > 0).all()

@@ -24,12 +24,8 @@ from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt
 from models.errors import ModelError
 from models.lab.phantoms.picture import phantom
-from models.lab.training import checkpoints
 from models.lab.training.catalog import catalog_of
-from models.lab.training.command import train_by
-from models.lab.training.loop import train
-from models.lab.training.process_group import ProcessGroup
-from models.lab.training.records import Records
+from models.lab.training.loop import CHECKPOINT, Log, load_checkpoint, train, train_by
 from models.lab.training.runfile import Run, read_run
 from models.lab.training.trained_model import build_model
 from models.manifest import read_manifest, write_manifest
@@ -39,7 +35,6 @@ from tests.support.training import STAGES, stocked, write_run
 
 pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
-ALONE = ProcessGroup(rank=0, size=1)
 LIMIT_SECONDS = 200
 
 
@@ -90,14 +85,14 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path: Path, store: Path,
         return write_run(tmp_path / f"{name}.toml", store=store, stages=("contrast", "joint"), steps=12, checkpoint=4)
 
     (tmp_path / "whole").mkdir()
-    assert train(read_run(run_file("whole")), ALONE) is not None
+    assert train(read_run(run_file("whole"))) is not None
     # In either stage, somewhere between two checkpoints, or in the middle of one. A test that is kept waiting may come
     # too late for its kill, and then tries again.
     after = int(np.random.default_rng().integers(1, 16))
     killed = next(path for path in map(run_file, "abcde") if kill_in_the_middle(path, repository, after=after))
     written = len(rows(killed.with_suffix("")))
 
-    assert train(read_run(killed), ALONE) is not None
+    assert train(read_run(killed)) is not None
 
     ours, theirs = losses(killed.with_suffix("")), losses(tmp_path / "whole")
     assert len(ours) == len(theirs) == 24
@@ -111,9 +106,9 @@ def test_a_continued_stage_does_not_start_its_boxes_again(tmp_path: Path, store:
         return read_run(write_run(tmp_path / f"{name}.toml", store=store, stages=("joint",), steps=4, checkpoint=1))
 
     wishes = iter([False, True])
-    assert train(run_file("stopped"), ALONE, stopped=lambda: next(wishes)) is None
+    assert train(run_file("stopped"), stopped=lambda: next(wishes)) is None
 
-    continued, whole = train(run_file("stopped"), ALONE), train(run_file("whole"), ALONE)
+    continued, whole = train(run_file("stopped")), train(run_file("whole"))
 
     assert continued is not None
     assert whole is not None
@@ -135,7 +130,7 @@ def test_two_processes_stop_together_when_they_are_told_to(tmp_path: Path, store
         program.kill()
 
     assert program.returncode == 130 and "to continue from here" in told
-    standing = checkpoints.load(tmp_path / "run", fingerprint=read_run(path).fingerprint)
+    standing = load_checkpoint(tmp_path / "run", fingerprint=read_run(path).fingerprint)
     assert standing is not None and standing["step"] == len(rows(tmp_path / "run"))
     assert not (tmp_path / "run" / "model").exists()
 
@@ -202,7 +197,7 @@ def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: P
     written = train_by(run, Event())
 
     assert written is not None
-    kept = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
+    kept = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
     assert kept is not None
     trained = kept["network"]
     begun, averaged = (load_network(place).state_dict() for place in (directory, written))
@@ -233,32 +228,32 @@ def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path, repository:
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) -> None:
     run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1))
     (tmp_path / "run").mkdir()
-    assert train(run, ALONE) is not None
+    assert train(run) is not None
 
     changed = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1, rate=2e-3))
 
     with pytest.raises(ModelError, match="other settings"):
-        train(changed, ALONE)
+        train(changed)
 
 
 def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path, store: Path) -> None:
     run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1))
     (tmp_path / "run").mkdir()
-    assert train(run, ALONE) is not None
-    path = tmp_path / "run" / checkpoints.CHECKPOINT
+    assert train(run) is not None
+    path = tmp_path / "run" / CHECKPOINT
     standing = torch.load(path, weights_only=True)
     del standing["program"]
     torch.save(standing, path)
 
     with pytest.raises(ModelError, match="by another version of this program, which cannot continue it; delete it"):
-        train(run, ALONE)
+        train(run)
 
 
 def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
-    (tmp_path / checkpoints.CHECKPOINT).write_bytes(b"PK no")
+    (tmp_path / CHECKPOINT).write_bytes(b"PK no")
 
     with pytest.raises(ModelError, match="delete it to start"):
-        checkpoints.load(tmp_path, fingerprint="a")
+        load_checkpoint(tmp_path, fingerprint="a")
 
 
 def test_films_are_made_once_and_a_half_made_shelf_again(tmp_path: Path) -> None:
@@ -278,22 +273,22 @@ def test_films_are_made_once_and_a_half_made_shelf_again(tmp_path: Path) -> None
 
 
 def test_rows_behind_the_checkpoint_are_written_again(tmp_path: Path) -> None:
-    def records(standing: tuple[int, int]) -> Records:
-        return Records(tmp_path, losses=["box"], stages=["one", "two"], position=standing, events=False)
+    run = read_run(write_run(tmp_path / "run.toml", store=tmp_path, stages=("contrast", "text")))
+    folder = Path(run.output)
+    folder.mkdir()
+    first = Log(run, after=(0, 0))
+    for stage, step in (("contrast", 1), ("contrast", 2), ("text", 1), ("text", 2)):
+        first.add({"stage": stage, "step": step, "total": 0.5})
+    with (folder / "log.csv").open("a") as file:
+        file.write("text,3")
 
-    first = records((0, 0))
-    for stage, step in (("one", 1), ("one", 2), ("two", 1), ("two", 2)):
-        first.add({"stage": stage, "step": step, "box": 0.5}, update=step)
-    with (tmp_path / "log.csv").open("a") as file:
-        file.write("two,3")
+    Log(run, after=(1, 1)).add({"stage": "text", "step": 2, "total": 0.25})
 
-    records((1, 1)).add({"stage": "two", "step": 2, "box": 0.25}, update=2)
-
-    assert [(row["stage"], row["step"], row["box"]) for row in rows(tmp_path)] == [
-        ("one", "1", "0.5"),
-        ("one", "2", "0.5"),
-        ("two", "1", "0.5"),
-        ("two", "2", "0.25"),
+    assert [(row["stage"], row["step"], row["total"]) for row in rows(folder)] == [
+        ("contrast", "1", "0.5"),
+        ("contrast", "2", "0.5"),
+        ("text", "1", "0.5"),
+        ("text", "2", "0.25"),
     ]
 
 
@@ -301,14 +296,16 @@ def test_events_are_written_for_tensorboard(tmp_path: Path) -> None:
     if find_spec("tensorboard") is None:
         missing("needs tensorboard (extra test)")
     accumulators = import_module("tensorboard.backend.event_processing.event_accumulator")
-    written = Records(tmp_path, losses=["box"], stages=["one"], position=(0, 0), events=True)
+    run = read_run(write_run(tmp_path / "run.toml", store=tmp_path, stages=("text",)))
+    Path(run.output).mkdir()
+    written = Log(replace(run, machine=replace(run.machine, events=True)), after=(0, 0))
 
-    written.add({"stage": "one", "step": 7, "box": 0.5}, update=7)
+    written.add({"stage": "text", "step": 7, "text-gen": 0.5})
     written.close()
 
-    events = accumulators.EventAccumulator(os.fspath(tmp_path / "events"))
+    events = accumulators.EventAccumulator(os.fspath(Path(run.output) / "events"))
     events.Reload()
-    [event] = events.Scalars("one/box")
+    [event] = events.Scalars("text/text-gen")
     assert (event.step, event.value) == (7, 0.5)
 
 
@@ -318,7 +315,7 @@ def test_a_run_says_its_steps_and_then_the_hours_left(tmp_path: Path, store: Pat
     Path(run.output).mkdir()
     told: list[str] = []
 
-    train(run, ALONE, report=lambda stage, done=0, total=0: told.append(stage))
+    train(run, report=lambda stage, done=0, total=0: told.append(stage))
 
     assert "stage contrast: 6 steps to take" in told
     [left] = [line for line in told if "hours left of this stage" in line]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from models.errors import ModelError
 from models.lab.training.catalog import catalog_of
 from models.lab.training.finish import MODEL
+from models.lab.training.loop import learning_rate
 from models.lab.training.runfile import Machine, read_run
-from models.lab.training.stage_trainer import learning_rate
 from models.lab.training.stages import BoxTokenStart, Noise, Stage
 from models.lab.training.view_run import read_view_run
 from models.manifest import PUBLISHED_SIZES

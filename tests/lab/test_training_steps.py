@@ -12,11 +12,10 @@ from torch.nn import functional
 
 from models.errors import ModelError
 from models.lab.training.catalog import catalog_of
+from models.lab.training.loop import StageTrainer, open_trainer, take_step
 from models.lab.training.noise import disturbed
 from models.lab.training.objectives import coverage
-from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import Run, read_run
-from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
 from models.lab.training.stages import Noise
 from models.lab.training.store import FilmStore, open_film_store
 from models.lab.training.trained_model import TrainedModel, build_model, free
@@ -28,7 +27,6 @@ from tests.support.training import STAGES, stocked, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ALONE = ProcessGroup(rank=0, size=1)
 CATALOG = catalog_of(["chexpert"])
 
 
@@ -53,9 +51,7 @@ def model_of(run: Run, film_store: FilmStore) -> TrainedModel:
 
 def trainer_of(run: Run, film_store: FilmStore, name: str) -> StageTrainer:
     number = list(STAGES).index(name)
-    return open_trainer(
-        run, ALONE, number=number, catalog=CATALOG, film_store=film_store, model=model_of(run, film_store)
-    )
+    return open_trainer(run, number=number, catalog=CATALOG, film_store=film_store, model=model_of(run, film_store))
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -66,7 +62,7 @@ def test_a_stage_trains_its_weights_and_no_others(run: Run, film_store: FilmStor
     before = {key: weight.clone() for key, weight in trainer.model.network.state_dict().items()}
 
     with disturbed(trainer.model.network.train(), trainer.stage.noise):
-        outcomes = [take_step(trainer, step, stop=False) for step in range(2)]
+        outcomes = [take_step(trainer, step, trainer.batches(step), stop=False) for step in range(2)]
 
     assert all(outcome.losses.isfinite().all() and outcome.losses.min() > 0 for outcome in outcomes)
     changed = {
@@ -116,11 +112,9 @@ def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path
         drawing="padded = false, together = 0.0",
     )
     run = read_run(path)
-    trainer = open_trainer(
-        run, ALONE, number=0, catalog=CATALOG, film_store=film_store, model=model_of(run, film_store)
-    )
+    trainer = open_trainer(run, number=0, catalog=CATALOG, film_store=film_store, model=model_of(run, film_store))
 
-    losses = torch.stack([take_step(trainer, step, stop=False).losses for step in range(40)])
+    losses = torch.stack([take_step(trainer, step, trainer.batches(step), stop=False).losses for step in range(40)])
 
     first, last = losses[:5].mean(dim=0), losses[-5:].mean(dim=0)
     fallen = {name: float(last[place] / first[place]) for place, name in enumerate(trainer.stage.losses)}
@@ -133,14 +127,15 @@ def test_a_loss_that_is_no_number_ends_the_run(run: Run, film_store: FilmStore) 
     torch.nn.init.constant_(trainer.model.heads.align_scale, torch.inf)
 
     with pytest.raises(ModelError, match="the loss of step 0 is NaN or infinite"):
-        take_step(trainer, 0, stop=False)
+        take_step(trainer, 0, trainer.batches(0), stop=False)
 
 
 @pytest.mark.parametrize("name", ["contrast", "joint"])
 def test_losses_in_mixed_precision_are_near(run: Run, film_store: FilmStore, name: str) -> None:
     mixed = replace(run, machine=replace(run.machine, mixed_precision=True))
 
-    exact, near = (take_step(trainer_of(each, film_store, name), 0, stop=False).losses for each in (run, mixed))
+    trainers = [trainer_of(each, film_store, name) for each in (run, mixed)]
+    exact, near = (take_step(trainer, 0, trainer.batches(0), stop=False).losses for trainer in trainers)
 
     torch.testing.assert_close(near, exact, rtol=0.05, atol=0.01)
     assert not torch.equal(near, exact)
@@ -236,10 +231,10 @@ def test_a_patch_is_covered_by_the_part_of_it_that_lies_in_a_box() -> None:
 
 def test_a_step_does_not_depend_on_what_was_computed_before(run: Run, film_store: FilmStore) -> None:
     first, second = (trainer_of(run, film_store, "joint") for _ in range(2))
-    take_step(second, 5, stop=False)
+    take_step(second, 1, second.batches(1), stop=False)
     second.model.network.load_state_dict(first.model.network.state_dict())
     second.model.heads.load_state_dict(first.model.heads.state_dict())
 
-    losses = [take_step(trainer, 3, stop=False).losses for trainer in (first, second)]
+    losses = [take_step(trainer, 0, trainer.batches(0), stop=False).losses for trainer in (first, second)]
 
     assert np.allclose(losses[0], losses[1], rtol=1e-5)

@@ -13,7 +13,6 @@ from models.checkpoint.weights import load_network
 from models.join import main
 from models.lab.training.finish import write_model
 from models.lab.training.loop import train
-from models.lab.training.process_group import ProcessGroup
 from models.lab.training.runfile import read_run
 from models.manifest import read_manifest
 from tests.support.training import stocked, write_run
@@ -35,7 +34,7 @@ def trained(path: Path, store: Path, *stages: str, start: Path | None = None) ->
     """Train for a step; returns the model directory."""
     run = read_run(write_run(path, store=store, stages=stages, steps=1, start=start, words="full"))
     Path(run.output).mkdir()
-    model = train(run, ProcessGroup(rank=0, size=1))
+    model = train(run)
     assert model is not None
     return write_model(run, model)
 

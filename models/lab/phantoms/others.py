@@ -1,8 +1,8 @@
 """Films that are not frontal chest films: laterals, other parts of the body, blank films and noise.
 
 A reader of films must be able to reject them. Their only label is what they are. The functions of parts of the body
-draw the material in the beam, in cm of water, [row, column]; the body's frame has its origin where that of a chest would
-have the top of the lungs.
+draw the material in the beam, in cm of water, [row, column]; the origin of the body's frame lies where that of a chest
+would have the top of the lungs.
 """
 
 from __future__ import annotations

@@ -1,18 +1,32 @@
-"""The films of one training step as tensors, and the text questions drawn for each of them."""
+"""The films of one training step: read, augmented, as tensors, and the text questions drawn for each of them.
+
+A batch depends only on the run, the stage and its number. So other processes, the loaders, can make batches before the
+steps need them. A GPU needs that: it computes a step in less time than one process takes to read and augment the films.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from models.lab.training.augment import augment
 from models.lab.training.catalog import Catalog, hint_text
 from models.lab.training.labels import BoolArray, FilmLabels, FloatArray, Said
+from models.lab.training.random_streams import film_numbers, stream
+from models.lab.training.runfile import Run
 from models.lab.training.stages import Drawing
+from models.lab.training.store import FilmStore
+
+AHEAD: Final = 4
+"""How many batches each loader makes ahead."""
 
 # Phantoms show these in the middle, so no question about a side asks for them.
 _UNSIDED = frozenset({"cardiomegaly", "support_devices", None})
@@ -80,6 +94,64 @@ class Batch:
                 valid[film, place, : len(rows)] = True
         device = self.pixels.device
         return boxes.to(device), valid.to(device), padding.to(device)
+
+
+class StageFilms(Dataset[Batch]):
+    """The part of each batch of a stage that one of several processes trains on, by the number of the batch."""
+
+    def __init__(
+        self, run: Run, *, number: int, catalog: Catalog, film_store: FilmStore, part: int = 0, parts: int = 1
+    ) -> None:
+        """Take the number of the stage, and which part of each batch is meant, of how many."""
+        self._run, self._number, self._part, self._parts = run, number, part, parts
+        self._catalog, self._film_store = catalog, film_store
+
+    def __getitem__(self, place: int) -> Batch:
+        """Read and augment the films of a batch, on the CPU."""
+        run, stage = self._run, self._run.stages[self._number]
+        own = stage.batch // self._parts
+        first = place * stage.batch + self._part * own
+        numbers = film_numbers(run.seed, self._number, first=first, count=own, films=len(self._film_store))
+        size = run.network.image_encoder.image_size
+        shown = []
+        for film, number in enumerate(numbers, first):
+            rng = stream(run.seed, "film", self._number, film)
+            pixels, labels = self._film_store.film(number)
+            shown.append(augment(pixels, labels, stage.augmentation, rng, catalog=self._catalog, size=size))
+        return collate(
+            shown,
+            catalog=self._catalog,
+            drawing=stage.drawing,
+            rng=stream(run.seed, "questions", self._number, first),
+            mean=run.model.mean,
+            std=run.model.std,
+        )
+
+
+def load(films: StageFilms, places: range, *, loaders: int) -> Iterator[Batch]:
+    """Yield the batches of these numbers, made by so many loaders, or by this process if there are none.
+
+    Raises what reading their films raises, and RuntimeError if a loader ends unexpectedly.
+    """
+    if not loaders:
+        return (films[place] for place in places)
+    return iter(
+        DataLoader(
+            films,
+            batch_size=None,
+            sampler=places,
+            num_workers=loaders,
+            prefetch_factor=AHEAD,
+            multiprocessing_context="spawn",
+            worker_init_fn=_begin_loader,
+        )
+    )
+
+
+def _begin_loader(_number: int) -> None:
+    """Leave Ctrl-C to the process that trains, and use one thread."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    cv2.setNumThreads(1)
 
 
 def collate(

@@ -13,13 +13,12 @@ from models.checkpoint.completion import complete
 from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import save_weights
 from models.decisions import Decisions
-from models.lab.training.records import TABLE
 from models.lab.training.runfile import Run
 from models.lab.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, begins_with, trained_weights
 from models.manifest import WEIGHTS, InputRule, Manifest, read_manifest
 
-MODEL = "model"
-"""The name of the model directory in the run's output folder."""
+MODEL, TABLE = "model", "log.csv"
+"""The names of the model directory and of the log in the run's output folder."""
 
 
 def write_model(run: Run, model: TrainedModel) -> Path:

@@ -1,50 +1,94 @@
-"""The training loop: stages, steps, checkpoints. It runs in every process; only the first one writes files and reports.
+"""The training loop in plain PyTorch: films, stages, steps, checkpoints, and at the end the model directory (spec §10).
 
-A step depends only on the weights, the optimizer's state and its own number. A checkpoint therefore holds nothing else,
-and a run that continues from it computes what it would have computed without the interruption.
+`torchrun` starts as many processes as the run file says. All of them run this file, each on its own films of a batch,
+and make the same updates; the first one writes files and reports. On two cores two processes with one thread each are
+faster than one with two.
+
+A step depends only on the weights, the optimizer's state and its own number: every random number comes from the run's
+seed and the number of the step. A checkpoint therefore holds nothing else, and a run that was killed goes on from it
+with the films and the random numbers that it would have had.
 """
 
 from __future__ import annotations
 
+import csv
+import math
+import pickle
+import signal
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Final, NamedTuple, NotRequired, TypedDict, cast
 
 import cv2
 import torch
-from torch import Tensor
+from torch import Tensor, distributed, nn
 
-from models.lab.training import checkpoints
-from models.lab.training.catalog import catalog_of
-from models.lab.training.checkpoints import Checkpoint
+from models import progress as shown
+from models.command import INTERRUPTED
+from models.errors import ModelError
+from models.files import replacing
+from models.lab.training.batch import Batch, StageFilms, load
+from models.lab.training.catalog import Catalog, catalog_of
+from models.lab.training.finish import MODEL, TABLE, write_model
+from models.lab.training.forward import Forward
 from models.lab.training.labels import count_unused, remark_on, remarks_on, shares_of
 from models.lab.training.noise import disturbed
-from models.lab.training.process_group import ProcessGroup
-from models.lab.training.records import Records
+from models.lab.training.objectives import losses_of
+from models.lab.training.random_streams import seed_torch, stream
 from models.lab.training.runfile import Run
-from models.lab.training.stage_trainer import StageTrainer, open_trainer, take_step
-from models.lab.training.store import open_film_store
-from models.lab.training.trained_model import TrainedModel, build_model, set_box_tokens
+from models.lab.training.stages import Stage
+from models.lab.training.store import FilmStore, open_film_store, stock
+from models.lab.training.text_encoding import TextEncoder
+from models.lab.training.trained_model import TrainedModel, build_model, free, set_box_tokens
 from models.progress import ProgressReport, quiet
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 Stopped = Callable[[], bool]
 
+CHECKPOINT: Final = "checkpoint.pt"
+PROGRAM: Final = 2
+"""The version of the step's computation. A run that another version began would continue with other losses."""
+_HALF: Final = {"cpu": torch.bfloat16, "cuda": torch.float16}
+"""What `machine.mixed_precision` computes in."""
+_LOWEST: Final = 1e-7
+_DECAY: Final = 0.3
+"""The lowest learning rate, and the share of the batches at the end in which it falls."""
+_PATIENCE: Final = timedelta(minutes=10)
+"""How long a process waits for the others, and a stopped run for its last step."""
+_COLUMNS: Final = ("stage", "step", "seconds", "pictures_per_second", "learning_rate", "gradient", "total")
 
-@dataclass(slots=True, kw_only=True)
-class _Progress:
-    """The position of the run. sums: of losses and gradient norms since the last row; counted: over how many steps."""
 
-    stage: int
-    step: int
-    seconds: float
-    sums: Tensor
-    counted: int
+def train_by(run: Run, stop: Event) -> Path | None:
+    """Make the films, train, and write the model. Returns its directory, or None if the run was stopped.
+
+    stop: set this to end the run after the current step
+    Raises ModelError if the output exists already, OSError if a file cannot be written or a process ended unexpectedly.
+    """
+    output = Path(run.output)
+    if (output / MODEL).exists():
+        raise ModelError(f"{output / MODEL} exists already; name another output folder, or delete this directory")
+    output.mkdir(parents=True, exist_ok=True)
+    with shown.on(sys.stderr) as report:
+        if not stock(run.data, run.store, renderers=run.machine.renderers, report=report, stopped=stop.is_set):
+            return None
+    if run.machine.processes > 1 and not distributed.is_torchelastic_launched():
+        return _by_torchrun(run)
+    with _process_group(run.machine.processes), shown.on(sys.stderr) as report:
+        model = train(run, stopped=stop.is_set, report=report if _rank() == 0 else quiet)
+        if model is None:
+            return None
+        return write_model(run, model) if _rank() == 0 else output / MODEL
 
 
-def train(
-    run: Run, group: ProcessGroup, *, stopped: Stopped = lambda: False, report: ProgressReport = quiet
-) -> TrainedModel | None:
+def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport = quiet) -> TrainedModel | None:
     """Train all stages, starting at the checkpoint if there is one. Returns None if the run was stopped before the end.
 
     Raises ModelError if the run file does not fit the network, or if a loss is NaN or infinite.
@@ -53,40 +97,265 @@ def train(
     cv2.setNumThreads(1)
     catalog = catalog_of(run.data.classes)
     film_store = open_film_store(run.data, run.store, catalog)
-    if group.leads:
-        for remark in (
-            *remarks_on(run.stages, shares_of(film_store.lines())),
-            *remark_on(count_unused(film_store.lines(), catalog)),
-        ):
-            report(remark)
+    for remark in remarks_on(run.stages, shares_of(film_store.lines())):
+        report(remark)
+    for remark in remark_on(count_unused(film_store.lines(), catalog)):
+        report(remark)
     model = build_model(run, catalog, () if run.data.words == "full" else film_store.texts())
-    checkpoint = checkpoints.load(Path(run.output), fingerprint=run.fingerprint)
-    progress = _resumed(checkpoint, model)
-    records = _records(run, progress) if group.leads else None
+    begun = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
+    progress = Progress() if begun is None else _resumed(begun, model)
+    log = Log(run, after=(progress.stage, progress.step)) if _rank() == 0 else None
     try:
         for number in range(progress.stage, len(run.stages)):
-            trainer = open_trainer(run, group, number=number, catalog=catalog, film_store=film_store, model=model)
-            if checkpoint is not None and number == checkpoint["stage"]:
-                trainer.optimizer.load_state_dict(dict(checkpoint["optimizer"]))
-                trainer.scaler.load_state_dict(dict(checkpoint["scaler"]))
+            trainer = open_trainer(run, number=number, catalog=catalog, film_store=film_store, model=model)
+            if begun is not None and number == begun["stage"]:
+                trainer.optimizer.load_state_dict(dict(begun["optimizer"]))
+                trainer.scaler.load_state_dict(dict(begun["scaler"]))
             else:
                 sums = torch.zeros(len(trainer.stage.losses) + 1)
-                progress = _Progress(stage=number, step=0, seconds=progress.seconds, sums=sums, counted=0)
+                progress = Progress(stage=number, seconds=progress.seconds, sums=sums)
                 set_box_tokens(model.network, trainer.stage, catalog=catalog, vocabulary=model.vocabulary)
-            if not _follow(trainer, progress, records, stopped=stopped, report=report):
+            if not _train_stage(trainer, progress, log, stopped=stopped, report=report):
                 return None
     finally:
-        if records is not None:
-            records.close()
+        if log is not None:
+            log.close()
     return model
 
 
-def _resumed(checkpoint: Checkpoint | None, model: TrainedModel) -> _Progress:
-    if checkpoint is None:
-        return _Progress(stage=0, step=0, seconds=0.0, sums=torch.zeros(0), counted=0)
+# One stage: what its steps need, and one step.
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """The position of a run. sums: of losses and gradient norms since the last row; counted: over how many steps."""
+
+    stage: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    sums: Tensor = field(default_factory=lambda: torch.zeros(0))
+    counted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTrainer:
+    """A stage in training.
+
+    number: of the stage in its run; weights: the weights it trains; steps: how many updates it has
+    """
+
+    run: Run
+    number: int
+    stage: Stage
+    steps: int
+    catalog: Catalog
+    films: StageFilms
+    model: TrainedModel
+    weights: list[nn.Parameter]
+    text_encoder: TextEncoder
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """Read and augment the batches from a step on; if the run has loaders, before the steps need them."""
+        places = range(step * self.stage.accumulation, self.steps * self.stage.accumulation)
+        return load(self.films, places, loaders=self.run.machine.loaders)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        every = self.stage.accumulation
+        return learning_rate(self.stage, batch=(step + 1) * every - 1, batches=self.steps * every)
+
+
+class Outcome(NamedTuple):
+    """The result of one step. losses: [loss], unweighted, over all processes; gradient: its norm before clipping."""
+
+    losses: Tensor
+    gradient: float
+    halt: bool
+
+
+def open_trainer(
+    run: Run, *, number: int, catalog: Catalog, film_store: FilmStore, model: TrainedModel
+) -> StageTrainer:
+    """Enable the gradients of a stage's weights, make its optimizer. Raises ModelError if it names no weights."""
+    stage = run.stages[number]
+    weights, heads = free(model.network, stage), list(model.heads.parameters())
+    groups = [{"params": weights, "weight_decay": stage.weight_decay}, {"params": heads, "weight_decay": 0.0}]
+    encoder = model.network.prompt_encoder
+    on_gpu = run.machine.device == "cuda"  # bfloat16 needs no scaled loss
+    learns = any(weight.requires_grad for weight in encoder.parameters())
+    return StageTrainer(
+        run=run,
+        number=number,
+        stage=stage,
+        steps=stage.steps or max(1, stage.epochs * len(film_store) // (stage.batch * stage.accumulation)),
+        catalog=catalog,
+        films=StageFilms(run, number=number, catalog=catalog, film_store=film_store, part=_rank(), parts=_size()),
+        model=model,
+        weights=[*weights, *heads],
+        text_encoder=TextEncoder(encoder, model.vocabulary, learns=learns, forgets=stage.noise.words),
+        optimizer=torch.optim.AdamW(groups, lr=stage.learning_rate, fused=True),
+        scaler=torch.amp.GradScaler(run.machine.device, enabled=run.machine.mixed_precision and on_gpu),
+    )
+
+
+def _train_stage(
+    trainer: StageTrainer, progress: Progress, log: Log | None, *, stopped: Stopped, report: ProgressReport
+) -> bool:
+    """Train one stage from the current position to its end. Returns False if the run was stopped."""
+    machine, name = trainer.run.machine, f"stage {trainer.stage.name}"
+    began, first, before = time.monotonic(), progress.step, progress.seconds
+    batches = trainer.batches(first)
+    report(f"{name}: {trainer.steps - first:,} steps to take")
+    with disturbed(trainer.model.network.train(), trainer.stage.noise):
+        while progress.step < trainer.steps:
+            outcome = take_step(trainer, progress.step, batches, stop=stopped())
+            progress.step += 1
+            progress.counted += 1
+            progress.sums += torch.cat([outcome.losses, torch.tensor([outcome.gradient])])
+            progress.seconds = before + time.monotonic() - began
+            is_last = progress.step == trainer.steps
+            if progress.step % machine.log == 0 or is_last:
+                if log is not None:
+                    pictures = (progress.step - first) * trainer.stage.batch * trainer.stage.accumulation
+                    log.add(_row(trainer, progress, speed=pictures / (progress.seconds - before)))
+                progress.sums, progress.counted = torch.zeros_like(progress.sums), 0
+            if progress.step == first + machine.log and not is_last:
+                seconds = (progress.seconds - before) / machine.log
+                hours = (trainer.steps - progress.step) * seconds / 3600
+                report(f"{name}: {seconds:.3g} s a step, {hours:.3g} hours left of this stage")
+            report(name, progress.step, trainer.steps)
+            if (outcome.halt or is_last or progress.step % machine.checkpoint == 0) and _rank() == 0:
+                save_checkpoint(trainer, progress)
+            if outcome.halt and not is_last:
+                return False
+    return True
+
+
+def take_step(trainer: StageTrainer, step: int, batches: Iterator[Batch], *, stop: bool) -> Outcome:
+    """Perform one update. stop: whether this process wants to stop after it; if one process does, all do.
+
+    batches: those from this step on
+    Raises ModelError if a loss is NaN or infinite, or if another process has ended.
+    """
+    stage, optimizer, scaler = trainer.stage, trainer.optimizer, trainer.scaler
+    weights = torch.tensor(list(stage.losses.values()))
+    seen = torch.zeros(len(weights))
+    for place in range(step * stage.accumulation, (step + 1) * stage.accumulation):
+        losses = _losses(trainer, place, next(batches)) / stage.accumulation
+        total = (losses * weights.to(losses.device)).sum()
+        if not total.isfinite():
+            raise ModelError(f"stage {stage.name}: the loss of step {step} is NaN or infinite; lower learning_rate")
+        torch.autograd.backward(scaler.scale(total))
+        seen += losses.detach().cpu()
+    scaler.unscale_(optimizer)
+    *_, wishes = numbers = _average(trainer.weights, torch.cat([seen, torch.tensor([float(stop)])]))
+    norm = nn.utils.clip_grad_norm_(trainer.weights, stage.clip)
+    for group in optimizer.param_groups:
+        group["lr"] = trainer.rate(step)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return Outcome(losses=numbers[:-1], gradient=float(norm), halt=bool(wishes > 0))
+
+
+def _losses(trainer: StageTrainer, place: int, batch: Batch) -> Tensor:
+    """Compute the losses of a batch [loss], in the stage's order; place: the number of the batch in the stage."""
+    run, stage = trainer.run, trainer.stage
+    # The same in all processes: every process then draws equally many questions and none waits for a slower one.
+    rng = stream(run.seed, "batch", trainer.number, place)
+    seed_torch(run.seed, "noise", trainer.number, place, _rank())
+    forward = Forward(
+        trainer.model.network,
+        trainer.model.heads,
+        trainer.text_encoder,
+        trainer.model.vocabulary,
+        batch.to(run.machine.device),
+        catalog=trainer.catalog,
+        stage=stage,
+        rng=rng,
+    )
+    with torch.autocast(run.machine.device, _HALF[run.machine.device], enabled=run.machine.mixed_precision):
+        losses = losses_of(forward)
+    return torch.stack([losses[name].float() for name in stage.losses])
+
+
+def learning_rate(stage: Stage, *, batch: int, batches: int) -> float:
+    """Return the rate at a batch, counted in batches, not in updates (spec §10); batches: how many the stage has.
+
+    "cosine" is timm's CosineLRScheduler with one cycle: the warm-up replaces the beginning of the cycle.
+    """
+    if batch < stage.warm_up:
+        return stage.learning_rate * batch / stage.warm_up
+    done = min(batch / batches, 1.0)
+    if stage.schedule == "cosine":
+        return _LOWEST + (stage.learning_rate - _LOWEST) * (1 + math.cos(math.pi * done)) / 2
+    return max(_LOWEST, stage.learning_rate * min(1.0, (1 - done) / _DECAY))
+
+
+# The checkpoint, and the log.
+
+
+class Checkpoint(TypedDict):
+    """Everything a run needs to continue as if it had not been stopped.
+
+    program: see PROGRAM; absent in the oldest checkpoints; fingerprint: of the run; stage to counted: see `Progress`
+    network, heads, optimizer, scaler: state dictionaries
+    """
+
+    program: NotRequired[int]
+    fingerprint: str
+    stage: int
+    step: int
+    seconds: float
+    sums: Tensor
+    counted: int
+    network: dict[str, Tensor]
+    heads: dict[str, Tensor]
+    optimizer: Mapping[str, object]
+    scaler: Mapping[str, object]
+
+
+def save_checkpoint(trainer: StageTrainer, progress: Progress) -> None:
+    """Write the checkpoint. It replaces the previous one atomically: a kill at any moment leaves a complete file."""
+    checkpoint = {
+        "program": PROGRAM,
+        "fingerprint": trainer.run.fingerprint,
+        **asdict(progress),
+        "network": dict(trainer.model.network.state_dict()),
+        "heads": dict(trainer.model.heads.state_dict()),
+        "optimizer": trainer.optimizer.state_dict(),
+        "scaler": trainer.scaler.state_dict(),
+    }
+    with replacing(Path(trainer.run.output) / CHECKPOINT) as file:
+        torch.save(checkpoint, file)
+
+
+def load_checkpoint(folder: Path, *, fingerprint: str) -> Checkpoint | None:
+    """Read the checkpoint; None if there is none. Raises ModelError if it is damaged or belongs to another run."""
+    path = folder / CHECKPOINT
+    if not path.exists():
+        return None
+    try:
+        checkpoint = cast("Checkpoint", torch.load(path, map_location="cpu", weights_only=True))
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ModelError(f"{path} cannot be read ({error}); delete it to start the run from the beginning") from error
+    if checkpoint.get("program", 1) != PROGRAM:
+        raise ModelError(
+            f"{path} was written by another version of this program, which cannot continue it; delete it to start again"
+        )
+    if checkpoint["fingerprint"] != fingerprint:
+        raise ModelError(
+            f"{path} belongs to a run with other settings; restore these settings, or name another output folder"
+        )
+    return checkpoint
+
+
+def _resumed(checkpoint: Checkpoint, model: TrainedModel) -> Progress:
     model.network.load_state_dict(checkpoint["network"])
     model.heads.load_state_dict(checkpoint["heads"])
-    return _Progress(
+    return Progress(
         stage=checkpoint["stage"],
         step=checkpoint["step"],
         seconds=checkpoint["seconds"],
@@ -95,56 +364,40 @@ def _resumed(checkpoint: Checkpoint | None, model: TrainedModel) -> _Progress:
     )
 
 
-def _records(run: Run, progress: _Progress) -> Records:
-    return Records(
-        Path(run.output),
-        losses=list(dict.fromkeys(name for stage in run.stages for name in stage.losses)),
-        stages=[stage.name for stage in run.stages],
-        position=(progress.stage, progress.step),
-        events=run.machine.events,
-    )
+class Log:
+    """The table of a run, as CSV, and events for TensorBoard if the run file asks for them.
+
+    Rows after the position from which a run continues are dropped, so that every step is in the table once.
+    """
+
+    def __init__(self, run: Run, *, after: tuple[int, int]) -> None:
+        """Continue after a position (stage, step). Raises ModelError if TensorBoard is asked for but not installed."""
+        self._path = Path(run.output) / TABLE
+        self._columns = [*_COLUMNS, *dict.fromkeys(name for stage in run.stages for name in stage.losses)]
+        rows = _rows_until(self._path, [stage.name for stage in run.stages], after)
+        with self._path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        self._events = _open_events(Path(run.output) / "events") if run.machine.events else None
+
+    def add(self, row: Mapping[str, float | str]) -> None:
+        """Write one row."""
+        rounded = {key: value if isinstance(value, str) else f"{value:.6g}" for key, value in row.items()}
+        with self._path.open("a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, self._columns).writerow(rounded)
+        if self._events is not None:
+            for key, value in row.items():
+                if not isinstance(value, str) and key not in ("step", "seconds"):
+                    self._events.add_scalar(f"{row['stage']}/{key}", float(value), int(row["step"]))
+
+    def close(self) -> None:
+        """Write what is still buffered."""
+        if self._events is not None:
+            self._events.close()
 
 
-def _follow(
-    trainer: StageTrainer, progress: _Progress, records: Records | None, *, stopped: Stopped, report: ProgressReport
-) -> bool:
-    """Train one stage from the current position to its end. Returns False if the run was stopped."""
-    machine = trainer.run.machine
-    began, first = time.monotonic(), progress.step
-    before = progress.seconds
-    report(f"stage {trainer.stage.name}: {trainer.steps - first:,} steps to take")
-    with disturbed(trainer.model.network.train(), trainer.stage.noise):
-        while progress.step < trainer.steps:
-            outcome = take_step(trainer, progress.step, stop=stopped())
-            progress.step += 1
-            progress.counted += 1
-            progress.sums += torch.cat([outcome.losses, torch.tensor([outcome.gradient])])
-            progress.seconds = before + time.monotonic() - began
-            is_last = progress.step == trainer.steps
-            if progress.step % machine.log == 0 or is_last:
-                if records is not None:
-                    pictures = (progress.step - first) * trainer.stage.batch * trainer.stage.accumulation
-                    speed = pictures / (progress.seconds - before)
-                    records.add(_row(trainer, progress, speed), update=progress.step)
-                progress.sums, progress.counted = torch.zeros_like(progress.sums), 0
-            if progress.step == first + machine.log and not is_last:
-                report(_time_left(trainer, progress, taken=progress.seconds - before))
-            report(f"stage {trainer.stage.name}", progress.step, trainer.steps)
-            if outcome.halt or is_last or progress.step % machine.checkpoint == 0:
-                _keep(trainer, progress)
-            if outcome.halt and not is_last:
-                return False
-    return True
-
-
-def _time_left(trainer: StageTrainer, progress: _Progress, *, taken: float) -> str:
-    """Say how long the rest of a stage takes; taken: seconds of the first `log` steps since the start."""
-    seconds = taken / trainer.run.machine.log
-    hours = (trainer.steps - progress.step) * seconds / 3600
-    return f"stage {trainer.stage.name}: {seconds:.3g} s a step, {hours:.3g} hours left of this stage"
-
-
-def _row(trainer: StageTrainer, progress: _Progress, speed: float) -> dict[str, float | str]:
+def _row(trainer: StageTrainer, progress: Progress, *, speed: float) -> dict[str, float | str]:
     means = (progress.sums / progress.counted).tolist()
     losses = dict(zip(trainer.stage.losses, means, strict=False))
     return {
@@ -159,20 +412,118 @@ def _row(trainer: StageTrainer, progress: _Progress, speed: float) -> dict[str, 
     }
 
 
-def _keep(trainer: StageTrainer, progress: _Progress) -> None:
-    """Write a checkpoint, in the first process only."""
-    if not trainer.group.leads:
+def _rows_until(path: Path, stages: Sequence[str], position: tuple[int, int]) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        # A row that was interrupted by a kill is incomplete.
+        rows = [row for row in csv.DictReader(file) if None not in row.values() and row["stage"] in stages]
+    return [row for row in rows if (stages.index(row["stage"]), int(row["step"])) <= position]
+
+
+def _open_events(folder: Path) -> SummaryWriter:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ModelError(
+            "machine.events needs TensorBoard: run pip install -c constraints.txt '.[train]', or remove the setting"
+        ) from error
+    return SummaryWriter(str(folder))
+
+
+# Several processes.
+
+
+def _rank() -> int:
+    """Return the number of this process; the first one, 0, writes files and reports."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def _size() -> int:
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def _average(weights: Sequence[nn.Parameter], numbers: Tensor) -> Tensor:
+    """Average the gradients of weights over all processes, in place; a weight without a gradient counts as zeros.
+
+    numbers: [n], further numbers to average, which are returned. Raises ModelError if another process has ended.
+    """
+    for weight in weights:
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+    if _size() == 1:
+        return numbers
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    flat = torch.cat([*(gradient.flatten() for gradient in gradients), numbers])
+    try:
+        distributed.all_reduce(flat)
+    except RuntimeError as error:
+        raise ModelError(f"process {_rank()} lost the others ({error}); run the command again") from error
+    flat /= _size()
+    *parts, numbers = torch.split(flat, [*(gradient.numel() for gradient in gradients), len(numbers)])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+    return numbers
+
+
+@contextmanager
+def _process_group(processes: int) -> Iterator[None]:
+    """Meet the other processes that torchrun started. Raises ModelError if they are not as many as they must be."""
+    if not distributed.is_torchelastic_launched():
+        yield
         return
-    checkpoint: Checkpoint = {
-        "fingerprint": trainer.run.fingerprint,
-        "stage": progress.stage,
-        "step": progress.step,
-        "seconds": progress.seconds,
-        "sums": progress.sums,
-        "counted": progress.counted,
-        "network": dict(trainer.model.network.state_dict()),
-        "heads": dict(trainer.model.heads.state_dict()),
-        "optimizer": trainer.optimizer.state_dict(),
-        "scaler": trainer.scaler.state_dict(),
-    }
-    checkpoints.save(Path(trainer.run.output), checkpoint)
+    distributed.init_process_group("gloo", timeout=_PATIENCE)
+    try:
+        if _size() != processes:
+            raise ModelError(f"torchrun started {_size()} processes, but machine.processes is {processes}; set either")
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+def _by_torchrun(run: Run) -> Path | None:
+    """Train in several processes, as `torchrun --standalone --nproc-per-node N -m models.train RUN.toml` does.
+
+    They stop, with a checkpoint, when this process is stopped or killed.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=run.machine.processes,
+        run_id=run.fingerprint,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        shutdown_timeout=int(_PATIENCE.total_seconds()),
+    )
+    try:
+        outcomes: dict[int, Path | Exception] = elastic_launch(config, _one_process)(run)
+    except SignalException:
+        return None
+    except ChildFailedError as error:
+        if any(failure.exitcode == INTERRUPTED for failure in error.failures.values()):
+            return None
+        raise ChildProcessError("a process of the run ended unexpectedly; run the command again") from error
+    for outcome in outcomes.values():
+        if isinstance(outcome, Exception):
+            raise outcome
+    return cast("Path", outcomes[0])
+
+
+def _one_process(run: Run) -> Path | Exception:
+    """Train in one of several processes. An error is returned: torchrun would print its own report of one.
+
+    A run that was stopped ends here: torchrun, which stops too, does not wait for a result.
+    """
+    stop = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    try:
+        directory = train_by(run, stop)
+    except (ModelError, OSError) as error:
+        return error
+    return sys.exit(INTERRUPTED) if directory is None else directory

@@ -1,4 +1,4 @@
-"""The model in training: the network with its first weights and the vocabulary of its run, and the decisions' scales."""
+"""The model in training: the network with its first weights, the vocabulary of its run, and the decisions' scales."""
 
 from __future__ import annotations
 

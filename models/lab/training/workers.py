@@ -74,7 +74,7 @@ def _do_here(jobs: Sequence[Job], *, stopped: Stopped, finished: Callable[[int],
     return True
 
 
-def begin_worker(_number: int = 0) -> None:
+def begin_worker() -> None:
     """Let this process ignore the signals that stop a run, use one thread, and end when its parent ends."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
