@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from models.lab.golden.losses import losses as losses_of
 from models.lab.golden.recording import open_network
+from models.lab.golden.tasks import losses as losses_of
 from models.lab.losses.contrast import (
     anatomy_contrast,
     finding_contrast,

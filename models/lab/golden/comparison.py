@@ -1,4 +1,4 @@
-"""Compares every recorded array and text with what our network computes."""
+"""Compares every recorded array and text with what our network computes, or an engine: its stages and sentences."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.contract import StageDifference
-from models.engines import Engine
+from models.engines import Engine, Patches
 from models.errors import ModelError
-from models.lab.golden import detector, encoders, losses, sentences, tasks
-from models.lab.golden.engine import engine_part
-from models.lab.golden.recording import Array, Computed, RecordedNetwork, Recording, Texts
+from models.lab.golden import network, tasks
+from models.lab.golden.recording import PHRASES, Array, Computed, RecordedNetwork, Recording, Texts
 
 PARTS: Mapping[str, Callable[[RecordedNetwork], Computed]] = {
-    "preprocessing": encoders.pictures,
-    "image encoder": encoders.image_encoder,
-    "prompt encoder": encoders.prompt_encoder,
-    "report queries": detector.report_queries,
-    "detector": detector.report_detector,
-    "detector, prompts together": detector.open_detector,
-    "post decoder": detector.report_post_decoder,
-    "box queries": detector.region_pooling,
-    "sentences": sentences.report_sentences,
-    "sentences, other selection": sentences.other_sentences,
-    "sentences of regions": sentences.region_margins,
+    "preprocessing": network.pictures,
+    "image encoder": network.image_encoder,
+    "prompt encoder": network.prompt_encoder,
+    "report queries": network.report_queries,
+    "detector": network.report_detector,
+    "detector, prompts together": network.open_detector,
+    "post decoder": network.report_post_decoder,
+    "box queries": network.region_pooling,
+    "sentences": network.report_sentences,
+    "sentences, other selection": network.other_sentences,
+    "sentences of regions": network.region_margins,
     "detection": tasks.detections,
     "grounding": tasks.groundings,
     "regions": tasks.regions,
     "positiveness": tasks.positiveness,
     "report selection": tasks.selections,
-    "losses": losses.losses,
+    "losses": tasks.losses,
 }
 
 # The first that fits (README of the recording). Ids, masks and texts are equal or not.
@@ -49,6 +49,50 @@ _DESCRIPTIONS = "stats/"
 
 _UNUSABLE = (ModelError, ValueError, TypeError, KeyError, IndexError, RuntimeError)
 """The errors caused by a recorded input that is missing or does not fit the rest of the recording."""
+
+
+def engine_part(engine: Engine) -> Callable[[RecordedNetwork], Computed]:
+    """Return the part of a comparison that this engine computes; it must have the recorded weights."""
+
+    def compute(ours: RecordedNetwork) -> Computed:
+        """Run every function of the engine on recorded inputs."""
+        for kind in PHRASES:
+            tokens = ours.recording.take(f"txt/{kind}/ids").numpy().astype(np.int64)
+            yield f"txt/{kind}/emb", engine.encode_prompts(tokens)
+        patches = engine.encode_image(_floats(ours, "x"))
+        yield "img/patch_features", patches.features
+        yield "img/pos_embeddings", patches.positions
+        yield "img/cls_features", patches.cls
+        yield from _report(engine, ours, patches)
+        yield from _boxes(engine, ours, patches)
+
+    return compute
+
+
+def _report(engine: Engine, ours: RecordedNetwork, patches: Patches) -> Computed:
+    prompts = np.stack([_floats(ours, "rg/token_prompts")] * len(patches.cls))
+    found = engine.find(patches, prompts)
+    yield "rg/multiboxes", found.boxes
+    yield "rg/multiboxes_weights", found.scores
+    yield "rg/boxes_weights", found.aggregated_scores
+    yield "rg/box_features_post", found.features
+    for film, told in enumerate(ours.recording.take("rg/region_mask").numpy()):
+        # The manifest may allow longer sentences than recorded; with greedy decoding their beginnings are equal.
+        name = f"rg/gen{film}/token_ids"
+        yield name, engine.write(found.features[film, told])[:, : ours.recording.extent(name, axis=1)]
+
+
+def _boxes(engine: Engine, ours: RecordedNetwork, patches: Patches) -> Computed:
+    """Describe the recorded boxes of the first film, each independently."""
+    boxes = _floats(ours, "region/boxes")[:1]
+    nothing = np.zeros((*boxes.shape[:2], ours.network.sizes.dim), dtype=np.float32)
+    first = Patches(features=patches.features[:1], positions=patches.positions[:1], cls=patches.cls[:1])
+    features = engine.describe(first, boxes=boxes, prompts=nothing, prompted=nothing[..., 0])
+    yield "region/features_nomask0", features
+
+
+def _floats(ours: RecordedNetwork, name: str) -> NDArray[np.float32]:
+    return ours.recording.take(name).numpy().astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The paper's tasks: detection, grounding, regions and the selection of a report (spec §9)."""
+"""The paper's tasks (detection, grounding, regions, the selection of a report; spec §9), and its losses (spec §10)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from torch import Tensor
 from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.golden.recording import Computed, RecordedNetwork
+from models.lab.losses import contrast, language
+from models.lab.losses.detection import box_cost, focal, giou_cost, l1_cost, match_evenly
 from models.lab.tasks import detection, grounding, report
 from models.lab.tasks import regions as boxes_of_films
 from models.lab.tasks.batch import Picture, as_array, fill_up
@@ -25,6 +27,57 @@ from models.reading.deduplicate import similarity_of, unit_length
 _DETECTIONS: Mapping[str, DataSet] = {"od_vindrcxr": "vindr", "od_nih8": "nih8", "od_mscxr": "mscxr"}
 _RULES = ("official", "hi", "lo", "soft", "soft_positiveness")
 _GROUNDINGS = {"official": GroundingSettings(), "scaled": GroundingSettings(scale=1.3)}
+
+
+def losses(ours: RecordedNetwork) -> Computed:
+    """Compute every recorded loss, with the temperatures of the published training."""
+    yield from _matching(ours)
+    yield from _contrasts(ours)
+    yield from _language(ours)
+
+
+def _matching(ours: RecordedNetwork) -> Computed:
+    take = ours.recording.take
+    proposed, target = take("loss/pred_boxes"), take("loss/target_boxes")
+    assigned, matched = match_evenly(box_cost(proposed, target), take("loss/target_mask"))
+    yield "loss/l1_cost", l1_cost(proposed, target)
+    yield "loss/giou_cost", giou_cost(proposed, target)
+    yield "loss/assign_mask", assigned
+    yield "loss/matches", matched
+    yield "loss/focal_auto", focal(take("loss/probs"), matched)
+
+
+def _contrasts(ours: RecordedNetwork) -> Computed:
+    take = ours.recording.take
+    yield "loss/global_contrastive", contrast.global_contrast(take("loss/z1"), take("loss/z2"), temperature=0.2)
+    regions, sentences, valid = take("loss/z_reg"), take("loss/z_sent"), take("region/mask")
+    chosen = contrast.sentence_contrast(regions, sentences, valid, temperature=0.25)
+    yield "loss/sentence_contrastive", chosen
+    yield "loss/sentence_mse", contrast.squared_error(regions, sentences, valid)
+    features, positive, negative = take("loss/patho_features"), take("loss/patho_pos"), take("loss/patho_neg")
+    findings = take("loss/patho_targets").bool()
+    losses_of_findings = contrast.finding_contrast(features, positive, negative, present=findings, temperature=0.2)
+    yield "loss/pathology_contrastive", losses_of_findings
+    losses_of_regions = contrast.anatomy_contrast(
+        features,
+        positive,
+        negative,
+        present=take("loss/anat_targets"),
+        known=take("loss/anat_has"),
+        drawn=torch.ones(len(positive), dtype=torch.bool),
+        temperature=0.25,
+    )
+    yield "loss/anat_contrastive", losses_of_regions
+
+
+def _language(ours: RecordedNetwork) -> Computed:
+    texts = ours.recording.sentences("lm/train_targets")
+    generator = ours.network.generator
+    taught = language.lesson([ours.sentences.encode(text) for text in texts], max_length=generator.sizes.positions)
+    yield "lm/train_input_ids", taught.ids
+    yield "lm/train_attention_mask", taught.attended
+    features = ours.recording.take("region/features_masked")[ours.recording.take("region/mask")]
+    yield "lm/train_loss", language.sentence_loss(language.logits_of(generator, features, taught), taught.ids)
 
 
 def detections(ours: RecordedNetwork) -> Computed:

@@ -1,17 +1,78 @@
-"""Prompts into boxes, scores and region tokens, and region tokens past the post decoder (spec §4 to 6)."""
+"""The network part by part: films, phrases, boxes and scores, region tokens, and sentences (spec §1 to 7)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import cv2
+import numpy as np
 import torch
 from torch import Tensor
 
 from models import boxes as unit_boxes
-from models.lab.golden.recording import Computed, RecordedNetwork, watched
+from models.errors import ModelError
+from models.lab.golden.recording import PHRASES, Computed, RecordedNetwork, watched
+from models.lab.tasks.batch import fill_up
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule
 from models.network.chex import whole_picture
 from models.network.detector import Detection
 from models.network.roi_pool import soft_boxes
+from models.reading.preprocess import prepare
+from models.reading.tokenizers import SENTENCE_END
+
+_STAGE_SIDE = 256
+
+
+def pictures(ours: RecordedNetwork) -> Computed:
+    """Prepare every recorded film on both paths, and the batch of them all."""
+    side = ours.network.sizes.image_encoder.image_size
+    ready = InputRule(size=side, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="via_256")
+    # The published training stored the cropped film, before it was resized and normalized.
+    stage = InputRule(size=_STAGE_SIDE, mean=0, std=1, resize="via_256")
+    direct = InputRule(size=side, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="direct")
+    batch = []
+    count = sum(name.endswith("/raw_uint8") for name in ours.recording.arrays)
+    for name in (f"image{number}" for number in range(count)):
+        path = ours.recording.folder / f"{name}.png"
+        raw = cv2.imread(str(path), cv2.IMREAD_GRAYSCALE)
+        if raw is None:
+            raise ModelError(f"{path} cannot be read; restore the folder")
+        gray = (raw / 255).astype(np.float32)
+        batch.append(prepare(gray, ready))
+        yield f"{name}/raw_uint8", raw
+        yield f"{name}/stage1_256", prepare(gray, stage)
+        yield f"{name}/x", batch[-1]
+        yield f"{name}/x_direct", prepare(gray, direct)
+    yield "x", np.stack(batch)
+
+
+def image_encoder(ours: RecordedNetwork) -> Computed:
+    """Encode the films; every layer on the way."""
+    with watched(ours.network) as seen:
+        patches, positions, cls = ours.look()
+    after = seen["image_encoder.norm_after"]
+    yield "img/ln_pre", seen["image_encoder.norm_before"]
+    for layer in range(ours.network.sizes.image_encoder.layers):
+        yield f"img/block{layer}", seen[f"image_encoder.layers.{layer}"]
+    yield "img/cls_ln_post", after[:, 0]
+    yield "img/patch_ln_post", after[:, 1:]
+    yield "img/patch_features", patches
+    yield "img/pos_embeddings", positions
+    yield "img/cls_features", cls
+
+
+def prompt_encoder(ours: RecordedNetwork) -> Computed:
+    """Split phrases into tokens and encode them; the last layer on the way for the first few."""
+    for kind in PHRASES:
+        tokens = ours.phrases.encode(ours.recording.sentences(f"txt/{kind}/texts"))
+        yield f"txt/{kind}/ids", tokens
+        with watched(ours.network) as seen:
+            yield f"txt/{kind}/emb", ours.network.encode_prompts(torch.from_numpy(tokens))
+        if kind == "rg_queries":
+            few = ours.recording.extent("txt/rg_queries/ln_final")
+            last = ours.network.sizes.prompt_encoder.layers - 1
+            yield "txt/rg_queries/transformer_out", seen[f"prompt_encoder.layers.{last}"][:few]
+            yield "txt/rg_queries/ln_final", seen["prompt_encoder.norm_after"][:few]
 
 
 def report_queries(ours: RecordedNetwork) -> Computed:
@@ -129,3 +190,68 @@ def _embedded(ours: RecordedNetwork, kind: str) -> Tensor:
 def _queries(ours: RecordedNetwork) -> Tensor:
     """Ask all recorded films the same [F, Q, dim]."""
     return ours.recording.take("rg/token_prompts").expand(ours.films, -1, -1)
+
+
+def report_sentences(ours: RecordedNetwork) -> Computed:
+    """Write the sentences of the reports, greedily, and encode them again."""
+    texts = []
+    for film in range(ours.films):
+        features = _selected_features(ours, film, "rg/region_mask")
+        ids = ours.network.write(features)
+        texts.append(ours.decode(ids))
+        yield f"rg/gen{film}/token_ids", ids
+        yield f"rg/gen{film}/margins", _margins(ours, features, ids)
+        if film == 0:
+            yield from _first_step(ours, features)
+    yield "rg/pred_sentences_before_dedup", texts
+    yield from _embedded_again(ours, texts)
+
+
+def other_sentences(ours: RecordedNetwork) -> Computed:
+    """Write the sentences of the reports where every class is judged by itself."""
+    features = [_selected_features(ours, film, "rg_noavg/region_mask") for film in range(ours.films)]
+    yield "rg_noavg/pred_sentences_before_dedup", [ours.decode(ours.network.write(film)) for film in features]
+
+
+def region_margins(ours: RecordedNetwork) -> Computed:
+    """Return how clearly every token of the regions' sentences won."""
+    features = ours.recording.take("region/features_masked")[ours.recording.take("region/mask")]
+    yield "region/margins", _margins(ours, features, ours.recording.take("region/token_ids").long())
+
+
+def _selected_features(ours: RecordedNetwork, film: int, mask: str) -> Tensor:
+    """Choose the features [S, dim] of the prompts of a film that get a sentence."""
+    return ours.recording.take("rg/box_features_post")[film][ours.recording.take(mask)[film]]
+
+
+def _first_step(ours: RecordedNetwork, features: Tensor) -> Computed:
+    """Start the sentences of the first film."""
+    generator, recorded = ours.network.generator, "rg/gen0"
+    few = features[: ours.recording.extent(f"{recorded}/first_step_logits")]
+    start = torch.full((len(few), 1), SENTENCE_END)
+    yield f"{recorded}/prefix_flat", generator.prefix(features)
+    yield f"{recorded}/prefix_key_values", generator.prefix_key_values(features)
+    logits = generator(start, torch.zeros_like(start), generator.remember(few, room=1))
+    yield f"{recorded}/first_step_logits", logits
+
+
+def _margins(ours: RecordedNetwork, features: Tensor, ids: Tensor) -> Tensor:
+    """Return by how much every token of given sentences [S, T] beat the next likely one: [S, T - 1].
+
+    Step by step with the cache, as they were generated; a finished sentence continues with padding.
+    """
+    generator = ours.network.generator
+    caches = generator.remember(features, room=ids.shape[1])
+    margins = []
+    for place in range(ids.shape[1] - 1):
+        position = torch.full_like(ids[:, :1], place)
+        best = generator(ids[:, place : place + 1], position, caches)[:, -1].topk(2).values
+        margins.append(best[:, 0] - best[:, 1])
+    return torch.stack(margins, dim=1)
+
+
+def _embedded_again(ours: RecordedNetwork, texts: list[list[str]]) -> Computed:
+    """Encode the sentences of all films, rows filled up with zeros."""
+    features, padding = fill_up([ours.embed(of_film) for of_film in texts])
+    yield "rg/sentence_features", features
+    yield "rg/sentence_mask", ~padding
