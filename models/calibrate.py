@@ -52,10 +52,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _calibrate(options: argparse.Namespace, report: ProgressReport) -> Calibrated:
+    from models.checkpoint.card import rewrite
     from models.lab.evaluation.calibrating import Request, calibrate
     from models.lab.evaluation.calibration_page import figures, page
     from models.lab.evaluation.prompt_set import DEFAULT
-    from models.rewriting import rewrite
     from models.site_films import SiteFilms
 
     films, population = _films(options, read_manifest(options.model))

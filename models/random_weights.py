@@ -21,8 +21,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint.completion import complete
-from models.checkpoint.stream import write_stream
+from models.checkpoint.card import complete, section
+from models.checkpoint.files import write_stream
 from models.command import command_parser, run
 from models.decisions import Decisions
 from models.manifest import (
@@ -123,7 +123,7 @@ def write_directory(directory: Path, *, size: Size, seed: int) -> int:
     parameters = sum(math.prod(shape) for shape in shapes.values())
     numbers = (values for name, shape in shapes.items() for values in draw(name, shape, seed=seed))
     write_stream(directory / WEIGHTS, shapes, numbers, half=size == "small")
-    card = _card(size=size, seed=seed, parameters=parameters)
+    card = section("random", size=size, seed=seed, parameters=parameters)
     complete(directory, _manifest(size=size, sizes=sizes, seed=seed), card=card)
     return parameters
 
@@ -142,22 +142,6 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int) -> Manifest:
             temperature=0.15, default_threshold=0.7, review_band=0.1, box_threshold=0.5, region_threshold=0.5
         ),
     )
-
-
-def _card(*, size: Size, seed: int, parameters: int) -> str:
-    return f"""# chex-{size}-untrained
-
-**Random weights. This model has learned nothing.** Its boxes, scores, probabilities and sentences say nothing about
-any film. It exists to test the program around it. It must never be used for a patient, not even as a hint.
-
-- Architecture: ChEX, {"published" if size == "full" else size} sizes, {parameters:,} parameters.
-- Trained on: nothing. `python -m models.random_weights --size {size} --seed {seed} DIRECTORY` writes the same bytes.
-- Sentences: made of a short list of everyday words (amber, river, maple, ...), so that none can be taken for a report.
-- Thresholds: with them and the command's own seed, the small model shows present, indeterminate and absent findings on
-  the demonstration film (RG1 of `pydicom-data`). They were chosen for that picture; they measure nothing.
-- Performance: none.
-- Licence: Apache-2.0; the vocabularies in `vocab/` have their own.
-"""
 
 
 def shapes_of(sizes: NetworkSizes) -> dict[str, tuple[int, ...]]:

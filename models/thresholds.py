@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from language.labels import RuleLabeler
+from models.checkpoint.card import open_to_change, rewrite
 from models.command import command_parser, exit_status, run
 from models.contract import COMPARISON, LEAST_COMPARED
 from models.decisions import LEFT_OUT, Decisions, ThresholdChange
 from models.errors import ModelError
 from models.manifest import Manifest, read_manifest
 from models.program import command_for
-from models.rewriting import open_to_change, rewrite
 
 _LONGEST_REASON: Final = 200
 _NOBODY: Final = "nobody"

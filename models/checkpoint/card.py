@@ -1,111 +1,157 @@
-"""The card and the manifest of an imported model."""
+"""The card of a model directory, which one template fills, and decisions that are written anew (design §4).
+
+`MODEL_CARD.md.jinja` has the sections. A card begins with ten lines on what a model is for and what it must not be used
+for. It says where the model came from, and may have `Measured`, `Calibrated` and a history of thresholds. Where
+decisions change it is written first and the manifest, with the card's hash, last: after an interruption between them
+the directory is refused until the command is run again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Final
 
-from models.checkpoint.assembly import UNTRAINED, Network, Rest
-from models.checkpoint.contents import Kind
-from models.decisions import Decisions
-from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule, Manifest
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-# Not calibrated. Above one half is positive in the published code, boxes and regions alike (spec §4.5, 8 and 9.1).
-# The temperature is the one that it ships for MS-CXR, films of the same hospital as those of training (spec §9.2).
-PUBLISHED_DECISIONS = Decisions(
-    temperature=0.1, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5
-)
-_WHAT: Mapping[Kind, str] = {
-    "ChEX": "ChEX: Interactive Localization and Region Description in Chest X-rays (Müller et al., ECCV 2024).",
-    "CheXzero": "The two encoders of CheXzero (Tiu et al., 2022) in a network of the architecture of ChEX.",
-    "GPT-2": "A GPT-2 language model in a network of the architecture of ChEX.",
-}
-_LICENCE = "that of the publisher of the weights; see the model card"
+from models.checkpoint.files import CARD, compare_hashes, file_sha256, require_plain_files
+from models.decisions import PHANTOMS, ThresholdChange
+from models.errors import ModelError
+from models.files import replacing
+from models.manifest import WEIGHTS, Ages, Manifest, read_manifest, write_manifest
+from models.reading.tokenizers import VOCABULARIES
+
+TEN_LINES: Final = "## In ten lines"
+"""The heading of the first section of a card, below its title."""
+CALIBRATED: Final = "## Calibrated"
+HISTORY: Final = "## Thresholds that were chosen again"
+"""The headings of the last two sections of a card; `models.calibrate` writes the first."""
+_FIGURE: Final = "- Figure: "
+_FIRST: Final = re.compile(rf"^{TEN_LINES}\n\n(?:.+\n)*\n*", re.MULTILINE)
+_BEGINNING: Final = re.compile(r"^(?=## )", re.MULTILINE)
+"""Where a section begins; parts of it have more signs before their headings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where a model came from.
+def section(name: str, /, **values: object) -> str:
+    """Fill a section of the template, which is a macro of this name."""
+    return str(getattr(_template().module, name)(**values))
 
-    place: a name of the file for people: the source's name, and the path inside it; sha256: of that file
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    texts = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return texts.get_template(f"{CARD}.jinja")
+
+
+def complete(directory: Path, manifest: Manifest, *, card: str) -> None:
+    """Write the vocabularies, the card and, last, the manifest of a new model directory, which has its weights already.
+
+    manifest: without hashes; those of all files are added
     """
+    (directory / "vocab").mkdir(exist_ok=True)
+    for vocabulary in sorted(VOCABULARIES.iterdir()):
+        shutil.copyfile(vocabulary, directory / "vocab" / vocabulary.name)
+    (directory / CARD).write_text(with_ten_lines(card, manifest), encoding="utf-8")
+    names = [WEIGHTS, CARD, *(f"vocab/{path.name}" for path in sorted((directory / "vocab").iterdir()))]
+    write_manifest(directory, replace(manifest, files={name: file_sha256(directory / name) for name in names}))
+    read_manifest(directory)
 
-    name: str
-    version: str
-    kind: Kind
-    place: str
-    sha256: str
-    step: int | None
+
+def open_to_change(directory: Path) -> Manifest:
+    """Read the manifest of a model directory whose files are those that it names, but for the card.
+
+    The card is written again in any case, perhaps after an interruption. Raises ModelError as `files.verify`.
+    """
+    manifest = read_manifest(directory)
+    require_plain_files(directory, manifest)
+    others = {name: sha256 for name, sha256 in manifest.files.items() if name != CARD}
+    compare_hashes(directory, replace(manifest, files=others))
+    return manifest
 
 
-def manifest_of(provenance: Provenance, network: Network, *, rest: Rest | None) -> Manifest:
-    """Make the manifest, without hashes. If the rest comes from another model, input and decisions are that model's."""
-    untrained = _untrained(network)
-    mixed = len(set(network.origins.values())) > 1
-    manifest = Manifest(
-        name=provenance.name,
-        version=provenance.version,
-        licence=_LICENCE,
-        trained_on=f"what its publisher says of {provenance.place}"
-        + (f"; untrained: {untrained}" if untrained else ""),
-        intended_use=(
-            "demonstration and tests of the program; never any clinical use"
-            if untrained
-            else "research; never the basis of a clinical decision"
-        ),
-        gray="mimic_jpg",
-        input=InputRule(
-            size=network.sizes.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="via_256"
-        ),
-        sizes=network.sizes,
-        decisions=PUBLISHED_DECISIONS,
-        origins=network.origins if mixed else {},
+def rewrite(directory: Path, manifest: Manifest, *, calibrated: str = "", figures: Sequence[str] = ()) -> None:
+    """Write a manifest with its history in the card, and the card's hash. Raises ModelError, or OSError.
+
+    calibrated: what replaces the card's section of that name; "" to keep it
+    figures: what replaces the figures in the card's first lines; empty to keep them
+    """
+    card = directory / CARD
+    try:
+        body, kept = parts_of(card.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{card} cannot be read ({error}); restore the model directory") from error
+    if calibrated:
+        body = with_line(body, "- Thresholds:", "- Thresholds: see Calibrated, below; of other findings as they came.")
+        body = with_line(body, "- Performance here:", "- Performance here: see Calibrated, below.")
+    with replacing(card) as file:
+        body = with_ten_lines(body, manifest, figures)
+        file.write(joined(body, calibrated or kept, manifest.history).encode())
+    write_manifest(directory, replace(manifest, files=dict(manifest.files) | {CARD: file_sha256(card)}))
+
+
+def with_ten_lines(card: str, manifest: Manifest, figures: Sequence[str] = ()) -> str:
+    """Return a card whose first section says in ten lines what a model is for, and what it must not be used for.
+
+    figures: up to three, with their intervals; if empty, those that the card has are kept
+    """
+    decisions, ages = manifest.decisions, manifest.ages or Ages()
+    real = sorted(key for key, own in decisions.measurements.items() if own.measured_on != PHANTOMS)
+    limits = f" of patients from {ages.least}" + (f" to {ages.most}" if ages.most is not None else "") + " years"
+    first = section(
+        "ten_lines",
+        manifest=manifest,
+        ages="" if manifest.ages is None else limits,
+        calibrated=_named([key for key in real if key not in decisions.left_out]),
+        left_out=_named(sorted(decisions.left_out)),
+        figures=figures or figures_of(card),
     )
-    if rest is None:
-        return manifest
-    other = rest.manifest
-    return replace(
-        manifest,
-        gray=other.gray,
-        input=replace(other.input, size=manifest.input.size),
-        decisions=other.decisions,
-        report=other.report,
-    )
+    title, *rest = _FIRST.sub("", card).split("\n", 1)
+    return "\n".join([title, "", TEN_LINES, "", first, "".join(rest).lstrip("\n")])
 
 
-def model_card(provenance: Provenance, network: Network) -> str:
-    """Write the card."""
-    untrained = _untrained(network)
-    warning = (
-        f"**Not a trained model: {untrained} have learned nothing.** Boxes, probabilities and sentences say nothing "
-        "about any film. It must never be used for a patient, not even as a hint.\n\n"
-        if untrained
-        else ""
-    )
-    step = f", step {provenance.step} of its training" if provenance.step is not None else ""
-    mixed = len(set(network.origins.values())) > 1
-    parts = (
-        "".join(f"\n  - {part}: {origin}" for part, origin in network.origins.items()) if mixed else " all from there"
-    )
-    return f"""# {provenance.name} {provenance.version}
-
-{warning}{_WHAT[provenance.kind]}
-Brought into this program's form by `python -m models.checkpoint`. The numbers are the publisher's, in float32.
-
-- Source: `{provenance.place}` ({provenance.kind}){step}.
-- SHA-256 of that file: `{provenance.sha256}`.
-- Parameters: {network.parameters:,}.
-- Parts:{parts}
-- Licence: the licence of these weights is that of their publisher; the data that they were trained on has terms of its
-  own. This program gives no right to either; ask there before you use them or pass them on. The vocabularies in
-  `vocab/` have their licences beside them.
-- Use: research. Not a medical device; nothing it says may be the basis of a clinical decision.
-- Thresholds: **not calibrated**. One half, as in the published code, for findings, boxes and regions; the probabilities
-  are no frequencies. Set `decisions` in `manifest.toml` on films of your own before you read anything into them.
-- Input: frontal chest films with the gray values of MIMIC-CXR-JPG (min-max, inverted where MONOCHROME1, equalized).
-- Performance here: not measured. What was published holds for the published data alone.
-"""
+def figures_of(card: str) -> list[str]:
+    """Return the figures that a card begins with; none if it says there that none was measured."""
+    return [line.removeprefix(_FIGURE) for line in card.splitlines() if line.startswith(_FIGURE)]
 
 
-def _untrained(network: Network) -> str:
-    return ", ".join(part for part, origin in network.origins.items() if UNTRAINED in origin)
+def _named(keys: Sequence[str]) -> str:
+    return ", ".join(key.replace("_", " ") for key in keys) or "nothing"
+
+
+def parts_of(card: str) -> tuple[str, str]:
+    """Divide a card into its body and the section of its calibration, "" without one; the history is left out."""
+    sections = _BEGINNING.split(card)
+    calibrated = "".join(section for section in sections if section.startswith(f"{CALIBRATED}\n"))
+    body = "".join(section for section in sections if not section.startswith((f"{CALIBRATED}\n", f"{HISTORY}\n")))
+    return body.rstrip() + "\n", f"{calibrated.rstrip()}\n" if calibrated else ""
+
+
+def joined(body: str, calibrated: str, history: Sequence[ThresholdChange]) -> str:
+    """Join a card that `parts_of` divided, with the thresholds that were chosen again at its end."""
+    rows = [
+        (change.at, change.finding, f"{change.before:g}", f"{change.after:g}", _cell(change.reason), _cell(change.by))
+        for change in history
+    ]
+    return "\n".join(filter(None, [body, calibrated, section("history", changes=rows) if rows else ""]))
+
+
+def with_line(text: str, start: str, line: str) -> str:
+    """Return a text in which a line stands for each that begins so, and for the indented lines that continue it."""
+    lines: list[str] = []
+    replaced = False
+    for own in text.splitlines():
+        if replaced and own.startswith("  "):
+            continue
+        replaced = own.startswith(start)
+        lines.append(line if replaced else own)
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Return a text that stays in its cell of a table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|")

@@ -6,7 +6,13 @@ Needs no torch, so that a command which only hashes, or prints its help, starts 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath, PureWindowsPath
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest
@@ -15,6 +21,7 @@ from models.reading.tokenizers import PROMPT_VOCABULARY, SENTENCE_MERGES, SENTEN
 CARD = "MODEL_CARD.md"
 REQUIRED = (WEIGHTS, CARD, *(f"vocab/{name}" for name in (PROMPT_VOCABULARY, SENTENCE_VOCABULARY, SENTENCE_MERGES)))
 """What every manifest must have a hash of: all that an answer depends on, and what people are told about it."""
+FloatArray = NDArray[np.float32]
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
@@ -73,3 +80,39 @@ def file_sha256(path: Path) -> str:
     """Hash a file in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_stream(
+    path: Path, shapes: Mapping[str, tuple[int, ...]], numbers: Iterable[FloatArray], *, half: bool = False
+) -> str:
+    """Write weights and return the file's SHA-256.
+
+    numbers: those of every weight in the order of `shapes`, cut anywhere
+    half: two bytes a number instead of four
+    Raises ValueError where there are more or fewer numbers than the shapes have.
+    """
+    dtype = np.dtype("<f2" if half else "<f4")
+    start, size = _header(shapes, name="F16" if half else "F32", itemsize=dtype.itemsize)
+    hashed = hashlib.sha256(start)
+    with path.open("wb") as file:
+        file.write(start)
+        for values in numbers:
+            piece = np.ascontiguousarray(values, dtype=dtype).data
+            hashed.update(piece)
+            file.write(piece)
+        if file.tell() != len(start) + size:
+            raise ValueError(f"{path}: {file.tell() - len(start)} bytes of weights for shapes of {size}")
+    return hashed.hexdigest()
+
+
+def _header(shapes: Mapping[str, tuple[int, ...]], *, name: str, itemsize: int) -> tuple[bytes, int]:
+    """Return everything before the numbers, and the size of the numbers in bytes."""
+    header: dict[str, object] = {}
+    end = 0
+    for key, shape in shapes.items():
+        begin, end = end, end + math.prod(shape) * itemsize
+        header[key] = {"dtype": name, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    # Tensors start at a multiple of eight bytes; the header is padded with blanks.
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, end

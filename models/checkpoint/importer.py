@@ -10,26 +10,36 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from models.checkpoint.assembly import FloatArray, Network, Rest, assemble
-from models.checkpoint.card import Provenance, manifest_of, model_card
-from models.checkpoint.completion import complete
-from models.checkpoint.contents import Contents, recognize
-from models.checkpoint.files import verify
+from models.checkpoint.assembly import UNTRAINED, FloatArray, Network, Rest, assemble
+from models.checkpoint.card import complete, section
+from models.checkpoint.contents import Contents, Kind, recognize
+from models.checkpoint.files import verify, write_stream
 from models.checkpoint.find import Found, find
-from models.checkpoint.stream import write_stream
 from models.checkpoint.unpickle import open_weights
 from models.checkpoint.weights import load_weights
+from models.decisions import Decisions
 from models.errors import ModelError
 from models.files import sync
-from models.manifest import WEIGHTS, read_manifest
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, WEIGHTS, InputRule, Manifest, read_manifest
 from models.progress import ProgressReport
 from models.views import HEAD
 
+# Not calibrated. Above one half is positive in the published code, boxes and regions alike (spec §4.5, 8 and 9.1).
+# The temperature is the one that it ships for MS-CXR, films of the same hospital as those of training (spec §9.2).
+PUBLISHED_DECISIONS = Decisions(
+    temperature=0.1, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5
+)
+_WHAT: Mapping[Kind, str] = {
+    "ChEX": "ChEX: Interactive Localization and Region Description in Chest X-rays (Müller et al., ECCV 2024).",
+    "CheXzero": "The two encoders of CheXzero (Tiu et al., 2022) in a network of the architecture of ChEX.",
+    "GPT-2": "A GPT-2 language model in a network of the architecture of ChEX.",
+}
+_LICENCE = "that of the publisher of the weights; see the model card"
 _NAME_LENGTH = 64
 """As long as a name may be in the objects that carry it (DICOM PS3.5 6.2, LO), where no control or backslash may be."""
 
@@ -85,7 +95,7 @@ def bring(source: Path, directory: Path, options: ImportOptions, *, report: Prog
             )
         provenance = _provenance(found, contents, options)
         weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
-        complete(aside, manifest_of(provenance, network, rest=rest), card=model_card(provenance, network))
+        complete(aside, _manifest(provenance, network, rest=rest), card=_card(provenance, network))
     return Imported(
         directory=directory,
         name=provenance.name,
@@ -183,3 +193,73 @@ def new_directory(directory: Path) -> Iterator[Path]:
                 parent.rmdir()
         raise
     sync(directory.parent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a model came from.
+
+    place: a name of the file for people: the source's name, and the path inside it; sha256: of that file
+    """
+
+    name: str
+    version: str
+    kind: Kind
+    place: str
+    sha256: str
+    step: int | None
+
+
+def _manifest(provenance: Provenance, network: Network, *, rest: Rest | None) -> Manifest:
+    """Make the manifest, without hashes. If the rest comes from another model, input and decisions are that model's."""
+    untrained = _untrained(network)
+    mixed = len(set(network.origins.values())) > 1
+    manifest = Manifest(
+        name=provenance.name,
+        version=provenance.version,
+        licence=_LICENCE,
+        trained_on=f"what its publisher says of {provenance.place}"
+        + (f"; untrained: {untrained}" if untrained else ""),
+        intended_use=(
+            "demonstration and tests of the program; never any clinical use"
+            if untrained
+            else "research; never the basis of a clinical decision"
+        ),
+        gray="mimic_jpg",
+        input=InputRule(
+            size=network.sizes.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="via_256"
+        ),
+        sizes=network.sizes,
+        decisions=PUBLISHED_DECISIONS,
+        origins=network.origins if mixed else {},
+    )
+    if rest is None:
+        return manifest
+    other = rest.manifest
+    return replace(
+        manifest,
+        gray=other.gray,
+        input=replace(other.input, size=manifest.input.size),
+        decisions=other.decisions,
+        report=other.report,
+    )
+
+
+def _card(provenance: Provenance, network: Network) -> str:
+    return section(
+        "imported",
+        name=provenance.name,
+        version=provenance.version,
+        untrained=_untrained(network),
+        what=_WHAT[provenance.kind],
+        kind=provenance.kind,
+        place=provenance.place,
+        sha256=provenance.sha256,
+        step=provenance.step,
+        parameters=network.parameters,
+        origins=network.origins if len(set(network.origins.values())) > 1 else {},
+    )
+
+
+def _untrained(network: Network) -> str:
+    return ", ".join(part for part, origin in network.origins.items() if UNTRAINED in origin)

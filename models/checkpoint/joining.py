@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, Network, Rest, origin_of, part_of
-from models.checkpoint.completion import complete
+from models.checkpoint.card import complete, section
+from models.checkpoint.files import write_stream
 from models.checkpoint.importer import counted, new_directory, open_rest
-from models.checkpoint.stream import write_stream
 from models.errors import ModelError
-from models.manifest import WEIGHTS, NetworkSizes
+from models.manifest import WEIGHTS, Manifest, NetworkSizes
 from models.program import command_for
 from models.progress import ProgressReport
 from models.random_weights import shapes_of
@@ -58,7 +58,7 @@ def join(stage_2: Path, text: Path, directory: Path, *, report: ProgressReport) 
     )
     with new_directory(directory) as aside:
         weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
-        complete(aside, manifest, card=_card(manifest.name, manifest.version, network))
+        complete(aside, manifest, card=_card(manifest, network))
     return Joined(
         directory=directory,
         name=manifest.name,
@@ -99,17 +99,6 @@ def _network(first: Rest, second: Rest) -> Network:
     return Network(sizes=sizes, shapes=shapes, state=state, origins=origins, seed=0)
 
 
-def _card(name: str, version: str, network: Network) -> str:
-    parts = "\n".join(f"  - {part}: {origin}" for part, origin in network.origins.items())
-    return f"""# {name} {version}
-
-**Not for use: the start of another training.** The sentence generator has not yet seen what the other parts find in
-films. Never use this model for a patient, not even as a hint.
-
-- Made by `python -m models.join`.
-- Parameters: {network.parameters:,}.
-- Parts:
-{parts}
-- Thresholds: **not calibrated**.
-- Performance: not measured.
-"""
+def _card(manifest: Manifest, network: Network) -> str:
+    parameters, origins = network.parameters, network.origins
+    return section("joined", name=manifest.name, version=manifest.version, parameters=parameters, origins=origins)

@@ -12,7 +12,9 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
+from jinja2 import UndefinedError
 
+from models.checkpoint.card import section
 from models.checkpoint.files import CARD, verify
 from models.decisions import ThresholdChange
 from models.lab.evaluation import plots
@@ -280,6 +282,17 @@ def test_a_card_without_matplotlib_is_exit_2_and_left_as_it_is(
 
     assert "pip install -c constraints.txt '.[evaluate]'" in capsys.readouterr().err
     verify(model, read_manifest(model))
+
+
+def test_a_section_of_the_card_is_filled_from_values_and_lacks_none() -> None:
+    parts = {"image_encoder": "a, trained on films"}
+
+    filled = section("joined", name="both", version="2", parameters=1234567, origins=parts)
+
+    assert filled.startswith("# both 2\n\n**Not for use") and "- Parameters: 1,234,567.\n" in filled
+    assert "- Parts:\n  - image_encoder: a, trained on films\n- Thresholds" in filled
+    with pytest.raises(UndefinedError, match="parameters"):
+        section("joined", name="both", version="2", origins=parts)
 
 
 def texts(drawing: ElementTree.Element) -> set[str]:

@@ -10,7 +10,7 @@ from models.contract import VIEWS, View, ViewReading
 from models.errors import ModelError
 from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.command import evaluate
-from models.lab.evaluation.document import tables
+from models.lab.evaluation.document import task_section
 from models.lab.evaluation.request import Request
 from models.lab.evaluation.views import Kind, SeenView, measure
 from models.progress import quiet
@@ -49,7 +49,10 @@ def test_each_figure_is_measured_on_its_own_pictures() -> None:
     assert [all_right[name] for name in names] == [1.0] * len(names)
     assert [half[name] for name in names] == [0.5] * 5 + [1.0, 0.5, 0.75]
     assert (all_right["frontals"], half["frontals"]) == (1, 2)
-    assert len([line for line in tables("views", half) if line.startswith("|")]) == 2 + len(names) + 1
+    assert (
+        len([line for line in task_section("views", half, level=3).splitlines() if line.startswith("|")])
+        == 2 + len(names) + 1
+    )
 
 
 def test_a_film_that_is_probably_lateral_is_stopped() -> None:

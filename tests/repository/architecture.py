@@ -95,7 +95,7 @@ HOMES = {
         "node/web/single_sign_on.py",
     ),
     "itsdangerous": ("node/web/sessions.py",),
-    "jinja2": ("node/web/",),
+    "jinja2": ("models/checkpoint/card.py", "node/web/"),
     "joserfc": ("node/web/single_sign_on.py",),
     "matplotlib": ("models/lab/evaluation/plots.py",),
     "nltk": ("models/lab/evaluation/published/given_files.py",),

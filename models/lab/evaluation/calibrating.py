@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from language.labels import NO_FINDING, RuleLabeler
+from models.checkpoint.card import open_to_change
 from models.contract import FilmReading, FindingState, Trusted
 from models.decisions import PHANTOMS, Decisions, RatioError, ThresholdChange
 from models.errors import ModelError
@@ -36,7 +37,6 @@ from models.manifest import Ages, Manifest, ReportRule
 from models.progress import ProgressReport
 from models.reading.cardiothoracic import ChestWidths
 from models.reading.decision import decide
-from models.rewriting import open_to_change
 
 ADULT: Final = 18
 LEAST_MEASURED: Final = 30

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
+from models.checkpoint.card import section
 from models.decisions import LEFT_OUT
 from models.lab.evaluation.calibrating import Calibrated, FindingReport
-from models.lab.evaluation.document import row
-from models.rewriting import CALIBRATED
 
 _REST: Final = {
     "auroc": "AUROC",
@@ -22,7 +21,17 @@ _REST: Final = {
 
 def page(made: Calibrated) -> str:
     """Write the section of the card."""
-    return "\n".join(_lines(made)) + "\n"
+    return section(
+        "calibrated",
+        made=made,
+        changes=[_changes(made, finding) for finding in made.findings],
+        names=list(_REST.values()),
+        figures=[
+            (finding.finding, *(_figure(finding, name) for name in _REST)) for finding in made.findings if finding.rest
+        ],
+        false_findings=None if made.false_findings is None else _bounded(*made.false_findings),
+        off={finding.finding: finding.off for finding in made.findings if finding.off} | dict(made.off),
+    )
 
 
 def figures(made: Calibrated) -> list[str]:
@@ -58,69 +67,19 @@ def document(made: Calibrated) -> dict[str, object]:
     }
 
 
-def _lines(made: Calibrated) -> Iterator[str]:
-    films, patients = made.chosen_on
-    yield CALIBRATED
-    yield ""
-    yield f"On `{made.population}`, at {made.at}. Thresholds and bands were chosen for {made.aim},"
-    yield f"on {films} films of {patients} patients{'' if made.reported_on[0] else ', all that there are'}."
-    if made.reported_on[0]:
-        yield f"These are the patients whose name falls into the first {made.share:g} of all hashes (SHA-256 of"
-        yield "`calibrate NAME`, its first 8 bytes modulo 1000). The figures are of the other"
-        yield f"{made.reported_on[0]} films, of {made.reported_on[1]} patients."
-    yield ""
-    yield from _changes(made)
-    if made.reported_on[0]:
-        yield from _figures(made)
-    yield from _off(made)
-
-
-def _changes(made: Calibrated) -> Iterator[str]:
-    before, after = made.before.decisions, made.after.decisions
-    needed = made.findings[0].needed
-    yield f"Films with and without each finding that thresholds were chosen on ({needed} of each are needed); from"
-    yield "which probability it is present and to be reviewed; and on how many of the films reported on it is so."
-    yield ""
-    yield from row("finding", "with it", "without", "present from", "review from", "present on", "review on")
-    yield from row(*["---"] * 7)
-    for finding in made.findings:
-        key, called = finding.finding, made.called[finding.finding]
-        present = [_probability(each.threshold(key)) for each in (before, after)]
-        review = ["-" if each.leaves_out(key) else _probability(each.lower(key)) for each in (before, after)]
-        yield from row(
-            key,
-            str(finding.with_it),
-            str(finding.without),
-            _changed(present),
-            _changed(review),
-            _changed([str(called[0]), str(called[2])]),
-            _changed([str(called[1]), str(called[3])]),
-        )
-    yield ""
-
-
-def _figures(made: Calibrated) -> Iterator[str]:
-    yield "Shares of the films reported on, with their 95 % intervals by patient."
-    yield ""
-    yield from row("finding", *_REST.values())
-    yield from row(*["---"] * (1 + len(_REST)))
-    for finding in made.findings:
-        if finding.rest:
-            yield from row(finding.finding, *(_figure(finding, name) for name in _REST))
-    yield ""
-    if made.false_findings is not None:
-        value, bounds = made.false_findings
-        yield f"Findings called present on the mean film without a finding: {_bounded(value, bounds)}."
-        yield ""
-
-
-def _off(made: Calibrated) -> Iterator[str]:
-    off = {finding.finding: finding.off for finding in made.findings if finding.off} | dict(made.off)
-    if off:
-        yield "What these films did not decide, and why:"
-        yield ""
-        yield from (f"- {name}: {reason}." for name, reason in off.items())
-        yield ""
+def _changes(made: Calibrated, finding: FindingReport) -> tuple[object, ...]:
+    """Return what changed of a finding, as cells of a row."""
+    both, called = (made.before.decisions, made.after.decisions), made.called[finding.finding]
+    key = finding.finding
+    return (
+        key,
+        finding.with_it,
+        finding.without,
+        _changed([_probability(each.threshold(key)) for each in both]),
+        _changed(["-" if each.leaves_out(key) else _probability(each.lower(key)) for each in both]),
+        _changed([str(called[0]), str(called[2])]),
+        _changed([str(called[1]), str(called[3])]),
+    )
 
 
 def _figure(finding: FindingReport, name: str) -> str:

@@ -22,12 +22,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from models.checkpoint.card import figures_of, joined, parts_of, section, with_line, with_ten_lines
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
 from models.errors import ModelError
-from models.lab.evaluation.document import TITLES, figures_in_words, inner, row, shown, tables
+from models.lab.evaluation.document import TITLES, Table, figures_in_words, inner, shown, task_section
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
-from models.rewriting import figures_of, joined, parts_of, with_line, with_ten_lines
 
 FOLDER: Final = "card"
 HEADING: Final = "## Measured"
@@ -146,7 +146,7 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str 
         (directory / FOLDER).mkdir()
         measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
         head = with_line(text.partition(HEADING)[0].rstrip(), "- Performance:", _PERFORMANCE)
-        text = head + "\n" + "\n".join(measured).rstrip() + "\n"
+        text = f"{head}\n{measured.rstrip()}\n"
     figures = figures_in_words([evaluation.document for evaluation in own])
     if is_update and (before := figures_of(text)):
         now = {_subject(figure): figure for figure in figures}
@@ -168,15 +168,14 @@ def _updated(directory: Path, card: str, own: Sequence[Evaluation]) -> str:
         heading = f"`{evaluation.document['data']}`"
         if heading not in data:
             end = _section(card, data[-1])[1] if data else len(card)
-            new = "\n".join(_figures(directory, evaluation, number=len(data) + 1))
-            card = f"{card[:end]}{new}\n{card[end:]}"
+            card = card[:end] + _figures(directory, evaluation, number=len(data) + 1) + card[end:]
             continue
         for task in evaluation.tasks:
             start, end = _section(card, heading)
             found = re.compile(rf"(?ms)^#### {re.escape(TITLES[task])}$.*?(?=^###)").search(f"{card[:end]}###", start)
             first, last = found.span() if found else (end, end)
-            made = "\n".join(_task(directory, evaluation, task, number=data.index(heading) + 1))
-            card = f"{card[:first]}{made}\n{card[last:]}"
+            made = _task(directory, evaluation, task, number=data.index(heading) + 1)
+            card = card[:first] + made + card[last:]
     return card
 
 
@@ -195,37 +194,35 @@ def _hashed(directory: Path, manifest: Manifest) -> Manifest:
     return replace(manifest, files=files | {f"{FOLDER}/{path.name}": file_sha256(path) for path in shown_files})
 
 
-def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evaluation], notes: str) -> Iterator[str]:
-    yield HEADING
-    yield ""
-    yield "Measured by `python -m models.evaluate`; deviations are over resampled films, references use no network."
-    yield ""
-    for number, evaluation in enumerate(own, 1):
-        yield from _figures(directory, evaluation, number=number)
-    if others:
-        yield from _ablations(own, others)
-    yield from _failures(directory, own, notes)
+def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evaluation], notes: str) -> str:
+    return section(
+        "measured",
+        films=[_figures(directory, evaluation, number=number) for number, evaluation in enumerate(own, 1)],
+        ablations=_ablations(own, others) if others else None,
+        lowest=list(_lowest(own)),
+        notes=notes.strip(),
+        pictures=list(_pictures(directory, own)),
+    )
 
 
-def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterator[str]:
-    held_out = evaluation.document.get("held_out")
-    patients = f", only patients held out from training (`{held_out}`)" if held_out else ""
-    yield f"### `{evaluation.document['data']}`"
-    yield ""
-    yield f"{evaluation.document['count']} films{patients}, engine {inner(evaluation.document, 'model').get('engine')}."
-    yield ""
-    for task in evaluation.tasks:
-        yield from _task(directory, evaluation, task, number=number)
+def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
+    return section(
+        "films",
+        data=evaluation.document["data"],
+        count=evaluation.document["count"],
+        held_out=evaluation.document.get("held_out"),
+        engine=inner(evaluation.document, "model").get("engine"),
+        tasks=[_task(directory, evaluation, task, number=number) for task in evaluation.tasks],
+    )
 
 
-def _task(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> Iterator[str]:
-    made = inner(evaluation.tasks, task)
-    yield from tables(task, made, level=4)
+def _task(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> str:
+    made, plots = inner(evaluation.tasks, task), []
     for name, drawing in _drawn(task, made):
         path = f"{FOLDER}/{number}-{name}.svg"
         (directory / path).write_text(drawing, encoding="utf-8")
-        yield f"![{name.replace('_', ' ')}]({path})"
-        yield ""
+        plots.append((name.replace("_", " "), path))
+    return task_section(task, made, level=4, plots=plots)
 
 
 def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -243,7 +240,7 @@ def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield name, plots.curve("Probabilities and frequencies", line, across="probability", up="frequency")
 
 
-def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Iterator[str]:
+def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Table:
     """Compare every other evaluation with the model's own on the same films."""
     data = {evaluation.document["data"] for evaluation in others}
     rows = [("this model", evaluation) for evaluation in own if evaluation.document["data"] in data]
@@ -253,40 +250,34 @@ def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Itera
         for title, place in _COMPARED.items()
         if any(_figure(evaluation, *place) is not None for _, evaluation in rows)
     }
-    yield "### Ablations"
-    yield ""
-    yield from row("", "films", *compared)
-    yield from row("---", "---", *["---"] * len(compared))
-    for name, evaluation in rows:
-        yield from row(
+    return ["", "films", *compared], [
+        [
             name,
             f"`{evaluation.document['data']}`",
             *(shown(_figure(evaluation, *place)) for place in compared.values()),
-        )
-    yield ""
+        ]
+        for name, evaluation in rows
+    ]
 
 
-def _failures(directory: Path, own: Sequence[Evaluation], notes: str) -> Iterator[str]:
-    """Name the lowest figures and show the worst films."""
-    yield "### Failures"
-    yield ""
+def _lowest(own: Sequence[Evaluation]) -> Iterator[tuple[object, str, str]]:
+    """Yield films, figure, and the lowest values of it."""
     for evaluation in own:
         for task, (table, title, *_) in _PLOTS.items():
             values = _numbers(inner(inner(evaluation.tasks, task), table))
             known = sorted((value, name) for name, value in values.items() if value is not None)[:_WORST]
             if known:
                 worst = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for value, name in known)
-                yield f"- `{evaluation.document['data']}`, {title.partition(';')[0]}, the lowest: {worst}."
-    yield ""
-    if notes.strip():
-        yield notes.strip()
-        yield ""
+                yield evaluation.document["data"], title.partition(";")[0], worst
+
+
+def _pictures(directory: Path, own: Sequence[Evaluation]) -> Iterator[tuple[str, str]]:
+    """Copy the contact sheets; yields what each shows, and its path."""
     for number, evaluation in enumerate(own, 1):
         for picture in evaluation.pictures:
             path = f"{FOLDER}/{number}-{picture.name}"
             shutil.copyfile(picture, directory / path)
-            yield f"![{picture.stem} on {evaluation.document['data']}]({path})"
-            yield ""
+            yield f"{picture.stem} on {evaluation.document['data']}", path
 
 
 def _name(evaluation: Evaluation) -> str:

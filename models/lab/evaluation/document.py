@@ -7,10 +7,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Final
 
+from models.checkpoint.card import section
 from models.decisions import PHANTOMS
 from models.lab.evaluation.published import efficacy
 from models.lab.evaluation.request import CURVE
 
+Table = tuple[list[str], list[list[str]]]
+"""The cells of its head, and those of its rows."""
 DIGITS: Final = 6
 TITLES: Final[Mapping[str, str]] = {
     "detection": "Detection of findings",
@@ -179,52 +182,54 @@ def rounded(value: object) -> object:
 
 def markdown(document: Mapping[str, object]) -> str:
     """Write a document as Markdown."""
-    return "\n".join(_lines(document)) + "\n"
+    model, ablations = inner(document, "model"), document.get("ablations")
+    unmeasured = inner(document, "not_measured")
+    tasks = inner(document, "tasks")
+    return section(
+        "evaluation",
+        model=model,
+        data=document["data"],
+        count=document["count"],
+        weights=str(model.get("weights_sha256"))[:12],
+        ablations=ablations if isinstance(ablations, list) else [],
+        unmeasured=[f"{count} {what}" for what, count in unmeasured.items()],
+        tasks=[task_section(task, inner(tasks, task), level=3) for task in tasks],
+        summary=summary(document),
+    )
 
 
-def tables(task: str, made: Mapping[str, object], *, level: int = 3) -> Iterator[str]:
-    """Write the figures of one task: the main ones beside what needs no network, then those of its classes.
+def task_section(task: str, made: Mapping[str, object], *, level: int, plots: Sequence[tuple[str, str]] = ()) -> str:
+    """Write the figures of one task; level: of the heading; plots: the name of each, and its path."""
+    return section("task", level=level, title=TITLES[task], tables=list(tables(made)), plots=plots)
 
-    level: of the heading
-    """
+
+def tables(made: Mapping[str, object]) -> Iterator[Table]:
+    """Yield the tables of one task: the main figures beside what needs no network, then those of its classes."""
     references = inner(made, "references")
     deviations, reasons = inner(made, "deviations"), inner(made, "not_computed")
     rivals = {name: inner(references, name) for name in references}
-    yield f"{'#' * level} {TITLES[task]}"
-    yield ""
-    yield from row("", "value", "deviation", *(name.replace("_", " ") for name in rivals))
-    yield from row("---", *["---"] * (2 + len(rivals)))
+    blank = [""] * len(rivals)
+    rows: list[list[str]] = []
     for key, value in made.items():
         if key in _NAMES and value is not None:
             cells = [shown(rival.get(key)) for rival in rivals.values()]
-            yield from row(_NAMES[key], shown(value), shown(deviations.get(key)), *cells)
+            rows.append([_NAMES[key], shown(value), shown(deviations.get(key)), *cells])
         elif key in reasons:
-            yield from row(_NAMES[key], f"not computed: {reasons[key]}", "", *[""] * len(rivals))
+            rows.append([_NAMES[key], f"not computed: {reasons[key]}", "", *blank])
     for key in (*_VARIANTS, *_MEASURED):
         for name, value in inner(made, key).items():
             if name in _NAMES and value is not None:
-                yield from row(f"{key.replace('_', ' ')}: {_NAMES[name]}", shown(value), "", *[""] * len(rivals))
+                rows.append([f"{key.replace('_', ' ')}: {_NAMES[name]}", shown(value), "", *blank])
+    yield ["", "value", "deviation", *(name.replace("_", " ") for name in rivals)], rows
     for key, title in _TABLES.items():
-        if inner(made, key):
-            yield ""
-            yield from row(title, "value")
-            yield from row("---", "---")
-            for name, value in inner(made, key).items():
-                yield from row(_NAMES.get(name, name.replace("_", " ")), shown(value))
+        if values := inner(made, key):
+            named = [[_NAMES.get(name, name.replace("_", " ")), shown(value)] for name, value in values.items()]
+            yield [title, "value"], named
     for key, title in _GROUPED.items():
         if groups := inner(made, key):
-            yield ""
-            yield from _grouped(title, groups)
-    yield ""
-
-
-def _grouped(title: str, groups: Mapping[str, object]) -> Iterator[str]:
-    """Write a row for each group, with the intervals of its figures."""
-    names = dict.fromkeys(name for group in groups for name in inner(groups, group) if name in _NAMES)
-    yield from row(title, *(_NAMES[name] for name in names))
-    yield from row("---", *["---"] * len(names))
-    for group in groups:
-        yield from row(group, *(_bounded(inner(groups, group), name) for name in names))
+            names = dict.fromkeys(name for group in groups for name in inner(groups, group) if name in _NAMES)
+            of_groups = [[group, *(_bounded(inner(groups, group), name) for name in names)] for group in groups]
+            yield [title, *(_NAMES[name] for name in names)], of_groups
 
 
 def _bounded(made: Mapping[str, object], name: str) -> str:
@@ -268,31 +273,6 @@ def shown(value: object) -> str:
     if isinstance(value, list):
         return " to ".join(map(shown, value))
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _lines(document: Mapping[str, object]) -> Iterator[str]:
-    model, ablations = inner(document, "model"), document.get("ablations")
-    yield f"# {model.get('name')} {model.get('version')} on {document['data']}"
-    yield ""
-    yield (
-        f"{document['count']} films, engine {model.get('engine')}, weights {str(model.get('weights_sha256'))[:12]}"
-        + (f", ablations: {', '.join(map(str, ablations))}" if isinstance(ablations, list) and ablations else "")
-        + ". Deviations are over resampled films."
-    )
-    yield ""
-    if unmeasured := inner(document, "not_measured"):
-        yield "Not measured by any task: " + ", ".join(f"{count} {what}" for what, count in unmeasured.items()) + "."
-        yield ""
-    for task, made in inner(document, "tasks").items():
-        yield from tables(task, made if isinstance(made, Mapping) else {})
-    yield "## Summary"
-    yield ""
-    yield from summary(document)
-
-
-def row(*cells: str) -> Iterator[str]:
-    """Write a row of a table."""
-    yield f"| {' | '.join(cells)} |"
 
 
 def inner(table: Mapping[str, object], key: str) -> Mapping[str, object]:

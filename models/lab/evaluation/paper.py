@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final
 
 from models.command import command_parser, exit_status, run
-from models.lab.evaluation.document import row
 from models.lab.evaluation.paper_tables import Cell, Line, Model, Paper, Table, lines_of, read_models, read_paper
 
 PAGE: Final = "paper.md"
@@ -60,11 +59,11 @@ def _page(table: Table, paper: Paper, models: Sequence[Model]) -> Iterator[str]:
     remarks = list(dict.fromkeys(remark for line in lines for cell in line.cells for remark in cell.remarks))
     yield f"### {table.title}"
     yield ""
-    yield from row("", *(column.name for column in table.columns))
-    yield from row("---", *["---:"] * len(table.columns))
+    yield _row("", *(column.name for column in table.columns))
+    yield _row("---", *["---:"] * len(table.columns))
     for line in lines:
         name = f"**{line.name}**" if line.kind == "measured" else line.name
-        yield from row(name, *(_shown(cell, line, remarks) for cell in line.cells))
+        yield _row(name, *(_shown(cell, line, remarks) for cell in line.cells))
     yield ""
     # As rows of a list, however long: the page is held equal to what this writes.
     yield f"    published: {table.published}"
@@ -75,6 +74,10 @@ def _page(table: Table, paper: Paper, models: Sequence[Model]) -> Iterator[str]:
     for number, remark in enumerate(remarks, 1):
         yield f"    [{number}]        {remark}"
     yield ""
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _shown(cell: Cell, line: Line, remarks: Sequence[str]) -> str:

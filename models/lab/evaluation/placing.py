@@ -149,7 +149,7 @@ def main(arguments: list[str]) -> int:
 
 def _place(options: argparse.Namespace) -> int:
     from models import progress
-    from models.rewriting import open_to_change, rewrite
+    from models.checkpoint.card import open_to_change, rewrite
 
     manifest = open_to_change(options.model)
     with progress.on(sys.stderr) as report:

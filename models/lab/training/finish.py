@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
 
 from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, origin_of, part_of
-from models.checkpoint.completion import complete
+from models.checkpoint.card import complete, section
 from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import save_weights
 from models.decisions import Decisions
@@ -103,49 +104,25 @@ def _card(run: Run, *, parameters: int) -> str:
     ]
     if data.phantoms:
         films.insert(0, f"phantoms, seeds {data.first_seed} to {data.first_seed + data.phantoms - 1}")
-    rows = "\n".join(_stage_rows(run))
-    return f"""# {run.model.name} {run.model.version}
-
-**A demonstration, not a medical device.** Its boxes, probabilities and sentences must never be used for a patient, not
-even as a hint.
-
-- Architecture: ChEX, {parameters:,} parameters; sizes stand in `manifest.toml`.
-- Trained on: {run.model.trained_on}
-- Films: {"; ".join(films)}.
-{_share(run)}- Intended use: {run.model.intended_use}
-- Licence: {run.model.licence}; the vocabularies in `vocab/` have their own.
-- Thresholds: as the training left them, **not calibrated**.
-- Performance: not measured yet; `python -m models.evaluate` measures it.
-
-## Training
-
-By `python -m models.train`, seed {run.seed}. Losses are means over the last rows of the log, before their weights.
-
-| stage | steps | batch | seconds so far | losses |
-|---|---|---|---|---|
-{rows}
-"""
-
-
-def _share(run: Run) -> str:
-    """Say in a line of the card which share of the weights is of the model that the run started from."""
-    if not run.start_share:
-        return ""
-    begun = read_manifest(Path(run.start))
-    return (
-        f"- Weights: {run.start_share:g} of those of {begun.name} {begun.version}, which the training started from, "
-        f"and {1 - run.start_share:g} of the trained ones.\n"
+    begun = read_manifest(Path(run.start)) if run.start_share else None
+    return section(
+        "trained",
+        model=run.model,
+        parameters=parameters,
+        films=films,
+        start_share=run.start_share,
+        begun=begun and f"{begun.name} {begun.version}",
+        seed=run.seed,
+        stages=list(_stage_rows(run)),
     )
 
 
-def _stage_rows(run: Run) -> list[str]:
+def _stage_rows(run: Run) -> Iterator[tuple[object, ...]]:
     """Yield a table row for each stage: its length and its last losses."""
     with (Path(run.output) / TABLE).open(encoding="utf-8", newline="") as file:
         last = {row["stage"]: row for row in csv.DictReader(file)}
-    return [
-        f"| {stage.name} | {row['step']} | {stage.batch} x {stage.accumulation} | {float(row['seconds']):.0f} | "
-        + ", ".join(f"{name} {float(row[name]):.3g}" for name in stage.losses)
-        + " |"
-        for stage in run.stages
-        if (row := last.get(stage.name)) is not None
-    ]
+    for stage in run.stages:
+        if (row := last.get(stage.name)) is not None:
+            losses = ", ".join(f"{name} {float(row[name]):.3g}" for name in stage.losses)
+            batch = f"{stage.batch} x {stage.accumulation}"
+            yield stage.name, row["step"], batch, f"{float(row['seconds']):.0f}", losses

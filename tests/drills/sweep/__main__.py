@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from models import progress
-from models.checkpoint.card import PUBLISHED_DECISIONS
+from models.checkpoint.importer import PUBLISHED_DECISIONS
 from models.contract import Trusted
 from models.lab.training.split import read_held_out
 from models.manifest import read_manifest, write_manifest

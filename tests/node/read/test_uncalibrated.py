@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint.card import PUBLISHED_DECISIONS
+from models.checkpoint.importer import PUBLISHED_DECISIONS
 from models.contract import PromptKind
 from models.documents import decode
 from models.manifest import read_manifest, write_manifest
