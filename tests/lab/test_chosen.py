@@ -10,8 +10,8 @@ import pytest
 
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth
-from models.lab.evaluation.chosen import digest, for_each_film, require_others
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed
+from models.lab.evaluation.tuning import digest, for_each_film, require_others
 from models.lab.training.split import folds_of
 from models.manifest import Manifest, read_manifest
 from models.progress import quiet

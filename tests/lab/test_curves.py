@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
 from models.decisions import sigmoid
-from models.lab.evaluation.curves import area_under_curve
+from models.lab.evaluation.statistics import area_under_curve
 from models.lab.evaluation.thresholds import TEMPERATURES, best_temperature
 
 

@@ -7,15 +7,15 @@ import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
 from models.lab.chexpert import CHEXPERT
-from models.lab.evaluation.bootstrap import Figures
-from models.lab.evaluation.published.efficacy import (
+from models.lab.evaluation.published.marks import (
     FIVE,
     Marks,
     counts_of,
-    figures,
+    efficacy_names,
+    efficacy_of,
     marks_or_nothing,
-    names,
 )
+from models.lab.evaluation.statistics import Figures
 
 FIGURES = ("precision", "recall", "f1")
 EDEMA: Marks = {"edema": "positive"}
@@ -26,7 +26,7 @@ NONE: Marks = {"no_finding": "positive"}
 def of(*texts: tuple[int, Marks, Marks]) -> Figures:
     """The figures of texts: the film of each, and the marks of the true and of the generated one."""
     films, true, generated = zip(*texts, strict=True)
-    return figures(counts_of(films, true, generated), np.arange(max(films) + 1))
+    return efficacy_of(counts_of(films, true, generated), np.arange(max(films) + 1))
 
 
 def test_figures_are_those_counted_by_hand() -> None:
@@ -85,5 +85,5 @@ def test_scikit_learn_finds_the_same(name: str) -> None:
 
 
 def test_every_figure_has_a_name_of_its_own() -> None:
-    assert list(names()) == list(of((0, EDEMA, EDEMA)))
-    assert len(set(names().values())) == len(names()) == 44
+    assert list(efficacy_names()) == list(of((0, EDEMA, EDEMA)))
+    assert len(set(efficacy_names().values())) == len(efficacy_names()) == 44

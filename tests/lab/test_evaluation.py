@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from language.labels import RuleLabeler
 from models.engines import FloatArray
 from models.lab.evaluation import anatomy, detection, hints, references, regions, reports
-from models.lab.evaluation.bootstrap import Bootstrap
-from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import SideQuestion, Truth
 from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.statistics import Bootstrap, calibration_error, reliability
 from models.lab.phantoms import FINDINGS
 
 HEART = np.array([0.5, 0.6, 0.4, 0.3], dtype=np.float32)

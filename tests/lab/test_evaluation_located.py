@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from models.engines import FloatArray
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
 from models.lab.evaluation.located import constant_boxes, cross_fitted, measure, spread
+from models.lab.evaluation.statistics import Bootstrap
 from models.lab.phantoms import FINDINGS
 from models.lab.training.split import folds_of
 

@@ -19,9 +19,7 @@ from rouge_score.tokenizers import DefaultTokenizer
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from models.errors import ModelError
-from models.lab.evaluation.published.cider import cider, words_of
-from models.lab.evaluation.published.given_files import check_folder
-from models.lab.evaluation.published.likeness import FIGURES, likeness_of
+from models.lab.evaluation.published.likeness import FIGURES, check_folder, cider, likeness_of, words_of
 from tests.paths import FIXTURES
 
 pytestmark = pytest.mark.drill(part="laboratory")

@@ -12,8 +12,8 @@ import torch
 
 from models.errors import ModelError
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
-from models.lab.evaluation.published import analyzed, texts
-from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
+from models.lab.evaluation.published import texts
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find, read_analysis
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.tasks.batch import Picture
@@ -132,18 +132,18 @@ def test_more_boxes_than_the_network_gives_are_refused(model: PublishedModel, pi
 def test_prompts_one_by_one_are_as_if_each_was_asked_alone(model: PublishedModel, picture: Picture) -> None:
     prompts = embed(model.network, model.phrases, [("Edema",), ("Mass",), ("Fracture",)])
 
-    scores, features = analyzed.find(model.network, picture, prompts, analysis(together=1))
+    scores, features = find(model.network, picture, prompts, analysis(together=1))
 
     alone = [model.network.find(*picture, prompt[np.newaxis, np.newaxis]) for prompt in prompts]
     assert torch.allclose(features[0], torch.cat([found[3][0] for found in alone]), atol=1e-6)
     assert torch.allclose(scores[0], torch.cat([found[2][0] for found in alone]), atol=1e-6)
-    assert not torch.allclose(features, analyzed.find(model.network, picture, prompts, PUBLISHED)[1], atol=1e-3)
+    assert not torch.allclose(features, find(model.network, picture, prompts, PUBLISHED)[1], atol=1e-3)
 
 
 def test_all_prompts_with_all_boxes_are_as_published(model: PublishedModel, picture: Picture) -> None:
     prompts = embed(model.network, model.phrases, [("Edema",), ("Mass",)])
 
-    scores, features = analyzed.find(model.network, picture, prompts, analysis(boxes=2, together=2))
+    scores, features = find(model.network, picture, prompts, analysis(boxes=2, together=2))
 
     _, _, own_scores, own_features = model.network.find(*picture, prompts[np.newaxis])
     assert torch.allclose(features, own_features, atol=1e-6)
@@ -155,7 +155,7 @@ def test_the_likeliest_box_alone_has_its_own_token(model: PublishedModel, pictur
     found = model.network.detector(picture[0], picture[1], prompts[np.newaxis], group=2)
     best = int(found.scores[0, 0].argmax())
 
-    scores, _ = analyzed.find(model.network, picture, prompts, analysis(boxes=1))
+    scores, _ = find(model.network, picture, prompts, analysis(boxes=1))
 
     # The score of the one box, weighted by itself and never made larger (spec §4.5).
     assert scores[0, 0] == pytest.approx(float(found.scores[0, 0, best]) ** 2, abs=1e-6)

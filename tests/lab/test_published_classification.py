@@ -7,7 +7,6 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from models.lab.evaluation.anatomy import REGIONS
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.published.classification import (
     CIG,
     MSCXR,
@@ -21,6 +20,7 @@ from models.lab.evaluation.published.classification import (
 )
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.statistics import Bootstrap
 from tests.lab.published import small_model
 from tests.models.test_chex import picture_of
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.published.detection import Asked, Located, chosen, in_words, measure
 from models.lab.evaluation.published.labels import PublishedLabels
+from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.detection import DetectionSettings
 from models.lab.tasks.prompts import ClassVectors
 from models.network.detector import Detection

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.published.grounding import SIDE, Grounded, Settings, chosen, in_words, mask, measure
 from models.lab.evaluation.published.labels import Phrase
+from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.grounding import GroundingSettings
 from models.network.detector import Detection
 

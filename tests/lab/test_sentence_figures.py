@@ -17,9 +17,9 @@ from models.contract import (
     WithheldSentence,
 )
 from models.decisions import Decisions
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.sentences import measure
+from models.lab.evaluation.statistics import Bootstrap
 
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
 

@@ -11,16 +11,19 @@ import pytest
 
 from models.decisions import LEFT_OUT, Decisions, Measurement, Readout, sigmoid
 from models.errors import ModelError
-from models.lab.evaluation.calibration import Marks, Scores, calibration_error
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.evaluated_model import Weighed
-from models.lab.evaluation.points import choose, expected, fitted, half_right
+from models.lab.evaluation.statistics import Marks, Scores, calibration_error
 from models.lab.evaluation.thresholds import (
     Aim,
     Labelled,
     best_threshold,
     best_thresholds,
     calibrate,
+    choose,
+    expected,
+    fitted,
+    half_right,
     measured_band,
     same_point,
 )

@@ -8,10 +8,10 @@ import pytest
 
 from models.contract import VIEWS, View, ViewReading
 from models.errors import ModelError
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.command import evaluate
 from models.lab.evaluation.document import task_section
 from models.lab.evaluation.request import Request
+from models.lab.evaluation.statistics import Bootstrap
 from models.lab.evaluation.views import Kind, SeenView, measure
 from models.progress import quiet
 

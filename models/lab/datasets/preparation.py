@@ -27,7 +27,7 @@ from models.lab.training.workers import Job, Stopped, do_all
 from models.progress import ProgressReport
 
 Source = Literal["paper", "data set"]
-SUMMARY = "json"
+SUMMARY = "summary.json"
 _PARTS = "parts"
 _FILMS = 200
 """The films of a part."""
@@ -93,7 +93,7 @@ class Listing(Generic[_T]):
 def prepare(
     listing: Listing[_T], out: Path, *, processes: int, report: ProgressReport, stopped: Stopped
 ) -> list[dict[str, object]] | None:
-    """Make the missing parts, join them to OUT/<file>.jsonl, and write OUT/json.
+    """Make the missing parts, join them to OUT/<file>.jsonl, and write OUT/summary.json.
 
     Returns the rows of the summary, or None if it was stopped; then the parts that are complete stay.
     Raises ModelError if a film is missing or damaged, OSError if a file cannot be written.

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from models import boxes as unit_boxes
 from models.engines import FloatArray
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.tasks.prompts import region_prompts
 
 REGIONS: Final = tuple(region.name for region in region_prompts() if not region.members)

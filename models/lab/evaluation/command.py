@@ -12,17 +12,15 @@ from typing import Final
 from language.labels import Labeler, RuleLabeler
 from models.errors import ModelError
 from models.lab.evaluation import references, run
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import CaseSource, Phantoms
-from models.lab.evaluation.chosen import for_each_film, require_others
 from models.lab.evaluation.document import markdown, rounded
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
 from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.prompt_set import read_questions
 from models.lab.evaluation.published import run as paper
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
-from models.lab.evaluation.published.given_files import check_folder
+from models.lab.evaluation.published.likeness import check_folder
 from models.lab.evaluation.published.marks import LabeledTexts, Marker, by_labeler, read_labels
 from models.lab.evaluation.request import (
     CHEXBERT,
@@ -38,6 +36,8 @@ from models.lab.evaluation.request import (
     Request,
     Task,
 )
+from models.lab.evaluation.statistics import Bootstrap
+from models.lab.evaluation.tuning import for_each_film, require_others
 from models.lab.phantoms import PhantomSet, parse_set
 from models.lab.training.split import read_held_out
 from models.manifest import Manifest, read_manifest

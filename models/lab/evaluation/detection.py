@@ -15,8 +15,8 @@ import numpy as np
 
 from models import boxes as unit_boxes
 from models.engines import FloatArray
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.phantoms import FINDINGS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Final
 
 from models.checkpoint.card import section
 from models.decisions import PHANTOMS
-from models.lab.evaluation.published import efficacy
+from models.lab.evaluation.published.marks import efficacy_names
 from models.lab.evaluation.request import CURVE
 
 Table = tuple[list[str], list[list[str]]]
@@ -57,7 +57,7 @@ _NAMES: Final[Mapping[str, str]] = {
     "findings_f1": "CE micro F1, ten findings",
     "large_four_f1": "CE micro F1, cardiomegaly, pneumothorax, edema, effusion",
     "consolidation_and_opacity_f1": "CE micro F1, consolidation and opacity",
-    **efficacy.names(),
+    **efficacy_names(),
     "labeler": "classes of texts found by",
     "bleu": "BLEU",
     "bleu_1": "BLEU-1, words cut as published",

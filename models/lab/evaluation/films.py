@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 
 from language.labels import NO_FINDING
 from models.decisions import sigmoid
-from models.lab.evaluation.bootstrap import Figures, Indices, mean
-from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.curves import area_under_curve
-from models.lab.evaluation.points import choose
 from models.lab.evaluation.request import CURVE, MOST_FALSE
-from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled
+from models.lab.evaluation.statistics import Figures, Indices, area_under_curve, calibration_error, mean, reliability
+from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, choose
 from models.lab.training.split import FOLDS, folds_of
 
 Numbers = NDArray[np.float64]

@@ -8,8 +8,8 @@ import numpy as np
 
 from models import boxes as unit_boxes
 from models.engines import FloatArray
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import SideQuestion, Truth
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 
 
 def is_followed(asked: SideQuestion, box: FloatArray) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 
 from models.boxes import to_corners
 from models.lab.evaluation.anatomy import LUNGS_AND_HEART
-from models.lab.evaluation.bootstrap import Figures
 from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.statistics import Figures
 from models.reading.cardiothoracic import EDGE, ChestWidths
 
 _LIMIT: Final = 1.96

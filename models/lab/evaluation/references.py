@@ -14,9 +14,9 @@ from language.labels import Labeler
 from models import boxes as unit_boxes
 from models.engines import FloatArray
 from models.lab.evaluation import anatomy, regions, reports
-from models.lab.evaluation.bootstrap import Bootstrap, Figures
 from models.lab.evaluation.cases import Truth, truth_of_phantom
 from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.statistics import Bootstrap, Figures
 from models.lab.phantoms import FINDINGS, PhantomSet, phantom
 
 

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.lab.evaluation.anatomy import REGIONS
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.curves import area_under_curve
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, area_under_curve, mean
 from models.lab.phantoms import FINDINGS
 
 LEAST: Final = 5

@@ -17,9 +17,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from language.labels import Labeler, says
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import SUBSETS
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.phantoms import FINDINGS
 
 BoolArray = NDArray[np.bool_]

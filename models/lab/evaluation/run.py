@@ -22,12 +22,11 @@ from models.lab.evaluation import (
     sentences,
     views,
 )
-from models.lab.evaluation.bootstrap import Bootstrap
-from models.lab.evaluation.calibration import calibration_error, reliability
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read
 from models.lab.evaluation.references import Habits
 from models.lab.evaluation.request import Task
+from models.lab.evaluation.statistics import Bootstrap, calibration_error, reliability
 from models.lab.phantoms import FINDINGS
 from models.progress import ProgressReport
 from models.reading.decision import decide

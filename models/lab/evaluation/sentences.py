@@ -15,9 +15,9 @@ import numpy as np
 
 from models.contract import FilmReading, PromptReading
 from models.decisions import Decisions
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.evaluation.thresholds import OPACITY
 
 _COUNTS: Final = (

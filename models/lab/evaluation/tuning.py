@@ -3,14 +3,19 @@
 On phantoms, in the order of spec §9.2, a scale for each finding's boxes, how boxes are scored, and the overlap at which
 a box is suppressed; then the temperature that makes the labels most likely, and thresholds (`thresholds`). One that the
 films say nothing about keeps its difference of cosines. On films of people a readout and a threshold for each finding
-(`points`); one with a threshold of phantoms alone is left out there if too many films would show it
+(`thresholds.choose`); one with a threshold of phantoms alone is left out there if too many films would show it
 (`thresholds.MOST_UNMEASURED`). On both the bands below thresholds and the threshold of regions. Of each threshold
 the manifest says on which films it was measured; it may hold one for phantoms and one for people. Test films are never
 used; the caller ensures that with `check_tunable`.
+
+Figures on films that chose decisions would say how well the choice fits them, and no more: `models.calibrate` writes
+their digests into the manifest, and `models.evaluate` refuses to report on them, or chooses anew for each fold of
+patients on the films of all others.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -19,12 +24,12 @@ import numpy as np
 
 from language.labels import NO_FINDING
 from models.decisions import PHANTOMS, Band, Decisions, Measurement
+from models.engines import FloatArray
 from models.errors import ModelError
-from models.lab.evaluation.bootstrap import mean
-from models.lab.evaluation.calibration import Marks, Scores
-from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.evaluated_model import Weighed
-from models.lab.evaluation.points import choose as choose_points
+from models.lab.evaluation.cases import CaseSource, Truth
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed
+from models.lab.evaluation.films import LEAST_OF_OTHERS, films_of
+from models.lab.evaluation.statistics import Marks, Scores, mean
 from models.lab.evaluation.thresholds import (
     MOST_UNMEASURED,
     Aim,
@@ -35,12 +40,60 @@ from models.lab.evaluation.thresholds import (
     measured_band,
     same_point,
 )
+from models.lab.evaluation.thresholds import choose as choose_points
 from models.lab.phantoms import FINDINGS, PhantomSet
+from models.lab.training.split import folds_of
 from models.manifest import DetectionRule, Manifest
+from models.progress import ProgressReport
 
 SCALES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
 SHARPNESS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 1.0)
 OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
+
+
+def digest(gray: FloatArray) -> str:
+    """Return what a film is recognized by: a hash of its gray values [row, column], 0..1, in 256 steps."""
+    return hashlib.sha256(np.round(gray * 255).astype(np.uint8).tobytes()).hexdigest()[:16]
+
+
+def require_others(manifest: Manifest, films: CaseSource, report: ProgressReport) -> None:
+    """Raise ModelError if a film of these chose the manifest's decisions."""
+    chose, count = frozenset(manifest.chosen_on), 0
+    for index in range(len(films) if chose else 0):
+        count += digest(films.load(index).gray) in chose
+        report("looking for films that chose", index + 1, len(films))
+    if count:
+        raise ModelError(
+            f"{count} of {len(films)} films chose the thresholds of this model: figures on them would be no results; "
+            "give --folds, which chooses for each fifth of the patients on films of the others, or give other films"
+        )
+
+
+def for_each_film(
+    model: EvaluatedModel, films: CaseSource, *, population: str, most_false: float, report: ProgressReport
+) -> list[EvaluatedModel]:
+    """Return for each film the model with the decisions that the films of other patients choose, in five folds.
+
+    population: of the films; most_false: as in `films.cross_fitted`
+    A finding that the model leaves out stays so. Raises ModelError if no film has a label of any finding.
+    """
+    truths, weighed = [], []
+    for index in range(len(films)):
+        case = films.load(index)
+        truths.append(case.truth)
+        weighed.append(model.weigh(case))
+        report("weighing films", index + 1, len(films))
+    folds = folds_of(films_of(truths, [film.differences for film in weighed]).patients)
+    aim = Aim(false_findings=most_false, least=LEAST_OF_OTHERS)
+
+    def chosen_without(fold: int) -> EvaluatedModel:
+        others = np.flatnonzero(folds != fold)
+        own = [truths[index] for index in others], [weighed[index] for index in others]
+        left_out = model.manifest.decisions.left_out
+        return model.deciding_by(tune(model.manifest, *own, population=population, aim=aim, left_out=left_out))
+
+    by_fold = {fold: chosen_without(fold) for fold in np.unique(folds).tolist()}
+    return [by_fold[fold] for fold in folds.tolist()]
 
 
 def check_tunable(films: PhantomSet) -> None:

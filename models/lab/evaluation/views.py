@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from models.contract import ViewReading
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 
 Kind = Literal["frontal", "mirrored", "rotated", "lateral", "other"]
 

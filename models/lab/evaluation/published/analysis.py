@@ -1,6 +1,7 @@
 """How a task of the paper is asked otherwise than published: an ablation or an analysis, each by a file of its own.
 
-The files stand in `models/lab/evaluation/analyses`; docs/model/paper.md has their keys.
+The files stand in `models/lab/evaluation/analyses`; docs/model/paper.md has their keys. `find` asks the network so:
+only some prompts see each other, or only some boxes count.
 """
 
 from __future__ import annotations
@@ -9,8 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+import torch
+from torch import Tensor
+
 from models.bounds import require
 from models.documents import from_file, read_toml
+from models.errors import ModelError
+from models.lab.tasks.batch import Picture
+from models.network.chex import Chex, whole_picture
+from models.network.detector import Detection, aggregated
 
 Analyzed = Literal["report_mimic", "region_explanation_imagenome", "region_explanation_mscxr"]
 
@@ -74,3 +82,38 @@ def _objection(how: Analysis) -> str | None:
 
 PUBLISHED: Final = Analysis(task="report_mimic")
 """A report as published."""
+
+
+def find(network: Chex, picture: Picture, prompts: Tensor, how: Analysis) -> tuple[Tensor, Tensor]:
+    """Locate prompts [Q, dim] on a film as `Chex.find` does, but for what an analysis says.
+
+    Returns the aggregated scores [1, Q] and the features [1, Q, dim]. Raises ModelError for more boxes than there are.
+    """
+    most = network.detector.boxes_per_prompt
+    if how.boxes > most:
+        raise ModelError(f"boxes is {how.boxes}, but this network gives {most} of each prompt; set it to 1 to {most}")
+    size = how.together or len(prompts)
+    parts = [_find(network, picture, some, boxes=how.boxes or most) for some in torch.split(prompts, size)]
+    scores, features = zip(*parts, strict=True)
+    return torch.cat(scores, dim=1), torch.cat(features, dim=1)
+
+
+def _find(network: Chex, picture: Picture, prompts: Tensor, *, boxes: int) -> tuple[Tensor, Tensor]:
+    """Locate prompts that see each other, with so many of their boxes."""
+    patches, positions, _ = picture
+    every = network.detector.boxes_per_prompt
+    found: Detection = network.detector(patches, positions, prompts.unsqueeze(0), group=every)
+    if boxes < every:
+        found = _likeliest(found, boxes)
+    features = network.post_decoder.of_aggregated(found.aggregated, found.tokens, whole_picture(*picture))
+    return found.aggregated_scores, features
+
+
+def _likeliest(found: Detection, count: int) -> Detection:
+    """Keep the likeliest boxes of each prompt, in their order, and aggregate these anew (spec §4.5)."""
+    places = found.scores.topk(count, dim=-1).indices.sort(dim=-1).values
+    scores = found.scores.gather(-1, places)
+    boxes, tokens = (
+        part.gather(2, places.unsqueeze(-1).expand(-1, -1, -1, part.shape[-1])) for part in (found.boxes, found.tokens)
+    )
+    return aggregated(boxes, scores, tokens)

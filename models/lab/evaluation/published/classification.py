@@ -16,11 +16,10 @@ from torch import Tensor
 
 from models.engines import FloatArray
 from models.lab.evaluation.anatomy import REGIONS
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
-from models.lab.evaluation.curves import area_under_curve
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.regions import area
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, area_under_curve, mean
 from models.lab.tasks import regions
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.prompts import ClassVectors, DataSet, class_prompts, embed_classes

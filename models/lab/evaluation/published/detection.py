@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.tuning import OVERLAPS, SCALES
 from models.lab.tasks import detection
 from models.lab.tasks.batch import Picture

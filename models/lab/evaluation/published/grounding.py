@@ -17,11 +17,11 @@ from torch import Tensor
 
 from models import boxes as unit_boxes
 from models.engines import FloatArray
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
 from models.lab.evaluation.published.labels import Phrase
 from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.tuning import OVERLAPS, SCALES
 from models.lab.tasks import grounding
 from models.lab.tasks.batch import Picture, fill_up

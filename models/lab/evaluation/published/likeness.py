@@ -1,27 +1,192 @@
 """How alike generated and true texts are: BLEU-1, BLEU-4, ROUGE-L, METEOR, CIDEr, BERTScore, RadGraph F1, RaTEScore.
 
 BLEU is of all texts together, by the counts of sacrebleu without smoothing; the others are means over texts. All are
-fractions but CIDEr, which goes to 10. What cannot be computed is None, with the reason (`given_files`).
+fractions but CIDEr, which goes to 10. What cannot be computed is None, with the reason: an evaluation, which may have
+read films for hours, goes on.
+
+Some need files of their own, from the folder of `--metric-files`; nothing is downloaded. The packages radgraph and
+RaTEScore are used where they are installed. They are in no extra of this project: radgraph brings pytest and a copy of
+AllenNLP, RaTEScore names none of the packages that it imports, and one of these, medspacy, asks for a spaCy of 2024.
+CIDEr-D (Vedantam, Zitnick, Parikh 2015, arXiv 1411.5726) is our own: pycocoevalcap, which the published code uses, has
+had no release since 2020 and is 100 MB of Java programs; aac-metrics brings sentence-transformers. How many true texts
+hold an n-gram is counted in the texts that are measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib.util import find_spec
+from math import exp, log, sqrt
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 
+from models.errors import ModelError
 from models.lab.evaluation import reports
-from models.lab.evaluation.bootstrap import Figures, Indices
-from models.lab.evaluation.published.cider import cider, words_of
-from models.lab.evaluation.published.given_files import SCORES, NotComputed, scores_by_files
+from models.lab.evaluation.statistics import Figures, Indices
 
+Words = Sequence[str]
+_Gram = tuple[str, ...]
+
+_LONGEST: Final = 4
+_SPREAD: Final = 6.0
+"""The standard deviation of the penalty for another length, in bigrams."""
+_INSTALL: Final = "run pip install -c constraints.txt '.[paper]'"
 FIGURES: Final = ("bleu_1", "bleu_4", "rouge_l", "meteor", "cider", "bertscore_f1", "radgraph_f1", "ratescore")
 _ORDER: Final = 4
+
+
+def words_of(text: str) -> list[str]:
+    """Cut a text into words, as published: at blanks, with a blank before each period; capitals are kept."""
+    return text.replace(".", " .").split()
+
+
+def cider(true: Sequence[Words], generated: Sequence[Words]) -> list[float]:
+    """Return the score of each text, 0 to 10; 0 for all if there is only one, for then no n-gram is rarer than others.
+
+    For each length of n-grams: the cosine of the two texts' counts, weighted by rarity; of n-grams that the generated
+    text has more often or with more weight, what the true one has. The score is the mean, times 10, times the penalty.
+    """
+    documents = Counter(gram for words in true for gram in _grams(words))
+    rarest = log(len(true)) if true else 0.0
+
+    def weighted(words: Words) -> list[dict[_Gram, float]]:
+        weights: list[dict[_Gram, float]] = [{} for _ in range(_LONGEST)]
+        for gram, count in _grams(words).items():
+            weights[len(gram) - 1][gram] = count * (rarest - log(max(1, documents[gram])))
+        return weights
+
+    scores = []
+    for own, said in zip(true, generated, strict=True):
+        longer = max(0, len(said) - 1) - max(0, len(own) - 1)
+        alike = [_alike(*pair) for pair in zip(weighted(said), weighted(own), strict=True)]
+        scores.append(10 * sum(alike) / _LONGEST * exp(-(longer**2) / (2 * _SPREAD**2)))
+    return scores
+
+
+def _grams(words: Words) -> Counter[_Gram]:
+    """Count the n-grams of one to four words."""
+    return Counter(
+        tuple(words[start : start + length])
+        for length in range(1, _LONGEST + 1)
+        for start in range(len(words) - length + 1)
+    )
+
+
+def _alike(said: Mapping[_Gram, float], own: Mapping[_Gram, float]) -> float:
+    lengths = sqrt(sum(weight**2 for weight in said.values()) * sum(weight**2 for weight in own.values()))
+    shared = sum(min(weight, own[gram]) * own[gram] for gram, weight in said.items() if gram in own)
+    return shared / lengths if lengths else 0.0
+
+
+class NotComputed(Exception):
+    """A figure cannot be computed; the text says which package or file is missing, and what to do."""
+
+
+class _Need(NamedTuple):
+    """score: of the folder, true and generated texts; folder: below that of the option; holds: what; install: how."""
+
+    score: Callable[[Path, Sequence[str], Sequence[str]], list[float]]
+    folder: str
+    holds: str
+    packages: tuple[str, ...]
+    install: str
+
+
+def check_folder(files: Path) -> None:
+    """Raise ModelError unless a folder has the files of at least one figure; before hours of work."""
+    wanted = [need.folder for need in SCORES.values()]
+    if not any((files / folder).is_dir() for folder in wanted):
+        raise ModelError(f"--metric-files: {files} has none of {', '.join(wanted)}; see docs/model/paper.md")
+
+
+def scores_by_files(name: str, files: Path | None, true: Sequence[str], generated: Sequence[str]) -> list[float]:
+    """Compute a figure of `SCORES` for each text. Raises NotComputed."""
+    need = SCORES[name]
+    if missing := [package for package in need.packages if find_spec(package) is None]:
+        raise NotComputed(f"{' and '.join(missing)} not installed; {need.install}")
+    if files is None:
+        raise NotComputed(f"needs {need.holds}; give it as DIR/{need.folder}, with --metric-files DIR")
+    if not (files / need.folder).is_dir():
+        raise NotComputed(f"{need.folder} is missing in the folder of --metric-files; put {need.holds} there")
+    try:
+        with redirect_stdout(sys.stderr):  # radgraph prints there, where the document goes
+            return need.score(files / need.folder, true, generated)
+    except Exception as error:  # a boundary: other people's packages and files; hours of reading films must not be lost
+        cause = " ".join(str(error).split())[:200]
+        raise NotComputed(f"{need.packages[0]} failed on {need.folder} ({type(error).__name__}: {cause})") from error
+
+
+def _meteor(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
+    from nltk import data
+    from nltk.corpus.reader.wordnet import WordNetCorpusReader
+    from nltk.translate.meteor_score import single_meteor_score
+
+    root = str(folder.parent.parent)
+    data.path.append(root)  # NLTK opens no file outside of these folders
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of other languages, and of files that stay open until it is collected
+            words = WordNetCorpusReader(str(folder), None)
+            scores = [
+                float(single_meteor_score(words_of(own), words_of(said), wordnet=words))
+                for own, said in zip(true, generated, strict=True)
+            ]
+            del words
+            gc.collect()
+            return scores
+    finally:
+        data.path.remove(root)
+
+
+def _bertscore(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
+    from models.lab.evaluation.published.bertscore import bertscore
+
+    return bertscore(folder, true, generated)
+
+
+def _radgraph(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
+    from radgraph import F1RadGraph
+
+    score = F1RadGraph(reward_level="partial", model_type=folder.name, model_cache_dir=str(folder.parent))
+    return [float(value) for value in score(refs=list(true), hyps=list(generated))[1]]
+
+
+def _ratescore(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
+    from RaTEScore import RaTEScore
+
+    score = RaTEScore(
+        bert_model=str(folder / "ner"), eval_model=str(folder / "embedding"), use_gpu=torch.cuda.is_available()
+    )
+    return [float(value) for value in score.compute_score(list(generated), list(true))]
+
+
+SCORES: Final = {
+    "meteor": _Need(_meteor, "nltk/corpora/wordnet", "NLTK's wordnet.zip, unpacked", ("nltk",), _INSTALL),
+    "bertscore_f1": _Need(
+        _bertscore, "bertscore", "roberta-large in the form of transformers", ("transformers",), _INSTALL
+    ),
+    "radgraph_f1": _Need(
+        _radgraph, "radgraph/radgraph-xl", "radgraph-xl.tar.gz, unpacked", ("radgraph",), "run pip install radgraph"
+    ),
+    "ratescore": _Need(
+        _ratescore,
+        "rate",
+        "RaTE-NER-Deberta as ner and BioLORD-2023-C as embedding",
+        ("RaTEScore", "medspacy"),
+        "run pip install RaTEScore medspacy",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

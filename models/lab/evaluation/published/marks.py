@@ -3,6 +3,12 @@
 A text is known by its task, its film as the line names it, its number on that film, from 0, and its kind: true or
 generated. `texts.csv` has a row for each; a file of labels has the same columns and one for each class of CheXpert,
 with 1, 0, -1 or nothing, as CheXbert writes them. Where it has the text too, that must be the one that is measured.
+
+Clinical efficacy is as published: of 14 classes, of 5, and of 5 where uncertain counts too ("5+"). A text finds a class
+that its labeler marks positive; of "5+" also one that it marks uncertain. An empty text is marked "no finding" alone.
+The F1 of a class counts as the 14 do. Micro figures count all texts and classes together. Macro figures are means over
+classes, where what has no value is 0. Figures by example are means over the films that have a value, each with all its
+texts; as published the F1 of a film without a hit has none. `example_f1_of_all` counts it as 0.
 """
 
 from __future__ import annotations
@@ -13,20 +19,111 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol, get_args
 
-from language.labels import Labeler, Mark
+import numpy as np
+from numpy.typing import NDArray
+
+from language.labels import NO_FINDING, Labeler, Mark
 from models.errors import ModelError
 from models.lab.chexpert import CHEXPERT, CHEXPERT_COLUMNS
 from models.lab.datasets.tables import Row, rows_of
-from models.lab.evaluation.published.efficacy import Marks
 from models.lab.evaluation.request import TEXT_TASKS, PublishedTask
+from models.lab.evaluation.statistics import Figures, Indices
 from models.progress import ProgressReport
 
+Counts = NDArray[np.int64]
+"""Hits, false alarms and misses, [these, film, class]."""
+Marks = Mapping[str, Mark]
+
+FIVE: Final = ("atelectasis", "cardiomegaly", "consolidation", "edema", "pleural_effusion")
+_FIGURES: Final = ("precision", "recall", "f1")
 Kind = Literal["true", "generated"]
 _KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _KEYS: Final = ("task", "film", "number", "kind")
 _TEXT: Final = "Report Impression"
 """The column that CheXbert's own program reads."""
 _VALUES: Final[Mapping[str, Mark | None]] = {"1": "positive", "0": "negative", "-1": "uncertain", "": None}
+
+
+class _Counted(NamedTuple):
+    classes: tuple[str, ...]
+    marks: frozenset[Mark]
+
+
+_SETS: Final[Mapping[str, _Counted]] = {
+    "14": _Counted(CHEXPERT, frozenset(("positive",))),
+    "5": _Counted(FIVE, frozenset(("positive",))),
+    "5_plus": _Counted(FIVE, frozenset(("positive", "uncertain"))),
+}
+
+
+def counts_of(films: Sequence[int], true: Sequence[Marks], generated: Sequence[Marks]) -> dict[str, Counts]:
+    """Count hits, false alarms and misses of each film, for each set of classes.
+
+    films: the number of each text's film, from 0; true, generated: the marks of each text
+    """
+    counts = {}
+    for name, (classes, marks) in _SETS.items():
+        there, said = (
+            np.array([[found.get(key) in marks for key in classes] for found in side], dtype=np.bool_)
+            for side in (true, generated)
+        )
+        counts[name] = np.zeros((3, max(films) + 1, len(classes)), dtype=np.int64)
+        for table, which in zip(counts[name], (there & said, ~there & said, there & ~said), strict=True):
+            np.add.at(table, np.array(films, dtype=np.intp), which)
+    return counts
+
+
+def marks_or_nothing(texts: Sequence[str], marks: Sequence[Marks]) -> list[Marks]:
+    """Return the marks of texts; an empty one finds nothing."""
+    return [own if text.strip() else {NO_FINDING: "positive"} for text, own in zip(texts, marks, strict=True)]
+
+
+def efficacy_of(counts: Mapping[str, Counts], films: Indices) -> Figures:
+    """Return all figures of these films, by name, such as `ce_14_micro_f1`; None if a figure has no value."""
+    made: dict[str, float | None] = {}
+    for name, everything in counts.items():
+        own = everything[:, films]
+        by_film = _scores(own.sum(axis=2))
+        with_hits = np.where(own[0].sum(axis=1) > 0, by_film[2], np.nan)
+        averages = {
+            "micro": _scores(own.sum(axis=(1, 2))),
+            "macro": np.nan_to_num(_scores(own.sum(axis=1))).mean(axis=1),
+            "example": [_mean(by_film[0]), _mean(by_film[1]), _mean(with_hits)],
+        }
+        for average, values in averages.items():
+            made |= {f"ce_{name}_{average}_{key}": _known(value) for key, value in zip(_FIGURES, values, strict=True)}
+        made[f"ce_{name}_example_f1_of_all"] = _known(_mean(by_film[2]))
+    of_classes = _scores(counts["14"][:, films].sum(axis=1))[2]
+    return made | {f"ce_14_f1_{key}": _known(value) for key, value in zip(CHEXPERT, of_classes, strict=True)}
+
+
+def efficacy_names() -> dict[str, str]:
+    """Return what each figure is called in a table."""
+    sets = {"14": "14 classes", "5": "5 classes", "5_plus": "5 classes, uncertain as positive (5+)"}
+    words = {"precision": "precision", "recall": "recall", "f1": "F1"}
+    made: dict[str, str] = {}
+    for name, title in sets.items():
+        for average in ("micro", "macro", "example"):
+            made |= {f"ce_{name}_{average}_{key}": f"CE {average} {words[key]}, {title}" for key in _FIGURES}
+        made[f"ce_{name}_example_f1_of_all"] = f"CE example F1, {title}; films without a hit as 0"
+    return made | {f"ce_14_f1_{key}": f"CE F1, {key.replace('_', ' ')}" for key in CHEXPERT}
+
+
+def _scores(counts: Counts) -> NDArray[np.float64]:
+    """Compute precision, recall and F1, each of the shape of hits; NaN where it has no value."""
+    hits, wrong, missed = counts
+    with np.errstate(invalid="ignore"):
+        return np.stack([hits / (hits + wrong), hits / (hits + missed), 2 * hits / (2 * hits + wrong + missed)])
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the values that there are; NaN if there is none."""
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if len(there) else np.nan
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 class Told(NamedTuple):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from models.errors import ModelError
-from models.lab.evaluation.bootstrap import Bootstrap
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.prompt_set import DEFAULT, read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
@@ -20,6 +19,7 @@ from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
 from models.lab.evaluation.published.marks import Marker, Told, start_texts, write_texts
 from models.lab.evaluation.published.model import PublishedModel, looked_at
 from models.lab.evaluation.request import TEXT_TASKS, PublishedTask
+from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.prompts import DataSet
 from models.progress import ProgressReport

@@ -20,15 +20,14 @@ from language.labels import says
 from models.contract import PromptKind, ReaderPrompt
 from models.engines import FloatArray
 from models.lab.evaluation import reports
-from models.lab.evaluation.bootstrap import Bootstrap, Figures, Indices
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.published import analyzed, efficacy
-from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find
 from models.lab.evaluation.published.classification import features_of
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.likeness import likeness_of
-from models.lab.evaluation.published.marks import Marked, Told
+from models.lab.evaluation.published.marks import Marked, Marks, Told, counts_of, efficacy_of, marks_or_nothing
 from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.tasks import report
 from models.lab.tasks.batch import Picture, as_array
 from models.lab.tasks.prompts import embed, region_prompts
@@ -81,7 +80,7 @@ def regions_asked(model: PublishedModel, picture: Picture, given: Mapping[str, F
     phrases = {region.name: region.phrases for region in region_prompts()}
     named = embed(model.network, model.phrases, [phrases[name] for name in given])
     if how.asked_by == "name":
-        return analyzed.find(model.network, picture, named, how)[1]
+        return find(model.network, picture, named, how)[1]
     boxed = torch.from_numpy(np.stack(list(given.values())))[np.newaxis]
     features: Tensor = model.network.describe(*picture, boxed, named.unsqueeze(0), torch.ones(boxed.shape[:2]))
     return features
@@ -120,7 +119,7 @@ def of_report(
     """Write the report of a film; None if it has no true one. An analysis may leave nothing to write."""
     if not labels.report:
         return None
-    preference, features = analyzed.find(model.network, picture, asked.prompts, how)
+    preference, features = find(model.network, picture, asked.prompts, how)
     if how.filter == "mean":
         noted = report.positiveness(features, asked.positive, asked.negative)
     else:
@@ -151,16 +150,16 @@ def measure(
     true, generated = ([text for film in films for text in film[side]] for side in (0, 1))
     truths = [Truth(report=text, labels=_says(marks, marked)) for text, marks in zip(true, marked.true, strict=True)]
     labels = reports.labels_of(truths, [_says(marks, marked) for marks in marked.generated], marked.classes)
-    counts = efficacy.counts_of(
+    counts = counts_of(
         [number for number, film in enumerate(films) for _ in film.true],
-        efficacy.marks_or_nothing(true, marked.true),
-        efficacy.marks_or_nothing(generated, marked.generated),
+        marks_or_nothing(true, marked.true),
+        marks_or_nothing(generated, marked.generated),
     )
     likeness = likeness_of(true, generated, metric_files)
 
     def figures(some: Indices) -> Figures:
         texts = np.concatenate([own[film] for film in some])
-        return {**reports.efficacy(labels, texts), **efficacy.figures(counts, some), **likeness.figures(texts)}
+        return {**reports.efficacy(labels, texts), **efficacy_of(counts, some), **likeness.figures(texts)}
 
     return {
         **figures(np.arange(len(films))),
@@ -173,7 +172,7 @@ def measure(
     }
 
 
-def _says(marks: efficacy.Marks, marked: Marked) -> dict[str, bool]:
+def _says(marks: Marks, marked: Marked) -> dict[str, bool]:
     return {key: says(marks, key) for key in marked.classes}
 
 
