@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoint import completion, published
+from models.checkpoint import card, published
 from models.checkpoint.__main__ import main
 from models.checkpoint.files import verify
 from models.checkpoint.importer import ImportOptions, bring
@@ -243,7 +243,7 @@ def test_a_manifest_that_cannot_be_read_again_is_never_left(
     def write(directory: Path, _: Manifest) -> None:
         (directory / MANIFEST).write_text("beta = NaN")
 
-    monkeypatch.setattr(completion, "write_manifest", write)
+    monkeypatch.setattr(card, "write_manifest", write)
 
     assert run(archive, model) == 2
     assert "is not TOML" in capsys.readouterr().err
