@@ -55,7 +55,7 @@ def _calibrate(options: argparse.Namespace, report: ProgressReport) -> Calibrate
     from models.checkpoint.card import rewrite
     from models.lab.evaluation.calibrating import Request, calibrate
     from models.lab.evaluation.calibration_page import figures, page
-    from models.lab.evaluation.prompt_set import DEFAULT
+    from models.lab.evaluation.request import DEFAULT
     from models.site_films import SiteFilms
 
     films, population = _films(options, read_manifest(options.model))

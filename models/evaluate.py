@@ -24,10 +24,10 @@ from models.command import command_parser, exit_status, run, share
 from models.contract import COMPARISON
 from models.engines import ENGINES
 from models.errors import ModelError
-from models.lab.evaluation.prompt_set import DEFAULT
 from models.lab.evaluation.request import (
     ABLATIONS,
     CHEXBERT,
+    DEFAULT,
     MOST_FALSE,
     PUBLISHED_RESAMPLES,
     PUBLISHED_TASKS,

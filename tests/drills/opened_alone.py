@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.lab.evaluation.prompt_set import read_questions
+from models.lab.evaluation.evaluated_model import read_questions
 from models.reading.reader import ChexReader, open_reader
 from tests.paths import REPOSITORY
 

@@ -24,8 +24,8 @@ from models.evaluate import main as evaluate
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.calibrating import LEAST_MEASURED, is_chosen, with_ages, with_ratio
 from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.evaluated_model import open_model
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.evaluated_model import open_model, read_questions
+from models.lab.evaluation.request import DEFAULT
 from models.lab.phantoms import phantom
 from models.manifest import Ages, read_manifest, write_manifest
 from models.reading.cardiothoracic import ChestWidths, Extent

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from models.checkpoint.files import CARD, verify
 from models.lab.evaluation.cases import Phantoms
 from models.lab.evaluation.command import evaluate
-from models.lab.evaluation.evaluated_model import open_model
-from models.lab.evaluation.prompt_set import read_questions
+from models.lab.evaluation.evaluated_model import open_model, read_questions
 from models.lab.evaluation.request import Request, Task
 from models.lab.phantoms import FINDINGS, PhantomSet
 from models.manifest import Manifest, read_manifest

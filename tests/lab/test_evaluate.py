@@ -20,9 +20,8 @@ from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Phantoms, shown, truth_of_phantom
-from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
-from models.lab.evaluation.request import TASKS, Ablation
+from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, read_questions
+from models.lab.evaluation.request import DEFAULT, TASKS, Ablation
 from models.lab.phantoms import FINDINGS, parse_set, phantom
 from models.lab.training.split import HeldOut
 from models.manifest import read_manifest, write_manifest
@@ -314,8 +313,8 @@ def test_without_the_region_filter_every_region_is_reported(model: Path) -> None
             ["--data", "boxes:films.jsonl", "--choose-on", "films.jsonl"],
             "--choose-on is for the tasks",
         ),
-        (["--data", "boxes:films.jsonl", "--prompts", "nowhere.toml"], "name a prompt set"),
-        (["--data", "boxes:films.jsonl", "--prompts", "films.jsonl"], "is not a prompt set"),
+        (["--data", "boxes:films.jsonl", "--prompts", "nowhere.toml"], "the prompt set cannot be read"),
+        (["--data", "boxes:films.jsonl", "--prompts", "films.jsonl"], "no prompt set 'films.jsonl'; there are"),
         (["--data", "boxes:films.jsonl", "--model", "nowhere"], "name a model directory"),
     ],
 )

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from models.errors import ModelError
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import texts
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find, read_analysis
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.request import DEFAULT
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.prompts import embed
 from models.lab.tasks.regions import features_apart

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from language.labels import RuleLabeler
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published.labels import Phrase, PublishedLabels
 from models.lab.evaluation.published.marks import Marked, Told, by_labeler
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.published.texts import measure, of_phrases, of_regions, of_report, report_questions
+from models.lab.evaluation.request import DEFAULT
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
 from models.progress import quiet

@@ -14,7 +14,8 @@ from models.decisions import PHANTOMS
 from models.engines import ENGINES, Engine, FloatArray, IntArray, Patches, Regions
 from models.engines.opening import open_engine
 from models.errors import ModelError
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.evaluated_model import read_questions
+from models.lab.evaluation.request import DEFAULT
 from models.lab.phantoms import phantom as draw
 from models.manifest import read_manifest
 from models.reading.decided_film import Look

@@ -14,7 +14,8 @@ import pytest
 from language.check import Fault
 from models.contract import FilmReading, FindingState, PromptKind, PromptReading, ReaderPrompt, Side, Trusted
 from models.engines import FloatArray
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.evaluated_model import read_questions
+from models.lab.evaluation.request import DEFAULT
 from models.lab.phantoms import phantom
 from models.reading import checking
 from models.reading.checking import Decided, answer_in_words, settle

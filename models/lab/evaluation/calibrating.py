@@ -23,10 +23,9 @@ from models.decisions import PHANTOMS, Decisions, RatioError, ThresholdChange
 from models.errors import ModelError
 from models.lab.evaluation import ratio
 from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, read_questions
 from models.lab.evaluation.films import drawn_by_patient, interval
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
-from models.lab.evaluation.request import MOST_FALSE
+from models.lab.evaluation.request import DEFAULT, MOST_FALSE
 from models.lab.evaluation.statistics import Figures, Indices, area_under_curve
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
 from models.lab.evaluation.tuning import best_rule, digest, is_known, tune

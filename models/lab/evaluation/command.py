@@ -15,9 +15,8 @@ from models.lab.evaluation import references, run
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import CaseSource, Phantoms
 from models.lab.evaluation.document import markdown, rounded
-from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model
+from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, read_questions
 from models.lab.evaluation.pictures import write_sheets
-from models.lab.evaluation.prompt_set import read_questions
 from models.lab.evaluation.published import run as paper
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
 from models.lab.evaluation.published.likeness import check_folder

@@ -26,7 +26,6 @@ from models.errors import ModelError
 from models.lab.evaluation.anatomy import REGIONS
 from models.lab.evaluation.cases import EvaluationCase
 from models.lab.evaluation.detection import Detections
-from models.lab.evaluation.prompt_set import Questions
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import Ablation, Task
 from models.lab.evaluation.views import Kind, SeenView
@@ -44,6 +43,9 @@ from models.reading.decided_film import Look
 from models.reading.phrasebook import Phrasebook, contrast, differences
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
+from node.errors import ConfigError
+from node.prompt_set import PromptSet
+from node.read import prompts as prompt_sets
 
 _ACROSS: Final = 0.05
 """How far a box may reach across the middle, as a share of the square."""
@@ -97,7 +99,7 @@ class EvaluatedModel:
     """An opened model."""
 
     def __init__(
-        self, directory: Path, manifest: Manifest, engine: Engine, questions: Questions, trusted: Trusted
+        self, directory: Path, manifest: Manifest, engine: Engine, questions: PromptSet, trusted: Trusted
     ) -> None:
         """Use an engine of this directory; see `open_model`."""
         vocabularies = directory / "vocab"
@@ -283,11 +285,19 @@ class EvaluatedModel:
         return own
 
 
+def read_questions(path: Path) -> PromptSet:
+    """Read a prompt set as the node does. Raises ModelError that lists its mistakes."""
+    try:
+        return prompt_sets.load(str(path))
+    except ConfigError as error:
+        raise ModelError(str(error)) from error
+
+
 def open_model(
     directory: Path,
     *,
     engine: str,
-    questions: Questions,
+    questions: PromptSet,
     ablations: Collection[Ablation] = (),
     threads: int = 0,
     trusted: Trusted = "real",

@@ -31,7 +31,8 @@ from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.engines import ENGINES, FloatArray
 from models.errors import ModelError
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.evaluated_model import read_questions
+from models.lab.evaluation.request import DEFAULT
 from models.lab.training.split import FOLDS, folds_of
 from models.progress import ProgressReport
 from models.reading.places import shown_boxes, side_certainty

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from models.lab.evaluation.prompt_set import DEFAULT
+DEFAULT: Final = Path(__file__).parents[3] / "node" / "read" / "prompt_sets" / "chexpert14.toml"
+"""The prompt set that the node uses, if a site has none of its own."""
 
 Task = Literal["detection", "anatomy", "region_classification", "report", "sentences", "films", "hints", "views"]
 TASKS: Final[tuple[Task, ...]] = get_args(Task)

@@ -19,7 +19,7 @@ from models.engines import Engine, FloatArray
 from models.engines.opening import open_first
 from models.engines.proof import Precision
 from models.engines.scheduler import Scheduler
-from models.lab.evaluation.prompt_set import read_questions
+from models.lab.evaluation.evaluated_model import read_questions
 from models.manifest import read_manifest, write_manifest
 from models.network.packed_decoding import PackedWriter
 from models.network.products import int8_fault

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms
-from models.lab.evaluation.prompt_set import DEFAULT, read_questions
+from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.detection import Asked, Located
@@ -18,7 +18,7 @@ from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
 from models.lab.evaluation.published.marks import Marker, Told, start_texts, write_texts
 from models.lab.evaluation.published.model import PublishedModel, looked_at
-from models.lab.evaluation.request import TEXT_TASKS, PublishedTask
+from models.lab.evaluation.request import DEFAULT, TEXT_TASKS, PublishedTask
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.prompts import DataSet
