@@ -291,8 +291,8 @@ def test_a_section_of_the_card_is_filled_from_values_and_lacks_none() -> None:
 
     assert filled.startswith("# both 2\n\n**Not for use") and "- Parameters: 1,234,567.\n" in filled
     assert "- Parts:\n  - image_encoder: a, trained on films\n- Thresholds" in filled
-    with pytest.raises(UndefinedError, match="parameters"):
-        section("joined", name="both", version="2", origins=parts)
+    with pytest.raises(UndefinedError, match="name"):
+        section("joined", version="2", parameters=1234567, origins=parts)
 
 
 def texts(drawing: ElementTree.Element) -> set[str]:
