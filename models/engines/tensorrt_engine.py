@@ -21,8 +21,7 @@ from models.engines import EngineUnavailable, FloatArray
 from models.engines.comparison import FLOAT16, agree
 from models.engines.devices import Gpu
 from models.engines.engine_files import DriverProof, EngineFiles
-from models.engines.graph_engine import GraphEngine, Inputs
-from models.engines.profiles import RANGES, Range, in_parts
+from models.engines.graph_engine import RANGES, GraphEngine, Inputs, Range, in_parts
 from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_graphs
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.torch_engine import open_gpu_writer, open_torch

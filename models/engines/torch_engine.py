@@ -23,8 +23,7 @@ from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
-from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts
-from models.engines.turns import Calls, Turns
+from models.engines.turns import SHORT, UNLIMITED, Calls, Most, Turns, run_in_parts
 from models.engines.wheels import INSTALL_CPU
 from models.errors import ModelError
 from models.network.chex import Chex

@@ -3,17 +3,26 @@
 A film is read by a chain of calls, and a question goes between two of them. It never changes what a film's answer is: a
 film continues with what it had computed. A question is a chain of calls as well, and films wait until it is answered.
 On the CPU `scheduler` does this, and more.
+
+On the processor a large network is called in short parts, so that a question waits behind none for long. At the
+published size 29 sentences take a quarter of a second or more; they are encoded in parts of MOST_TOKENS
+(`Phrasebook.embed`), between which people go first. The parts depend on the call alone, so what else is computed
+changes no result. Films of several callers are not joined: a batch saves little time there, and a detector of two films
+does not compute the bits that it computes for one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Condition
+from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
+
+import numpy as np
 
 FILM_PATIENCE_SECONDS: Final = 2.0
 """When no film had a turn for so long, a film's call goes before questions: questions without end stop no film."""
@@ -21,6 +30,16 @@ FILM_PATIENCE_SECONDS: Final = 2.0
 T = TypeVar("T")
 
 _question: ContextVar[ExitStack | None] = ContextVar("question", default=None)
+Arrays = Sequence[np.ndarray]
+Most = Mapping[str, int]
+
+UNLIMITED: Final[Most] = MappingProxyType({})
+SHORT: Final[Most] = MappingProxyType({"encode_image": 1, "find": 1, "describe": 2, "view": 8})
+"""Films of one part at the published size: 0.12 s at most, with one thread."""
+
+MOST_TOKENS: Final = 154
+"""Tokens of the phrases that are encoded at once, for every network: as long as the parts above at the published size.
+More at once are no faster."""
 
 
 class Calls(Protocol):
@@ -116,3 +135,20 @@ class Turns:
     def _has_waited_long(self, call: _Call) -> bool:
         """Whether a film's call waits, and no film had a turn, for longer than a film should."""
         return time.monotonic() - max(call.since, self._film_ended) >= self._patience_seconds
+
+
+def run_in_parts(
+    calls: Calls, run: Callable[[Arrays], Sequence[np.ndarray]], stage: str, inputs: Arrays, *, most: Most
+) -> Sequence[np.ndarray]:
+    """Run a stage on inputs [film, ...], each part of them in a turn of its own.
+
+    most: films of a part, by stage; a stage that is not named has one part
+    """
+    limit = most.get(stage, 0)
+    if not limit or len(inputs[0]) <= limit:
+        return calls.call(lambda: run(inputs))
+    outputs = []
+    for start in range(0, len(inputs[0]), limit):
+        part = [array[start : start + limit] for array in inputs]
+        outputs.append(calls.call(lambda part=part: run(part)))  # type: ignore[misc]  # mypy cannot infer the default
+    return [np.concatenate(arrays) for arrays in zip(*outputs, strict=True)]

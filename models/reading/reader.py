@@ -32,8 +32,8 @@ from models.contract import (
     ZoneOf,
 )
 from models.engines import Engine, FloatArray
+from models.engines.graph_engine import RANGES
 from models.engines.opening import open_first
-from models.engines.profiles import RANGES
 from models.engines.proof import Precision
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest

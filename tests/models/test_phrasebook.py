@@ -15,7 +15,7 @@ from models.engines.comparison import FLOAT32
 from models.engines.onnx_engine import open_onnx
 from models.engines.opening import open_engine
 from models.engines.proof import graph_path
-from models.engines.short_calls import MOST_TOKENS
+from models.engines.turns import MOST_TOKENS
 from models.errors import ModelError
 from models.reading.phrasebook import Phrasebook
 from tests.support.directories import linked_copy

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from export.to_onnx import load_graph
 from models.contract import PromptKind, ReaderPrompt
 from models.engines import FloatArray
-from models.engines.graph_engine import GraphEngine, Inputs
-from models.engines.profiles import RANGES, in_parts
+from models.engines.graph_engine import RANGES, GraphEngine, Inputs, in_parts
 from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.errors import ModelError
 from models.manifest import read_manifest

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.network.roi_pool import pool, soft_boxes
+from models.network.detector import pool, soft_boxes
 
 GRID = 7
 

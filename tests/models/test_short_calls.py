@@ -12,9 +12,8 @@ import pytest
 from models.checkpoint.weights import load_network
 from models.engines import Engine
 from models.engines.devices import Cpu
-from models.engines.short_calls import SHORT, UNLIMITED, Most, run_in_parts
 from models.engines.torch_engine import TorchEngine, most_at_once
-from models.engines.turns import Turns
+from models.engines.turns import SHORT, UNLIMITED, Most, Turns, run_in_parts
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ from models.lab.golden.recording import PHRASES, Computed, RecordedNetwork, watc
 from models.lab.tasks.batch import fill_up
 from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, InputRule
 from models.network.chex import whole_picture
-from models.network.detector import Detection
-from models.network.roi_pool import soft_boxes
+from models.network.detector import Detection, soft_boxes
 from models.reading.preprocess import prepare
 from models.reading.tokenizers import SENTENCE_END
 
