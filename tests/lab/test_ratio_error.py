@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.engines import FloatArray
-from models.lab.evaluation import ratio
+from models.lab.evaluation import anatomy
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth, truth_of_phantom
 from models.lab.phantoms import phantom
@@ -41,7 +41,7 @@ def chest(heart: float, thorax: float = 0.8) -> ChestWidths:
 
 
 def figures(truths: list[Truth], found: list[ChestWidths | None], what: str = "cardiothoracic_ratio") -> Figures:
-    return cast("Figures", ratio.measure(truths, found)[what])
+    return cast("Figures", anatomy.measure_ratio(truths, found)[what])
 
 
 def test_errors_are_measured_minus_true() -> None:
@@ -77,7 +77,7 @@ def test_a_known_ratio_goes_before_that_of_boxes() -> None:
 
 
 def test_boxes_of_lungs_alone_tell_the_width_of_the_thorax() -> None:
-    made = ratio.measure([truth(heart=False)] * 2, [chest(0.4, thorax=0.84), chest(0.4, thorax=0.8)])
+    made = anatomy.measure_ratio([truth(heart=False)] * 2, [chest(0.4, thorax=0.84), chest(0.4, thorax=0.8)])
 
     assert made.keys() == {"thorax_width"}
     assert figures([truth()] * 2, [chest(0.4, thorax=0.84)] * 2, "thorax_width")["bias"] == pytest.approx(
@@ -86,17 +86,17 @@ def test_boxes_of_lungs_alone_tell_the_width_of_the_thorax() -> None:
 
 
 def test_a_thorax_that_is_cut_off_has_no_true_width() -> None:
-    assert ratio.measure([truth(begin=0.0)] * 2, [chest(0.4)] * 2) == {}
+    assert anatomy.measure_ratio([truth(begin=0.0)] * 2, [chest(0.4)] * 2) == {}
 
 
 def test_films_without_boxes_have_no_figures() -> None:
-    assert ratio.measure([Truth()], [chest(0.4)]) == {}
+    assert anatomy.measure_ratio([Truth()], [chest(0.4)]) == {}
 
 
 def test_a_phantom_knows_its_ratio() -> None:
     film = phantom(2_000_007, side=64)
 
-    assert ratio.true_ratio(truth_of_phantom(film)) == film.cardiothoracic_ratio
+    assert anatomy.true_ratio(truth_of_phantom(film)) == film.cardiothoracic_ratio
 
 
 def test_a_line_of_a_file_tells_its_ratio_or_its_boxes_do(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ def test_a_line_of_a_file_tells_its_ratio_or_its_boxes_do(tmp_path: Path) -> Non
     path = tmp_path / "truth.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     manifest = read_manifest(VOCABULARIES.parent)
-    told = [ratio.true_ratio(film) for film in (read_films(path, manifest).load(i).truth for i in range(3))]
+    told = [anatomy.true_ratio(film) for film in (read_films(path, manifest).load(i).truth for i in range(3))]
 
     path.write_text("\n".join(json.dumps({**line, "cardiothoracic_ratio": None}) for line in lines))
-    by_boxes = [ratio.true_ratio(film) for film in (read_films(path, manifest).load(i).truth for i in range(3))]
+    by_boxes = [anatomy.true_ratio(film) for film in (read_films(path, manifest).load(i).truth for i in range(3))]
 
     assert told == [line["cardiothoracic_ratio"] for line in lines]
     whole = [(known, value) for known, value in zip(told, by_boxes, strict=True) if value is not None]

@@ -18,7 +18,7 @@ from models.contract import (
 )
 from models.decisions import Decisions
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.sentences import measure
+from models.lab.evaluation.reports import measure_sentences
 from models.lab.evaluation.statistics import Bootstrap
 
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
@@ -66,7 +66,9 @@ ONE = film(
 
 
 def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, object]:
-    return measure(readings, [truth or Truth()] * len(readings), [DECISIONS] * len(readings), Bootstrap(resamples=0))
+    return measure_sentences(
+        readings, [truth or Truth()] * len(readings), [DECISIONS] * len(readings), Bootstrap(resamples=0)
+    )
 
 
 def test_sentences_are_counted_by_what_became_of_them() -> None:

@@ -21,7 +21,7 @@ from models.checkpoint.card import open_to_change
 from models.contract import FilmReading, FindingState, Trusted
 from models.decisions import PHANTOMS, Decisions, RatioError, ThresholdChange
 from models.errors import ModelError
-from models.lab.evaluation import ratio
+from models.lab.evaluation import anatomy
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, read_questions
 from models.lab.evaluation.films import drawn_by_patient, interval
@@ -213,7 +213,7 @@ def _weigh(model: EvaluatedModel, films: CaseSource, *, is_drawn: bool, report: 
     for index in range(len(films)):
         case = films.load(index)
         truths.append(case.truth)
-        has_ratio = ratio.true_ratio(case.truth) is not None
+        has_ratio = anatomy.true_ratio(case.truth) is not None
         weighed.append(model.weigh(case, located=is_drawn, chest=has_ratio))
         patients.append(case.truth.patient or case.name)
         digests.append(digest(case.gray))
@@ -339,7 +339,7 @@ def with_ratio(
     stated = manifest.cardiothoracic
     if population == PHANTOMS and stated is not None and stated.measured_on != PHANTOMS:
         return manifest, ""
-    made = ratio.measure(truths, chests).get("cardiothoracic_ratio")
+    made = anatomy.measure_ratio(truths, chests).get("cardiothoracic_ratio")
     names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
     counted = made.get("films", 0) if isinstance(made, Mapping) else 0
     if not isinstance(made, Mapping) or not made.keys() >= set(names) or counted < LEAST_MEASURED:

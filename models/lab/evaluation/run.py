@@ -15,11 +15,9 @@ from models.lab.evaluation import (
     films,
     hints,
     located,
-    ratio,
     references,
     regions,
     reports,
-    sentences,
     views,
 )
 from models.lab.evaluation.cases import CaseSource, Truth
@@ -110,7 +108,7 @@ def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
     constants = {"constant_box": habits.regions, "best_constant_box": references.best_constants(truths)}
     return {
         **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
-        **ratio.measure(truths, [observation.chest for observation in observed.said]),
+        **anatomy.measure_ratio(truths, [observation.chest for observation in observed.said]),
         "references": {
             name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()
         },
@@ -127,8 +125,8 @@ def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[s
 def _sentences(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     decisions = [observation.decisions for observation in observed.said]
     by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
-    return sentences.measure(_checked(observed), observed.truths, decisions, bootstrap) | {
-        "by_default": sentences.measure(by_default, observed.truths, decisions, bootstrap)
+    return reports.measure_sentences(_checked(observed), observed.truths, decisions, bootstrap) | {
+        "by_default": reports.measure_sentences(by_default, observed.truths, decisions, bootstrap)
     }
 
 
