@@ -9,16 +9,24 @@ data set is missing or wrong, with file, line and column; 130: stopped, also by 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import sys
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING, Any, Final
 
+from models import progress
 from models.command import INTERRUPTED, command_parser, exit_status, run
-from models.lab.datasets.request import DATA_SETS, Request
+from models.errors import ModelError
 from models.program import command_for
+
+if TYPE_CHECKING:
+    from models.lab.datasets.preparation import Listing
+
+DATA_SETS: Final = ("mimic", "imagenome", "vindr", "nih", "mscxr")
 
 
 def main(arguments: list[str]) -> int:
@@ -39,29 +47,52 @@ def main(arguments: list[str]) -> int:
     stop = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
-    request = Request(
-        data_set=options.data_set,
-        source=options.source,
-        out=options.out,
-        processes=options.processes,
-        reports=options.reports,
-        mimic=options.mimic,
-    )
-    return exit_status(lambda: _prepare(request, stop, as_json=options.json))
+    return exit_status(lambda: _prepare(options, stop))
 
 
-def _prepare(request: Request, stop: Event, *, as_json: bool) -> int:
-    from models.lab.datasets.command import prepare_by
-    from models.lab.datasets.preparation import text
+def _prepare(options: argparse.Namespace, stop: Event) -> int:
+    """Write the lines of a data set; stop: set this to end after the parts that are being made."""
+    from models.lab.datasets.preparation import prepare, text
 
-    rows = prepare_by(request, stop)
+    if not options.source.is_dir():
+        raise ModelError(f"{options.source} is no folder; name the folder of the data set as it was published")
+    with progress.on(sys.stderr) as report:
+        report(f"reading the tables of {options.source}")
+        films = _listing(options)
+        rows = prepare(films, options.out, processes=options.processes, report=report, stopped=stop.is_set)
     if rows is None:
         print(f"stopped; run {command_for('models.prepare')} as before to continue from here", file=sys.stderr)
         return INTERRUPTED
-    print(
-        json.dumps({"data_set": request.data_set, "out": str(request.out), "counts": rows}) if as_json else text(rows)
-    )
+    document = {"data_set": options.data_set, "out": str(options.out), "counts": rows}
+    print(json.dumps(document) if options.json else text(rows))
     return 0
+
+
+def _listing(options: argparse.Namespace) -> Listing[Any]:
+    from models.lab.datasets import imagenome, mimic, mscxr, nih, vindr
+
+    match options.data_set:
+        case "mimic":
+            return mimic.listing(options.source, options.reports or options.source)
+        case "vindr":
+            return vindr.listing(options.source)
+        case "nih":
+            return nih.listing(options.source)
+        case "imagenome":
+            return imagenome.listing(options.source, _prepared(options))
+    return mscxr.listing(options.source, _prepared(options))
+
+
+def _prepared(options: argparse.Namespace) -> Path:
+    """Return the folder of MIMIC-CXR's lines. Raises ModelError if it was not given, or is not complete."""
+    from models.lab.datasets.preparation import SUMMARY
+
+    lines: Path | None = options.mimic
+    if lines is None:
+        raise ModelError(f"{options.data_set} has no films of its own; prepare mimic, and give its OUT by --mimic")
+    if not (lines / SUMMARY).is_file():
+        raise ModelError(f"{lines / SUMMARY} is missing; prepare mimic to its end, and give its OUT by --mimic")
+    return lines
 
 
 if __name__ == "__main__":
