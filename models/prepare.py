@@ -18,7 +18,6 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
-from models import progress
 from models.command import INTERRUPTED, command_parser, exit_status, run
 from models.errors import ModelError
 from models.program import command_for
@@ -52,6 +51,7 @@ def main(arguments: list[str]) -> int:
 
 def _prepare(options: argparse.Namespace, stop: Event) -> int:
     """Write the lines of a data set; stop: set this to end after the parts that are being made."""
+    from models import progress
     from models.lab.datasets.preparation import prepare, text
 
     if not options.source.is_dir():

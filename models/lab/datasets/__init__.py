@@ -1,5 +1,5 @@
 """Readers of public data sets, from the folder as it is published to lines for training and evaluation.
 
 A reader lists the films of its data set from its tables (`Listing`); processes then make the line of each film. Common
-parts: `tables` reads CSV, `preparation` makes and joins the lines, `summary` counts.
+parts: `tables` reads CSV, `preparation` makes, joins and counts the lines.
 """
