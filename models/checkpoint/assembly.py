@@ -138,12 +138,12 @@ def check_sizes(contents: Contents, sizes: NetworkSizes) -> None:
                 raise ModelError(f"{contents.config_place}: {key} is {found!r}, but {weight} says {told}")
 
 
-def heads(contents: Contents) -> int:
+def heads_of(contents: Contents) -> int:
     """Return the number of heads of detector and post decoder, which no shape shows (spec §12)."""
     return _whole(contents, "n_head")
 
 
-def beta(contents: Contents) -> float:
+def beta_of(contents: Contents) -> float:
     """Return the exponent of the soft boxes."""
     found = next(_values(contents.config, "detector.soft_roi_beta"), None)
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found <= sys.float_info.max:
@@ -151,13 +151,13 @@ def beta(contents: Contents) -> float:
     raise ModelError(f"{contents.config_place}: detector.soft_roi_beta is {found!r}, expected a finite number above 0")
 
 
-def max_length(contents: Contents) -> int:
+def max_length_of(contents: Contents) -> int:
     """Return the tokens of a sentence, the leading BOS included; the generation settings come first (spec §7.3)."""
     is_there = next((key for key in _LENGTH if any(_values(contents.config, key))), _LENGTH[-1])
     return _whole(contents, is_there)
 
 
-def generator_heads(contents: Contents, *, width: int, option: int | None) -> int:
+def generator_heads_of(contents: Contents, *, width: int, option: int | None) -> int:
     """Return the heads of GPT-2: by its name, by its own configuration, or from the command line; never those of ChEX.
 
     width: of GPT-2; the name alone does not suffice, because small networks for tests use it too
@@ -282,15 +282,15 @@ def _sizes(
             )
         return published.with_encoders(base, state)
     width = published.generator_width_of(state)
-    heads = generator_heads(contents, width=width, option=generator_heads)
+    heads = generator_heads_of(contents, width=width, option=generator_heads)
     if contents.kind == "GPT-2":
         return published.with_language_model(base, state, heads=heads)
     return published.sizes_of(
         state,
-        heads=heads(contents),
+        heads=heads_of(contents),
         generator_heads=heads,
-        max_length=max_length(contents),
-        beta=beta(contents),
+        max_length=max_length_of(contents),
+        beta=beta_of(contents),
     )
 
 

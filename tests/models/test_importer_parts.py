@@ -168,12 +168,12 @@ def test_gpt2_heads_never_come_from_the_settings_of_chex() -> None:
     chex = Contents(kind="ChEX", state={}, config=official.config(), config_place="config_dict")
     hugging_face = Contents(kind="GPT-2", state={}, config=GPT2_CONFIG, config_place="config.json")
 
-    assert assembly.generator_heads(chex, width=1024, option=None) == 16
-    assert assembly.generator_heads(chex, width=64, option=2) == 2
-    assert assembly.generator_heads(hugging_face, width=64, option=None) == HEADS
+    assert assembly.generator_heads_of(chex, width=1024, option=None) == 16
+    assert assembly.generator_heads_of(chex, width=64, option=2) == 2
+    assert assembly.generator_heads_of(hugging_face, width=64, option=None) == HEADS
     with pytest.raises(ModelError, match=r"how many heads a GPT-2 of width 64 has.*--gpt2-heads"):
-        assembly.generator_heads(chex, width=64, option=None)
+        assembly.generator_heads_of(chex, width=64, option=None)
     with pytest.raises(ModelError, match="--gpt2-heads is 8, but this GPT-2 has 16 heads"):
-        assembly.generator_heads(chex, width=1024, option=8)
+        assembly.generator_heads_of(chex, width=1024, option=8)
     with pytest.raises(ModelError, match="--gpt2-heads"):
-        assembly.generator_heads(replace(hugging_face, config={}), width=1024, option=None)
+        assembly.generator_heads_of(replace(hugging_face, config={}), width=1024, option=None)
