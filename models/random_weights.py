@@ -147,8 +147,7 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int) -> Manifest:
 def shapes_of(sizes: NetworkSizes) -> dict[str, tuple[int, ...]]:
     """List the weights of a network and their shapes, in the order in which they are written."""
     # Imported here because torch takes seconds.
-    from models.network.chex import Chex
-    from models.network.outline import without_numbers
+    from models.network.chex import Chex, without_numbers
 
     with without_numbers():
         return {name: tuple(tensor.shape) for name, tensor in Chex(sizes).state_dict().items()}

@@ -23,10 +23,10 @@ import numpy as np
 from models.contract import ChangeError, ComparedModel, PromptKind
 from models.decisions import PHANTOMS
 from models.errors import ModelError
-from models.lab.chexpert import CHEXPERT
 from models.lab.evaluation.cases import EvaluationCase, Truth
 from models.lab.evaluation.comparing import FilmsByModel, SiteAnswer
 from models.lab.evaluation.request import Task
+from models.lab.tasks.labels import CHEXPERT
 from models.manifest import Manifest
 from models.progress import ProgressReport
 from models.reading.preprocess import square

@@ -15,8 +15,7 @@ from torch import Tensor
 from models.errors import ModelError
 from models.files import beside
 from models.manifest import WEIGHTS, read_manifest
-from models.network.chex import Chex
-from models.network.outline import without_numbers
+from models.network.chex import Chex, without_numbers
 
 
 def save_weights(path: Path, state: Mapping[str, Tensor], *, half: Collection[str] = ()) -> None:

@@ -1,9 +1,13 @@
-"""The interface of an engine, which is a runtime of the network; `opening` opens one. Arrays are numpy."""
+"""The interface of an engine, which is a runtime of the network; `opening` opens one. Arrays are numpy.
+
+An environment may have one of the two packages of ONNX Runtime: both install the same module.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
@@ -22,6 +26,10 @@ ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
 """Engines that run on any machine."""
 GPU_ENGINES: Final[tuple[GpuEngineName, ...]] = get_args(GpuEngineName)
 """Engines that need a GPU and its libraries."""
+WHEELS: Final = ("onnxruntime", "onnxruntime-gpu")
+REMOVE: Final = f"pip uninstall -y {' '.join(WHEELS)}"
+INSTALL_GPU: Final = "pip install -c constraints.txt '.[gpu]'"
+INSTALL_CPU: Final = "pip install -c constraints.txt '.[cpu]'"
 
 
 class EngineUnavailable(ModelError):
@@ -101,3 +109,20 @@ class Engine(Protocol):
 
     def write(self, features: FloatArray) -> IntArray:
         """Generate a sentence per feature vector: [sentence, dim] to token ids [sentence, token]."""
+
+
+def check_wheels() -> None:
+    """Raise ModelError if both are installed: which files of the module are whose depends on what pip did last."""
+    if all(map(_is_installed, WHEELS)):
+        raise ModelError(
+            f"{' and '.join(WHEELS)} are both installed, and one has overwritten files of the other; "
+            f"run {REMOVE} && {INSTALL_GPU}, or without a GPU {REMOVE} && {INSTALL_CPU}"
+        )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

@@ -18,7 +18,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from models.engines import EngineUnavailable, FloatArray
+from models.engines import INSTALL_GPU, REMOVE, EngineUnavailable, FloatArray
 from models.engines.comparison import FLOAT16, GPU_FLOAT32
 from models.engines.devices import Gpu
 from models.engines.graph_engine import GraphEngine, Inputs
@@ -27,7 +27,6 @@ from models.engines.proof import Precision, graphs_of, proven_precision, stages_
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.torch_engine import open_gpu_writer, open_torch
 from models.engines.turns import Turns
-from models.engines.wheels import INSTALL_GPU, REMOVE
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from models.checkpoint.files import compare_hashes, require_plain_files, verify
 from models.contract import Fallback
-from models.engines import ENGINES, GPU_ENGINES, Engine, EngineUnavailable
+from models.engines import ENGINES, GPU_ENGINES, INSTALL_GPU, Engine, EngineUnavailable, check_wheels
 from models.engines.proof import Precision, check_proof
-from models.engines.wheels import INSTALL_GPU, check_wheels
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from models.checkpoint.files import file_sha256
 from models.contract import StageDifference
 from models.documents import decode
-from models.engines.wheels import check_wheels
+from models.engines import check_wheels
 from models.errors import ModelError
 from models.files import replacing
 from models.manifest import MANIFEST, WEIGHTS, Manifest, NetworkSizes, read_manifest

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from models.checkpoint.weights import load_generator, load_network, release_pages
 from models.contract import StageDifference
-from models.engines import FloatArray, IntArray, Patches, Regions
+from models.engines import INSTALL_CPU, FloatArray, IntArray, Patches, Regions
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision
 from models.engines.proving import WatchedEngine, prove, require
 from models.engines.scheduler import Scheduler
 from models.engines.turns import SHORT, UNLIMITED, Calls, Most, Turns, run_in_parts
-from models.engines.wheels import INSTALL_CPU
 from models.errors import ModelError
 from models.network.chex import Chex
 from models.network.packed_decoding import PackedWriter

@@ -24,9 +24,17 @@ from language.sentences import by_rule
 from models import boxes as unit_boxes
 from models.contract import FindingState, Side
 from models.errors import ModelError
-from models.lab.chexpert import NIH_LABELS
 from models.lab.phantoms.truth import FINDINGS
-from models.lab.tasks.labels import CIG, UnknownLabel, check_classes, check_regions, class_of, classes_of_nih, region_of
+from models.lab.tasks.labels import (
+    CIG,
+    NIH_LABELS,
+    UnknownLabel,
+    check_classes,
+    check_regions,
+    class_of,
+    classes_of_nih,
+    region_of,
+)
 from models.lab.training.labels import Line, SaidLine
 
 Boxes = Sequence[Sequence[float]]

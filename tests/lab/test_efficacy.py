@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from models.lab.chexpert import CHEXPERT
 from models.lab.evaluation.published.marks import (
     FIVE,
     Marks,
@@ -16,6 +15,7 @@ from models.lab.evaluation.published.marks import (
     marks_or_nothing,
 )
 from models.lab.evaluation.statistics import Figures
+from models.lab.tasks.labels import CHEXPERT
 
 FIGURES = ("precision", "recall", "f1")
 EDEMA: Marks = {"edema": "positive"}

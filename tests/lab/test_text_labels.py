@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from models.evaluate import main
-from models.lab.chexpert import CHEXPERT, CHEXPERT_COLUMNS
 from models.lab.evaluation.published.likeness import FIGURES
 from models.lab.evaluation.published.marks import TextKey, Told, read_labels, start_texts, write_texts
+from models.lab.tasks.labels import CHEXPERT, CHEXPERT_COLUMNS
 from models.reading.tokenizers import VOCABULARIES
 
 TOLD = [("a.png", Told(("Edema.", "Clear."), ("No edema.", "Line,\n“quoted”"))), ("b.png", Told(("Clear.",), ("",)))]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from language.check import Claim, Fault, contradictions, faults, never_said
 from language.labels import NO_FINDING, class_rules
 from models.contract import FindingState, Side
-from models.lab.chexpert import CHEXPERT
 from models.lab.phantoms import Phantom, phantom
 from models.lab.phantoms.truth import FINDINGS, PhantomSentence
+from models.lab.tasks.labels import CHEXPERT
 from tests.paths import FIXTURES
 from tests.support import token_windows
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from models.engines import ENGINES, GPU_ENGINES
+from models.engines import ENGINES, GPU_ENGINES, WHEELS
 from models.engines.opening import open_engine
 from models.engines.proof import check_files
-from models.engines.wheels import WHEELS
 from models.errors import ModelError
 from node import config
 from node.config import ModelSettings

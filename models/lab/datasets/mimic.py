@@ -17,11 +17,11 @@ from typing import Final, NamedTuple, cast
 
 from language.labels import NO_FINDING, RuleLabeler, says
 from models.errors import ModelError
-from models.lab.chexpert import CHEXPERT, CHEXPERT_COLUMNS
 from models.lab.datasets.preparation import Listing, Made, Published, picture_size, relative
 from models.lab.datasets.reports import check_library, sentences_of
 from models.lab.datasets.tables import Row, first_of, rows_of
 from models.lab.lines import AS_STORED, FilmLine, SentenceLine
+from models.lab.tasks.labels import CHEXPERT, CHEXPERT_COLUMNS
 
 SPLITS: Final = ("train", "validate", "test")
 _VERSION: Final = "mimic-cxr-2.0.0"

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from models.engines import FloatArray
 from models.errors import ModelError
-from models.lab.chexpert import CHEXPERT, NIH_LABELS, OTHER_NIH_LABELS, labels_of_whole
 from models.lab.evaluation.cases import EvaluationCase, SideQuestion, Truth, shown
 from models.lab.evaluation.published.labels import labels_of_line, measures_box, published_tasks_of
 from models.lab.evaluation.request import PublishedTask, Task
@@ -38,7 +37,7 @@ from models.lab.lines import (
 )
 from models.lab.phantoms import FINDINGS
 from models.lab.phantoms.truth import CIG_CLASSES
-from models.lab.tasks.labels import classes_of_nih
+from models.lab.tasks.labels import CHEXPERT, NIH_LABELS, OTHER_NIH_LABELS, classes_of_nih, labels_of_whole
 from models.lab.training.split import HeldOut
 from models.manifest import InputRule, Manifest
 from models.reading.preprocess import square

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from language.labels import NO_FINDING
 from models.engines import FloatArray
-from models.lab.chexpert import labels_of_whole
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.request import TASKS, Task
 from models.lab.evaluation.views import Kind
 from models.lab.phantoms import FINDINGS, OTHER_KINDS, Phantom, PhantomSet, hints_of, other_film, phantom
+from models.lab.tasks.labels import labels_of_whole
 from models.manifest import Manifest
 
 

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import ModelError
-from models.lab.chexpert import labels_of_whole
 from models.lab.lines import (
     FilmLine,
     SentenceLine,
@@ -34,7 +33,7 @@ from models.lab.lines import (
     read_line,
 )
 from models.lab.phantoms.truth import FINDINGS
-from models.lab.tasks.labels import UnknownLabel
+from models.lab.tasks.labels import UnknownLabel, labels_of_whole
 from models.lab.training.labels import Line, SaidLine, check_line
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import HeldOut, read_held_out

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from language.labels import NO_FINDING, Labeler, Mark
 from models.errors import ModelError
-from models.lab.chexpert import CHEXPERT, CHEXPERT_COLUMNS
 from models.lab.datasets.tables import Row, rows_of
 from models.lab.evaluation.request import TEXT_TASKS, PublishedTask
 from models.lab.evaluation.statistics import Figures, Indices
+from models.lab.tasks.labels import CHEXPERT, CHEXPERT_COLUMNS
 from models.progress import ProgressReport
 
 Counts = NDArray[np.int64]
