@@ -15,12 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
 
-from models.contract import Box as Box
-from models.contract import Contradiction, Sentence, Trusted, View
-from models.contract import FindingState as FindingState
-from models.contract import ScoredBox as ScoredBox
-from models.contract import Side as Side
-from models.contract import WithheldSentence as WithheldSentence
+from models.contract import Box, Contradiction, FindingState, ScoredBox, Sentence, Side, Trusted, View, WithheldSentence
 from node.measurement import CardiothoracicRatio
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"

@@ -20,7 +20,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from language.check import Fault
-from node.domain import DELIVERY_STATES, STUDY_STATES, Film, FindingState, Reason
+from models.contract import FindingState
+from node.domain import DELIVERY_STATES, STUDY_STATES, Film, Reason
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from models.contract import PromptKind, ReaderPrompt
-from node.domain import Code, Side
+from models.contract import PromptKind, ReaderPrompt, Side
+from node.domain import Code
 
 LUNG: Final = "39607008"
 PLEURA: Final = "3120008"

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from language.sentences import is_plural
-from models.contract import ChangeError, Trusted
-from node.domain import Film, Finding, FindingState, ModelIdentity
+from models.contract import ChangeError, FindingState, Trusted
+from node.domain import Film, Finding, ModelIdentity
 from node.outputs import wording
 
 PHANTOMS: Final = "phantoms"

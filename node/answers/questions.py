@@ -20,9 +20,8 @@ from language.cues import cues
 from language.labels import ClassRule, class_rules, named_rule
 from language.normal import names_in
 from language.statements import sides_in
-from models.contract import PromptKind
+from models.contract import PromptKind, Side
 from node.character_sets import visible
-from node.domain import Side
 from node.prompt_set import Prompt, PromptSet
 from node.read.prompt_names import names_of, refusal
 

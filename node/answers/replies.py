@@ -15,10 +15,10 @@ from language.check import assertions, contradictions
 from language.normal import normal_statements
 from language.sentences import by_rule, is_plural
 from language.statements import Stance
-from models.contract import Question
+from models.contract import Box, FindingState, Question, Side
 from node.answers.comparison import REST, Change, FilmComparison
 from node.answers.questions import Query, Topic
-from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence, Side
+from node.domain import Film, Finding, FindingBox, GroundedSentence
 from node.outputs import impression, measured, wording
 from node.prompt_set import PromptSet
 from node.read.findings import ZONES, zone_of

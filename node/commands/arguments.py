@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from models.contract import Box
 from node.character_sets import TERMS
 from node.config import ENGINES, ModelSettings, ReportSettings
-from node.domain import Box
 from node.errors import InputError
 from node.output_kinds import DEFAULT_OUTPUTS, OUTPUTS, in_order
 

@@ -18,14 +18,14 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from models.contract import Question
+from models.contract import Box, FindingState, Question
 from node.answers.comparison import FilmComparison, ReadFilm, compare
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, answer_by, for_network
 from node.character_sets import visible
 from node.config import SiteSettings
 from node.dicom import header_reading
-from node.domain import Box, Film, FindingState, Json, JsonObject, Note, derive_uid, is_uid
+from node.domain import Film, Json, JsonObject, Note, derive_uid, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs.patients import NOT_IN_ORDER, files_are_in_order, obstacle_of
 from node.outputs import wording

@@ -20,9 +20,10 @@ import cv2
 import numpy as np
 
 from language.sentences import by_rule
+from models.contract import FindingState
 from node.config import Settings
 from node.dicom.film_header import parse_header
-from node.domain import Film, Finding, FindingState, JsonObject, is_nobodys
+from node.domain import Film, Finding, JsonObject, is_nobodys
 from node.errors import InputError, NodeError, Undecodable
 from node.jobs.answered_film import AnsweredFilm, all_corrections
 from node.outputs.corrected_film import correct, prompt_of, sides_of

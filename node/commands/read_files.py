@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from models.contract import Question
+from models.contract import Box, FindingState, Question
 from node import csv_table
 from node.character_sets import visible
 from node.config import SiteSettings
 from node.dicom import header_reading
 from node.dicom.identity import VERSION
-from node.domain import Box, Film, FindingState, JsonObject, Reason, is_uid
+from node.domain import Film, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.folder import hash_of, made_before, write_folder

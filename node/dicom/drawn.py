@@ -9,9 +9,9 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from node.character_sets import visible
 from node.dicom import attributes
-from node.domain import Box
 
 LONGEST_PROMPT: Final = 300
 _LEAST_EDGE: Final = 1.0

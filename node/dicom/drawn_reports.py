@@ -13,9 +13,9 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from node.dicom import attributes
 from node.dicom.drawn import LeftOut, MarkedQuestion, pairs, surround, words
-from node.domain import Box
 
 _FREE_TEXT: Final = "CORNERSTONEFREETEXT"
 _FINDING, _SITE = "121071", "363698007"

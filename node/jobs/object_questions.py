@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from models.contract import Question
+from models.contract import Box, Question
 from node import log
 from node.config import QuestionsSettings
 from node.dicom import header_reading, question_object
 from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
-from node.domain import Box
 from node.errors import InputError, ModelLost, RetryLater, is_of_disk, reason_of
 from node.jobs import answers
 from node.jobs.asking import QuestionAnswerer

@@ -20,8 +20,9 @@ from highdicom.sr import ContainerContentItem, ContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
+from models.contract import Box, FindingState
 from node.dicom import identity
-from node.domain import About, Box, Film, FindingState, Report, Subject, is_uid
+from node.domain import About, Film, Report, Subject, is_uid
 from node.errors import InputError
 from node.output_kinds import Written
 from node.outputs import asked_question, document, gsps, wording

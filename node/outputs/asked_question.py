@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from models.contract import Box, FindingState
 from models.documents import decode
 from node.character_sets import visible
-from node.domain import Box, Film, FindingState, GroundedSentence, Json, JsonObject, ObjectReference, derive_uid
+from node.domain import Film, GroundedSentence, Json, JsonObject, ObjectReference, derive_uid
 from node.metrics import QUESTION_SOURCES
 from node.outputs import wording
 from node.outputs.gsps_graphics import Tracking

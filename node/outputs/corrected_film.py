@@ -27,23 +27,9 @@ from language.check import Claim, Fault, assertions, contradictions, faults
 from language.labels import DEVICES
 from language.normal import names_in, normal_statements
 from language.sentences import by_rule, stated, unstated
-from models.contract import PromptKind
+from models.contract import Box, FindingState, PromptKind, ScoredBox, Side, WithheldSentence
 from node.dicom.film_header import parse_header
-from node.domain import (
-    Assessment,
-    Box,
-    Film,
-    Finding,
-    FindingBox,
-    FindingState,
-    GroundedSentence,
-    Note,
-    ReaderMark,
-    ScoredBox,
-    Side,
-    WithheldSentence,
-    derive_uid,
-)
+from node.domain import Assessment, Film, Finding, FindingBox, GroundedSentence, Note, ReaderMark, derive_uid
 from node.prompt_set import Prompt, PromptSet
 from node.read import decoding
 from node.read.findings import covered, together, zone_of

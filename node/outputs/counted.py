@@ -14,8 +14,9 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
+from models.contract import FindingState
 from node.dicom import attributes, header_reading
-from node.domain import Film, Finding, FindingState
+from node.domain import Film, Finding
 from node.errors import Undecodable, is_of_file
 from node.metrics import ReviewReason
 from node.outputs import impression, wording

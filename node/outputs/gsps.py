@@ -22,9 +22,10 @@ import numpy as np
 from highdicom.pr import GraphicLayer, GrayscaleSoftcopyPresentationState
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from node.dicom import attributes, identity
 from node.dicom.film_header import pixel_shape
-from node.domain import About, Box, Film, Report, Subject
+from node.domain import About, Film, Report, Subject
 from node.output_kinds import Written
 from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking

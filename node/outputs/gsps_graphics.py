@@ -16,7 +16,7 @@ from highdicom.pr import GraphicAnnotation, GraphicLayer, GraphicObject, TextObj
 from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 
-from node.domain import Box
+from models.contract import Box
 from node.outputs import highdicom_gaps
 from node.outputs.patient import long_text
 

@@ -30,9 +30,9 @@ from pydicom.sr.coding import Code as Concept
 from pydicom.tag import Tag
 from pydicom.uid import BasicTextSRStorage
 
+from models.contract import Box
 from node.dicom import overlays
 from node.dicom.overlays import DisplayShutter, OverlayPlane
-from node.domain import Box
 
 SHORT_LABEL: Final = Concept("125309", "DCM", "Short Label")
 _SOURCE: Final = Concept("260753009", "SCT", "Source")

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from models.contract import FindingState
 from node.dicom import identity
-from node.domain import Film, Finding, FindingState, Report
+from node.domain import Film, Finding, Report
 from node.outputs import measured, wording
 from node.read.findings import zone_of
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from node.domain import Box
+from models.contract import Box
 
 _ROUNDING: Final = 1e-6
 """Places that share an edge may overlap by so many pixels."""

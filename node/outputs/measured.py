@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
+from models.contract import FindingState
 from models.documents import encode
-from node.domain import Film, FindingState, Json, JsonObject
+from node.domain import Film, Json, JsonObject
 from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine
 
 NAME = "Cardiothoracic ratio"

@@ -23,10 +23,11 @@ from zoneinfo import ZoneInfo
 from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
+from models.contract import FindingState
 from node.character_sets import visible
 from node.dicom import attributes, identity
 from node.dicom.dates import offset_of, stated_offset
-from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, FindingState, OutputObject, Report, derive_uid
+from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
 from node.measurement import CardiothoracicRatio

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from node.domain import Box, Film, FindingState
+from models.contract import Box, FindingState
+from node.domain import Film
 from node.outputs import impression, wording
 from node.outputs.label_placement import place
 

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from models.contract import ScoredBox
 from models.documents import encode
-from node.domain import (
-    Film,
-    Finding,
-    FindingBox,
-    GroundedSentence,
-    Json,
-    JsonObject,
-    ReaderMark,
-    Report,
-    ScoredBox,
-)
+from node.domain import Film, Finding, FindingBox, GroundedSentence, Json, JsonObject, ReaderMark, Report
 from node.outputs import impression, measured, wording
 
 VERSION = 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from node.domain import Box, Film, Finding, FindingState, Report
+from models.contract import Box, FindingState
+from node.domain import Film, Finding, Report
 from node.outputs import impression, measured, wording
 from node.outputs.patient import short_text
 

@@ -11,17 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, get_args
 
-from models.contract import Contradiction, Doubt, Trusted
+from models.contract import Box, Contradiction, Doubt, FindingState, Side, Trusted
 from node.dicom import identity
 from node.domain import (
     Assessment,
-    Box,
     Code,
     Evidence,
     Film,
     Finding,
     FindingBox,
-    FindingState,
     GroundedSentence,
     KnownPlace,
     Note,
@@ -29,7 +27,6 @@ from node.domain import (
     Reason,
     Report,
     Searched,
-    Side,
 )
 from node.outputs.patient import short_text
 from node.read.framing import leaving

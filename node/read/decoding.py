@@ -22,12 +22,13 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from models.contract import Box, Side
 from node.dicom import attributes, header, header_reading, overlays
 from node.dicom.film_header import FilmHeader, PixelFormat, has_oblong_pixels, parse_header
 from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
 from node.dicom.header_reading import read_header
 from node.dicom.overlays import DisplayShutter, Mask, OverlayPlane
-from node.domain import Box, Note, Reason, Side
+from node.domain import Note, Reason
 from node.errors import ConfigError, Undecodable, is_of_disk
 from node.read import decoder_processes, grayscale, pixel_format
 from node.read.framing import Framing, Turn

@@ -18,19 +18,16 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from models.contract import FilmReading, PromptKind
+from models.contract import Box, FilmReading, FindingState, PromptKind, Side
 from node.domain import (
-    Box,
     Code,
     Evidence,
     Finding,
     FindingBox,
-    FindingState,
     GroundedSentence,
     KnownPlace,
     ModelIdentity,
     Searched,
-    Side,
     derive_uid,
 )
 from node.prompt_set import HILUM, LUNG, LUNG_ZONES, PLEURA, Prompt, PromptSet

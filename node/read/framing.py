@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from node.domain import Box
+from models.contract import Box
 from node.errors import InputError
 from node.measurement import MeasuredLine
 

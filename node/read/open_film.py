@@ -9,10 +9,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from models.contract import Question
+from models.contract import Box, Question
 from node.dicom import header_reading
 from node.dicom.film_header import FilmHeader, parse_header
-from node.domain import Box
 from node.errors import InputError, Undecodable
 from node.prompt_set import PromptSet
 from node.read import decoder_processes, decoding, pixel_format, routing

@@ -16,8 +16,7 @@ from functools import cache
 from typing import Final
 
 from language.asked import Hindrance, hindered
-from models.contract import PromptKind
-from node.domain import Side
+from models.contract import PromptKind, Side
 from node.prompt_set import Prompt, PromptSet
 
 _FILLERS: Final = frozenset(

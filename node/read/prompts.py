@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from models.contract import PromptKind
+from models.contract import PromptKind, Side
 from models.documents import Misfit, Rule, from_table
-from node.domain import Code, Side
+from node.domain import Code
 from node.errors import ConfigError
 from node.prompt_set import Prompt, PromptSet
 from node.settings.rules import NotBlank, Several

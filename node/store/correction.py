@@ -14,9 +14,10 @@ from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 
+from models.contract import Box
 from models.documents import decode
 from node.character_sets import visible
-from node.domain import Box, Json
+from node.domain import Json
 from node.store import files
 from node.store.rounds import RoundMark
 

@@ -9,9 +9,8 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import BaseModel, Field
 
-from models.contract import Question
+from models.contract import Box, Question
 from node.character_sets import visible
-from node.domain import Box
 from node.web.problems import Problem
 
 _MOST_QUESTIONS: Final = 20

@@ -17,9 +17,10 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from models.contract import FindingState
 from node.config import Settings
 from node.dicom.dates import patient_age
-from node.domain import Finding, FindingState
+from node.domain import Finding
 from node.outputs import counted, patient, wording
 from node.prompt_set import PromptSet
 from node.store.spool import Spool

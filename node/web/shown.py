@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from language.sentences import unstated
+from models.contract import Box, FindingState
 from models.documents import decode
-from node.domain import Box, Code, Film, Finding, FindingState, GroundedSentence
+from node.domain import Code, Film, Finding, GroundedSentence
 from node.outputs import impression, measured, wording
 from node.outputs.patient import short_text
 from node.store.correction import Correction, CorrectionKind, active

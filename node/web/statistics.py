@@ -13,8 +13,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from models.contract import FindingState
 from node import csv_table
-from node.domain import Assessment, FindingState
+from node.domain import Assessment
 from node.outputs.counted import station_label
 from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counts, station_names
 from node.web import pages

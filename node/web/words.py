@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from node.domain import MESSAGE_KIND, FindingState
+from models.contract import FindingState
+from node.domain import MESSAGE_KIND
 from node.errors import InputError
 from node.output_kinds import OUTPUTS
 from node.outputs import rejection, wording

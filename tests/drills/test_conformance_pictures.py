@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from node.domain import Box
+from models.contract import Box
 from tests.drills.conformance import packages, pictures
 from tests.drills.conformance.packages import Package
 from tests.drills.conformance.pictures import Mask, Picture

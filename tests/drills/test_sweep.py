@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from models import progress
-from models.contract import By, Contradiction, Trusted
+from models.contract import Box, By, Contradiction, FindingState, Trusted
 from models.lab.evaluation.evaluated_model import side_of
 from models.lab.training.split import HeldOut
-from node.domain import Box, Film, Finding, FindingBox, FindingState, GroundedSentence
+from node.domain import Film, Finding, FindingBox, GroundedSentence
 from node.measurement import Incomparable, MeasuredLine
 from node.read import decoding, prompts
 from node.read.model import Reading, open_reader

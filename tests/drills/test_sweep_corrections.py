@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from models import progress
-from node.domain import Box, Film, FindingState
+from models.contract import Box, FindingState
+from node.domain import Film
 from node.outputs.corrected_film import SideOf, correct
 from node.prompt_set import PromptSet
 from node.store.correction import Correction, CorrectionKind

@@ -17,7 +17,7 @@ import pytest
 
 from models.calibrate import main
 from models.checkpoint.files import CARD, verify
-from models.contract import ChangeError
+from models.contract import Box, ChangeError
 from models.decisions import RatioError
 from models.errors import ModelError
 from models.evaluate import main as evaluate
@@ -32,7 +32,7 @@ from models.reading.cardiothoracic import ChestWidths, Extent
 from models.reading.tokenizers import VOCABULARIES
 from models.site_films import LEAST_PAIRS, error_of, read_list
 from models.thresholds import rows_of
-from node.domain import Box, Film
+from node.domain import Film
 from tests.paths import REPOSITORY
 from tests.support import films, samples
 from tests.support.samples import EFFUSION, finding

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from models.contract import Box
 from models.documents import decode, encode
-from node.domain import Box, Code, Film, Note, OutputObject, ReaderMark, Reason
+from node.domain import Code, Film, Note, OutputObject, ReaderMark, Reason
 from node.store.rounds import RoundMark
 
 OUTPUT = OutputObject(

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from models.contract import FindingState
 from node import config
-from node.domain import FindingState
 from node.outputs import wording
 from tests.paths import REPOSITORY
 from tests.support import films, peers

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom import Dataset
 
-from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, FindingState, OutputPriority
+from models.contract import FindingState
+from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, OutputPriority
 from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place
 from node.orders.store import OrderStore
 from node.output_kinds import OUTPUTS

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from models.contract import FindingState
 from node.config import ListenerSettings
-from node.domain import FindingState, Reason
+from node.domain import Reason
 from node.errors import Refused
 from node.metrics import FAILURES, ORDER_REFUSALS, REFUSALS, Metrics
 from node.service.http import HttpServer, Readiness, limits_for

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 from pydicom.sr._concepts_dict import concepts
 
-from models.contract import PromptKind
-from node.domain import Code, Side
+from models.contract import PromptKind, Side
+from node.domain import Code
 from node.errors import ConfigError
 from node.read import prompts
 from tests.paths import REPOSITORY

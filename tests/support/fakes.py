@@ -10,8 +10,17 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from models.contract import Fallback, PromptKind, PromptReading, Question, Sentence, StageDifference
-from node.domain import FindingState, ModelIdentity, ScoredBox
+from models.contract import (
+    Fallback,
+    FindingState,
+    PromptKind,
+    PromptReading,
+    Question,
+    ScoredBox,
+    Sentence,
+    StageDifference,
+)
+from node.domain import ModelIdentity
 from node.errors import InputError
 from node.prompt_set import Prompt, PromptSet
 from node.read.decoding import Radiograph

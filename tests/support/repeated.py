@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 
 from models import progress
-from models.contract import ChangeError
+from models.contract import Box, ChangeError, FindingState, Side
 from models.decisions import PHANTOMS
 from models.lab.phantoms import phantom
 from models.lab.training.augment import vary
@@ -33,7 +33,7 @@ from models.site_films import differences, error_of
 from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare, extents
 from node.answers.questions import Query, Topic
 from node.answers.replies import answer
-from node.domain import Box, Film, FilmView, Finding, FindingState, Side
+from node.domain import Film, FilmView, Finding
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph

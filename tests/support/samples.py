@@ -11,22 +11,18 @@ from pydicom import dcmread
 from pydicom.data import get_charset_files
 from pydicom.dataset import Dataset
 
-from models.contract import PromptKind, PromptReading
+from models.contract import Box, FindingState, PromptKind, PromptReading, ScoredBox, Side
 from node.domain import (
-    Box,
     Code,
     Evidence,
     Film,
     Finding,
     FindingBox,
-    FindingState,
     GroundedSentence,
     ModelIdentity,
     Note,
     Reason,
     Report,
-    ScoredBox,
-    Side,
     derive_uid,
 )
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View

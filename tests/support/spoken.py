@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from language.labels import class_rules, named_rule
 from language.normal import normal_statements
 from language.statements import Stance, statements_of
-from models.contract import PromptKind
-from node.domain import Box, Evidence, Film, Finding, FindingBox, FindingState, GroundedSentence, Side, derive_uid
+from models.contract import Box, FindingState, PromptKind, Side
+from node.domain import Evidence, Film, Finding, FindingBox, GroundedSentence, derive_uid
 from node.outputs import wording
 from node.prompt_set import Prompt
 from node.read import prompts

@@ -39,19 +39,9 @@ from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
 
+from models.contract import Box, FindingState, Side
 from node.dicom import identity
-from node.domain import (
-    Assessment,
-    Box,
-    Code,
-    Film,
-    Finding,
-    FindingBox,
-    FindingState,
-    GroundedSentence,
-    Report,
-    Side,
-)
+from node.domain import Assessment, Code, Film, Finding, FindingBox, GroundedSentence, Report
 from node.outputs import highdicom_gaps, impression, wording
 from node.outputs.patient import long_text, short_text
 from node.outputs.sr.items import (

@@ -37,8 +37,9 @@ from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
 from pydicom.uid import UID
 
+from models.contract import Box
 from node.dicom import identity
-from node.domain import Box, Code, ReaderMark, Report
+from node.domain import Code, ReaderMark, Report
 from node.outputs import highdicom_gaps, impression, wording
 from node.outputs.patient import long_text, short_text
 

@@ -14,8 +14,9 @@ import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import Box, FindingState
 from models.lab.phantoms import dicom as phantoms
-from node.domain import Box, FindingState, derive_uid
+from node.domain import derive_uid
 from node.store.correction import CorrectionKind
 from tests.support import films
 

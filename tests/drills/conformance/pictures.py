@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydicom.dataset import Dataset
 
-from node.domain import Box
+from models.contract import Box
 from tests.support import films
 
 Picture = NDArray[np.uint8]

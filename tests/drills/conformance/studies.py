@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from pydicom.dataset import Dataset
 
-from models.contract import PromptKind, PromptReading, Question
-from node.domain import Box, Film, FindingState, GroundedSentence, ModelIdentity, Report, ScoredBox
+from models.contract import Box, FindingState, PromptKind, PromptReading, Question, ScoredBox
+from node.domain import Film, GroundedSentence, ModelIdentity, Report
 from node.output_kinds import OUTPUTS
 from node.outputs import answers, asked_question, report_json, wording
 from node.outputs.asked_question import AskedQuestion

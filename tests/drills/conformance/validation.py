@@ -15,8 +15,9 @@ import numpy as np
 from highdicom.sr import CodedConcept, MeasurementReport, PlanarROIMeasurementsAndQualitativeEvaluations, srread
 from pydicom.dataset import Dataset
 
+from models.contract import FindingState
 from models.progress import ProgressReport
-from node.domain import Code, Film, FindingState
+from node.domain import Code, Film
 from node.outputs import measured, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr.findings import SIDES, STATES

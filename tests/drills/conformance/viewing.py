@@ -10,8 +10,8 @@ from typing import Final
 from playwright.sync_api import Browser
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from node.dicom.film_header import has_oblong_pixels
-from node.domain import Box
 from node.outputs import asked_question, wording
 from tests.drills.conformance import cases, dicomscope, dwv, pictures, studies
 from tests.drills.conformance.ohif import Ohif, ShownReport, Viewer

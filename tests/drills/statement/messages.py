@@ -10,7 +10,8 @@ from hl7apy.consts import VALIDATION_LEVEL
 from hl7apy.core import Group, Segment
 from hl7apy.parser import parse_message
 
-from node.domain import FindingState, OutputObject
+from models.contract import FindingState
+from node.domain import OutputObject
 from node.hl7.order import Order
 from node.outputs import impression, oru
 from node.outputs.sr.findings import STATES

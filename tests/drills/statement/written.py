@@ -19,20 +19,17 @@ import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import PromptKind
+from models.contract import Box, FindingState, PromptKind, Side
 from node.domain import (
     About,
     Assessment,
-    Box,
     Evidence,
     Film,
     Finding,
     FindingBox,
-    FindingState,
     OutputObject,
     ReaderMark,
     Report,
-    Side,
     Subject,
     derive_uid,
 )

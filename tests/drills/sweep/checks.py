@@ -10,12 +10,12 @@ from typing import Final
 from language.labels import RuleLabeler
 from language.normal import normal_statements
 from language.statements import sides_in
-from models.contract import PromptKind, Question
+from models.contract import Box, FindingState, PromptKind, Question
 from models.decisions import PHANTOMS
 from models.lab.evaluation.evaluated_model import side_of
 from models.manifest import read_manifest
 from node.dicom.film_header import FilmHeader
-from node.domain import Box, Film, Finding, FindingState
+from node.domain import Film, Finding
 from node.outputs import wording
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic

@@ -21,7 +21,8 @@ from pydicom.dataset import Dataset
 
 from language.labels import RuleLabeler
 from language.sentences import unstated
-from node.domain import Box, Film, Finding, FindingState
+from models.contract import Box, FindingState
+from node.domain import Film, Finding
 from node.outputs import impression, oru, wording
 from node.outputs.corrected_film import CORRECTED, SideOf, correct
 from node.outputs.sr import report as sr

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from models.lab.lines import patient_of
 from models.lab.phantoms import phantom
 from models.lab.training.split import HeldOut
 from node.dicom.film_header import FilmHeader, parse_header
-from node.domain import Box
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import RadiographReader

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from node.domain import Box, Film, Finding
+from models.contract import Box
+from node.domain import Film, Finding
 
 NAMES: Final[Mapping[str, str]] = {
     "atelectasis": r"atelecta|volume loss|collapse(?! of the lung)",

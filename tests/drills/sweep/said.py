@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from models.contract import PromptKind
+from models.contract import FindingState, PromptKind
 from models.manifest import read_manifest
-from node.domain import Film, Finding, FindingState
+from node.domain import Film, Finding
 from node.outputs import impression, report_txt, wording
 from node.prompt_set import PromptSet
 from tests.support import samples

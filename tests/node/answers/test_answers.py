@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.contract import Box, FindingState, Side
 from node.answers.questions import LONGEST, Query, Topic, is_plain_prompt, understand
 from node.answers.replies import answer, for_network
-from node.domain import Box, Film, Finding, FindingState, GroundedSentence, Note, Reason, Side
+from node.domain import Film, Finding, GroundedSentence, Note, Reason
 from node.outputs import impression, wording
 from node.prompt_set import Prompt
 from tests.support import samples

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.contract import ChangeError
+from models.contract import ChangeError, FindingState
 from node.answers.comparison import (
     Change,
     ComparedFinding,
@@ -24,7 +24,7 @@ from node.answers.comparison import (
 )
 from node.answers.questions import Query, Topic, understand
 from node.answers.replies import Reply, answer_by
-from node.domain import Assessment, Evidence, Film, FilmView, Finding, FindingState, Note, ReaderMark, Reason
+from node.domain import Assessment, Evidence, Film, FilmView, Finding, Note, ReaderMark, Reason
 from node.errors import InputError
 from node.read.manifest import read_change_error
 from tests.paths import REPOSITORY

@@ -10,12 +10,12 @@ from typing import cast
 import pytest
 from PIL import Image
 
-from models.contract import PromptKind, Question
+from models.contract import Box, FindingState, PromptKind, Question, Side
 from models.lab.phantoms import phantom
 from node.__main__ import main
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import answer, for_network
-from node.domain import Box, Film, FindingState, Side
+from node.domain import Film
 from node.errors import InputError
 from node.outputs import wording
 from node.read import prompts

@@ -15,10 +15,10 @@ from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import Question
+from models.contract import Box, Question
 from node.commands import read_files
 from node.dicom.film_header import only_evidence
-from node.domain import Box, JsonObject
+from node.domain import JsonObject
 from node.errors import InputError
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.asked_question import answer_to_json

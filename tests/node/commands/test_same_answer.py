@@ -17,8 +17,8 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import FindingState
 from node.__main__ import main
-from node.domain import FindingState
 from node.outputs import wording
 from node.outputs.answers import ASKED_FOR, QUESTION
 from node.outputs.sr.findings import STATES

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from models.contract import Question
+from models.contract import Box, FindingState, Question, ScoredBox
 from models.documents import encode
 from node.config import Settings
-from node.domain import Box, FindingState, ScoredBox
 from node.errors import InputError
 from node.jobs.answers import send_answer
 from node.jobs.executor import Client

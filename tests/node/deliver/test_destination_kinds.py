@@ -15,7 +15,8 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, ComprehensiveSRStorage
 
-from node.domain import MESSAGE_KIND, Delivery, DeliveryState, FindingState
+from models.contract import FindingState
+from node.domain import MESSAGE_KIND, Delivery, DeliveryState
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore

@@ -14,13 +14,13 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import Question
+from models.contract import FindingState, Question
 from node import config
 from node.commands.doctor.examination import passed
 from node.config import Settings, SiteSettings, StorageSettings
 from node.dicom.film_header import parse_header
 from node.dicom.rejection_note import TITLES, RejectionNote
-from node.domain import Assessment, FindingState, Note, ReaderMark, Reason, Report
+from node.domain import Assessment, Note, ReaderMark, Reason, Report
 from node.health.checks import check_clock
 from node.hl7.text import read
 from node.outputs import answers, oru, rejection, report_txt, wording

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from node.dicom import question_object
 from node.dicom.drawn import MarkedQuestion
 from node.dicom.question_object import MOST, QuestionObject
-from node.domain import Box
 from node.errors import InputError
 from tests.support import films, workstation
 from tests.support.workstation import TRACKING, finding, graphic, group, item, note, rectangle, region, report, state

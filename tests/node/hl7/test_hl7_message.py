@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
+from models.contract import FindingState
 from node.dicom import identity
-from node.domain import Code, Film, FindingState, OutputObject, Report
+from node.domain import Code, Film, OutputObject, Report
 from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
 from node.outputs import impression, oru, wording

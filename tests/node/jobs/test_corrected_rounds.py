@@ -12,8 +12,9 @@ import pytest
 from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from models.documents import encode
-from node.domain import Box, Delivery
+from node.domain import Delivery
 from node.jobs import answered_film, gathering
 from node.outputs import wording
 from node.outputs.document import save_bytes

@@ -17,9 +17,10 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless
 
+from models.contract import Box
 from models.documents import encode
 from node.config import ReportSettings, StudySettings
-from node.domain import Box, Delivery
+from node.domain import Delivery
 from node.jobs.answers import AnswerSteps
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics

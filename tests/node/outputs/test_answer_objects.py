@@ -13,8 +13,8 @@ from highdicom.sr import Comprehensive3DSR, ComprehensiveSR, MeasurementReport, 
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import Question
-from node.domain import Box, FindingState, Note, ScoredBox
+from models.contract import Box, FindingState, Question, ScoredBox
+from node.domain import Note
 from node.errors import InputError
 from node.outputs import answers, gsps
 from node.outputs.asked_question import AskedQuestion

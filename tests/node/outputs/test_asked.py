@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.contract import Question
+from models.contract import Box, FindingState, Question, ScoredBox
 from models.documents import encode
-from node.domain import Box, FindingState, ScoredBox
 from node.outputs import asked_question, wording
 from node.outputs.asked_question import AskedQuestion, answer_to_json
 from node.read.model import FilmAnswer

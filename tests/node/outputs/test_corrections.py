@@ -11,22 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from language.check import contradictions
-from models.contract import By, Contradiction
+from models.contract import Box, By, Contradiction, FindingState, ScoredBox, Side
 from models.documents import encode
 from node import metrics
-from node.domain import (
-    Assessment,
-    Box,
-    Evidence,
-    Film,
-    Finding,
-    FindingBox,
-    FindingState,
-    GroundedSentence,
-    Note,
-    ScoredBox,
-    Side,
-)
+from node.domain import Assessment, Evidence, Film, Finding, FindingBox, GroundedSentence, Note
 from node.outputs import impression
 from node.outputs.corrected_film import CORRECTED, correct, objection
 from node.read import prompts

@@ -13,8 +13,9 @@ from pydicom import dcmread
 from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from node.dicom.header_reading import read_header
-from node.domain import Box, Film
+from node.domain import Film
 from node.outputs import gsps
 from node.outputs.document import save_bytes
 from node.outputs.source import Source

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.contract import Doubt, PromptKind, Question, ViewReading
-from node.domain import Box, Film, FindingState, Note
+from models.contract import Box, Doubt, FindingState, PromptKind, Question, ViewReading
+from node.domain import Film, Note
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs import impression, wording

@@ -22,11 +22,11 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
-from models.contract import Question, View
+from models.contract import Box, Question, View
 from node.commands import ask
 from node.commands.arguments import add_ask
 from node.dicom import attributes, header_reading
-from node.domain import Box, Film, FilmView, Reason
+from node.domain import Film, FilmView, Reason
 from node.errors import InputError
 from node.outputs import answers, gsps, overlay, secondary_capture, wording
 from node.outputs.document import save_bytes

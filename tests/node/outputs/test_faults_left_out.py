@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.contract import FilmReading, PromptReading, Trusted
+from models.contract import FilmReading, FindingState, PromptReading, ScoredBox, Trusted
 from models.decisions import Decisions, Measurement
 from models.reading.decision import decide
 from node.answers.questions import understand
 from node.answers.replies import answer
-from node.domain import Assessment, Film, Finding, FindingState, ReaderMark, ScoredBox
+from node.domain import Assessment, Film, Finding, ReaderMark
 from node.metrics import Metrics
 from node.outputs import impression, report_json
 from node.outputs.asked_question import answer_to_json

@@ -16,10 +16,10 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import PromptKind
+from models.contract import Box, FindingState, PromptKind
 from node.answers.questions import understand
 from node.answers.replies import answer
-from node.domain import Box, Code, Film, Finding, FindingState
+from node.domain import Code, Film, Finding
 from node.outputs import gsps, impression, report_json, report_txt, wording
 from node.outputs.corrected_film import correct
 from node.outputs.document import save_bytes

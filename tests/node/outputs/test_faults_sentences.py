@@ -10,22 +10,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from models.contract import PromptKind, Question, ReaderPrompt
+from models.contract import Box, FindingState, PromptKind, Question, ReaderPrompt, Side
 from models.decisions import Band, Decisions, Measurement
 from models.reading.checking import Decided, answer_in_words, settle
 from models.reading.decision import is_near
 from models.reading.reader import ChexReader
-from node.domain import (
-    Assessment,
-    Box,
-    Evidence,
-    Film,
-    Finding,
-    FindingState,
-    GroundedSentence,
-    ReaderMark,
-    Side,
-)
+from node.domain import Assessment, Evidence, Film, Finding, GroundedSentence, ReaderMark
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine
 from node.outputs import gsps, impression, oru, report_json, report_txt
 from node.outputs.corrected_film import correct

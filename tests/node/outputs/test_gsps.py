@@ -11,9 +11,10 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from models.contract import Box, FindingState
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Box, Film, FindingState, Note, Report
+from node.domain import Film, Note, Report
 from node.outputs import gsps, wording
 from node.outputs.document import save_bytes
 from node.outputs.source import Picture

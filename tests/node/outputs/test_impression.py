@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import PromptKind
-from node.domain import Box, Code, Evidence, Film, Finding, FindingState, Reason, Report, Side
+from models.contract import Box, FindingState, PromptKind, Side
+from node.domain import Code, Evidence, Film, Finding, Reason, Report
 from node.hl7.text import read
 from node.outputs import impression, oru, report_txt, wording
 from node.outputs.document import save_bytes

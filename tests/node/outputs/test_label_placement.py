@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.domain import Box
+from models.contract import Box
 from node.outputs.label_placement import place
 
 PICTURE = Box(left=0, top=0, right=1000, bottom=800)

@@ -12,10 +12,10 @@ from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import PromptKind, Question
+from models.contract import Box, FindingState, PromptKind, Question
 from models.documents import decode, encode
 from models.lab.phantoms import phantom
-from node.domain import Box, Film, FindingState, GroundedSentence
+from node.domain import Film, GroundedSentence
 from node.outputs import gsps, report_txt
 from node.outputs.asked_question import answer_to_json
 from node.outputs.document import save_bytes

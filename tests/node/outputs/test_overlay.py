@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from node.domain import Box, Film, FindingState, Reason, Side
+from models.contract import Box, FindingState, Side
+from node.domain import Film, Reason
 from node.outputs import impression, overlay, wording
 from tests.support import samples
 from tests.support.drawn_texts import DrawnTexts

@@ -10,24 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.contract import VIEWS
+from models.contract import VIEWS, Box, FindingState, ScoredBox, Side
 from models.documents import decode, encode
-from node.domain import (
-    Box,
-    Code,
-    Evidence,
-    Film,
-    FilmView,
-    Finding,
-    FindingBox,
-    FindingState,
-    GroundedSentence,
-    Note,
-    Reason,
-    ScoredBox,
-    Searched,
-    Side,
-)
+from node.domain import Code, Evidence, Film, FilmView, Finding, FindingBox, GroundedSentence, Note, Reason, Searched
 from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from node.outputs import impression, report_json, report_txt, wording
 from tests.support import samples

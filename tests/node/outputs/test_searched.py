@@ -10,18 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from models.contract import PromptReading
+from models.contract import Box, FindingState, PromptReading, ScoredBox
 from node.commands import demo, read_files
-from node.domain import (
-    Assessment,
-    Box,
-    Film,
-    FindingState,
-    JsonObject,
-    ReaderMark,
-    ScoredBox,
-    Searched,
-)
+from node.domain import Assessment, Film, JsonObject, ReaderMark, Searched
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, oru, report_json, wording
 from node.outputs.folder import write_folder

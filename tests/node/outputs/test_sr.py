@@ -9,9 +9,10 @@ import pytest
 from highdicom.sr import srread
 from pydicom.dataset import Dataset
 
+from models.contract import Box, FindingState
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Box, Finding, FindingState, GroundedSentence, Reason
+from node.domain import Finding, GroundedSentence, Reason
 from node.outputs import impression, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr

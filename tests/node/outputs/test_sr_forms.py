@@ -17,8 +17,9 @@ from highdicom.sr import (
 from pydicom.dataset import Dataset
 from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, ComprehensiveSRStorage
 
+from models.contract import Side
 from node.dicom.film_header import parse_header
-from node.domain import About, Film, OutputObject, Report, Side, Subject
+from node.domain import About, Film, OutputObject, Report, Subject
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, wording
 from node.outputs.document import save_bytes

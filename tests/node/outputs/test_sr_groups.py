@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from pydicom.dataset import Dataset
 
-from node.domain import Code, Evidence, FindingState, Side
+from models.contract import FindingState, Side
+from node.domain import Code, Evidence
 from node.outputs import wording
 from node.outputs.sr.findings import probability_name
 from node.read import prompts

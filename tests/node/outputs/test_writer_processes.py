@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from highdicom import _standard_utils
 
-from node.domain import Box
+from models.contract import Box
 from node.output_kinds import OUTPUTS
 from node.outputs import batches
 from node.outputs.batches import Batch, EncodedObject, WriterProcesses

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.contract import FilmReading, PromptKind, PromptReading
+from models.contract import Box, FilmReading, FindingState, PromptKind, PromptReading, ScoredBox, Side
 from models.documents import decode, encode
-from node.domain import Box, Code, Evidence, Film, Finding, FindingState, ScoredBox, Side
+from node.domain import Code, Evidence, Film, Finding
 from node.outputs import report_json
 from node.prompt_set import Prompt, PromptSet
 from node.read import findings, prompts

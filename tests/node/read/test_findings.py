@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from models.contract import FilmReading, PromptKind, PromptReading
-from node.domain import Box, Code, Finding, FindingState, GroundedSentence, ScoredBox, Side
+from models.contract import Box, FilmReading, FindingState, PromptKind, PromptReading, ScoredBox, Side
+from node.domain import Code, Finding, GroundedSentence
 from node.prompt_set import Prompt, PromptSet
 from node.read import findings
 from node.read.framing import Framing

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.domain import Box, Side
+from models.contract import Box, Side
 from node.read.decoding import side_of, turned
 from node.read.framing import Framing, Turn, leaving
 from tests.paths import REPOSITORY

@@ -30,6 +30,7 @@ from models.contract import (
     ReaderPrompt,
     ScoredBox,
     Sentence,
+    Side,
     SideOf,
     ViewReading,
     ZoneOf,
@@ -40,7 +41,7 @@ from models.evaluate import main as evaluate
 from models.reading.named_reader import NamedReader, hash_of
 from node.config import ModelSettings, Settings
 from node.dicom import header_reading
-from node.domain import Film, Reason, Side
+from node.domain import Film, Reason
 from node.errors import InputError
 from node.outputs.corrected_film import sides_of
 from node.read import manifest, model, prompts

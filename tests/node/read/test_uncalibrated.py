@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.importer import PUBLISHED_DECISIONS
-from models.contract import PromptKind
+from models.contract import FindingState, PromptKind
 from models.documents import decode
 from models.manifest import read_manifest, write_manifest
 from node.commands import demo
-from node.domain import Film, FindingState
+from node.domain import Film
 from node.outputs import impression, report_json, report_txt
 from node.read import open_film, prompts
 from node.read.film import film_of

@@ -14,10 +14,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from models.contract import Contradiction
+from models.contract import Contradiction, FindingState
 from models.documents import encode
 from node.config import Settings
-from node.domain import FindingState
 from node.jobs import gathering
 from node.metrics import ReviewReason
 from node.prompt_set import PromptSet

@@ -14,11 +14,12 @@ from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from models.contract import FindingState
 from models.documents import encode
 from node import metrics
 from node.answers.questions import Topic, understand
 from node.config import Settings
-from node.domain import Delivery, DeliveryState, FindingState
+from node.domain import Delivery, DeliveryState
 from node.metrics import Metrics
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, rejection, wording

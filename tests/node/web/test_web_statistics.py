@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from starlette.testclient import TestClient
 
-from node.domain import Box
+from models.contract import Box
 from node.jobs.patients import note_patients
 from node.service.worker import LedgerFiller
 from node.store.correction import CorrectionKind
