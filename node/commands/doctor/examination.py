@@ -1,10 +1,12 @@
 """All checks in the order in which they are shown, as lines for a person and as JSON for a program.
 
-Each port can be opened, or a running process of this node has opened it.
+Each port can be opened, or a running process of this node has opened it. Somebody can sign in: the file of passwords is
+read by nobody else, and has somebody in it; the provider of single sign-on says where users sign in.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -12,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from models.program import command_for
 from node import config
-from node.checks import Check, CheckState, fault, ok, run_check
+from node.checks import Check, CheckState, fault, note, ok, run_check
 from node.commands.doctor.model import check_model
-from node.commands.doctor.passwords import check_passwords, check_single_sign_on
 from node.commands.doctor.storage import check_database, check_storage
 from node.config import Settings
 from node.errors import RetryLater
@@ -23,8 +25,13 @@ from node.health import alerts
 from node.health.checks import check_certificates, check_clock, check_destinations
 from node.jobs import processes
 from node.jobs.processes import ProcessState
+from node.web import passwords, single_sign_on
+from node.web.users import Role
 
 _PRIVILEGED: Final = 1024
+_PASSWORDS: Final = "passwords"
+_ADD: Final = f"{command_for('node')} password"
+_OTHERS_WRITE, _OTHERS_READ = 0o022, 0o044
 
 
 def check_audit(settings: Settings) -> Iterator[Check]:
@@ -85,6 +92,49 @@ def _remedy(table: str, port: int, error: OSError) -> str:
         return f"ports below {_PRIVILEGED} need CAP_NET_BIND_SERVICE: grant it, or set {table}.port"
     host = "listener.host" if table == "listener.tls" else f"{table}.host"
     return f"set {host} to an address of this machine, such as 0.0.0.0 for all"
+
+
+def check_passwords(settings: Settings) -> Iterator[Check]:
+    """Check `http.password_file`; nothing is said if there is none. Raises ConfigError, whose text names the file."""
+    path = settings.http.password_file
+    if path is None:
+        return
+    users = passwords.users_in(path)
+    count, administrators = len(users), sum(entry.role is Role.ADMINISTRATOR for entry in users.values())
+    if not count:
+        yield fault(_PASSWORDS, f"{path} has no user, so nobody can sign in; add one by {_ADD} {path} USER")
+        return
+    if not administrators:
+        yield note(_PASSWORDS, f"{path} has no administrator; make one by {_ADD} {path} USER --role administrator")
+    found = path.stat()
+    mode = f"mode {found.st_mode & 0o7777:04o}"
+    if found.st_mode & _OTHERS_WRITE:
+        yield fault(_PASSWORDS, f"others may change {path} ({mode}), and so sign in as anybody; chmod 600 it")
+    elif found.st_mode & _OTHERS_READ:
+        yield note(_PASSWORDS, f"others may read the hashes in {path} ({mode}); chmod 600 it")
+    if found.st_uid not in (0, os.geteuid()):
+        yield note(
+            _PASSWORDS,
+            f"{path} belongs to user {found.st_uid}, and this command ran as {os.geteuid()}; run it as the user of the "
+            "node to see whether the node may read it, and replace old hashes in it",
+        )
+    yield ok(
+        _PASSWORDS, f"{path} has {count} user{'' if count == 1 else 's'}; with the role administrator: {administrators}"
+    )
+
+
+def check_single_sign_on(settings: Settings) -> Iterator[Check]:
+    """Ask the provider of `http.oidc` for its addresses and keys; signs nobody in. Raises ConfigError for bad files."""
+    oidc, name = settings.http.oidc, "single sign-on"
+    if oidc is None:
+        return
+    single_sign_on.check_files(oidc)
+    try:
+        asyncio.run(single_sign_on.SingleSignOn(oidc).examine())
+    except single_sign_on.Refused as refused:
+        yield fault(name, f"{oidc.issuer} cannot be used ({refused.why}); start it, or correct [http.oidc]")
+    else:
+        yield ok(name, f"{oidc.issuer} says where users sign in, and by which keys; nobody was signed in")
 
 
 _CHECKS: Final[Mapping[str, Callable[[Settings], Iterable[Check]]]] = {

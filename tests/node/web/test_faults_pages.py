@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from node.checks import run_check
 from node.commands import operate
-from node.commands.doctor.passwords import check_passwords
+from node.commands.doctor.examination import check_passwords
 from node.config import Settings, render
 from node.domain import Delivery, DeliveryState, StudyState
 from node.errors import InputError
