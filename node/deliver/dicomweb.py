@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -260,7 +259,9 @@ def _ask(
     url = destination.url.rstrip("/") + path
     try:
         with (
-            httpx2.Client(verify=_context(destination), timeout=limits, trust_env=False) as client,
+            httpx2.Client(
+                verify=connections.tls_context(destination) or False, timeout=limits, trust_env=False
+            ) as client,
             client.stream(method, url, content=content, headers=headers) as answer,
         ):
             return WebAnswer(status=answer.status_code, body=_body(answer, end=time.monotonic() + seconds))
@@ -288,11 +289,6 @@ def _body(answer: httpx2.Response, *, end: float) -> bytes:
         if time.monotonic() > end:
             raise TimeoutError
     return bytes(read[:_MOST_BYTES])
-
-
-def _context(destination: DicomwebDestination) -> ssl.SSLContext | bool:
-    """Make a new TLS context; False where none is needed. Raises DestinationDown."""
-    return connections.tls_context(destination) or False
 
 
 def _token(destination: DicomwebDestination) -> Mapping[str, str]:

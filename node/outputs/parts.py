@@ -88,7 +88,7 @@ def divide(study_uid: str, headers: Mapping[str, Dataset], *, nobodys: Collectio
             by_key[key].append(uid)
     parts = [
         Part(
-            name=_name(study_uid, key) if len(by_key) > 1 else "",
+            name=_hash(study_uid, *key)[:8] if len(by_key) > 1 else "",
             patient=key[:-1],
             films=tuple(sorted(uids)),
             identity=_identity(study_uid, [films[uid] for uid in uids], key, has_numbers),
@@ -195,10 +195,6 @@ def _is_another(film: _Said, others: Sequence[_Said]) -> bool:
     names, born = {other.name for other in others} - {""}, {other.born for other in others} - {""}
     is_other_name = bool(film.name and names) and film.name not in names
     return is_other_name or (bool(film.born and born) and film.born not in born)
-
-
-def _name(study_uid: str, key: _Key) -> str:
-    return _hash(study_uid, *key)[:8]
 
 
 def _identity(study_uid: str, films: Sequence[_Said], key: _Key | None, has_numbers: bool) -> Identity:

@@ -120,13 +120,10 @@ class _Hurt(Undecodable):
 
 
 class DecoderProcesses:
-    """The child processes of this process; thread-safe. Each is started when it is first needed.
+    """The child processes of this process; thread-safe. Each is started when it is first needed."""
 
-    most: films that are decoded at the same time
-    """
-
-    def __init__(self, *, most: int = _MOST) -> None:
-        self._places, self._turns = threading.Semaphore(most), Turns()
+    def __init__(self) -> None:
+        self._places, self._turns = threading.Semaphore(_MOST), Turns()
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
         self._starting = threading.Lock()
