@@ -66,7 +66,7 @@ def test_each_mistake_in_a_manifest_is_a_fault(tmp_path: Path, model: Path) -> N
     checks = checked(with_model(tmp_path, model))
 
     assert states(checks) == [CheckState.FAULT, CheckState.FAULT]
-    assert sorted(check.message.removeprefix(f"{manifest}: ").split()[0] for check in checks) == [
+    assert sorted(check.message.removeprefix(f"{manifest}: ").split()[0].rstrip(":") for check in checks) == [
         "color", "sizes.prompt_encoder.layers"
     ]  # fmt: skip
 

@@ -78,7 +78,8 @@ def to_archive(port: int, *, storage_commitment: bool = False, tls: TlsSettings 
 
 
 def asked(tmp_path: Path, *destinations: DestinationSettings, limit_seconds: float = 10.0) -> list[Check]:
-    settings = replace(settings_for(tmp_path / "node", archive_port=104), destinations=destinations)
+    named = tuple(replace(each, name=f"{each.name}{number}") for number, each in enumerate(destinations))
+    settings = replace(settings_for(tmp_path / "node", archive_port=104), destinations=named)
     return list(check_destinations(settings, limit_seconds=limit_seconds))
 
 
