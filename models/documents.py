@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _WANTED: Final[Mapping[str, str]] = {
     "string_type": "a text in quotes",
     "int_type": "a whole number",
@@ -112,7 +114,7 @@ def from_table(kind: type[_T], table: Mapping[str, object], *, removed: Mapping[
     """
     from pydantic import ValidationError
 
-    content = json.dumps(table, default=lambda date: {"date": str(date)})  # JSON has no dates
+    content = json.dumps(table, ensure_ascii=False, default=str)  # JSON has no dates
     try:
         return _made(kind, content, extra="forbid")
     except ValidationError as error:
@@ -132,7 +134,7 @@ def decode(kind: type[_T], value: object) -> _T:
     if isinstance(value, Mapping) and (lost := names - value.keys()):
         raise Misfit([f"no {kind.__name__}; it lacks {', '.join(sorted(lost))}"])
     try:
-        return _made(kind, json.dumps(value), extra="ignore")
+        return _made(kind, json.dumps(value, ensure_ascii=False), extra="ignore")
     except ValidationError as error:
         found = (f"{'.'.join(map(str, mistake['loc']))}: {mistake['type']}" for mistake in error.errors())
         raise Misfit([f"no {kind.__name__}; {'; '.join(found)}"]) from None
@@ -154,8 +156,13 @@ def refuse(complaints: Iterator[str]) -> None:
 
 
 def _made(kind: type[_T], content: str, *, extra: Literal["forbid", "ignore"]) -> _T:
-    """Make a value from JSON, in which strict types take a list as a tuple, a text as a path and 1 as a float."""
-    made: _T = _adapter(kind).validate_json(content, strict=True, extra=extra)  # type: ignore[arg-type]  # it is hashable
+    """Make a value from JSON, in which strict types take a list as a tuple, a text as a path and 1 as a float.
+
+    A surrogate without its pair, which a client may send in a text and no encoding has, becomes a blank.
+    """
+    made: _T = _adapter(kind).validate_json(  # type: ignore[arg-type]  # it is hashable
+        _SURROGATE.sub(" ", content), strict=True, extra=extra
+    )
     return made
 
 

@@ -299,10 +299,10 @@ class Settings:
     def _contradictions(self) -> Iterator[str]:
         """Yield complaints about values of several tables that are valid alone, but not together."""
         taken: dict[tuple[str, int], str] = {}
-        for table, host, port in servers(self):
-            other = taken.setdefault((host, port), table) if port else table
-            if other != table:
-                yield f"{table}.port: must not be {other}.port as well; choose another one"
+        for key, host, port in servers(self):
+            other = taken.setdefault((host, port), key) if port else key
+            if other != key:
+                yield f"{key}: must not be {other} as well; choose another one"
         names = [destination.name for destination in self.destinations]
         if len(set(names)) < len(names):
             yield "destinations.name: every destination needs a name of its own"
@@ -345,13 +345,15 @@ def tls_tables(settings: Settings) -> Iterator[tuple[str, TlsTable]]:
 
 
 def servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
-    """Return every listening port: the key of its table, host and port."""
-    yield "listener", settings.listener.host, settings.listener.port
+    """Return every listening port: its key, host and port."""
+    yield "listener.port", settings.listener.host, settings.listener.port
     if settings.listener.tls is not None:
-        yield "listener.tls", settings.listener.host, settings.listener.tls.port
-    yield "http", settings.http.host, settings.http.port
+        yield "listener.tls.port", settings.listener.host, settings.listener.tls.port
+    yield "http.port", settings.http.host, settings.http.port
+    if settings.http.probe_port is not None:
+        yield "http.probe_port", settings.http.host, settings.http.probe_port
     if settings.orders is not None:
-        yield "orders", settings.orders.host, settings.orders.port
+        yield "orders.port", settings.orders.host, settings.orders.port
 
 
 def render(settings: Settings) -> str:

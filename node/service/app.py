@@ -361,7 +361,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
         in_force=lambda: opened.shared.settings,
         troubles=LastTroubles(lambda: troubles(settings, opened.shared.settings.destinations)),
     )
-    with opening("http", settings.http.host, settings.http.port):
+    with opening("http.port", settings.http.host, settings.http.port):
         http = HttpServer(
             settings.http,
             shared.metrics,
@@ -379,7 +379,7 @@ def _open_probes(opened: _Opened, parts: ExitStack) -> int | None:
     settings = opened.shared.settings
     if settings.http.probe_port is None:
         return None
-    with opening("http", settings.http.host, settings.http.probe_port):
+    with opening("http.probe_port", settings.http.host, settings.http.probe_port):
         http = HttpServer(
             replace(settings.http, port=settings.http.probe_port, probe_port=None),
             opened.shared.metrics,

@@ -69,7 +69,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
     parts.callback(submitter.close)
     refused = RefusedCallers(refused_callers_path(settings.storage, shared.process))
     parts.callback(refused.close)
-    with opening("listener", settings.listener.host, settings.listener.port):
+    with opening("listener.port", settings.listener.host, settings.listener.port):
         listener = Listener(
             settings.listener,
             spool,
@@ -142,15 +142,16 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
 
 
 @contextmanager
-def opening(table: str, host: str, port: int) -> Iterator[None]:
-    """Turn a failure to open an address into an InputError that names the setting."""
+def opening(key: str, host: str, port: int) -> Iterator[None]:
+    """Turn a failure to open an address into an InputError that names the setting; key: of the port."""
+    table = key.split(".")[0]
     try:
         yield
     except OSError as error:
         if takes_nothing(error):
             raise
         raise InputError(
-            f"{table}: {host}:{port} cannot be opened ({error.strerror}); set another {table}.port, or {table}.host"
+            f"{table}: {host}:{port} cannot be opened ({error.strerror}); set another {key}, or {table}.host"
         ) from error
 
 
@@ -159,7 +160,7 @@ def _open_orders(shared: Shared, parts: ExitStack) -> OrderListener | None:
     settings = shared.settings
     if settings.orders is None:
         return None
-    with opening("orders", settings.orders.host, settings.orders.port):
+    with opening("orders.port", settings.orders.host, settings.orders.port):
         listener = OrderListener(settings.orders, shared.orders, shared.metrics, zone=settings.site.zone)
     parts.callback(listener.close)
     return listener

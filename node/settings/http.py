@@ -80,8 +80,6 @@ class HttpSettings:
 
     def _unsafe(self) -> Iterator[str]:
         """Yield complaints about pages that anybody could open, or whose passwords would cross the network in clear."""
-        if self.probe_port and self.probe_port == self.port:
-            yield "probe_port: is http.port, too; write another one"
         if self.user_header and not self.trusted_proxy:
             yield "user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
         if self.show_patient and not self.is_local:

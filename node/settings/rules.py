@@ -6,7 +6,6 @@ A complaint about an address that may hold a password does not repeat it.
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -25,8 +24,7 @@ def between(lowest: float, highest: float) -> Rule:
     """Require a number in a range, ends included."""
 
     def complaint(value: float) -> str | None:
-        good = math.isfinite(value) and lowest <= value <= highest
-        return None if good else f"must be between {lowest:g} and {highest:g}, got {value}"
+        return None if lowest <= value <= highest else f"must be between {lowest:g} and {highest:g}, got {value}"
 
     return Rule(complaint)
 

@@ -138,8 +138,8 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_
     assert shown.returncode == 0
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
     assert refused.returncode == 2
-    assert [line.split(":")[1].strip() for line in refused.stderr.splitlines()] == [
-        "listener.callers", "storage.directory", "listener.color", "listener.port"
+    assert sorted(line.split(":")[1].strip() for line in refused.stderr.splitlines()) == [
+        "listener.callers", "listener.color", "listener.port", "storage.directory"
     ]  # fmt: skip
 
 

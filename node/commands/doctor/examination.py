@@ -61,19 +61,19 @@ def check_alerts(settings: Settings) -> Iterator[Check]:
 def check_ports(settings: Settings) -> Iterator[Check]:
     """Bind every port for a moment, without listening on it."""
     running = [process for process in processes.states(settings.storage, settings.http) if process.answers]
-    for table, host, port in config.servers(settings):
-        yield _check(table, host, port, running)
+    for key, host, port in config.servers(settings):
+        yield _check(key, host, port, running)
 
 
-def _check(table: str, host: str, port: int, running: Sequence[ProcessState]) -> Check:
-    name, address = f"port {table}", f"{host}:{port}"
+def _check(key: str, host: str, port: int, running: Sequence[ProcessState]) -> Check:
+    name, address = f"port {key.removesuffix('.port')}", f"{host}:{port}"
     try:
         _bind(host, port)
     except OSError as error:
         holder = next((process for process in running if port in process.ports), None)
         if error.errno == errno.EADDRINUSE and holder is not None:
             return ok(name, f"{address} is used by this node, which runs (process {holder.executor})")
-        return fault(name, f"{address} cannot be opened ({error.strerror}); {_remedy(table, port, error)}")
+        return fault(name, f"{address} cannot be opened ({error.strerror}); {_remedy(key, port, error)}")
     return ok(name, f"{address} is free" if port else f"{host}: the start takes any free port")
 
 
@@ -85,13 +85,12 @@ def _bind(host: str, port: int) -> None:
         server.bind(address)
 
 
-def _remedy(table: str, port: int, error: OSError) -> str:
+def _remedy(key: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"another program has it (ss -ltnp 'sport = :{port}' names it): stop that program, or set {table}.port"
+        return f"another program has it (ss -ltnp 'sport = :{port}' names it): stop that program, or set {key}"
     if error.errno == errno.EACCES:
-        return f"ports below {_PRIVILEGED} need CAP_NET_BIND_SERVICE: grant it, or set {table}.port"
-    host = "listener.host" if table == "listener.tls" else f"{table}.host"
-    return f"set {host} to an address of this machine, such as 0.0.0.0 for all"
+        return f"ports below {_PRIVILEGED} need CAP_NET_BIND_SERVICE: grant it, or set {key}"
+    return f"set {key.split('.')[0]}.host to an address of this machine, such as 0.0.0.0 for all"
 
 
 def check_passwords(settings: Settings) -> Iterator[Check]:
