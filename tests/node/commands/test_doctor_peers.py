@@ -22,7 +22,7 @@ from node.config import AuditSettings, OrdersSettings, OrdersTlsSettings, Server
 from node.health.checks import check_certificates, check_destinations
 from node.net.tls import is_issued_by
 from node.settings.alerts import AlertsSettings, WebhookSettings
-from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
+from node.settings.destinations import DicomDestination, Hl7Destination
 from node.settings.tls import TlsSettings
 from tests.support import peers
 from tests.support.alarmed import webhook
@@ -77,7 +77,7 @@ def to_archive(port: int, *, storage_commitment: bool = False, tls: TlsSettings 
     )
 
 
-def asked(tmp_path: Path, *destinations: DestinationSettings, limit_seconds: float = 10.0) -> list[Check]:
+def asked(tmp_path: Path, *destinations: DicomDestination | Hl7Destination, limit_seconds: float = 10.0) -> list[Check]:
     named = tuple(replace(each, name=f"{each.name}{number}") for number, each in enumerate(destinations))
     settings = replace(settings_for(tmp_path / "node", archive_port=104), destinations=named)
     return list(check_destinations(settings, limit_seconds=limit_seconds))
