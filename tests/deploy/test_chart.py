@@ -52,7 +52,7 @@ pytestmark = pytest.mark.drill(part="deployment")
 KUBERNETES = "1.34"
 
 # What the chart sets by itself, so that Service, probes and volumes fit.
-OWN = {"listener.host", "listener.port", "http.host", "http.port", "orders.host", "orders.port"}
+OWN = {"listener.host", "listener.port", "http.host", "http.port", "http.probe_port", "orders.host", "orders.port"}
 OWN |= {"storage.directory", "storage.database_url", "model.directory"}
 OWN |= {"http.show_patient"}  # for one machine alone; a pod is reached from others
 

@@ -31,7 +31,6 @@ from models.contract import Side
 from models.decisions import Decisions, PlaceRule
 from models.engines import ENGINES, FloatArray
 from models.errors import ModelError
-from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.request import DEFAULT
 from models.lab.training.split import FOLDS, folds_of
 from models.progress import ProgressReport
@@ -178,7 +177,7 @@ def _if_reached(rule: PlaceRule | None, goal: float) -> PlaceRule | None:
 
 def _read(options: argparse.Namespace, report: ProgressReport) -> list[PlacedFilm]:
     from models.lab.evaluation.boxes_file import read_films
-    from models.lab.evaluation.evaluated_model import open_model, side_of
+    from models.lab.evaluation.evaluated_model import open_model, read_questions, side_of
     from models.lab.training.split import read_held_out
 
     model = open_model(options.model, engine=options.engine, questions=read_questions(DEFAULT))

@@ -143,7 +143,7 @@ def test_a_round_ends_with_the_prompts_it_began_with(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "own.toml: prompt Edema: key must be a snake_case word": ('key = "edema"', 'key = "Edema"'),
+    "own.toml: prompt Edema: key: 'Edema' must be a snake_case word": ('key = "edema"', 'key = "Edema"'),
     "own.toml: Illegal character": ('key = "edema"', 'key = "edema'),
     "prompt edema: this model never learned: unlearned": ('phrases = ["Edema"]', 'phrases = ["unlearned"]'),
 }
