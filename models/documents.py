@@ -114,7 +114,7 @@ def from_table(kind: type[_T], table: Mapping[str, object], *, removed: Mapping[
     """
     from pydantic import ValidationError
 
-    content = json.dumps(table, ensure_ascii=False, default=str)  # JSON has no dates
+    content = json.dumps(table, ensure_ascii=False, default=lambda date: {"date": str(date)})  # no text, number or list
     try:
         return _made(kind, content, extra="forbid")
     except ValidationError as error:

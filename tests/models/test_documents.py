@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 
 import pytest
 
 from models.contract import Box
-from models.documents import decode, encode
+from models.documents import Misfit, decode, encode, from_table
 from node.domain import Code, Film, Note, OutputObject, ReaderMark, Reason
 from node.store.rounds import RoundMark
 
@@ -35,6 +36,16 @@ def test_a_time_is_written_as_before() -> None:
 
 def test_an_unknown_key_is_passed_over() -> None:
     assert decode(RoundMark, {**encode(MARK), "unknown": 1}) == MARK
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    name: str
+
+
+def test_a_date_of_toml_is_no_text() -> None:
+    with pytest.raises(Misfit, match="name: must be a text in quotes"):
+        from_table(_Written, {"name": date(2026, 11, 28)})
 
 
 def test_every_field_must_be_there_despite_its_default() -> None:
