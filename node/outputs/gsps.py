@@ -209,12 +209,13 @@ def _texts(film: Film, state: State, line: float, thumbnail: Thumbnail | None) -
     while True:
         heading = _heading(film, [*state.heading, *_roomless(roomless)], line, thumbnail)
         places = _places(film, labeled, line, heading=[where for _, where in heading])
-        placed = [(drawn, where) for drawn, where in zip(labeled, places, strict=True) if where]
-        if len(placed) == len(labeled):
+        pairs = list(zip(labeled, places, strict=True))
+        without = [drawn for drawn, where in pairs if where is None]
+        if not without:
             texts = [(LABEL, value, where) for value, where in heading]
-            return [*texts, *((drawn.layer, drawn.label, where) for drawn, where in placed)]
-        roomless += [drawn for drawn, where in zip(labeled, places, strict=True) if not where]
-        labeled = [drawn for drawn, _ in placed]
+            return [*texts, *((drawn.layer, drawn.label, where) for drawn, where in pairs if where is not None)]
+        roomless += without
+        labeled = [drawn for drawn, where in pairs if where is not None]
 
 
 def _roomless(boxes: Sequence[DrawnBox]) -> list[str]:

@@ -98,7 +98,10 @@ class SingleSignOn:
         """Return whom the provider has signed in, after its token is checked. Raises Refused."""
         if self._rate.take(network_of(host)):
             raise Refused("busy", "too many sign-ins")
-        if f"_state_{_CLIENT}_{request.query_params.get('state', '')}" not in request.session:  # Authlib keeps it there
+        from authlib.integrations.starlette_client import StarletteIntegration
+
+        begun = StarletteIntegration(_CLIENT).get_state_data(request.session, request.query_params.get("state", ""))
+        if await begun is None:  # before the provider is asked: anybody may come here
             raise Refused("state", "no such sign-in was begun in this browser")
         if "error" in request.query_params:
             raise Refused("denied", "the provider sent an error in place of a code")

@@ -181,9 +181,6 @@ def divided(content: bytes, size: int, together: int) -> bytes:
     return b"".join(bytes([pdus.DATA, 0]) + len(group).to_bytes(4, "big") + group for group in groups)
 
 
-FLOOD = pytest.mark.drill(part="flood")
-
-
 def empty(_content: bytes) -> bytes:
     return bytes([pdus.DATA, 0, 0, 0, 0, 0]) * 20_000
 
@@ -192,7 +189,7 @@ def empty(_content: bytes) -> bytes:
     "write",
     [
         lambda film: divided(film, 1, 10_000),
-        pytest.param(lambda film: divided(film, 1, 1), marks=FLOOD),
+        pytest.param(lambda film: divided(film, 1, 1), marks=pytest.mark.drill(part="flood")),
         lambda film: divided(film, 9, 50),
         empty,
     ],
