@@ -69,7 +69,7 @@ def ends_well(content: bytes) -> bool:
         return answered.reason is not None
 
 
-@settings(max_examples=share_of_examples(0.6))
+@settings(max_examples=share_of_examples(0.15))
 @given(st.data())
 def test_a_file_with_some_bytes_changed(data: st.DataObject) -> None:
     content = bytearray(data.draw(st.sampled_from(contents())))
@@ -80,7 +80,7 @@ def test_a_file_with_some_bytes_changed(data: st.DataObject) -> None:
     assert ends_well(bytes(content))
 
 
-@pytest.mark.parametrize("keyword", ["StudyInstanceUID", "SeriesInstanceUID", "Modality", "PatientOrientation", "Rows"])
+@pytest.mark.parametrize("keyword", ["StudyInstanceUID", "Modality", "Rows"])
 def test_a_value_of_no_known_representation_counts_as_absent(keyword: str) -> None:
     content = films.file_bytes(films.thumbnail())
     element = struct.pack("<HH", *divmod(tag_for_keyword(keyword) or 0, 1 << 16))
@@ -100,7 +100,7 @@ def test_a_length_that_leads_astray_is_no_failure_of_the_disk(tmp_path: Path) ->
         answer_film(path, ScriptedReader(), PROMPTS)
 
 
-@settings(max_examples=share_of_examples(0.3))
+@settings(max_examples=share_of_examples(0.1))
 @given(st.data())
 def test_a_file_that_ends_early(data: st.DataObject) -> None:
     content = data.draw(st.sampled_from(contents()))
@@ -108,7 +108,7 @@ def test_a_file_that_ends_early(data: st.DataObject) -> None:
     assert ends_well(content[: data.draw(st.integers(0, len(content)))])
 
 
-@settings(max_examples=share_of_examples(0.3))
+@settings(max_examples=share_of_examples(0.1))
 @given(st.data())
 def test_a_codestream_with_some_bytes_changed(data: st.DataObject) -> None:
     content = bytearray(contents()[1])

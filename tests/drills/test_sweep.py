@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +20,11 @@ from node.measurement import Incomparable, MeasuredLine
 from node.read import decoding, prompts
 from node.read.model import Reading, open_reader
 from tests.drills.sweep import said as words
-from tests.drills.sweep.__main__ import FIRST_SEED, run
+from tests.drills.sweep.__main__ import FIRST_SEED, main, run
 from tests.drills.sweep.checks import Sweep, Swept, by_labeler, incomplete, measured_on
 from tests.drills.sweep.films import Films, of_file, of_phantoms, of_picture
 from tests.drills.sweep.patterns import NAMES, contradictions_of
 from tests.drills.sweep.said import Words
-from tests.paths import REPOSITORY
 from tests.support import decoded, films, samples
 
 pytestmark = pytest.mark.drill(part="sweep")
@@ -56,23 +52,13 @@ def swept(model: Path, trusted: Trusted, taken: Films) -> Swept:
     return run(model, trusted, taken, name="films", say=progress.quiet)
 
 
-def test_nothing_contradicts_itself_on_phantoms(phantom_model: Path) -> None:
-    found = swept(phantom_model, "phantoms", of_phantoms(FIRST_SEED + 3000, 20))
-
-    assert found.faults == []
-    assert found.passed
-    assert (found.films, found.agreed) == (20, found.questions)
-    assert 0 < found.by_network <= found.reported
-    assert {"denial", "severity"} <= found.words.withheld.keys()
-
-
 def test_nothing_contradicts_itself_on_a_real_film(phantom_model: Path) -> None:
-    found = swept(phantom_model, "any", of_picture(decoded.picture_of(films.thumbnail()), count=15))
+    found = swept(phantom_model, "any", of_picture(decoded.picture_of(films.thumbnail()), count=3))
 
     assert found.faults == []
     assert found.passed
     assert found.sentences >= found.reported > 0
-    assert found.words.withheld["denial"] > 50
+    assert found.words.withheld["denial"] > 10
 
 
 @pytest.mark.parametrize(
@@ -216,7 +202,7 @@ def test_what_is_present_unmeasured_is_found(phantom_model: Path) -> None:
     reader = open_reader(phantom_model, prompts=asked, engine="onnx", threads=1, trusted="any")
     found = Swept()
 
-    for name, image in of_phantoms(FIRST_SEED, 2).images(reader):
+    for name, image in of_phantoms(FIRST_SEED, 1).images(reader):
         Sweep(reader=reader, prompts=asked, measured=frozenset(), lowest={}).look(name, image, found)
 
     assert not found.passed
@@ -258,23 +244,11 @@ def test_a_list_of_films_is_read_in_steps(tmp_path: Path, phantom_model: Path) -
         list(of_file(tmp_path / "films.jsonl", every=2).pictures())
 
 
-def test_the_last_line_of_the_command_is_its_figures(phantom_model: Path) -> None:
-    done = sweep(["--phantoms", "1", "--model", str(phantom_model)])
+def test_the_last_line_of_the_command_is_its_figures(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--phantoms", "1", "--corrections", "--model", str(phantom_model)]) == 0
 
-    assert done.returncode == 0, done.stdout
-    figures = json.loads(done.stdout.splitlines()[-1])
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["passed"]
     assert figures.keys() == {"passed", "phantoms, phantoms", "phantoms, any"}
     assert figures["phantoms, any"]["films"] == 1
-    assert sweep(["--phantoms", "0"]).returncode == 1
-
-
-def sweep(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.drills.sweep", *arguments],
-        cwd=REPOSITORY,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    assert main(["--phantoms", "0"]) == 1

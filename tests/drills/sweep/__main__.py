@@ -20,6 +20,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -39,7 +40,8 @@ from tests.drills.sweep.said import lowest_of
 FIRST_SEED: Final = 2_000_000
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="tests.drills.sweep", description=__doc__)
     parser.add_argument("--phantoms", type=int, default=500, metavar="COUNT")
     parser.add_argument("--first", type=int, default=FIRST_SEED, metavar="SEED", help="of the phantoms")
@@ -61,7 +63,7 @@ def main() -> int:
     parser.add_argument("--corrections", action="store_true", help="correct findings of each film, too")
     parser.add_argument("--as-imported", action="store_true", help="with the thresholds of an imported checkpoint")
     parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     sources: list[tuple[str, Trusted, Films]] = []
     if arguments.phantoms:
         # An imported checkpoint has thresholds for no phantoms either.
