@@ -19,6 +19,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from docs.statement import schema as made_schema
 from models.program import __version__
 from node import config
 from node.__main__ import main
@@ -43,7 +44,6 @@ from tests.deploy.chart import (
     the_only,
     workloads,
 )
-from tests.drills.statement import schema as made_schema
 from tests.paths import REPOSITORY
 from tests.support import mllp
 
@@ -250,7 +250,7 @@ def test_the_schema_knows_exactly_the_settings_of_the_node() -> None:
 
     known = {f"{table}.{key}" for table, about in tables.items() for key in about.get("properties", ())}
     assert known == set(setting_names()) - OWN
-    assert made_schema.with_kinds(text) == text  # else run python -m tests.drills.statement
+    assert made_schema.with_kinds(text) == text  # else run python -m docs.statement
     for name, kind in TYPES.own.items():
         assert set(schema["$defs"][name]["properties"]) == {item.name for item in dataclasses.fields(kind.settings)}
     caller = cast(Object, tables["listener"]["properties"]["callers"]["items"])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.drills.statement import objects, tables, written
+from docs.statement import objects, tables, written
 
 pytestmark = pytest.mark.drill(part="conformance")
 
@@ -43,7 +43,7 @@ def test_every_table_says_what_the_code_does() -> None:
 
     wrong = [line for line in TEXT.splitlines() if line not in set(made.splitlines())]
     missing = [line for line in made.splitlines() if line not in set(TEXT.splitlines())]
-    assert (wrong, missing) == ([], []), "make them anew: python -m tests.drills.statement"
+    assert (wrong, missing) == ([], []), "make them anew: python -m docs.statement"
     assert made == TEXT
 
 

@@ -20,11 +20,11 @@ import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from docs.statement import written
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import About, OutputObject, Subject, derive_uid
 from node.outputs import document, rejection
 from node.outputs.writers import sop_class_of
-from tests.drills.statement import written
 from tests.node.outputs.test_answer_objects import QUESTIONS
 from tests.node.outputs.test_answer_objects import written as written_answer
 from tests.support import samples

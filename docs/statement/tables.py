@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from tests.drills.statement import messages, network, objects, orders
+from docs.statement import messages, network, objects, orders
 from tests.paths import REPOSITORY
 
 PATH: Final = REPOSITORY / "docs" / "integrate" / "conformance.md"

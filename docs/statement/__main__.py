@@ -1,9 +1,9 @@
-"""Writes what documents and chart say of the code anew: python -m tests.drills.statement."""
+"""Writes what documents and chart say of the code anew: python -m docs.statement."""
 
 from __future__ import annotations
 
-from tests.drills.statement import schema
-from tests.drills.statement.tables import PATH, rendered
+from docs.statement import schema
+from docs.statement.tables import PATH, rendered
 
 
 def main() -> None:

@@ -10,11 +10,11 @@ from pydicom.dataelem import DataElement
 from pydicom.dataset import Dataset
 from pydicom.uid import UID, Comprehensive3DSRStorage
 
+from docs.statement import written
+from docs.statement.network import Rows, named
 from node.deliver import dicom
 from node.output_kinds import OUTPUTS
 from node.outputs.sr.findings import PRIVATE_SCHEME
-from tests.drills.statement import written
-from tests.drills.statement.network import Rows, named
 
 _LONGEST_VALUE: Final = 100
 _ROLES: Final = {

@@ -1,4 +1,7 @@
-"""What the node reads in an order: found by putting a value into every field, one by one, and asking for the order."""
+"""What the node reads in an order: found by putting a value into every field, one by one, and asking for the order.
+
+Components are tried one by one where a field that is full of the value is read.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from docs.statement.network import Rows
 from node.hl7.order import Order, Priority
 from node.hl7.text import read
 from node.orders.messages import OrderChange, OrderRefused, read_orders
-from tests.drills.statement.network import Rows
 
 Place = tuple[str, int, int]
 
@@ -30,8 +33,14 @@ def places() -> Rows:
     rows: Rows = [("what is read", "from, in this order")]
     for what, is_read in _READ.items():
         mark, other = ("STAT", "R") if what == "priority" else (_MARK, "9.9")
-        candidates = itertools.product(_SEGMENTS, _FIELDS, _COMPONENTS)
-        found = [place for place in candidates if _is_read({place: mark}, is_read)]
+        fields = [
+            [(segment, field, component) for component in _COMPONENTS]
+            for segment, field in itertools.product(_SEGMENTS, _FIELDS)
+        ]
+        taken = itertools.chain.from_iterable(
+            field for field in fields if _is_read(dict.fromkeys(field, mark), is_read)
+        )
+        found = [place for place in taken if _is_read({place: mark}, is_read)]
         rows.append((what, ", ".join(map(_named, _by_rank(found, is_read, mark=mark, other=other)))))
     codes = ["".join(letters) for letters in itertools.product(string.ascii_uppercase, repeat=2)]
     ends = [code for code in codes if (change := _order({("ORC", 1, 1): code})) and change.is_cancelled]

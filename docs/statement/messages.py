@@ -10,13 +10,13 @@ from hl7apy.consts import VALIDATION_LEVEL
 from hl7apy.core import Group, Segment
 from hl7apy.parser import parse_message
 
+from docs.statement import written
+from docs.statement.network import Rows
 from models.contract import FindingState
 from node.domain import OutputObject
 from node.hl7.order import Order
 from node.outputs import impression, oru
 from node.outputs.sr.findings import STATES
-from tests.drills.statement import written
-from tests.drills.statement.network import Rows
 from tests.support import samples
 
 _URGENCIES = {impression.MINUTES: "minutes", impression.HOURS: "hours", impression.DAYS: "days"}
