@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from models.checkpoint.weights import load_network
 from models.engines import FloatArray, IntArray
 from models.network.products import int8_fault
 from models.progress import quiet
+from tests.drills.bench import receiving, runtimes
 from tests.drills.bench.__main__ import OF_NETWORK, PARTS, main, run
 from tests.drills.bench.alone import opened
 from tests.drills.bench.networks import precisions
@@ -69,6 +71,42 @@ def test_a_short_run_has_every_figure_and_every_limit(
         f"{precisions()[-1]}, 4 films"
     ].keys()
     assert all(any(line.startswith(name) for line in table) for name in limits)
+
+
+def test_receiving_has_every_ratio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(receiving, "SIZES", {"small": ((137, 137), 2)})
+
+    found = receiving.measure(tmp_path, count=1, rounds=1)
+
+    assert found.held.keys() == {"receive_small_storescp_ratio", "receive_small_orthanc_ratio"}
+    assert all(ratio > 0 for ratio in found.held.values())
+    assert cast(dict[str, Any], found.figures)["small"]["node"]["objects"] == 2 * receiving.SENDERS
+
+
+def test_a_runtime_that_did_not_answer_fails_the_run(
+    phantom_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a GPU ONNX Runtime answers instead of PyTorch on one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(runtimes, "STARTS", 1)
+    words = f"--only runtimes --model {phantom_model} --runtimes torch-cuda:float32 --sent 4 --questions 1"
+
+    assert main(words.split()) == 1
+
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (document["passed"], document["errors"]) == (False, {})
+    found = document["runtimes"]["torch-cuda:float32"]
+    assert (found["engine"], found["reason"], found["as_asked"]) == ("onnx", "no_gpu", False)
+    assert found["films_a_second"] > 0
+    assert found["step_seconds"]["read"] > 0
+    assert found["differences"].keys() == found["allowed"].keys() >= {"find.boxes", "describe"}
+    assert all(value < found["allowed"][stage] for stage, value in found["differences"].items())
+
+
+@pytest.mark.parametrize("words", ["--runtimes cuda", "--runtimes onnx:half", "--only noise"])
+def test_a_choice_that_does_not_exist_is_refused(words: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
 
 
 def test_figures_at_their_limits_pass() -> None:

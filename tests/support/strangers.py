@@ -26,9 +26,9 @@ from itertools import repeat
 from pathlib import Path
 from typing import Final
 
-from tests.drills import receive_bench
+from tests.drills.bench import receiving
 from tests.paths import REPOSITORY
-from tests.support import films, pdus
+from tests.support import films, pdus, processes
 from tests.support.pdus import Recording
 
 MOST_SLOWER: Final = 2.0
@@ -76,15 +76,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(plan: Plan, folder: Path) -> dict[str, object]:
     """Send films with and without the stranger, by turns; seconds are those from a film's request to its end."""
     alone, beside, core_seconds = list[float](), list[float](), 0.0
-    with receive_bench.node(folder) as (port, process):
+    with receiving.node(folder) as (port, process):
         recording = pdus.record(films.thumbnail(), port=port)
         send_films(recording, port, seconds=1.0)
         for _ in range(plan.rounds):
             alone += send_films(recording, port, seconds=plan.seconds)
-            before = receive_bench.core_seconds(process)
+            before = processes.core_seconds(process)
             with stranger(plan, port):
                 beside += send_films(recording, port, seconds=plan.seconds)
-            core_seconds += receive_bench.core_seconds(process) - before
+            core_seconds += processes.core_seconds(process) - before
     ratio = statistics.fmean(beside) / statistics.fmean(alone)
     return {
         "passed": ratio <= MOST_SLOWER,

@@ -1,4 +1,4 @@
-"""Puts studies into a node's queue that wait behind all others, and counts those that wait; for `node_bench`.
+"""Puts studies into a node's queue that wait behind all others, and counts those that wait; for `make bench`.
 
 Their rows are copies of one that the node's own client queued, because ten thousand calls of it take minutes. They have
 the last place, so the node begins none while others wait, and they have no films, so one that it does begin ends at

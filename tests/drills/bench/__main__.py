@@ -1,7 +1,7 @@
 """Runnable: how fast this program is, part by part, beside its peers; for `docs/operate/speed.md` and `growth.md`.
 
     python -m tests.drills.bench [--quick] [--only report,question] [--films 1,4,16] [--rounds 5] [--threads N]
-                                 [--model DIR]
+                                 [--model DIR] [--runtimes torch-cuda:float16,onnx]
 
 The parts, in their order:
 
@@ -12,12 +12,13 @@ The parts, in their order:
     question   a question about a film that was seen, alone and while films are read, its wait, and its sentence in
                float32 and int8
     graphs     image encoder and detector in ONNX Runtime, beside eager PyTorch
-    receive    films and small objects, beside dcmtk
+    receive    films and small objects, beside dcmtk and Orthanc
     writing    report and presentation state of a film
     node       a node whose network takes no time: what a film costs, films a second
     cores      the same node on two processors beside one
     asking     questions to a node with the shipped model, while it reads films
     shipped    films a second of a node with the shipped model
+    runtimes   a node with --model and each of --runtimes, which another one must not answer for; only if it is named
 
 The first six have random weights of the published size, made for this run. What is compared runs in one process and
 takes turns, so that other work on the machine slows both: the ratios count, not the seconds. Every limit is a ratio
@@ -45,8 +46,7 @@ from pathlib import Path
 from models import progress
 from models.network.products import int8_fault
 from models.progress import ProgressReport
-from tests.drills import node_bench
-from tests.drills.bench import alone, around, graphs, machine, questions, reports
+from tests.drills.bench import alone, around, asking, graphs, machine, node, questions, receiving, reports, runtimes
 from tests.drills.bench.networks import Networks, make_model
 from tests.drills.bench.results import Found, Results
 from tests.drills.bench.turns import apart
@@ -55,7 +55,8 @@ from tests.paths import REPOSITORY
 Part = Callable[[], Found]
 SHIPPED = REPOSITORY / "models" / "weights" / "phantom"
 OF_NETWORK = ("machine", "generator", "report", "question", "graphs")
-PARTS = ("opening", *OF_NETWORK, "receive", "writing", "node", "cores", "asking", "shipped")
+BY_DEFAULT = ("opening", *OF_NETWORK, "receive", "writing", "node", "cores", "asking", "shipped")
+PARTS = (*BY_DEFAULT, "runtimes")
 QUICK: Mapping[str, object] = {
     "only": ["machine", "report", "question", "receive", "writing", "node"],
     "films": [1],
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.quick:
         options = _parser().parse_args(arguments, namespace=argparse.Namespace(**QUICK))
-    chosen = [part for part in PARTS if part in (options.only or PARTS)]
+    chosen = [part for part in PARTS if part in (options.only or BY_DEFAULT)]
     load, began = os.getloadavg(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, progress.on(sys.stdout) as say:
         found, errors = run(_parts(options, Path(folder), say), chosen, say=say)
@@ -159,18 +160,24 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
         "question": lambda: questions.measure(networks(), **times),
         "graphs": lambda: graphs.measure(networks(), **times),
         "receive": without_networks(
-            lambda place: around.receive(place, count=options.received, rounds=rounds), "receive"
+            lambda place: receiving.measure(place, count=options.received, rounds=rounds), "receive"
         ),
         "writing": without_networks(around.writing, "writing"),
         "node": without_networks(
-            lambda place: around.node(
+            lambda place: around.around_network(
                 place, sent=options.sent, alone=options.alone, waiting=options.waiting, rounds=rounds, say=say
             ),
             "node",
         ),
         "cores": without_networks(lambda _place: around.cores(sent=options.sent), "cores"),
-        "asking": without_networks(around.asking, "asking"),
+        "asking": without_networks(asking.measure, "asking"),
         "shipped": without_networks(lambda place: around.shipped(place, sent=options.sent, say=say), "shipped"),
+        "runtimes": without_networks(
+            lambda place: runtimes.measure(
+                place, published(), options.runtimes, sent=options.sent, questions=options.questions
+            ),
+            "runtimes",
+        ),
     }
 
 
@@ -193,9 +200,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="a model directory, instead of random weights")
     parser.add_argument("--shipped", type=Path, default=SHIPPED, help=argparse.SUPPRESS)
     parser.add_argument("--received", type=int, default=8, help="films that each of four senders sends in a round")
-    parser.add_argument("--alone", type=int, default=node_bench.ALONE, help="films that a node gets one by one")
+    parser.add_argument("--alone", type=int, default=node.ALONE, help="films that a node gets one by one")
     parser.add_argument("--sent", type=int, default=30, help="films that a node gets at once")
     parser.add_argument("--waiting", type=int, default=10_000, help="studies that wait behind the films of part node")
+    parser.add_argument("--questions", type=int, default=10, help="that are asked of each runtime, twice")
+    parser.add_argument(
+        "--runtimes",
+        type=runtimes.runtimes_of,
+        default=runtimes.DEFAULT,
+        help=f"each ENGINE or ENGINE:PRECISION; default: {runtimes.DEFAULT}",
+    )
     return parser
 
 

@@ -31,7 +31,7 @@ def measure(published: Path, shipped: Path, *, engine: str, threads: int) -> Fou
 
 
 def opened(model: Path, options: Sequence[str]) -> dict[str, float]:
-    command = [sys.executable, "-m", "tests.drills.opened_alone", str(model), *options]
+    command = [sys.executable, "-m", "tests.drills.bench.opened_alone", str(model), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS)
     if done.returncode:
         raise RuntimeError(f"{model.name} was not opened: {done.stderr.strip().splitlines()[-1]}")

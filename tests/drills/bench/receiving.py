@@ -1,30 +1,22 @@
-"""Runnable: how many films of 10 MB, and smaller objects, the listener keeps in a second, beside dcmtk and Orthanc.
-
-    python -m tests.drills.receive_bench [--films N] [--rounds N]
+"""How many films of 10 MB, and smaller objects, the listener keeps in a second, beside its peers: part `receive`.
 
 Four of dcmtk's `storescu` send at once, each its own films over one association. The node's listener is a process of
 its own and syncs every film and its name before it answers. So does Orthanc with the film, not with its name;
 dcmtk's `storescp --fork` starts a process for each association and syncs nothing. They take turns, and each round has
-its ratios, so other work on the machine changes the objects a second more than the ratios. At the end one sender sends
-films to a listener that takes the time of its steps. Tables show medians; the last line is one JSON object. `passed`:
-the median ratios keep LIMITS.
+its ratios, so other work on the machine changes the objects a second more than the ratios.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -32,12 +24,13 @@ import numpy as np
 
 from node import log
 from node.config import ListenerSettings
-from tests.drills.receive_steps import timed_steps
+from tests.drills.bench.results import Found
 from tests.paths import REPOSITORY
 from tests.support import films
 from tests.support.listening import connect, listening
 from tests.support.orthanc import Orthanc
 from tests.support.peers import LOOPBACK, free_port, require, wait_until
+from tests.support.processes import core_seconds
 
 SENDERS = 4
 FILM = (2320, 2240)
@@ -46,31 +39,12 @@ FILM = (2320, 2240)
 SIZES: Final = {"films": (FILM, 1), "mb": ((737, 712), 3), "small": ((137, 137), 6)}
 """Objects of 10.4 MB, 1 MB and 39 kB, and how many are sent for each film; the last: what an object costs at least."""
 
-LIMITS: Final = {"films_storescp": 0.75, "films_orthanc": 1.0, "small_storescp": 0.5}
-"""Of which size the node keeps at least how many a second for each that a peer keeps."""
-
 Turn = AbstractContextManager[tuple[int, int]]
 """A receiver that runs: its port, and its process."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and return 0 when the node is fast enough."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--films", type=int, default=8, help="how many each sender sends in one round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--listen", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--steps", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.listen is not None:
-        return listen(options.listen, is_timed=options.steps)
-    with tempfile.TemporaryDirectory(prefix="receive-bench-") as folder:
-        figures = measure(Path(folder), count=options.films, rounds=options.rounds)
-    print(json.dumps(figures))
-    return 0 if figures["passed"] else 1
-
-
-def measure(folder: Path, *, count: int, rounds: int) -> dict[str, object]:
-    """Measure each size of objects, and the steps of a film; every figure of the node stands beside its peers'."""
+def measure(folder: Path, *, count: int, rounds: int) -> Found:
+    """Measure each size of objects; every figure of the node stands beside its peers'."""
     found = {
         name: compare(folder / name, size, count=each * count, rounds=rounds) for name, (size, each) in SIZES.items()
     }
@@ -78,18 +52,13 @@ def measure(folder: Path, *, count: int, rounds: int) -> dict[str, object]:
     print("|---|---|---|---|---|")
     for figures in found.values():
         print("\n".join(rows(figures)))
-    steps = steps_of_a_film(folder / "steps", count=count)
-    print("\n| step of one film | milliseconds | share | of a core | share |\n|---|---|---|---|---|")
-    print("\n".join(f"| {name} | {' | '.join(map(str, step.values()))} |" for name, step in steps.items()))
-    ratios = {f"{size}_{peer}": found[size][peer]["ratio"] for size in found for peer in found[size] if peer != "node"}
-    return {
-        "passed": all(ratios[name] >= limit for name, limit in LIMITS.items()),
-        "senders": SENDERS,
-        "ratios": ratios,
-        "limits": LIMITS,
-        **found,
-        "steps": steps,
+    held = {
+        f"receive_{size}_{peer}_ratio": of["ratio"]
+        for size, peers in found.items()
+        for peer, of in peers.items()
+        if peer != "node"
     }
+    return Found(figures={"senders": SENDERS, **found}, held=held)
 
 
 def rows(figures: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
@@ -118,7 +87,7 @@ def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> 
                 costs[name].append((core_seconds(process) - before) / total)
             received = sum(map(is_object, kept.rglob("*")))
             if received != total:
-                raise SystemExit(f"failed: {name} keeps {received} of {total} objects")
+                raise RuntimeError(f"{name} keeps {received} of {total} objects")
             shutil.rmtree(kept)
         print(f"round {number}: " + ", ".join(f"{name} {taken[-1]:.1f} a second" for name, taken in speeds.items()))
     object_bytes = next(outboxes[0].iterdir()).stat().st_size
@@ -144,42 +113,6 @@ def ratios_of(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float
         "ratio_least": round(min(ratios), 3),
         "ratio_greatest": round(max(ratios), 3),
     }
-
-
-def steps_of_a_film(folder: Path, *, count: int) -> dict[str, dict[str, float]]:
-    """Let one sender send films to a listener that takes the time of its steps; the figures of each, for one film."""
-    folder.mkdir()
-    outbox = write_films(folder / "outbox", FILM, count=count)
-    with listener(folder / "node", "--steps") as process:
-        send_all([outbox], port_of(process))
-        process.terminate()
-        written = process.stdout.read() if process.stdout else ""
-    steps: dict[str, dict[str, float]] = json.loads(written)
-    return steps
-
-
-def core_seconds(process: int) -> float:
-    """Return the processor time of a process and of its children that have ended."""
-    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def core_seconds_below(process: int) -> float:
-    """Return the processor time of the processes below one: of its children, and of theirs."""
-    parents = dict[int, list[int]]()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):  # it has ended
-                parent = int((entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(entry.name))
-    total, waiting = 0.0, [process]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
-        waiting += children
-        for child in children:
-            with suppress(OSError):
-                total += core_seconds(child)
-    return total
 
 
 def write_films(folder: Path, size: tuple[int, int], *, count: int) -> Path:
@@ -208,51 +141,34 @@ def send_all(outboxes: Sequence[Path], port: int) -> float:
     senders = [subprocess.Popen([*command, str(outbox)], stderr=subprocess.DEVNULL) for outbox in outboxes]
     codes = [sender.wait(timeout=600) for sender in senders]
     if any(codes):
-        raise SystemExit(f"failed: storescu ended with {codes}")
+        raise RuntimeError(f"storescu ended with {codes}")
     return time.monotonic() - began
 
 
 @contextmanager
 def node(folder: Path) -> Iterator[tuple[int, int]]:
     """Run the listener as a process of its own; its port, and the process."""
-    with listener(folder) as process:
-        yield port_of(process), process.pid
-
-
-@contextmanager
-def listener(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the listener as a process of its own."""
-    command = [sys.executable, "-m", "tests.drills.receive_bench", "--listen", str(folder), *options]
+    command = [sys.executable, "-m", "tests.drills.bench.receiving", str(folder)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield process
+            yield int((process.stdout.readline() if process.stdout else "") or 0), process.pid
         finally:
             process.terminate()
 
 
-def port_of(process: subprocess.Popen[str]) -> int:
-    """Wait until a listener says its port."""
-    return int((process.stdout.readline() if process.stdout else "") or 0)
-
-
-def listen(folder: Path, *, is_timed: bool = False) -> int:
-    """Be that process: say the port, keep what comes until SIGTERM, and then say the time of the steps if asked to."""
+def listen(folder: Path) -> None:
+    """Be that process: say the port, and keep what comes until SIGTERM."""
     log.mute()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     with (
         open("/dev/null", "w", encoding="utf-8") as nowhere,
-        timed_steps() if is_timed else nullcontext() as steps,
         listening(folder, settings=ListenerSettings()) as running,
     ):
         print(running.listener.port, flush=True)
         sys.stdout = nowhere  # a line of the log for every film, as a service writes them, for nobody
         log.configure()
         stop.wait()
-        sys.stdout = sys.__stdout__
-        if steps is not None:
-            print(json.dumps(steps.of_each()), flush=True)
-    return 0
 
 
 @contextmanager
@@ -299,4 +215,4 @@ def _listens(port: int) -> bool:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    listen(Path(sys.argv[1]))

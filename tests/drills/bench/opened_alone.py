@@ -1,6 +1,6 @@
 """Runnable: opens a model and encodes its prompts, as a node does, and reads two films; prints time and memory as JSON.
 
-    python -m tests.drills.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N]
+    python -m tests.drills.bench.opened_alone DIR [--engine onnx|torch] [--precision float32|int8] [--threads N]
         [--plain]
 
 `own_gib` is the memory that only this process has at

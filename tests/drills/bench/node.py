@@ -1,70 +1,38 @@
-"""Runnable: what a film costs the node around the network, and how many films it answers in a second.
-
-    python -m tests.drills.node_bench [--films 40] [--rounds 3] [--waiting 10000]
+"""What a film costs the node around the network, and how many films it answers in a second: parts `node`, `shipped`.
 
 A node with a scripted reader, which takes no time, gets films of 7.2 MB (explicit little endian), each a study of its
 own, and delivers report and presentation state to one archive. The sender says recorded bytes over one association; it
-and the archive run in this process, and their processor time is printed beside the node's and is no part of it. The
-last line is one JSON object: `passed` says whether of `ALONE` films that come one by one 95 of 100 take, beside their
-quiet time, at most `MOST_TURNAROUND` times the core seconds of a film and, with `--waiting`, whether studies that wait
-make a film at most `MOST_DEARER` times as dear. What a film costs, and films in a second, are only printed.
+and the archive run in this process, and their processor time is shown beside the node's and is no part of it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
 import random
 import re
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from models import progress
 from models.progress import ProgressReport
 from node.config import ReportSettings, StorageSettings
 from node.domain import derive_uid
 from node.outputs import batches
-from tests.drills.receive_bench import core_seconds_below
 from tests.support import films, pdus, peers, waiting_studies
+from tests.support.processes import core_seconds_below
 from tests.support.service import Service, settings_for
 
 STEPS = ("receive", "decode", "read", "write", "finish", "deliver")
 QUIET_SECONDS = 0.5
-MOST_TURNAROUND = 6.0
-"""Seconds until the last result of a film that comes alone, for each core second that a film costs."""
-MOST_DEARER = 1.1
 ALONE = 20
 """How many films are sent one after the other, each a random time after the one before it was answered."""
 LONGEST_PAUSE_SECONDS = 2.0
 
 _IDLE_SECONDS = 5.0
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.drills.node_bench", description=__doc__)
-    parser.add_argument("--films", type=int, default=40, help="that are sent at once")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--alone", type=int, default=ALONE, help="films that come one by one")
-    parser.add_argument("--waiting", type=int, default=0, help="studies that wait behind them")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="node-bench-") as folder, progress.on(sys.stdout) as say:
-        figures = measure(
-            Path(folder), options.films, rounds=options.rounds, alone=options.alone, scripted=True, say=say
-        )
-        if options.waiting:
-            behind = measure_waiting(
-                Path(folder) / "waiting", options.films, waiting=options.waiting, rounds=options.rounds, say=say
-            )
-            figures |= {"passed": bool(figures["passed"] and behind["passed"]), "with_studies_waiting": behind}
-    sys.stdout.write(json.dumps(figures) + "\n")
-    return 0 if figures["passed"] else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +63,12 @@ class Sender:
         self._store = b"".join(self._recording.store)
 
     def send(self, count: int) -> None:
-        """Send films over one association. Ends the program when the node does not take one."""
+        """Send films over one association. Raises RuntimeError when the node does not take one."""
         with pdus.associate(self._recording, port=self._port) as connection:
             for store in self._films(count):
                 connection.sendall(store)
                 if pdus.status_of(pdus.read_pdu(connection)) != 0:
-                    sys.exit("failed: the node did not take every film")
+                    raise RuntimeError("the node did not take every film")
             connection.sendall(self._recording.release)
             pdus.read_pdu(connection)
 
@@ -120,10 +88,9 @@ def _uid(name: str, number: int) -> str:
 
 def measure(
     folder: Path, count: int, *, rounds: int = 1, alone: int = ALONE, scripted: bool, say: ProgressReport
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Send films one by one, then many at once, then let results wait for an archive that is down."""
     stage = "with the scripted reader" if scripted else "with the shipped model"
-    folder.mkdir(exist_ok=True)
     with peers.ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
         settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))  # two objects of every film
@@ -149,7 +116,6 @@ def measure(
     answered = statistics.median(flood.answered for flood in floods)
     p95 = sorted(turnarounds)[math.ceil(0.95 * len(turnarounds)) - 1]
     return {
-        "passed": p95 <= MOST_TURNAROUND * cost or not scripted,
         "core_seconds_a_film": round(cost, 3),
         "core_seconds_of_each_round": [round(flood.node_cost, 3) for flood in floods],
         "core_seconds_of_sender_and_archive": round(peers_cost, 3),
@@ -161,7 +127,6 @@ def measure(
         "turnaround_without_quiet_seconds_p95": round(p95, 3),
         "turnaround_without_quiet_seconds_longest": round(max(turnarounds), 3),
         "turnaround_cost_ratio": round(p95 / cost, 2),
-        "turnaround_cost_limit": MOST_TURNAROUND,
         "films_alone": len(turnarounds),
         "quiet_seconds": QUIET_SECONDS,
         "idle_share_of_a_core": round(idle, 4),
@@ -176,7 +141,7 @@ def _pauses(count: int) -> list[float]:
     return [generator.uniform(0.0, LONGEST_PAUSE_SECONDS) for _ in range(count)]
 
 
-def measure_waiting(folder: Path, count: int, *, waiting: int, rounds: int, say: ProgressReport) -> dict[str, object]:
+def measure_waiting(folder: Path, count: int, *, waiting: int, rounds: int, say: ProgressReport) -> dict[str, Any]:
     """Measure what a film costs while no other study waits, and while many wait behind it."""
     folder.mkdir()
     costs: dict[int, list[float]] = {0: [], waiting: []}
@@ -192,12 +157,10 @@ def measure_waiting(folder: Path, count: int, *, waiting: int, rounds: int, say:
                     round_costs.append(_held_flood(sender, count, node, archive, settings.storage, behind=behind))
     without, with_them = (statistics.median(found) for found in costs.values())
     return {
-        "passed": with_them <= MOST_DEARER * without,
         "waiting": waiting,
         "core_seconds_a_film_without": round(without, 4),
         "core_seconds_a_film_with": round(with_them, 4),
         "ratio": round(with_them / without, 3),
-        "limit": MOST_DEARER,
         "core_seconds_of_each_round": [[round(cost, 4) for cost in found] for found in costs.values()],
     }
 
@@ -278,7 +241,3 @@ def step_seconds(node: Service) -> dict[str, float]:
     pattern = r'cxr_step_duration_seconds_{}\{{step="(\w+)"\}} (\S+)'
     sums, counts = (dict(re.findall(pattern.format(what), text)) for what in ("sum", "count"))
     return {step: float(sums[step]) / max(float(counts[step]), 1.0) for step in sums}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
