@@ -20,10 +20,10 @@
 #   make encodings  good films of every encoder at hand, in every wrapping: each must be read with the same pixels; some minutes
 #   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; an hour
 #   make bench-quick  the same for one film at a time; five minutes
-#   make sweep    500 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; an hour
+#   make sweep    250 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; half an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; some minutes
 #   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
-#   make fuzz     bent associations, requests, pixels and files for some hours
+#   make fuzz     bent associations, requests, pixels and files for half an hour
 #   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make docs     the documents as pages, into site/; needs no network once the extra docs is installed
 #   make sbom     what the default install holds, and its licences, into dist/
@@ -34,7 +34,7 @@
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size, reads a film and serves it; minutes, 25 GB of disk
 #
-# ONLY         parts of make drills, such as "kills pages", or of make bench, such as report,question
+# ONLY         parts of make drills, such as "kills pages", or of make bench, such as report,question, or of make fuzz, such as pixels
 # AUDIT        options of pip-audit, such as "-s osv", for make audit
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
@@ -168,8 +168,11 @@ full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/drills/test_full_size.py
 
 # Each ends with one JSON object; --help says what can be chosen.
-chaos soak day flood fuzz encodings: setup system-packages
+chaos soak day flood encodings: setup system-packages
 	$(VENV)/bin/python -m tests.drills.$@
+
+fuzz: setup system-packages
+	$(VENV)/bin/python -m tests.drills.fuzz $(if $(ONLY),--only $(ONLY))
 
 conformance: viewers encodings
 	$(VENV)/bin/python -m tests.drills.conformance

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # not every environment of the tests has a browser
 # No deadline: the first example often pays for an import. No database: a run depends on nothing an earlier one left.
 # In CI the examples are always the same: there a failure must speak of the change, not of luck. At home they are drawn.
 settings.register_profile("node", deadline=None, database=None, print_blob=True, derandomize="CI" in os.environ)
-settings.register_profile("long", settings.get_profile("node"), max_examples=20_000, derandomize=False)
+settings.register_profile("long", settings.get_profile("node"), max_examples=5_000, derandomize=False)
 settings.register_profile("quick", settings.get_profile("node"), max_examples=20)
 settings.load_profile("node")
 

@@ -1,6 +1,6 @@
 """Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
 
-    python -m tests.drills.sweep [--phantoms 500] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
+    python -m tests.drills.sweep [--phantoms 250] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
                           [--corrections] [--as-imported]
 
 Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
@@ -43,7 +43,7 @@ FIRST_SEED: Final = 2_000_000
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="tests.drills.sweep", description=__doc__)
-    parser.add_argument("--phantoms", type=int, default=500, metavar="COUNT")
+    parser.add_argument("--phantoms", type=int, default=250, metavar="COUNT")
     parser.add_argument("--first", type=int, default=FIRST_SEED, metavar="SEED", help="of the phantoms")
     parser.add_argument(
         "--films",

@@ -1,24 +1,16 @@
-"""Runnable: requests that schemathesis makes of the description of a running node's own interface, good and bad ones.
-
-    python -m tests.drills.web_fuzz [--cases 10000] [--seed N]
+"""Requests that schemathesis makes of the description of a running node's own interface, good and bad ones.
 
 A scripted reader answers. No answer may be an error of the program, and each must be one that the description names:
-its status, its media type and its content. 503 counts as an answer only where it is described. The last line is one
-JSON object with `passed`, and how many answers of each status came.
+its status, its media type and its content. 503 counts as an answer only where it is described.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import random
-import sys
-import tempfile
 import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +28,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from models.progress import ProgressReport
+from tests.drills.fuzz import Tally
 from tests.support import films, peers
 from tests.support.peers import LOOPBACK
 from tests.support.service import Service, settings_for
@@ -46,25 +40,6 @@ Known: TypeAlias = Mapping[str, Sequence[str]]
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 ENDLESS = "/api/v1/events"
 LIMIT_SECONDS = 20.0
-
-
-@dataclass(kw_only=True)
-class Tally:
-    """What came back: cases by route, answers by status, and the first line of every fault."""
-
-    cases: int = 0
-    statuses: Counter[int] = field(default_factory=Counter)
-    faults: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def figures(self) -> dict[str, object]:
-        """The figures for the last line."""
-        return {
-            "passed": not self.faults and self.cases > 0 and self.statuses[200] > 0,
-            "cases": self.cases,
-            "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
-            "faults": self.faults,
-        }
 
 
 @schemathesis.serializer("application/dicom", "multipart/related", "image/png", "image/jpeg")
@@ -91,9 +66,9 @@ def running(folder: Path) -> Iterator[tuple[Service, Known]]:
         yield service, {"study": [study], "uid": [study, uid], "look_id": [look]}
 
 
-def run(port: int, known: Known, *, cases: int, seed: int, say: Callable[[str], None]) -> Tally:
+def run(node: Service, known: Known, *, cases: int, seed: int, say: ProgressReport) -> Tally:
     """Try every route, with so many cases in all; known: values that are taken for some parameters."""
-    schema = schemathesis.openapi.from_url(f"http://{LOOPBACK}:{port}/api/openapi.json")
+    schema = schemathesis.openapi.from_url(f"http://{LOOPBACK}:{node.http_port}/api/openapi.json")
     operations = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
     tried = [operation for operation in operations if operation.path != ENDLESS]
     tally, each = Tally(), max(1, cases // (2 * len(tried)))
@@ -105,6 +80,9 @@ def run(port: int, known: Known, *, cases: int, seed: int, say: Callable[[str], 
                 _try(operation.as_strategy(generation_mode=mode), known, tally, name=name, count=each, seed=seed)
             except Unsatisfiable:  # any body fits, so there are no bad ones: other good ones
                 _try(operation.as_strategy(), known, tally, name=name, count=each, seed=seed + 1)
+    tally.lacks("200")
+    if node.logged("page.failed"):
+        tally.faults["log"] = "page.failed"
     return tally
 
 
@@ -123,8 +101,7 @@ def _try(strategy: st.SearchStrategy[AnyCase], known: Known, tally: Tally, *, na
             if choice < len(values) and name in (case.path_parameters or {}):
                 case.path_parameters[name] = values[choice]
         answer = case.call(timeout=LIMIT_SECONDS)
-        tally.cases += 1
-        tally.statuses[answer.status_code] += 1
+        tally.counts[str(answer.status_code)] += 1
         try:
             case.validate_response(answer, checks=list(CHECKS))
             if answer.status_code >= 500 and answer.status_code != 503:
@@ -133,26 +110,3 @@ def _try(strategy: st.SearchStrategy[AnyCase], known: Known, tally: Tally, *, na
             tally.faults.setdefault(f"{name} {answer.status_code}", str(error)[:400])
 
     attempt()
-
-
-def main() -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="tests.drills.web_fuzz", description=__doc__)
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder)) as (service, known):
-        tally = run(service.http_port, known, cases=arguments.cases, seed=arguments.seed, say=_say)
-        is_alive = not service.logged("page.failed")
-    figures = {"seed": arguments.seed, **tally.figures, "page_failed": not is_alive}
-    _say(json.dumps({**figures, "passed": tally.figures["passed"] is True and is_alive}))
-    return 0 if tally.figures["passed"] is True and is_alive else 1
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,28 +1,19 @@
-"""Runnable: bent associations and bent files against a listener, for a time; nothing may be lost, hang or be made up.
+"""Bent associations and bent files against a listener; nothing may be lost, hang or be made up.
 
-    python -m tests.drills.pdu_fuzz [--seconds N] [--seed N]
-
-Real PDUs are sent with bytes flipped, cut out, doubled or inserted, with other lengths, in another order, with another
-association's mixed in; and real films whose bytes were bent before they became PDUs. After each round a good echo must
-be answered. Every Success must have its file in the spool, byte for byte an object that was sent. The last line is one
-JSON object.
+Real PDUs are sent with bytes spoiled, with other lengths, in another order, with another association's mixed in; and
+real films whose bytes were bent before they became PDUs. After each round a good echo must be answered. Every Success
+must have its file in the spool, byte for byte an object that was sent.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import random
-import sys
-import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +24,7 @@ from pynetdicom import AE, build_context
 from node import log
 from node.config import ListenerSettings
 from node.store.files import TEMPORARY
+from tests.drills.fuzz import Tally, spoil
 from tests.support import films, pdus
 from tests.support.listening import Node, connect, listening
 from tests.support.pdus import Recording
@@ -50,65 +42,40 @@ VERIFICATION: Final = "1.2.840.10008.1.1"
 Stream = list[bytes]
 
 
-@dataclass(slots=True)
-class Figures:
-    """What was done, and what came of it."""
-
-    seed: int
-    rounds: int = 0
-    streams: int = 0
-    answers: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing went wrong, and bent streams came as far as to an answer."""
-        return not self.faults and self.answers["success"] > 0 and self.answers["refused"] > 0
-
-    def to_json(self) -> str:
-        """One line."""
-        counts = {"seed": self.seed, "rounds": self.rounds, "streams": self.streams, "answers": dict(self.answers)}
-        return json.dumps({"passed": self.passed, **counts, "faults": self.faults[:20]})
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz, print the figures, and return 0 when there was no fault."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args(arguments)
-    terminal = sys.stdout
+def run(folder: Path, *, seed: int, seconds: float) -> Tally:
+    """Send bent streams to a listener in this process for a time, whose log nobody reads."""
     log.mute()
-    with tempfile.TemporaryDirectory(prefix="pdu-fuzz-") as folder, open("/dev/null", "w", encoding="utf-8") as nowhere:
-        sys.stdout = nowhere  # thousands of refusals
+    with open("/dev/null", "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         log.configure()
-        figures = fuzz(Path(folder), seed=options.seed, seconds=options.seconds)
-        sys.stdout = terminal
-    print(figures.to_json())
-    return 0 if figures.passed else 1
+        return fuzz(folder, seed=seed, seconds=seconds)
 
 
-def fuzz(folder: Path, *, seed: int, seconds: float) -> Figures:
+def fuzz(folder: Path, *, seed: int, seconds: float) -> Tally:
     """Send bent streams to a listener in this process for a time."""
-    figures, chance = Figures(seed=seed), random.Random(seed)
+    tally, chance, rounds = Tally(), random.Random(seed), 0
     threads = threading.active_count()
     with listening(folder, settings=SETTINGS, request_seconds=REQUEST_SECONDS) as node:
         recordings = [pdus.record(film, port=node.listener.port) for film in _films()]
         bodies = [films.body_of(films.file_bytes(film)) for film in _films()]
         end = time.monotonic() + seconds
         with ThreadPoolExecutor(STREAMS_OF_A_ROUND) as senders:
-            while (time.monotonic() < end or figures.rounds < LEAST_ROUNDS) and not figures.faults:
+            while (time.monotonic() < end or rounds < LEAST_ROUNDS) and not tally.faults:
+                rounds += 1
                 bent = [bent_association(chance, recordings, bodies) for _ in range(STREAMS_OF_A_ROUND)]
                 for stream, answers in zip(bent, senders.map(lambda sent: _send(sent, node), bent), strict=True):
-                    figures.streams += 1
-                    figures.faults += _faults(node, stream, answers)
-                    figures.answers.update(_kind(answer) for answer in answers)
-                figures.rounds += 1
-                figures.faults += _echo(node)
-    figures.faults += [f"left over: {path.name}" for path in folder.rglob(f"{TEMPORARY}*")]
+                    tally.counts.update(["streams", *map(_kind, answers)])
+                    _note(tally, rounds, _faults(node, stream, answers))
+                _note(tally, rounds, _echo(node))
+    _note(tally, rounds, (f"left over: {path.name}" for path in folder.rglob(f"{TEMPORARY}*")))
     if threading.active_count() > threads:
-        figures.faults.append(f"{threading.active_count() - threads} threads more than before")
-    return figures
+        _note(tally, rounds, [f"{threading.active_count() - threads} threads more than before"])
+    tally.lacks("success", "refused")
+    return tally
+
+
+def _note(tally: Tally, number: int, faults: Iterable[str]) -> None:
+    for fault in faults:
+        tally.faults[f"round {number}, {len(tally.faults)}"] = fault
 
 
 def _films() -> Iterator[Dataset]:
@@ -150,21 +117,8 @@ def _spoil_bytes(chance: random.Random, stream: Stream) -> None:
 
 
 def _spoiled(chance: random.Random, content: bytearray) -> bytearray:
-    """Flip, remove, double or insert a few bytes, more often near the beginning, where the meaning is."""
     for _ in range(chance.randint(1, 6)):
-        if not content:
-            break
-        reach = len(content) if chance.random() < 0.3 else min(len(content), 1500)
-        at, size = chance.randrange(reach), chance.choice((1, 1, 2, 4, 100))
-        match chance.randrange(4):
-            case 0:
-                content[at] = chance.randrange(256)
-            case 1:
-                del content[at : at + size]
-            case 2:
-                content[at:at] = content[at : at + size]
-            case 3:
-                content[at:at] = chance.randbytes(size)
+        spoil(chance, content)
     return content
 
 
@@ -283,7 +237,3 @@ def _echo(node: Node) -> Iterator[str]:
     if association.send_c_echo().get("Status") != 0x0000:
         yield "a good echo was not answered"
     association.release()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
