@@ -45,7 +45,7 @@ def rendered(values: Object) -> list[Object]:
     """Every object that the chart makes of values."""
     texts = helm_python.Chart.load(CHART).render(values, name="cxr", namespace="radiology", is_install=True)
     written = [text for path, text in texts.items() if not path.endswith("NOTES.txt")]
-    return [manifest for text in written for manifest in yaml.safe_load_all(text) if manifest]
+    return [manifest for text in written for manifest in yaml.load_all(text, Loader=yaml.CSafeLoader) if manifest]
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:

@@ -113,6 +113,15 @@ def test_digests_are_arguments_that_compose_takes(project: Path) -> None:
     assert {path.name for path in written.parent.iterdir()} == names
 
 
+def test_pytorch_and_tensorrt_are_for_the_same_cuda() -> None:
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+
+    assert pins["cuda-toolkit"].partition(".")[0] == "13"
+    assert [name for name in pins if name.endswith(("-cu11", "-cu12"))] == []
+    assert {pins[name] for name in pins if name.startswith("tensorrt") and "rtx" not in name} == {pins["tensorrt"]}
+
+
 def test_nothing_is_written_where_a_registry_does_not_answer(project: Path) -> None:
     done = look_up(project, docker='case "$6" in grafana*) echo "no such host" >&2; exit 1;; *) echo sha256:0;; esac')
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,6 +26,7 @@ from models import progress
 from models.progress import ProgressReport
 from tests.drills.idle_clients import idle_clients
 from tests.support import films, peers
+from tests.support.processes import descriptors
 from tests.support.service import Service, settings_for
 
 _PATIENCE_SECONDS: Final = 5.0
@@ -95,7 +95,7 @@ def run(flood: Flood, folder: Path, *, say: ProgressReport) -> dict[str, object]
             Service(settings, descriptors=flood.descriptors) as node,
             idle_clients(port=node.http_port, count=flood.connections, pause_seconds=flood.pause_seconds) as idle,
         ):
-            before = _descriptors(node.pid)
+            before = descriptors(node.pid)
             numbers = iter(range(10**9))
             kept = http.client.HTTPConnection(peers.LOOPBACK, node.http_port, timeout=_PATIENCE_SECONDS)
             with (
@@ -128,16 +128,9 @@ def _watch(flood: Flood, pid: int, say: ProgressReport) -> int:
     began, most = time.monotonic(), 0
     while (passed := time.monotonic() - began) < flood.seconds:
         say("flooded", min(int(passed), int(flood.seconds)), int(flood.seconds))
-        most = max(most, _descriptors(pid))
+        most = max(most, descriptors(pid))
         time.sleep(0.1)
     return most
-
-
-def _descriptors(pid: int) -> int:
-    """Count the files that a process holds open; 0 when it has ended."""
-    with suppress(OSError):
-        return len(os.listdir(f"/proc/{pid}/fd"))
-    return 0
 
 
 @contextmanager
