@@ -41,6 +41,7 @@ def test_an_hour_loses_nothing(tmp_path: Path) -> None:
         over=0.15,
         most_growth=0.5,
         room=64,
+        resolved_seconds=0.0,
     )
 
     figures = hospital.run(plan, tmp_path, say=quiet)

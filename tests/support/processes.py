@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -38,6 +39,22 @@ def descriptors(process: int) -> int:
     with suppress(OSError):
         return len(os.listdir(f"/proc/{process}/fd"))
     return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What a process needs at one moment."""
+
+    resident_kib: int
+    threads: int
+    descriptors: int
+
+
+def vitals_of(process: int) -> Vitals:
+    """Read them. Raises FileNotFoundError when there is no such process."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
+    fields = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()}
+    return Vitals(resident_kib=int(fields["VmRSS"]), threads=int(fields["Threads"]), descriptors=descriptors(process))
 
 
 def _below(process: int) -> Iterator[int]:

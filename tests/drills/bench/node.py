@@ -22,7 +22,8 @@ from models.progress import ProgressReport
 from node.config import ReportSettings, StorageSettings
 from node.domain import derive_uid
 from node.outputs import batches
-from tests.support import films, pdus, peers, waiting_studies
+from tests.drills.bench import waiting_studies
+from tests.support import films, pdus, peers
 from tests.support.processes import core_seconds_below
 from tests.support.service import Service, settings_for
 

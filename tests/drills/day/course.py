@@ -63,6 +63,7 @@ class Plan:
     compared: two hours of equal load between which memory may grow by `most_growth`, and threads and descriptors by
         `room`; a comparison takes `over` hours
     slack_seconds: real ones that a node needs whatever the scale, as to see that an archive is back
+    resolved_seconds: real ones in which the last alert ends
     """
 
     scale: float
@@ -79,6 +80,7 @@ class Plan:
     most_growth: float = 0.05
     room: int = 16
     slack_seconds: float = 12.0
+    resolved_seconds: float = 60.0
 
     @property
     def slack(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.drills.day.course import Plan
-from tests.drills.soak.vitals import Vitals
+from tests.support.processes import Vitals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

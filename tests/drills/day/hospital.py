@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import http.client
 import itertools
-import json
 import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +25,8 @@ from tests.drills.chaos import archives, night, verdict
 from tests.drills.day import alerts, course
 from tests.drills.day.course import Event, Kind, Plan
 from tests.drills.day.growth import Compared
-from tests.drills.soak.vitals import Vitals, vitals_of
 from tests.support import films, peers
+from tests.support.processes import Vitals, vitals_of
 from tests.support.prometheus import Pace, Prometheus, run_prometheus
 from tests.support.service import Service, settings_for
 
@@ -39,7 +37,6 @@ QUIET_SECONDS: Final = 5.0
 _SAMPLE_SECONDS: Final = 0.25
 _SENDERS: Final = 8
 _PATIENCE_SECONDS: Final = 60.0
-_RESOLVED_LIMIT_SECONDS: Final = 60.0
 _AGAIN_SECONDS: Final = 0.3
 _REFUSED_STATUS: Final = 0xC000
 
@@ -85,7 +82,7 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
                 fired = _fired(prometheus, plan, pace)
                 scrapes_failed = _scrapes_failed(prometheus, pace)
             followed = sum(day.is_followed(correction) for correction in day.ward.corrections)
-            repeated = _counted(node.http_port, 'cxr_instances_total{outcome="repeated"}')
+            repeated = _counted(node, 'cxr_instances_total{outcome="repeated"}')
             exit_code = node.stop()
     arrived = archives.judge_own(archive, day.ward.acknowledged, excused=2 * night.IN_HAND * len(plan.outages))
     memory = day.growth()
@@ -256,7 +253,7 @@ class Day:
         if kind == "add":
             body["box"] = [20.0, 30.0, 90.0, 120.0]
         reports = len(self._reports(study))
-        status, answer = self._ask("POST", f"/api/v1/films/{film}/corrections", body)
+        status, answer = self._node.ask("POST", f"/api/v1/films/{film}/corrections", body)
         assert status == 202, answer
         correction = Correction(
             study=study,
@@ -274,21 +271,12 @@ class Day:
         return cast(Mapping[str, object], finding["reader"] or {})
 
     def _findings(self, study: str, film: str) -> list[Json]:
-        status, answer = self._ask("GET", f"/api/v1/studies/{study}")
+        status, answer = self._node.ask("GET", f"/api/v1/studies/{study}")
         assert status == 200, answer
         shown = cast(list[dict[str, Json]], answer["films"])
         return next(
             cast(list[Json], answered["film"]["findings"]) for answered in shown if answered["film"]["source"] == film
         )
-
-    def _ask(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
-        connection = http.client.HTTPConnection(peers.LOOPBACK, self._node.http_port, timeout=60)
-        content = None if body is None else json.dumps(body)
-        connection.request(method, path, body=content, headers={"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        told = cast(Json, json.loads(answer.read()))
-        connection.close()
-        return answer.status, told
 
     def _is_answered(self, study: str) -> bool:
         """Whether the archive has the answers to all films of a study that were acknowledged."""
@@ -334,7 +322,7 @@ class Day:
 
 def _fired(prometheus: Prometheus, plan: Plan, pace: Pace) -> alerts.Fired:
     """Wait until no alert fires any more, for some time, and judge those that did."""
-    end = time.time() + _RESOLVED_LIMIT_SECONDS
+    end = time.time() + plan.resolved_seconds
     while (unresolved := prometheus.firing("node")) and time.time() < end:
         time.sleep(_SAMPLE_SECONDS)
     since = time.time() - pace.began + 5.0
@@ -354,10 +342,8 @@ def _scrapes_failed(prometheus: Prometheus, pace: Pace) -> int:
     return sum(value == 0 for _, up in prometheus.series("up", seconds=time.time() - pace.began) for _, value in up)
 
 
-def _counted(http_port: int, sample: str) -> int:
+def _counted(node: Service, sample: str) -> int:
     """One counter, as the node exports it now."""
-    connection = http.client.HTTPConnection(peers.LOOPBACK, http_port, timeout=60)
-    connection.request("GET", "/metrics")
-    lines: Sequence[str] = connection.getresponse().read().decode().splitlines()
-    connection.close()
-    return int(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} ")))
+    return int(
+        sum(float(line.rpartition(" ")[2]) for line in node.metrics().splitlines() if line.startswith(f"{sample} "))
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from models.progress import ProgressReport
@@ -12,8 +14,8 @@ from node.commands import operate
 from node.config import Settings
 from tests.drills.chaos.night import wait_until_idle
 from tests.drills.soak.callers import CALLER, Callers
-from tests.drills.soak.vitals import Vitals, growth, vitals_of
 from tests.support import peers
+from tests.support.processes import Vitals, vitals_of
 from tests.support.service import Service, settings_for
 
 CALLERS: Final = 10
@@ -90,6 +92,15 @@ def unread(settings: Settings) -> int:
     """How many studies a node has not finished."""
     studies = operate.status(settings)["studies"]
     return studies["receiving"] + studies["reading"]
+
+
+def growth(samples: Sequence[Vitals]) -> float:
+    """Return the memory of the last third of the samples over that of the second, by their medians, less one."""
+    third = len(samples) // 3
+    second, last = (
+        median(sample.resident_kib for sample in part) for part in (samples[third : 2 * third], samples[2 * third :])
+    )
+    return last / second - 1.0
 
 
 def is_flat(before: Vitals, after: Vitals, *, room: int) -> bool:
