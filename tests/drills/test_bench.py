@@ -44,7 +44,7 @@ def results(
 
 
 def beyond(limit: Limit) -> float:
-    return limit.bound * (1.01 if limit.is_most else 0.99)
+    return limit.bound + (0.01 if limit.is_most else -0.01) * (limit.bound or 1.0)
 
 
 def test_a_short_run_has_every_figure_and_every_limit(

@@ -89,7 +89,7 @@ def test_dicomscope_shows_side_marker_and_shutter(folder: Path) -> None:
 
 
 def test_drawn_studies_are_valid_and_read_back(folder: Path) -> None:
-    drawn = [validation.drawn(number) for number in (1, 2)]
+    drawn = [validation.drawn(number) for number in (2, 5)]
 
     done = validation.validate(drawn, folder, say=quiet, total=len(drawn))
 

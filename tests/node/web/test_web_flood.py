@@ -25,6 +25,12 @@ pytestmark = pytest.mark.drill(part="pages")
 SEEN = films.thumbnail()
 PAGES = ("/live", "/metrics", "/", f"/studies/{SEEN.StudyInstanceUID}", "/api/v1/studies")
 PATIENCE_SECONDS = 5.0
+IDLE = 600
+"""More than the node lets be open at once, so that the others wait to be accepted, and whoever asks waits behind them.
+
+How long is a matter of the processor that the node gets: beside other tests 2,000 took more than the patience now and
+then. `make flood` has 2,000, with the machine to itself.
+"""
 HUGE = 100 * 2**20
 
 
@@ -86,10 +92,10 @@ def slow_ones() -> Iterator[tuple[bytes, int]]:
     yield from [(picture * 40, 2048), (page * 40, 2048)] * 4
 
 
-def test_2000_idle_and_slow_clients_keep_out_nobody(node: Service) -> None:
+def test_idle_and_slow_clients_keep_out_nobody(node: Service) -> None:
     taken: list[int | None] = []
     asked = Counter[str]()
-    with idle_clients(port=node.http_port, count=2000, pause_seconds=1.0) as idle, ExitStack() as clients:
+    with idle_clients(port=node.http_port, count=IDLE, pause_seconds=1.0) as idle, ExitStack() as clients:
         for said, window in slow_ones():
             clients.enter_context(connected(node, said, window=window))
         end = time.monotonic() + 8.0
@@ -100,7 +106,7 @@ def test_2000_idle_and_slow_clients_keep_out_nobody(node: Service) -> None:
             film = films.as_another(films.thumbnail(), f"flood {len(taken)}", study=f"flood {len(taken)}")
             taken.append(peers.send(film, port=node.dicom_port))
 
-    assert sum(idle["opened"].values()) >= 2000
+    assert sum(idle["opened"].values()) >= IDLE
     assert set(taken) == {0}
     assert set(asked) == set(PAGES)
     assert not node.logged("page.failed")
