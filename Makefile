@@ -8,7 +8,7 @@
 #   make quick    lint, and the test files of less than five seconds: less than two minutes, for every change
 #   make coverage the share of the lines of each file that the tests of `make test` run, the lowest first; ALL=1: and those of the drills
 #   make setup    only the Python environment
-#   make paper-small  from miniatures of the paper's data sets to its tables, with a small network; minutes
+#   make paper-small  from miniatures of the paper's data sets to its tables, with a small network; two minutes
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films

@@ -21,9 +21,10 @@ def require_positive(values: object, *names: str) -> None:
             raise ValueError(f"{name} ({value}) must be above 0 and finite")
 
 
-def require_size(values: object) -> None:
-    """Refuse sizes of a network part that are not above 0, or too large to build."""
-    require_positive(values)
+def require_size(values: object, *, may_be_zero: Sequence[str] = ()) -> None:
+    """Refuse sizes of a network part that are not above 0, but for these, or too large to build."""
+    zero = [name for name in may_be_zero if getattr(values, name) == 0]
+    require_positive(values, *[entry.name for entry in fields(cast("type", values)) if entry.name not in zero])
     for entry in fields(cast("type", values)):
         value, most = getattr(values, entry.name), _MOST_LAYERS if entry.name == "layers" else _LARGEST_SIZE
         if not isinstance(value, str | tuple) and value > most:

@@ -34,6 +34,7 @@ from models.lab.evaluation.request import (
     RESAMPLES,
     RULES,
     TASKS,
+    TEXT_RESAMPLES,
     TRAINING_FILMS,
     PublishedTask,
     Request,
@@ -181,7 +182,8 @@ def _parser() -> argparse.ArgumentParser:
         "--resamples",
         type=_count,
         metavar="N",
-        help=f"resampled sets, for deviations; default: {RESAMPLES}; for the paper's tasks {PUBLISHED_RESAMPLES}",
+        help=f"resampled sets, for deviations; default: {RESAMPLES}; for the paper's tasks {PUBLISHED_RESAMPLES}, "
+        f"and {TEXT_RESAMPLES} where they compare texts",
     )
     parser.add_argument(
         "--training-films",

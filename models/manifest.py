@@ -122,6 +122,8 @@ class PostDecoderSizes:
 class GeneratorSizes:
     """The sentence generator (spec §7). `max_length` counts tokens of a sentence, the leading BOS included.
 
+    prefix_hidden: the inner width of what makes the prefix of a feature; 0: one linear layer makes it
+    prefix_shared: all layers have the same keys and values of the prefix; as published each has its own
     own_tokens: as in the prompt encoder
     """
 
@@ -134,9 +136,10 @@ class GeneratorSizes:
     prefix_hidden: int
     max_length: int
     own_tokens: tuple[int, ...] = ()
+    prefix_shared: bool = False
 
     def __post_init__(self) -> None:
-        require_size(self)
+        require_size(self, may_be_zero=("prefix_hidden", "prefix_shared"))
         require_divisible("width", self.width, "heads", self.heads)
         require_rising("own_tokens", self.own_tokens, below=self.vocabulary)
         if self.max_length > self.positions:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from models.network.attention import Mlp
 from models.network.products import Form, Product, Products
 from models.network.sentence_generator import GeneratorLayer, SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
@@ -49,7 +50,7 @@ class PackedWriter:
         """
         if not 1 <= max_length <= generator.sizes.positions:
             raise ValueError(f"max_length is {max_length}; it must lie in 1..{generator.sizes.positions}")
-        self.dim = generator.prefix.expand.in_features
+        self.dim = generator.dim
         self._sizes = generator.sizes
         self._max_length = max_length
         self._room = generator.sizes.prefix_length + max_length - 1  # no token follows the last one
@@ -193,11 +194,14 @@ class _Prefix:
     """The prefix network, with the products of each layer's keys and values apart."""
 
     def __init__(self, generator: SentenceGenerator, products: Products) -> None:
-        sizes, contract = generator.sizes, generator.prefix.contract
+        sizes, prefix = generator.sizes, generator.prefix
+        contract = prefix.contract if isinstance(prefix, Mlp) else prefix
         self._heads, self._length = sizes.heads, sizes.prefix_length
-        self.expand: Product = products.linear(generator.prefix.expand, activation="gelu")
-        weights = contract.weight.view(sizes.prefix_length, sizes.layers, 2 * sizes.width, -1)
-        biases = contract.bias.view(sizes.prefix_length, sizes.layers, 2 * sizes.width)
+        self.expand: Product = (
+            products.linear(prefix.expand, activation="gelu") if isinstance(prefix, Mlp) else lambda features: features
+        )
+        weights = contract.weight.view(sizes.prefix_length, generator.prefixes, 2 * sizes.width, -1)
+        biases = contract.bias.view(sizes.prefix_length, generator.prefixes, 2 * sizes.width)
         # In the file, the weights of a layer are in separate places, one for each position. They are put together,
         # because one product is faster than five. New memory for each layer would take longer than the copy.
         room = torch.empty_like(weights[:, 0])
@@ -205,12 +209,12 @@ class _Prefix:
             products.product(
                 room.copy_(weights[:, layer]).flatten(0, 1), biases[:, layer].flatten(), parts=weights[:, layer]
             )
-            for layer in range(sizes.layers)
+            for layer in range(generator.prefixes)
         ]
 
     def of_layer(self, hidden: Tensor, layer: int) -> Tensor:
         """Return the prefix of a layer: [key or value, S, head, prefix position, width of a head]."""
-        flat = self._layers[layer](hidden)
+        flat = self._layers[layer % len(self._layers)](hidden)
         return flat.view(len(hidden), self._length, 2, self._heads, -1).permute(2, 0, 3, 1, 4)
 
 

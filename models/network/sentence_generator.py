@@ -65,12 +65,17 @@ class GeneratorLayer(nn.Module):
 
 
 class SentenceGenerator(nn.Module):
-    """Turns region features into token ids. Input and output embedding share one matrix."""
+    """Turns region features into token ids. Input and output embedding share one matrix.
+
+    prefixes: how many layers have keys and values of their own in the prefix: all, or one that all share
+    """
 
     def __init__(self, sizes: GeneratorSizes, *, dim: int) -> None:
         super().__init__()
         self.sizes = sizes
-        self.prefix = Mlp(dim, sizes.prefix_hidden, sizes.prefix_length * sizes.layers * 2 * sizes.width)
+        self.dim, self.prefixes = dim, 1 if sizes.prefix_shared else sizes.layers
+        output = sizes.prefix_length * self.prefixes * 2 * sizes.width
+        self.prefix = Mlp(dim, sizes.prefix_hidden, output) if sizes.prefix_hidden else nn.Linear(dim, output)
         self.tokens = TokenTable(sizes.vocabulary, sizes.width, own=sizes.own_tokens)
         self.positions = nn.Embedding(sizes.positions, sizes.width)
         self.layers = nn.ModuleList(GeneratorLayer(sizes.width, heads=sizes.heads) for _ in range(sizes.layers))
@@ -109,8 +114,8 @@ class SentenceGenerator(nn.Module):
         sizes = self.sizes
         flat: Tensor = self.prefix(features)
         head_width = sizes.width // sizes.heads
-        nested = flat.reshape(-1, sizes.prefix_length, sizes.layers, 2, sizes.heads, head_width)
-        return nested.permute(2, 3, 0, 4, 1, 5)
+        nested = flat.reshape(-1, sizes.prefix_length, self.prefixes, 2, sizes.heads, head_width)
+        return nested.permute(2, 3, 0, 4, 1, 5).expand(sizes.layers, -1, -1, -1, -1, -1)
 
     def forward(
         self, ids: Tensor, positions: Tensor, caches: Sequence[KeyValueCache], visible: Tensor | None = None

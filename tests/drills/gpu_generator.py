@@ -55,7 +55,7 @@ def main(directory: Path) -> int:
 def lines(plain: SentenceGenerator, device: Device) -> Iterator[Line]:
     """Time a generator that is on the CPU in float32, on a device."""
     torch.manual_seed(0)
-    given = {rows: torch.randn(rows, plain.prefix.expand.in_features) for rows in ROWS}
+    given = {rows: torch.randn(rows, plain.dim) for rows in ROWS}
     length = plain.sizes.max_length
     expected = {rows: plain.write(features, max_length=length) for rows, features in given.items()}
     for precision in PRECISIONS:
@@ -91,7 +91,7 @@ def peer_lines(
 ) -> Iterator[Line]:
     """Time a peer with the weights of a generator on the features of `lines`."""
     torch.manual_seed(0)
-    given = {rows: torch.randn(rows, plain.prefix.expand.in_features) for rows in ROWS}
+    given = {rows: torch.randn(rows, plain.dim) for rows in ROWS}
     for precision in PRECISIONS:
         with device.working():
             peer = peer_of(copy.deepcopy(plain).to(device.device, precision))

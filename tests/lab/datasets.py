@@ -52,6 +52,23 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
         table.writerows(rows)
 
 
+def wordnet(folder: Path) -> Path:
+    """A WordNet of one set of nouns: fog and haze mean the same; NLTK looks up stems, which these are."""
+    place = folder / "nltk" / "corpora" / "wordnet"
+    place.mkdir(parents=True)
+    kinds = ["noun", "verb", "adj", "adv"]
+    for name in ("cntlist.rev", "index.sense", *(f"{kind}.exc" for kind in kinds)):
+        (place / name).write_text("")
+    for kind in kinds:
+        (place / f"data.{kind}").write_text("")
+        (place / f"index.{kind}").write_text("")
+    (place / "data.adj").write_text("  1 WordNet 3.0 Copyright 2006 by Princeton University.  \n")
+    (place / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
+    (place / "data.noun").write_text("00000000 03 n 02 fog 0 haze 0 000 | not clear  \n")
+    (place / "index.noun").write_text("".join(f"{word} n 1 0 1 0 00000000  \n" for word in ("fog", "haze")))
+    return folder
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a file, as JSON."""
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -20,6 +17,7 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from models.errors import ModelError
 from models.lab.evaluation.published.likeness import FIGURES, check_folder, cider, likeness_of, words_of
+from tests.lab import datasets
 from tests.paths import FIXTURES
 
 pytestmark = pytest.mark.drill(part="laboratory")
@@ -99,24 +97,6 @@ def test_cider_of_two_texts_is_that_computed_by_hand() -> None:
     assert scores == pytest.approx([10 * sum(cosines) / 4 * penalty, 0])
 
 
-@pytest.fixture
-def wordnet(tmp_path: Path) -> Path:
-    """A WordNet of one set of nouns: fog and haze mean the same; NLTK looks up stems, which these are."""
-    folder = tmp_path / "nltk" / "corpora" / "wordnet"
-    folder.mkdir(parents=True)
-    kinds = ["noun", "verb", "adj", "adv"]
-    for name in ("cntlist.rev", "index.sense", *(f"{kind}.exc" for kind in kinds)):
-        (folder / name).write_text("")
-    for kind in kinds:
-        (folder / f"data.{kind}").write_text("")
-        (folder / f"index.{kind}").write_text("")
-    (folder / "data.adj").write_text("  1 WordNet 3.0 Copyright 2006 by Princeton University.  \n")
-    (folder / "lexnames").write_text("00\tadj.all\t3\n01\tadj.pert\t3\n02\tadv.all\t4\n03\tnoun.Tops\t1\n")
-    (folder / "data.noun").write_text("00000000 03 n 02 fog 0 haze 0 000 | not clear  \n")
-    (folder / "index.noun").write_text("".join(f"{word} n 1 0 1 0 00000000  \n" for word in ("fog", "haze")))
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("own", "said", "matched", "chunks"),
     [
@@ -127,13 +107,13 @@ def wordnet(tmp_path: Path) -> Path:
         ("edema", "fracture", 0, 0),
     ],
 )
-def test_meteor_is_that_computed_by_hand(wordnet: Path, own: str, said: str, matched: int, chunks: int) -> None:
+def test_meteor_is_that_computed_by_hand(tmp_path: Path, own: str, said: str, matched: int, chunks: int) -> None:
     # Weight 0.9 for recall, and a penalty of half the cube of chunks for each matched word.
     precision, recall = matched / len(said.split()), matched / len(own.split())
     mean = precision * recall / (0.9 * precision + 0.1 * recall) if matched else 0
     expected = mean * (1 - 0.5 * (chunks / matched) ** 3) if matched else 0
 
-    assert figure("meteor", [(own, said)], wordnet) == pytest.approx(expected)
+    assert figure("meteor", [(own, said)], datasets.wordnet(tmp_path)) == pytest.approx(expected)
 
 
 @pytest.fixture(scope="module")
@@ -177,71 +157,11 @@ def test_bertscore_is_that_of_its_formula(bert: Path, monkeypatch: pytest.Monkey
     assert figure("bertscore_f1", pairs, bert) == pytest.approx(sum(expected) / 3, abs=1e-6)
 
 
-RADGRAPH = """
-class F1RadGraph:
-    def __init__(self, reward_level, model_type, model_cache_dir):
-        print("a line that must not be on standard output")
-        self.told = (reward_level, model_type, model_cache_dir)
-    def __call__(self, refs, hyps):
-        assert self.told == ("partial", "radgraph-xl", {folder!r}) and type(refs) is type(hyps) is list
-        values = [float(ref == hyp) for ref, hyp in zip(refs, hyps, strict=True)]
-        return 0.0, values, [], []
-"""
-RATESCORE = """
-class RaTEScore:
-    def __init__(self, bert_model, eval_model, use_gpu):
-        assert (bert_model, eval_model, use_gpu) == ({folder!r} + "/ner", {folder!r} + "/embedding", {gpu})
-    def compute_score(self, candidates, references):
-        return [0.25 if len(candidate) > len(reference) else 0.75
-                for candidate, reference in zip(candidates, references, strict=True)]
-"""
-
-
-def imported(path: Path) -> ModuleType:
-    """A module that is not installed, from its file."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("name", "folder", "module", "code", "expected"),
-    [
-        ("radgraph_f1", "radgraph/radgraph-xl", "radgraph", RADGRAPH, 0.5),
-        ("ratescore", "rate", "RaTEScore", RATESCORE, (0.75 + 0.25) / 2),
-    ],
-)
-def test_a_package_that_is_installed_gets_texts_and_folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    folder: str,
-    module: str,
-    code: str,
-    expected: float,
-) -> None:
-    files = tmp_path / "files"
-    (files / folder).mkdir(parents=True)
-    told = files / folder if name == "ratescore" else (files / folder).parent
-    for package in (module, "medspacy"):
-        path = tmp_path / f"{package}.py"
-        path.write_text(code.format(folder=str(told), gpu=torch.cuda.is_available()) if package == module else "")
-        monkeypatch.setitem(sys.modules, package, imported(path))
-
-    assert figure(name, [("Edema.", "Edema."), ("Edema.", "No edema.")], files) == expected
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("name", "told"),
     [
         ("meteor", "needs NLTK's wordnet.zip, unpacked; give it as DIR/nltk/corpora/wordnet, with --metric-files DIR"),
         ("bertscore_f1", "give it as DIR/bertscore, with --metric-files DIR"),
-        ("radgraph_f1", "radgraph not installed; run pip install radgraph"),
-        ("ratescore", "RaTEScore and medspacy not installed; run pip install RaTEScore medspacy"),
     ],
 )
 def test_what_is_missing_is_the_reason_of_a_figure(name: str, told: str) -> None:
@@ -254,7 +174,7 @@ def test_a_missing_folder_and_a_damaged_one_are_reasons(tmp_path: Path) -> None:
     assert reason("meteor", tmp_path).startswith("nltk/corpora/wordnet is missing in the folder of --metric-files")
     assert reason("bertscore_f1", tmp_path).startswith("transformers failed on bertscore (")
     check_folder(tmp_path)
-    with pytest.raises(ModelError, match="has none of nltk/corpora/wordnet, bertscore, radgraph/radgraph-xl, rate;"):
+    with pytest.raises(ModelError, match="has none of nltk/corpora/wordnet, bertscore;"):
         check_folder(tmp_path / "bertscore")
 
 

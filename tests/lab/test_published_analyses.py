@@ -14,6 +14,7 @@ from models.errors import ModelError
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import texts
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find, read_analysis
+from models.lab.evaluation.published.classification import regions_asked
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import DEFAULT
@@ -43,6 +44,7 @@ OTHERWISE: dict[str, tuple[str, dict[str, object]]] = {
     "regions_by_both": (REGIONS, {"asked_by": "both", "together": 1}),
     "regions_one_by_one": (REGIONS, {"together": 1}),
     "regions_four_together": (REGIONS, {"together": 4}),
+    "classes_by_name": ("region_classification_imagenome", {"asked_by": "name"}),
 }
 LEFT, RIGHT = (np.array([x, 0.5, 0.3, 0.6], dtype=np.float32) for x in (0.3, 0.7))
 LABELS = PublishedLabels(
@@ -165,7 +167,7 @@ def test_the_likeliest_box_alone_has_its_own_token(model: PublishedModel, pictur
 def test_regions_are_given_by_box_name_or_both(model: PublishedModel, picture: Picture) -> None:
     ways = [analysis(task=REGIONS, asked_by=by, together=1) for by in ("box", "name", "both")]
 
-    by_box, by_name, by_both = (texts.regions_asked(model, picture, LABELS.regions, how) for how in ways)
+    by_box, by_name, by_both = (regions_asked(model, picture, LABELS.regions, how) for how in ways)
 
     boxes = torch.from_numpy(np.stack([RIGHT, LEFT]))[np.newaxis]
     alone = features_apart(model.network, picture, boxes, torch.zeros(1, 2, dtype=torch.bool))

@@ -46,11 +46,13 @@ def test_figures_agree_with_numbers_computed_by_hand() -> None:
 
     found, missed = (1 / 4 + 1 / 4) / (3 / 4 + 1 / 4), (1 / 4) / (1 / 2 + 1 / 4)
     assert made["by_score"] == pytest.approx({"0.1": found, "0.2": found, "0.3": found, "0.4": missed, "0.5": missed})
-    assert made["mask_miou"] == pytest.approx((3 * found + 2 * missed) / 5)
+    assert made["mask_miou_pooled"] == pytest.approx((3 * found + 2 * missed) / 5), "as in the published code"
+    assert made["mask_miou"] == pytest.approx((3 * (1 / 3 + 1) / 2 + 2 * (0 + 1) / 2) / 5), "as written"
     assert made["mask_iou"] == pytest.approx(found), "above 0.3, as published"
     # Sorted by score, the second is right first. The first is right at the IoU 0.1 to 0.3: of the 101 recalls the
     # precision is 1 at all, from 0.4 on at those up to a half, which are 51.
-    assert made["map"] == pytest.approx((3 + 4 * 51 / 101) / 7)
+    assert made["map_one_class"] == pytest.approx((3 + 4 * 51 / 101) / 7), "as in the published code"
+    assert made["map"] == pytest.approx((3 / 7 + 1) / 2), "as written"
     assert (made["films"], made["phrases"]) == (2, 2)
 
 
@@ -89,4 +91,5 @@ def test_deviations_come_from_resampled_films() -> None:
     deviations = measure(films, Settings(), Bootstrap(resamples=20))["deviations"]
 
     assert all(0 < value < 0.5 for value in deviations.values())  # type: ignore[attr-defined] # by name
-    assert set(deviations) == {"mask_miou", "mask_iou", "map"}  # type: ignore[call-overload] # by name
+    figures = {"mask_miou", "mask_miou_pooled", "mask_iou", "map", "map_one_class"}
+    assert set(deviations) == figures  # type: ignore[call-overload] # by name

@@ -33,28 +33,71 @@ RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
 # Its sentence is about every region: a step draws only some of them.
 CIG_FILM: Line = {**cig_film(), "said": [{**cig_film()["said"][0], "regions": list(PUBLISHED.regions)}]}
 PUBLISHED_RUNS = ("published_1", "published_2", "published_text", "published_3")
-ABLATIONS: dict[str, tuple[str, dict[str, object]]] = {
-    "ablation_no_post_decoder_2": ("published_2", {"network.post_decoder.layers": 0}),
-    "ablation_no_post_decoder_3": ("published_3", {"network.post_decoder.layers": 0, "start": "its own"}),
-    "ablation_no_contrast_1": (
-        "published_1",
-        {"stages.0.losses.sent-contr": None, "stages.0.losses.global-contr": None},
-    ),
-    "ablation_no_contrast_2": ("published_2", {"stages.0.losses.sent-contr": None, "start": "its own"}),
-    "ablation_no_contrast_3": ("published_3", {"start": "its own"}),
-    "ablation_one_by_one_2": ("published_2", {"stages.0.drawing.together": 0.0, "stages.0.drawing.padded": False}),
-    "ablation_one_by_one_3": (
-        "published_3",
-        {"stages.0.drawing.together": 0.0, "stages.0.drawing.padded": False, "start": "its own"},
-    ),
+OTHER_NETWORK: dict[str, tuple[str, dict[str, object]]] = {
+    **{f"ablation_no_post_decoder_{n}": (f"published_{n}", {"network.post_decoder.layers": 0}) for n in (2, 3)},
+    **{
+        f"ablation_one_by_one_{n}": (
+            f"published_{n}",
+            {"stages.0.drawing.together": 0.0, "stages.0.drawing.padded": False},
+        )
+        for n in (2, 3)
+    },
+    **{
+        f"ablation_{name}_{n}": (f"published_{n}", {f"network.generator.{key}": value})
+        for name, key, value in (
+            ("linear_prefix", "prefix_hidden", 0),
+            ("shared_prefix", "prefix_shared", True),
+            ("prefix_1", "prefix_length", 1),
+        )
+        for n in ("text", 3)
+    },
+    "ablation_no_pretraining_3": ("published_3", {}),
 }
-"""The published run of each, and all in which it differs from it but the name and the output; None: it is gone."""
-FILMS = {"prepared/imagenome/train.jsonl": (CIG_FILM, 6), "prepared/vindr/train.jsonl": (vindr_film(), 2)}
+"""The published run of each, and all in which it differs from it but the name, the output and the start."""
+TARGETS = {
+    "patho-detect": "pathology boxes",
+    "patho-cls": "pathology classes",
+    "anat-detect": "anatomy boxes",
+    "anat-cls": "anatomy classes",
+    **dict.fromkeys(("anat-mse", "anat-gen"), "anatomy sentences"),
+    **dict.fromkeys(("sent-contr", "global-contr", "sent-mse", "sent-gen"), "sentences"),
+}
+LEFT_OUT = {
+    "p_only": ["anatomy", "sentences"],
+    "a_only": ["pathology", "sentences"],
+    "s_only": ["pathology", "anatomy"],
+    "no_p": ["pathology"],
+    "no_a": ["anatomy"],
+    "no_s": ["sentences"],
+    "no_box": ["pathology boxes", "anatomy boxes"],
+    "no_cls": ["pathology classes", "anatomy classes"],
+    "no_sent": ["sentences", "anatomy sentences"],
+}
+"""What each ablation of Table 3 is trained without, by the beginnings of TARGETS."""
+AFTERWARDS = {
+    "p_only_2": {"anat-mse", "sent-contr", "sent-mse"},
+    "no_sent_2": {"anat-cls"},
+    "p_only_3": None,
+    "no_sent_3": None,
+}
+"""Losses where the generator is trained afterwards, with sentences all the same; None: the published ones."""
+SUPERVISION = [f"ablation_{name}_{stage}" for name in LEFT_OUT for stage in (1, 2, 3)]
+TRIED = (
+    *PUBLISHED_RUNS,
+    *OTHER_NETWORK,
+    *(f"ablation_no_contrast_{stage}" for stage in (1, 2, 3)),
+    *(f"ablation_{name}_{stage}" for name in ("p_only", "s_only", "no_box") for stage in (1, 2)),
+)
+FILMS = {
+    "prepared/imagenome/train.jsonl": (CIG_FILM, 6),
+    "prepared/mimic/train.jsonl": (CIG_FILM, 6),
+    "prepared/vindr/train.jsonl": (vindr_film(), 2),
+}
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The two files that the run files name, with a few films in each."""
+    """The files that the run files name, with a few films in each."""
     folder = tmp_path_factory.mktemp("films")
     cv2.imwrite(str(folder / "film.png"), np.random.default_rng(0).integers(0, 255, (256, 300), dtype=np.uint8))
     for name, (truth, count) in FILMS.items():
@@ -65,7 +108,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED_RUNS, *ABLATIONS])
+@pytest.mark.parametrize("name", TRIED)
 def test_a_published_run_takes_a_step_in_which_every_loss_counts(name: str, films: Path) -> None:
     run = shortened(read_run(RUNS / f"{name}.toml"), films)
     assert stock(run.data, run.store, renderers=1, report=quiet)
@@ -78,16 +121,17 @@ def test_a_published_run_takes_a_step_in_which_every_loss_counts(name: str, film
     with disturbed(model.network.train(), trainer.stage.noise):
         outcome = take_step(trainer, 0, trainer.batches(0), stop=False)
 
-    assert len(film_store) == (12 if name.endswith("_1") else 6)
+    stage_1 = {"ablation_p_only_1": 2, "ablation_s_only_1": 6}.get(name, 12)
+    assert len(film_store) == (stage_1 if name.endswith("_1") else 6)
     assert outcome.losses.isfinite().all() and (outcome.losses > 0).all()
     changed = {key for key, weight in model.network.state_dict().items() if not torch.equal(weight, before[key])}
     assert {key.split(".")[0] for key in changed} == set(trainer.stage.train)
     assert not any(begins_with(key, trainer.stage.frozen) for key in changed)
 
 
-@pytest.mark.parametrize("name", ABLATIONS)
+@pytest.mark.parametrize("name", OTHER_NETWORK)
 def test_an_ablation_differs_from_the_paper_in_what_it_says(name: str) -> None:
-    base, changes = ABLATIONS[name]
+    base, changes = OTHER_NETWORK[name]
     run, published = (read_run(RUNS / f"{stem}.toml") for stem in (name, base))
     own, others = flat(asdict(run)), flat(asdict(published))
 
@@ -95,11 +139,24 @@ def test_an_ablation_differs_from_the_paper_in_what_it_says(name: str) -> None:
 
     assert differing.pop("output") == f"train-out/{name}"
     assert differing.pop("model.name") == name.replace("ablation", "chex").replace("_", "-")
-    if changes.get("start") == "its own":
-        ablation, stage = name[:-2], int(name[-1])
-        assert differing["start"] == f"train-out/{ablation}_{stage - 1}{'_and_text' if stage == 3 else '/model'}"
-        differing["start"] = "its own"
+    differing.pop("start", None)
     assert differing == changes
+
+
+@pytest.mark.parametrize("name", SUPERVISION)
+def test_an_ablation_of_supervision_leaves_out_its_targets_alone(name: str) -> None:
+    stem, stage = name.removeprefix("ablation_")[:-2], int(name[-1])
+    run, published = read_run(RUNS / f"{name}.toml"), read_run(RUNS / f"published_{stage}.toml")
+    losses = published.stages[0].losses
+    kept = {loss for loss in losses if not TARGETS[loss].startswith(tuple(LEFT_OUT[stem]))}
+
+    wanted = AFTERWARDS.get(f"{stem}_{stage}", kept) or losses.keys()
+    assert run.stages[0].losses == {loss: losses[loss] for loss in losses if loss in wanted}
+    assert replace(run.stages[0], losses=losses) == published.stages[0]
+    assert run.network == published.network
+    before = {1: "chexzero", 2: f"ablation_{stem}_1/model", 3: f"ablation_{stem}_2_and_text"}[stage]
+    assert (run.start, run.output) == (f"train-out/{before}", f"train-out/{name}")
+    assert {Path(source.file) for source in run.data.films} <= {Path(source.file) for source in published.data.films}
 
 
 def test_a_post_decoder_without_layers_starts_from_one_with(phantom_model: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.errors import ModelError
 from models.lab.losses.contrast import finding_contrast
 from models.lab.training.batch import Batch, collate
 from models.lab.training.forward import Forward
@@ -206,4 +207,9 @@ def test_training_draws_anew_the_parts_that_an_import_lacked(run: Run, untrained
     # spec §0 and 6: branches at 0.1 and a closed gate.
     assert network.post_decoder.gate.item() == 0 and whole.post_decoder.gate.item() == 0.5
     assert torch.equal(network.state_dict()["detector.layers.0.scale_mlp"], torch.full((64,), 0.1))
-    assert not torch.equal(network.generator.prefix.contract.weight, whole.generator.prefix.contract.weight)
+    prefixes = [each.state_dict()["generator.prefix.contract.weight"] for each in (network, whole)]
+    assert not torch.equal(*prefixes)
+    shared = replace(SMALL_SIZES, generator=replace(SMALL_SIZES.generator, prefix_shared=True))
+    assert build_model(replace(begun, network=shared), CATALOG, []).network.generator.prefixes == 1
+    with pytest.raises(ModelError, match="sizes differ"):
+        build_model(replace(begun, network=shared, start=str(untrained_weights)), CATALOG, [])

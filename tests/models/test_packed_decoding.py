@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,15 @@ from models.checkpoint.weights import load_network
 from models.engines import ENGINES
 from models.engines.opening import open_first
 from models.errors import ModelError
+from models.manifest import GeneratorSizes
+from models.network.attention import Mlp
 from models.network.packed_decoding import PackedWriter
 from models.network.products import LEAST_ROWS, Form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
 from node.read import prompts
 from node.read.model import open_reader
+from tests.models.test_sentence_generator import SIZES
 from tests.models.test_sentence_generator import (
     generator as generator,  # its fixture: sentences that end at their own times
 )
@@ -29,6 +33,7 @@ FORMS: tuple[Form, ...] = ("float32", "int8")
 
 def test_each_weight_of_the_prefixes_is_given_back_once(generator: SentenceGenerator) -> None:
     packed: list[Tensor] = []
+    assert isinstance(generator.prefix, Mlp)
     weight = generator.prefix.contract.weight
     place = weight.untyped_storage().data_ptr()
 
@@ -82,6 +87,21 @@ def test_packed_ids_are_those_of_the_generator(generator: SentenceGenerator, cou
     ids = writer_of(generator, max_length=max_length).write(features)
 
     assert torch.equal(ids, generator.write(features, max_length=max_length))
+
+
+@pytest.mark.parametrize(
+    "sizes", [replace(SIZES, prefix_hidden=0), replace(SIZES, prefix_shared=True), replace(SIZES, prefix_length=1)]
+)
+def test_another_prefix_writes_the_same_in_both_decodings(sizes: GeneratorSizes) -> None:
+    generator = SentenceGenerator(sizes, dim=16).eval().requires_grad_(False)
+    features = torch.randn(3, 16)
+
+    prefixes = generator.prefix_key_values(features)
+
+    assert prefixes.shape == (SIZES.layers, 2, 3, SIZES.heads, generator.sizes.prefix_length, 8)
+    assert bool(torch.equal(prefixes[0], prefixes[1])) == generator.sizes.prefix_shared
+    packed = PackedWriter(generator, max_length=9).write(features)
+    assert packed.tolist() == generator.write(features, max_length=9).tolist()
 
 
 @pytest.mark.parametrize("form", FORMS)

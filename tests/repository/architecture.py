@@ -120,8 +120,6 @@ HOMES = {
     "pydantic": ("models/documents.py", "node/web/"),
     "pydantic_core": ("models/documents.py",),
     "pysbd": ("models/lab/datasets/reports.py",),
-    "radgraph": ("models/lab/evaluation/published/likeness.py",),
-    "RaTEScore": ("models/lab/evaluation/published/likeness.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
     "sacrebleu": ("models/lab/evaluation/published/likeness.py", "models/lab/evaluation/reports.py"),

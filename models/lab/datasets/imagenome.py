@@ -34,6 +34,11 @@ _ORIGINAL: Final = ("original_x1", "original_y1", "original_x2", "original_y2")
 
 PUBLISHED: Final = (
     Published(what="scene graphs", count=242_072, source="data set"),
+    Published(what="classes of anatomical findings", count=43, source="paper"),
+    Published(what="classes of diseases", count=10, source="paper"),
+    Published(what="films in train.jsonl", count=227_382, source="paper"),
+    Published(what="films in validate.jsonl", count=1_959, source="paper"),
+    Published(what="films in test.jsonl", count=3_402, source="paper"),
     Published(what="films in gold.jsonl", count=1_000, source="data set"),
 )
 
@@ -99,6 +104,8 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
         for row in rows_of(source / "silver_dataset" / "splits" / "images_to_avoid.csv", ("dicom_id",))
     }
     counts = Counter[str]({"scene graphs": len(names)})
+    counts["classes of diseases"] = sum(name.startswith(_CATEGORIES["disease"]) for name in CIG)
+    counts["classes of anatomical findings"] = len(CIG) - counts["classes of diseases"]
     gold = _gold(source / "gold_dataset", counts)
     films: dict[str, list[_Film]] = {name: [] for name in (*SPLITS, "gold")}
     for split, name, place in places_of(mimic):

@@ -34,6 +34,8 @@ _MARKS: Final = {"1": "1", "0": "0", "-1": "u", "": "-"}
 PUBLISHED: Final = (
     Published(what="films of all views", count=377_110, source="data set"),
     Published(what="studies with labels of CheXpert", count=227_827, source="data set"),
+    Published(what="films with a report in validate.jsonl", count=1_879, source="paper"),
+    Published(what="films with a report in test.jsonl", count=3_082, source="paper"),
 )
 
 

@@ -24,6 +24,7 @@ _COLUMNS: Final = ("dicom_id", "category_name", "label_text", "x", "y", "w", "h"
 
 PUBLISHED: Final = (
     Published(what="phrases of films", count=1_162, source="data set"),
+    Published(what="films in validate.jsonl", count=878, source="paper"),
     Published(what="films in test.jsonl", count=169, source="paper"),
 )
 

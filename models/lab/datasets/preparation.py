@@ -159,7 +159,8 @@ def _write(path: Path, films: Sequence[_T], make: Callable[[_T, Path], Made], ou
         if made.line is not None:
             text = json.dumps(made.line)
             read_line(text, where=f"{made.line['file']}")  # what is written can be read
-            counts[f"films in {path.name.partition('-')[0]}.jsonl"] += 1
+            own = f"in {path.name.partition('-')[0]}.jsonl"
+            counts.update([f"films {own}", *([f"films with a report {own}"] if "report" in made.line else [])])
             lines.append(text)
     with replacing(path) as file:
         file.write("".join(f"{line}\n" for line in (json.dumps(counts), *lines)).encode())

@@ -25,7 +25,6 @@ from models.lab.evaluation.request import (
     CHEXBERT,
     CHOOSING,
     DECIDED_TASKS,
-    PUBLISHED_RESAMPLES,
     PUBLISHED_TASKS,
     RESAMPLES,
     RULES,
@@ -86,7 +85,6 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "held_out": request.held_out and Path(request.held_out).name,
         "ablations": [*request.ablations, *([] if request.analysis is None else [request.analysis.stem])],
         "resamples": resamples,
-        "published_resamples": _published_resamples(request),
         "training_films": request.training_films,
     }
     if request.analysis is not None:
@@ -153,17 +151,13 @@ def _session(
         model=model.published,
         films=films,
         choose_on=choose_on,
-        bootstrap=Bootstrap(resamples=_published_resamples(request)),
+        resamples=request.resamples,
         report=report,
         mark=mark,
         metric_files=request.metric_files,
         texts=None if request.out is None or request.labels is not None else request.out / _TEXTS,
         how=how,
     )
-
-
-def _published_resamples(request: Request) -> int:
-    return PUBLISHED_RESAMPLES if request.resamples is None else request.resamples
 
 
 def _marker(request: Request, published: Sequence[PublishedTask], report: ProgressReport) -> Marker:

@@ -36,8 +36,11 @@ TITLES: Final[Mapping[str, str]] = {
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",
-    "mask_miou": "mIoU of masks, mean of scores above 0.1 to 0.5",
-    "mask_iou": "IoU of masks at the least score of the settings",
+    "map_nms_fixed": "mAP, boxes suppressed above a fixed overlap, as written",
+    "map_one_class": "mAP, all phrases of one class, as in the published code",
+    "mask_miou": "mIoU of masks, mean of phrases and of scores above 0.1 to 0.5, as written",
+    "mask_miou_pooled": "mIoU of masks, pixels of all phrases summed, as in the published code",
+    "mask_iou": "IoU of masks at the least score of the settings, pixels of all phrases summed",
     "map_on_positives": "mAP, each class on films with a box of it",
     "large_four": "mAP, cardiomegaly, pneumothorax, edema, effusion",
     "consolidation_and_opacity": "mAP, consolidation and opacity",
@@ -66,8 +69,6 @@ _NAMES: Final[Mapping[str, str]] = {
     "meteor": "METEOR",
     "cider": "CIDEr, 0 to 10",
     "bertscore_f1": "BERTScore F1",
-    "radgraph_f1": "RadGraph F1",
-    "ratescore": "RaTEScore",
     "calibration_error": "calibration error of probabilities",
     "sentences_per_film": "sentences per film",
     "labeled_by_images": "films with labels of their own",

@@ -1,6 +1,6 @@
 """The tables of the paper: what is published, and what evaluations measured, cell by cell.
 
-`paper.toml` has the published numbers with their sources, and which figure of an evaluation stands in which column.
+`paper.toml` has the published numbers in the paper's rows and columns, and which figure of an evaluation stands where.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from models.documents import from_file, read_toml
 from models.errors import ModelError
@@ -19,121 +19,122 @@ from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS
 
 EVALUATION: Final = "evaluation.json"
 _FILE: Final = Path(__file__).with_name("paper.toml")
-_NUMBER: Final = re.compile(r"(-?\d+(?:\.\d+)?)(?:±(\d+(?:\.\d+)?))?")
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?(±\d+\.\d+)?")
+_NONE: Final = "-"
 _PERCENT: Final = 100.0
-NOT_FOUND, NONE = "not found", "\u2013"
 _BY_LABELER, _PAPERS_LABELER = "ce_", "chexbert"
 _TEST: Final = "test.jsonl"
 """What `models.prepare` calls the films to test on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column. task, key: which figure of an evaluation stands in it."""
-
-    name: str
-    task: str
-    key: str
-
-    def __post_init__(self) -> None:
-        if self.task not in PUBLISHED_TASKS:
-            raise ValueError(f"task is {self.task!r}, and must be one of {', '.join(PUBLISHED_TASKS)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A published row.
-
-    source: a key of `Paper.sources`; values: by column, "" not found, "-" the paper has none
-    analysis: the file of the analysis whose figures are compared with this row
-    """
+    """A published row: percent, with its deviation or without, by column; "-" where the paper has none."""
 
     name: str
-    source: str
     values: tuple[str, ...]
-    analysis: str = ""
 
     def __post_init__(self) -> None:
-        if wrong := [value for value in self.values if value not in ("", "-") and not _NUMBER.fullmatch(value)]:
-            raise ValueError(f'values has {wrong[0]!r}, and must have "1.2", "1.2±0.3", "" or "-"')
+        if wrong := [value for value in self.values if value != _NONE and not _NUMBER.fullmatch(value)]:
+            raise ValueError(f'values has {wrong[0]!r}, and must have "1.2", "1.2±0.3" or "-"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table.
 
-    published: where the paper has it; rows: our figures are compared with that of their analysis, else with the first
+    figures: whether its rows or its columns are figures; keys: of each figure, the task and the key of an evaluation
+    asked: of each of the others, the analyses and the models whose figures are compared with it
+    default: the number of the one that all the rest is compared with
+    other: figures by another definition, as the name of the definition, and its key by the name of the figure
     """
 
-    name: str
+    number: int
     title: str
-    published: str
-    columns: tuple[Column, ...]
+    figures: Literal["rows", "columns"]
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    note: str = ""
+    asked: tuple[tuple[str, ...], ...] = ()
+    default: int = 0
+    other: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if wrong := [row.name for row in self.rows if len(row.values) != len(self.columns)]:
             raise ValueError(f"rows: {wrong[0]} must have a value for each of the {len(self.columns)} columns")
+        if len(self.keys) != len(self.names):
+            raise ValueError(f"keys must name a figure for each of the {len(self.names)} {self.figures}")
+        if unknown := {name for keys in self.other.values() for name in keys} - {*self.names}:
+            raise ValueError(f"other names {min(unknown)}, which is none of the {self.figures}")
+        if wrong := [key for key in self.every_key if key.partition(".")[0] not in PUBLISHED_TASKS]:
+            raise ValueError(f"keys has {wrong[0]}, which must begin with one of {', '.join(PUBLISHED_TASKS)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the figures."""
+        return self.columns if self.figures == "columns" else tuple(row.name for row in self.rows)
+
+    @property
+    def every_key(self) -> tuple[str, ...]:
+        """The keys of all figures, by each definition."""
+        return (*self.keys, *(key for keys in self.other.values() for key in keys.values()))
+
+    @property
+    def published(self) -> list[Line]:
+        """What the paper gives of each model, prompt set or training, by figure."""
+        values = [(row.name, *row.values) for row in self.rows]
+        if self.figures == "rows":
+            values = list(zip(self.columns, *(row.values for row in self.rows), strict=True))
+        return [Line(name=name, kind="published", cells=tuple(map(_published, own))) for name, *own in values]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """What is published.
+    """What is published. films: how many each task is tested on; sets: the folders that these are prepared to."""
 
-    sources: where numbers were read; films: how many the paper tests each task on; sets: the folders that these are
-    prepared to
-    """
-
-    sources: Mapping[str, str]
     films: Mapping[str, int]
     sets: Mapping[str, str]
     tables: tuple[Table, ...]
 
     def __post_init__(self) -> None:
-        if unknown := {row.source for table in self.tables for row in table.rows} - self.sources.keys():
-            raise ValueError(f"sources lacks {', '.join(sorted(unknown))}")
         if any(table.keys() != set(PUBLISHED_TASKS) for table in (self.films, self.sets)):
             raise ValueError("films and sets must each name every task of the paper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A cell: a number in percent with its deviation, or the words that stand instead; remarks: on the number."""
+    """A number in percent, None if there is none; remarks: on it.
+
+    deviation: its standard deviation in percent; of a difference, how many standard deviations it is
+    digits: after the point, as published
+    """
 
     value: float | None = None
     deviation: float | None = None
-    words: str = NONE
+    digits: int = 2
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A row to be written.
-
-    kind: "published", "measured", or "difference" from a published row; beside: the number of that row
-    """
+    """A number for each figure of a table. kind: "published", "measured", or "difference" from what is published."""
 
     name: str
-    kind: str
+    kind: Literal["published", "measured", "difference"]
     cells: tuple[Cell, ...]
-    beside: int = 0
-
-    @property
-    def has_values(self) -> bool:
-        """Whether any cell has a number."""
-        return any(cell.value is not None for cell in self.cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What was measured of one model, possibly with parts left out: its name, and the evaluation of each task.
+    """What was measured of one model: its name to show, and the evaluation of each task.
 
-    analysis: the name of the file by which it was asked; "" as published
+    known_as: the name of the file by which it was asked; of a model that was asked as published, its own
     """
 
     name: str
+    known_as: str
     evaluations: Mapping[str, Mapping[str, object]]
-    analysis: str = ""
 
 
 def read_paper() -> Paper:
@@ -155,10 +156,10 @@ def read_models(results: Sequence[Path], paper: Paper) -> tuple[list[Model], lis
         if others := sorted(inner(document, "tasks").keys() - set(PUBLISHED_TASKS)):
             remarks.append(f"{path} measures {', '.join(others)}, which are no tasks of the paper")
     models = [
-        Model(name=name, evaluations=_by_task(own, paper), analysis=analysis)
-        for (name, analysis, _), own in found.items()
+        Model(name=name, known_as=known_as, evaluations=_by_task(own, paper))
+        for (name, known_as, _), own in found.items()
     ]
-    return [model for model in models if model.evaluations], remarks
+    return models, remarks
 
 
 def _by_task(evaluations: Sequence[tuple[Path, Mapping[str, object]]], paper: Paper) -> dict[str, Mapping[str, object]]:
@@ -190,54 +191,51 @@ def _read(path: Path) -> Mapping[str, object]:
 
 
 def _identity(document: Mapping[str, object]) -> tuple[str, str, str]:
-    """Return what tells models apart: the name to show, the analysis by which they were asked, and their weights."""
+    """Return what tells models apart: the name to show, `Model.known_as`, and their weights."""
     model, ablations = inner(document, "model"), document.get("ablations")
     named = ", ".join(map(str, ablations)) if isinstance(ablations, list) else ""
     is_asked = "analysis" in document
     other = f", {'asked by' if is_asked else 'without'} {named}" if named else ""
     name = f"{model.get('name')} {model.get('version')}{other}"
-    return name, named if is_asked else "", str(model.get("weights_sha256"))
+    return name, named if is_asked else str(model.get("name")), str(model.get("weights_sha256"))
 
 
 def lines_of(table: Table, paper: Paper, models: Sequence[Model]) -> list[Line]:
-    """Return all rows of a table: the published ones, then each model's with its difference from one of them."""
-    published = [Line(name=row.name, kind="published", cells=tuple(map(_published, row.values))) for row in table.rows]
-    shown = [model for model in models if any(column.task in model.evaluations for column in table.columns)]
-    if not models:
-        return [*published, Line(name="measured", kind="measured", cells=tuple(Cell() for _ in table.columns))]
-    measured = [_measured(table, paper, model) for model in shown]
-    told = [line for own in measured for line in (own, _difference(own, published[own.beside]))]
-    return [*published, *(line for line in told if line.kind == "measured" or line.has_values)]
+    """Return the published lines, then each model's, by each definition, with its difference from a published one."""
+    lines = table.published
+    for model in models:
+        beside = next((n for n, names in enumerate(table.asked) if model.known_as in names), table.default)
+        for definition, keys in {"": dict(zip(table.names, table.keys, strict=True)), **table.other}.items():
+            cells = tuple(_cell(name, keys.get(name), paper, model) for name in table.names)
+            name = f"{model.name}, {definition}" if definition else model.name
+            own = Line(name=name, kind="measured", cells=cells)
+            both = (own, _difference(own, table.published[beside]))
+            lines += [line for line in both if any(cell != Cell() for cell in line.cells)]
+    return lines
 
 
 def _published(value: str) -> Cell:
-    if value in ("", "-"):
-        return Cell(words=NONE if value else NOT_FOUND)
-    number, _, deviation = value.partition("±")
-    return Cell(value=float(number), deviation=float(deviation) if deviation else None)
-
-
-def _measured(table: Table, paper: Paper, model: Model) -> Line:
-    cells = tuple(_cell(column, paper, model.evaluations.get(column.task)) for column in table.columns)
-    analyses = [row.analysis for row in table.rows]
-    beside = analyses.index(model.analysis) if model.analysis in analyses else 0
-    return Line(name=model.name, kind="measured", cells=cells, beside=beside)
-
-
-def _cell(column: Column, paper: Paper, document: Mapping[str, object] | None) -> Cell:
-    """Return the cell of a column; document: the evaluation that has its task, if one has."""
-    if document is None:
+    if value == _NONE:
         return Cell()
-    made = inner(inner(document, "tasks"), column.task)
-    value = _number(made, column.key)
+    number, _, deviation = value.partition("±")
+    digits = len(number.partition(".")[2])
+    return Cell(value=float(number), deviation=float(deviation) if deviation else None, digits=digits)
+
+
+def _cell(name: str, key: str | None, paper: Paper, model: Model) -> Cell:
+    """Return the cell of a figure; key: its task and its key, None if the definition has no such figure."""
+    task, _, key = (key or "").partition(".")
+    if (document := model.evaluations.get(task)) is None:
+        return Cell()
+    made = inner(inner(document, "tasks"), task)
+    value, deviation = _number(made, key), _number(inner(made, "deviations"), key)
     if value is None:
-        reason = inner(made, "not_computed").get(column.key)
-        return Cell(remarks=() if reason is None else (f"{column.name}: not computed: {reason}",))
-    deviation = _number(inner(made, "deviations"), column.key)
+        reason = inner(made, "not_computed").get(key)
+        return Cell(remarks=() if reason is None else (f"{name}: not computed: {reason}",))
     return Cell(
         value=_PERCENT * value,
         deviation=None if deviation is None else _PERCENT * deviation,
-        remarks=tuple(_remarks(column, paper, document)),
+        remarks=tuple(_remarks(task, key, paper, document)),
     )
 
 
@@ -247,14 +245,13 @@ def _number(table: Mapping[str, object], key: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _remarks(column: Column, paper: Paper, document: Mapping[str, object]) -> Iterator[str]:
+def _remarks(task: str, key: str, paper: Paper, document: Mapping[str, object]) -> Iterator[str]:
     """Say what sets a measurement apart from the published one."""
-    task = column.task
     made = inner(inner(document, "tasks"), task)
     if task in CHOOSING and not inner(made, "settings").get("chosen_on"):
         yield f"{task} with settings as published, not chosen on other films (--choose-on)"
     labeler = made.get("labeler")
-    if column.key.startswith(_BY_LABELER) and not str(labeler).startswith(_PAPERS_LABELER):
+    if key.startswith(_BY_LABELER) and not str(labeler).startswith(_PAPERS_LABELER):
         yield f"classes of texts found by {labeler}; the paper takes CheXbert"
     data, own = _data(document), f"{paper.sets[task]}/{_TEST}"
     if f"{data.parent.name}/{data.name}" != own:
@@ -264,8 +261,13 @@ def _remarks(column: Column, paper: Paper, document: Mapping[str, object]) -> It
 
 
 def _difference(own: Line, published: Line) -> Line:
-    cells = tuple(
-        Cell() if mine.value is None or theirs.value is None else Cell(value=mine.value - theirs.value)
-        for mine, theirs in zip(own.cells, published.cells, strict=True)
-    )
+    cells = tuple(_apart(*pair) for pair in zip(own.cells, published.cells, strict=True))
     return Line(name=f"difference from {published.name}", kind="difference", cells=cells)
+
+
+def _apart(own: Cell, published: Cell) -> Cell:
+    """Return how far a figure is from the published one; in deviations of the paper's, or of ours if it has none."""
+    if own.value is None or published.value is None:
+        return Cell()
+    apart, deviation = own.value - published.value, published.deviation or own.deviation
+    return Cell(value=apart, deviation=apart / deviation if deviation else None)

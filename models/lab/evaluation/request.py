@@ -51,7 +51,9 @@ CHEXBERT: Final = "chexbert:"
 """The labelers of texts; the weights of CheXbert follow its name."""
 RESAMPLES: Final = 100
 PUBLISHED_RESAMPLES: Final = 250
-"""The number of resampled sets of films that deviations are over, of the node's tasks and of the paper's."""
+TEXT_RESAMPLES: Final = 10
+"""The number of resampled sets of films that deviations are over: of the node's tasks, of the paper's, and of those of
+the paper's that compare texts."""
 TRAINING_FILMS: Final = 200
 """The number of training phantoms that the reference figures are computed from."""
 
@@ -64,7 +66,7 @@ class Request:
     choose_on: a file of other films, on which the settings of published tasks are chosen; None: as published
     analysis: a file that says how one of the paper's tasks is asked otherwise; it names the task
     held_out: use only patients that a run held out, a share or a file
-    resamples: for deviations, 0 for none; None: `RESAMPLES` and `PUBLISHED_RESAMPLES`
+    resamples: for deviations, 0 for none; None: the three defaults above
     labeler: what texts are labeled by, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
     labels: a file of labels of texts, instead of a labeler
     metric_files: the folder with what some figures of texts need

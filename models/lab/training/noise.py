@@ -30,7 +30,8 @@ def disturbed(network: Chex, noise: Noise) -> Iterator[None]:
                 handles += _disturb_layer(layer, noise, all_branches=place == "post")
     for head in (network.detector.box, network.detector.region, network.detector.score):
         handles.append(head.contract.register_forward_pre_hook(_before(noise.dropout)))
-    handles += _disturb_mlp(network.generator.prefix, noise.prefix)
+    if isinstance(network.generator.prefix, Mlp):
+        handles += _disturb_mlp(network.generator.prefix, noise.prefix)
     decoding = [
         module
         for layer in (*network.detector.layers, *network.post_decoder.layers)

@@ -67,7 +67,8 @@ def of_findings(forward: Forward) -> Tensor:
 
 def of_texts(forward: Forward) -> Tensor:
     """Generate sentences from their own vectors, which are repeated as prefix once or several times: "text-gen"."""
-    texts = [sentence.text for said in forward.batch.said for sentence in said][:_TEXT_SENTENCES]
+    every = [sentence.text for said in forward.batch.said for sentence in said]
+    texts = [every[place] for place in forward.rng.permutation(len(every))[:_TEXT_SENTENCES]]
     repeats = int(forward.rng.integers(1, _MOST_REPEATS + 1))
     vectors = forward.embed(texts).unsqueeze(1).expand(-1, repeats, -1)
     return _loss(forward, functional.dropout(vectors, _TEXT_DROPOUT, forward.network.training), texts)

@@ -123,11 +123,16 @@ def trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
     """Return the weights of a model directory by name, except those that were drawn at random to complete it.
 
     The random ones were made for tests, where outputs must differ, not for training: their gates are open and their
-    branches strong (spec §0, 6). A network without layers in its post decoder takes the rest of one with layers.
-    Raises ModelError if the network has other sizes.
+    branches strong (spec §0, 6). A network without layers in its post decoder takes the rest of one with layers; one
+    with another prefix that was never trained, all but that. Raises ModelError if the network has other sizes.
     """
-    network = load_network(directory)
+    network, origins = load_network(directory), read_manifest(directory).origins
     own = replace(network.sizes, views=None)
+    if UNTRAINED in origins.get("generator.prefix", ""):
+        of_prefix = {
+            name: getattr(sizes.generator, name) for name in ("prefix_length", "prefix_hidden", "prefix_shared")
+        }
+        own = replace(own, generator=replace(own.generator, **of_prefix))
     if not sizes.post_decoder.layers:
         own = replace(own, post_decoder=sizes.post_decoder)
         network.post_decoder.layers = nn.ModuleList()
@@ -136,7 +141,6 @@ def trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
             f"{directory} holds a network whose sizes differ from the run file's; correct start or network"
         )
     network.view_head = None  # it fits the encoder as it was
-    origins = read_manifest(directory).origins
     return {
         name: weight for name, weight in network.state_dict().items() if UNTRAINED not in origins.get(part_of(name), "")
     }

@@ -20,7 +20,9 @@ from models.lab.tasks.batch import Picture
 from models.network.chex import Chex, whole_picture
 from models.network.detector import Detection, aggregated
 
-Analyzed = Literal["report_mimic", "region_explanation_imagenome", "region_explanation_mscxr"]
+Analyzed = Literal[
+    "report_mimic", "region_explanation_imagenome", "region_explanation_mscxr", "region_classification_imagenome"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ def _objection(how: Analysis) -> str | None:
     """Return why these settings do not go together, and what to do; None if they do."""
     is_report = how.task == "report_mimic"
     if is_report and how.asked_by != "box":
-        return "asked_by is for the explanation of regions: a report is given neither boxes nor names; leave it out"
+        return "asked_by is for regions: a report is given neither boxes nor names; leave it out"
     if not is_report and (how.prompts, how.filter, how.positive_only, how.all_regions) != ("all", "mean", False, False):
         return "prompts, filter, positive_only and all_regions are for task report_mimic; leave them out"
     if how.task == "region_explanation_mscxr" and how.asked_by != "box":

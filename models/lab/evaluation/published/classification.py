@@ -6,7 +6,7 @@ under the ROC curve need no threshold, so nothing is chosen on other films.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +16,14 @@ from torch import Tensor
 
 from models.engines import FloatArray
 from models.lab.evaluation.anatomy import REGIONS
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.regions import area
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, area_under_curve, mean
 from models.lab.tasks import regions
 from models.lab.tasks.batch import Picture
-from models.lab.tasks.prompts import ClassVectors, DataSet, class_prompts, embed_classes
+from models.lab.tasks.prompts import ClassVectors, DataSet, class_prompts, embed, embed_classes, region_prompts
 
 MSCXR = tuple(prompt.name for prompt in class_prompts("mscxr"))
 CIG = tuple(prompt.name for prompt in class_prompts("cig"))
@@ -52,6 +53,25 @@ def features_of(model: PublishedModel, picture: Picture, boxes: Sequence[FloatAr
     """Compute the features [1, box, dim] of the boxes [4] of a film, which see each other."""
     given = torch.from_numpy(np.stack(boxes)[np.newaxis])
     return regions.features_together(model.network, picture, given, torch.zeros(given.shape[:2], dtype=torch.bool))
+
+
+def regions_asked(model: PublishedModel, picture: Picture, given: Mapping[str, FloatArray], how: Analysis) -> Tensor:
+    """Compute the features [1, region, dim] of regions, asked for as an analysis says."""
+    if how.asked_by == "box":
+        return boxes_asked(model, picture, list(given.values()), how)
+    phrases = {region.name: region.phrases for region in region_prompts()}
+    named = embed(model.network, model.phrases, [phrases[name] for name in given])
+    if how.asked_by == "name":
+        return find(model.network, picture, named, how)[1]
+    boxed = torch.from_numpy(np.stack(list(given.values())))[np.newaxis]
+    features: Tensor = model.network.describe(*picture, boxed, named.unsqueeze(0), torch.ones(boxed.shape[:2]))
+    return features
+
+
+def boxes_asked(model: PublishedModel, picture: Picture, boxes: Sequence[FloatArray], how: Analysis) -> Tensor:
+    """Compute the features [1, box, dim] of given boxes, of which so many see each other as an analysis says."""
+    size = how.together or len(boxes)
+    return torch.cat([features_of(model, picture, boxes[at : at + size]) for at in range(0, len(boxes), size)], dim=1)
 
 
 def classified(
@@ -98,12 +118,14 @@ def _accuracy(films: Sequence[Classified]) -> float | None:
     return mean([float(right[classes == number].mean()) for number in np.unique(classes)])
 
 
-def judged(model: PublishedModel, classes: ClassVectors, labels: PublishedLabels, picture: Picture) -> Judged | None:
+def judged(
+    model: PublishedModel, classes: ClassVectors, labels: PublishedLabels, picture: Picture, how: Analysis = PUBLISHED
+) -> Judged | None:
     """Judge the regions of a film of Chest ImaGenome; None if none is judged."""
     names = list(labels.region_findings)
     if not names:
         return None
-    features = features_of(model, picture, [labels.regions[name] for name in names])
+    features = regions_asked(model, picture, {name: labels.regions[name] for name in names}, how)
     scores, _ = regions.classify_each(features, classes.positive, classes.negative)
     table = np.full((len(REGIONS), len(CIG)), np.nan, dtype=np.float32)
     table[[REGIONS.index(name) for name in names]] = scores[0]

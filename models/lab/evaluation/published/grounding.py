@@ -1,14 +1,16 @@
 """Grounding of the phrases of MS-CXR: mIoU of masks, and mAP over IoU 0.1 to 0.7 (spec §9.3).
 
 The phrases of a film are asked together, each once, without the padding of other films. A mask is what the boxes above
-a score cover, on 1024 x 1024 pixels; intersections and unions are summed over all phrases before they are divided, as
-published. For mAP each phrase is a film of its own, and all are of one class.
+a score cover, on 1024 x 1024 pixels. Paper and published code differ, so both forms are computed. As written the IoU of
+masks is the mean over phrases (`mask_miou`), and for mAP each phrase of a film is a class (`map`). In the published
+code intersections and unions are summed over all phrases before they are divided (`mask_miou_pooled`, `mask_iou`), and
+for mAP all phrases are of one class (`map_one_class`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,8 +23,8 @@ from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
 from models.lab.evaluation.published.labels import Phrase
 from models.lab.evaluation.published.model import PublishedModel
-from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
-from models.lab.evaluation.tuning import OVERLAPS, SCALES
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
+from models.lab.evaluation.tuning import SCALES
 from models.lab.tasks import grounding
 from models.lab.tasks.batch import Picture, fill_up
 from models.lab.tasks.grounding import GroundingSettings
@@ -60,11 +62,9 @@ def grounded(model: PublishedModel, phrases: tuple[Phrase, ...], picture: Pictur
 
 
 def chosen(films: Sequence[Grounded]) -> Settings:
-    """Choose the scale, then the overlap, by mAP, then the least score by the overlap of masks; of equals the first."""
+    """Choose the scale by mAP of one class, then the least score by the overlap of masks; of equals the first."""
     scales = [GroundingSettings(scale=scale) for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))]
-    scaled = max(scales, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
-    overlaps = [scaled, *(replace(scaled, overlap=overlap) for overlap in OVERLAPS)]
-    boxes = max(overlaps, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
+    boxes = max(scales, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
     by_score = _ratios(_mask_pixels(films, boxes).sum(axis=0))
     return Settings(boxes=boxes, least_score=LEAST_SCORES[int(by_score.argmax())])
 
@@ -74,15 +74,18 @@ def measure(films: Sequence[Grounded], settings: Settings, bootstrap: Bootstrap)
     counts = [len(film.phrases) for film in films]
     own = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
     pixels, precision = _mask_pixels(films, settings.boxes), _precision(films, settings.boxes)
+    by_phrase = np.array([precision.per_class(np.array([number]))[_PHRASE] for number in range(len(pixels))])
     place = LEAST_SCORES.index(settings.least_score)
 
     def figures(some: Indices) -> Figures:
         phrases = np.concatenate([own[film] for film in some])
         ratios = _ratios(pixels[phrases].sum(axis=0))
         return {
-            "mask_miou": mean(ratios.tolist()),
+            "mask_miou": float(_ratios(pixels[phrases]).mean()),
+            "mask_miou_pooled": float(ratios.mean()),
             "mask_iou": float(ratios[place]),
-            "map": precision.per_class(phrases)[_PHRASE],
+            "map": float(by_phrase[phrases].mean()),
+            "map_one_class": precision.per_class(phrases)[_PHRASE],
         }
 
     ratios = _ratios(pixels.sum(axis=0)).tolist()
@@ -129,7 +132,7 @@ def _mask_pixels(films: Sequence[Grounded], settings: GroundingSettings) -> NDAr
 
 
 def _ratios(pixels: NDArray[np.int64]) -> NDArray[np.float64]:
-    ratios: NDArray[np.float64] = pixels[:, 0] / np.maximum(pixels[:, 1], 1)
+    ratios: NDArray[np.float64] = pixels[..., 0] / np.maximum(pixels[..., 1], 1)
     return ratios
 
 

@@ -1,12 +1,10 @@
-"""How alike generated and true texts are: BLEU-1, BLEU-4, ROUGE-L, METEOR, CIDEr, BERTScore, RadGraph F1, RaTEScore.
+"""How alike generated and true texts are: BLEU-1, BLEU-4, ROUGE-L, METEOR, CIDEr, BERTScore.
 
 BLEU is of all texts together, by the counts of sacrebleu without smoothing; the others are means over texts. All are
 fractions but CIDEr, which goes to 10. What cannot be computed is None, with the reason: an evaluation, which may have
 read films for hours, goes on.
 
-Some need files of their own, from the folder of `--metric-files`; nothing is downloaded. The packages radgraph and
-RaTEScore are used where they are installed. They are in no extra of this project: radgraph brings pytest and a copy of
-AllenNLP, RaTEScore names none of the packages that it imports, and one of these, medspacy, asks for a spaCy of 2024.
+METEOR and BERTScore need files of their own, from the folder of `--metric-files`; nothing is downloaded.
 CIDEr-D (Vedantam, Zitnick, Parikh 2015, arXiv 1411.5726) is our own: pycocoevalcap, which the published code uses, has
 had no release since 2020 and is 100 MB of Java programs; aac-metrics brings sentence-transformers. How many true texts
 hold an n-gram is counted in the texts that are measured.
@@ -15,11 +13,9 @@ hold an n-gram is counted in the texts that are measured.
 from __future__ import annotations
 
 import gc
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import exp, log, sqrt
@@ -27,7 +23,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 
@@ -42,7 +37,7 @@ _LONGEST: Final = 4
 _SPREAD: Final = 6.0
 """The standard deviation of the penalty for another length, in bigrams."""
 _INSTALL: Final = "run pip install -c constraints.txt '.[paper]'"
-FIGURES: Final = ("bleu_1", "bleu_4", "rouge_l", "meteor", "cider", "bertscore_f1", "radgraph_f1", "ratescore")
+FIGURES: Final = ("bleu_1", "bleu_4", "rouge_l", "meteor", "cider", "bertscore_f1")
 _ORDER: Final = 4
 
 
@@ -120,8 +115,7 @@ def scores_by_files(name: str, files: Path | None, true: Sequence[str], generate
     if not (files / need.folder).is_dir():
         raise NotComputed(f"{need.folder} is missing in the folder of --metric-files; put {need.holds} there")
     try:
-        with redirect_stdout(sys.stderr):  # radgraph prints there, where the document goes
-            return need.score(files / need.folder, true, generated)
+        return need.score(files / need.folder, true, generated)
     except Exception as error:  # a boundary: other people's packages and files; hours of reading films must not be lost
         cause = " ".join(str(error).split())[:200]
         raise NotComputed(f"{need.packages[0]} failed on {need.folder} ({type(error).__name__}: {cause})") from error
@@ -155,36 +149,10 @@ def _bertscore(folder: Path, true: Sequence[str], generated: Sequence[str]) -> l
     return bertscore(folder, true, generated)
 
 
-def _radgraph(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
-    from radgraph import F1RadGraph
-
-    score = F1RadGraph(reward_level="partial", model_type=folder.name, model_cache_dir=str(folder.parent))
-    return [float(value) for value in score(refs=list(true), hyps=list(generated))[1]]
-
-
-def _ratescore(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
-    from RaTEScore import RaTEScore
-
-    score = RaTEScore(
-        bert_model=str(folder / "ner"), eval_model=str(folder / "embedding"), use_gpu=torch.cuda.is_available()
-    )
-    return [float(value) for value in score.compute_score(list(generated), list(true))]
-
-
 SCORES: Final = {
     "meteor": _Need(_meteor, "nltk/corpora/wordnet", "NLTK's wordnet.zip, unpacked", ("nltk",), _INSTALL),
     "bertscore_f1": _Need(
         _bertscore, "bertscore", "roberta-large in the form of transformers", ("transformers",), _INSTALL
-    ),
-    "radgraph_f1": _Need(
-        _radgraph, "radgraph/radgraph-xl", "radgraph-xl.tar.gz, unpacked", ("radgraph",), "run pip install radgraph"
-    ),
-    "ratescore": _Need(
-        _ratescore,
-        "rate",
-        "RaTE-NER-Deberta as ner and BioLORD-2023-C as embedding",
-        ("RaTEScore", "medspacy"),
-        "run pip install RaTEScore medspacy",
     ),
 }
 

@@ -18,7 +18,7 @@ from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
 from models.lab.evaluation.published.marks import Marker, Told, start_texts, write_texts
 from models.lab.evaluation.published.model import PublishedModel, looked_at
-from models.lab.evaluation.request import DEFAULT, TEXT_TASKS, PublishedTask
+from models.lab.evaluation.request import DEFAULT, PUBLISHED_RESAMPLES, TEXT_RESAMPLES, TEXT_TASKS, PublishedTask
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.prompts import DataSet
@@ -33,6 +33,7 @@ class Session:
 
     films: to measure; choose_on: other films, on which settings are chosen, and their name; None: settings as published
     mark: marks texts; texts: the file that gets all texts, None if there is none
+    resamples: for deviations; None: as many as published
     metric_files: the folder with what some figures of texts need
     how: texts are made; with an analysis its task is the only one
     """
@@ -40,12 +41,16 @@ class Session:
     model: PublishedModel
     films: FileFilms
     choose_on: tuple[str, FileFilms] | None
-    bootstrap: Bootstrap
+    resamples: int | None
     report: ProgressReport
     mark: Marker
     metric_files: Path | None = None
     texts: Path | None = None
     how: Analysis = PUBLISHED
+
+    def bootstrap(self, published: int = PUBLISHED_RESAMPLES) -> Bootstrap:
+        """Return what draws resampled films; published: how often the paper does."""
+        return Bootstrap(resamples=published if self.resamples is None else self.resamples)
 
 
 def figures(session: Session, tasks: Sequence[PublishedTask]) -> dict[str, dict[str, object]]:
@@ -92,7 +97,7 @@ def _detection_of(session: Session, asked: Asked, what: str) -> dict[str, object
         name, others = session.choose_on
         settings = detection.chosen(located(others, f"choosing, {what}"), asked)
     films = located(session.films, f"reading, {what}")
-    measured = detection.measure(films, asked, settings, session.bootstrap)
+    measured = detection.measure(films, asked, settings, session.bootstrap())
     return measured | detection.in_words(settings, asked, chosen_on=name)
 
 
@@ -106,21 +111,23 @@ def _grounding(session: Session) -> dict[str, object]:
         name, others = session.choose_on
         settings = grounding.chosen(grounded(others, "choosing, phrases"))
     films = grounded(session.films, "reading, phrases")
-    return grounding.measure(films, settings, session.bootstrap) | grounding.in_words(settings, chosen_on=name)
+    return grounding.measure(films, settings, session.bootstrap()) | grounding.in_words(settings, chosen_on=name)
 
 
 def _boxes(session: Session) -> dict[str, object]:
     model, looks = session.model, looked_at(session.model, session.films, session.report, stage="reading, boxes")
     vectors = classification.vectors_of(model, "mscxr")
     films = _counted(classification.classified(model, vectors, case.published, picture) for case, picture in looks)
-    return classification.measure_boxes(films, session.bootstrap)
+    return classification.measure_boxes(films, session.bootstrap())
 
 
 def _regions(session: Session) -> dict[str, object]:
     model, looks = session.model, looked_at(session.model, session.films, session.report, stage="reading, regions")
     vectors = classification.vectors_of(model, "cig")
-    films = _counted(classification.judged(model, vectors, case.published, picture) for case, picture in looks)
-    return classification.measure_regions(films, session.bootstrap)
+    films = _counted(
+        classification.judged(model, vectors, case.published, picture, session.how) for case, picture in looks
+    )
+    return classification.measure_regions(films, session.bootstrap())
 
 
 def _texts(
@@ -135,7 +142,10 @@ def _texts(
     if session.texts is not None:
         write_texts(session.texts, task, films)
     return texts.measure(
-        [told for _, told in films], session.mark(task, films), session.bootstrap, metric_files=session.metric_files
+        [told for _, told in films],
+        session.mark(task, films),
+        session.bootstrap(TEXT_RESAMPLES),
+        metric_files=session.metric_files,
     )
 
 

@@ -8,7 +8,7 @@ without leaving out boxes at random (BUG-6).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,10 @@ from torch import Tensor
 
 from language.labels import says
 from models.contract import PromptKind, ReaderPrompt
-from models.engines import FloatArray
 from models.lab.evaluation import reports
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find
-from models.lab.evaluation.published.classification import features_of
+from models.lab.evaluation.published.classification import boxes_asked, regions_asked
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.likeness import likeness_of
 from models.lab.evaluation.published.marks import Marked, Marks, Told, counts_of, efficacy_of, marks_or_nothing
@@ -30,7 +29,7 @@ from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.tasks import report
 from models.lab.tasks.batch import Picture, as_array
-from models.lab.tasks.prompts import embed, region_prompts
+from models.lab.tasks.prompts import embed
 from models.manifest import ReportRule
 from models.reading.deduplicate import similarity_of
 
@@ -57,7 +56,7 @@ def of_phrases(
     pairs = [(phrase.text, box) for phrase in labels.phrases for box in phrase.boxes]
     if not pairs:
         return None
-    features = _of_boxes(model, picture, [box for _, box in pairs], how)
+    features = boxes_asked(model, picture, [box for _, box in pairs], how)
     return Told(tuple(text for text, _ in pairs), _written(model, features[0]))
 
 
@@ -71,25 +70,6 @@ def of_regions(
         return None
     features = regions_asked(model, picture, labels.regions, how)
     return Told(tuple(labels.region_texts[names[place]] for place in told), _written(model, features[0, told]))
-
-
-def regions_asked(model: PublishedModel, picture: Picture, given: Mapping[str, FloatArray], how: Analysis) -> Tensor:
-    """Compute the features [1, region, dim] of regions, asked for as an analysis says."""
-    if how.asked_by == "box":
-        return _of_boxes(model, picture, list(given.values()), how)
-    phrases = {region.name: region.phrases for region in region_prompts()}
-    named = embed(model.network, model.phrases, [phrases[name] for name in given])
-    if how.asked_by == "name":
-        return find(model.network, picture, named, how)[1]
-    boxed = torch.from_numpy(np.stack(list(given.values())))[np.newaxis]
-    features: Tensor = model.network.describe(*picture, boxed, named.unsqueeze(0), torch.ones(boxed.shape[:2]))
-    return features
-
-
-def _of_boxes(model: PublishedModel, picture: Picture, boxes: Sequence[FloatArray], how: Analysis) -> Tensor:
-    """Compute the features [1, box, dim] of given boxes, of which so many see each other as an analysis says."""
-    size = how.together or len(boxes)
-    return torch.cat([features_of(model, picture, boxes[at : at + size]) for at in range(0, len(boxes), size)], dim=1)
 
 
 def report_questions(
