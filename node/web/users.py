@@ -15,8 +15,9 @@ from starlette.requests import HTTPConnection
 from node import log
 from node.web.rate import network_of
 
-Means: TypeAlias = Literal["local", "password", "session", "proxy"]
-"""How a user is known: on this machine, by HTTP Basic, by a session's cookie, by the header of a trusted proxy."""
+Means: TypeAlias = Literal["none", "local", "password", "session", "proxy"]
+"""How a user is known: not at all, on this machine, by HTTP Basic, by a session's cookie, by a trusted proxy's header.
+"""
 
 AuditEvent: TypeAlias = Literal[
     "study.viewed",
@@ -54,13 +55,14 @@ class User:
 
     host: the IP address of the client; behind a trusted proxy, the one that the proxy names
     csrf_token: what a page of this user sends as `X-CSRF-Token` with each request that changes something
+    role: None if the user may do nothing
     """
 
     name: str
     means: Means
     host: str
     csrf_token: str
-    role: Role
+    role: Role | None
 
 
 def is_user_name(name: str) -> bool:
@@ -68,41 +70,33 @@ def is_user_name(name: str) -> bool:
     return name.isprintable() and _NAME.fullmatch(name) is not None
 
 
+_NOBODY: Final = User(name="", means="none", host="", csrf_token="", role=None)
+
+
 def user_of(connection: HTTPConnection) -> User:
-    """Return who sends a request. Raises LookupError for an application that is not protected."""
-    user = connection.scope.get("state", {}).get("user")
-    if not isinstance(user, User):
-        raise LookupError("the request has no user: serve the application by node.web.access.Access.protected")
-    return user
-
-
-_NOBODY: Final = User(name="", means="local", host="", csrf_token="", role=Role.ADMINISTRATOR)
-
-
-def _known(connection: HTTPConnection) -> User:
-    """Return who sends a request, also for an application that is not protected."""
+    """Return who sends a request: nobody, without a role, unless `access.Access` has let the user in."""
     user = connection.scope.get("state", {}).get("user")
     return user if isinstance(user, User) else _NOBODY
 
 
 def may_administer(connection: HTTPConnection) -> bool:
     """Say whether who sends a request is an administrator."""
-    return _known(connection).role is Role.ADMINISTRATOR
+    return user_of(connection).role is Role.ADMINISTRATOR
 
 
 def name_of(connection: HTTPConnection) -> str:
     """Return the name of who sends a request; "" if the node does not ask for one."""
-    return _known(connection).name
+    return user_of(connection).name
 
 
 def host_of(connection: HTTPConnection) -> str:
     """Return the network that a request counts for where requests are limited."""
-    return network_of(_known(connection).host)
+    return network_of(user_of(connection).host)
 
 
 def note_denied(connection: HTTPConnection, route: str) -> None:
     """Log that a user may not do what was asked; route: method and path of the route, without what they name."""
-    user = _known(connection)
+    user = user_of(connection)
     log.get().warning("access.denied", user=user.name, host=user.host, reason=route)
 
 
@@ -119,7 +113,7 @@ def audit(
 
     reason: out of a closed list
     """
-    user = _known(connection)
+    user = user_of(connection)
     uids = {"study": study, "sop_instance_uid": sop_instance_uid}
     known = {name: uid for name, uid in uids.items() if uid is not None and _UID.fullmatch(uid)}
     if reason is not None:
@@ -129,5 +123,5 @@ def audit(
 
 def audit_list(connection: HTTPConnection, event: ListEvent, *, studies: int) -> None:
     """Log that a user saw the patients of some studies in a list; studies: how many."""
-    user = _known(connection)
+    user = user_of(connection)
     log.get().info(event, user=user.name, host=user.host, outcome="done", studies=studies)

@@ -15,17 +15,32 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node.net.callers import Refusals
 from node.settings.http import HttpSettings
 from node.web.access import Access
 from node.web.login import routes
-from node.web.users import audit, user_of
+from node.web.users import Role, User, audit, user_of
 
 ADDRESS = "http://127.0.0.1:8080"
 PASSWORD = "correct horse battery"
 BROWSER = {"sec-fetch-site": "same-origin", "accept": "text/html"}
 PEER, PROXY = "10.0.0.7", "10.0.0.2"
+
+
+def as_user(
+    application: ASGIApp, *, name: str = "", host: str = "127.0.0.1", role: Role = Role.ADMINISTRATOR
+) -> ASGIApp:
+    """Serve an application to one user, whom `Access` would have let in."""
+    user = User(name=name, means="session" if name else "local", host=host, csrf_token="a token", role=role)
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["user"] = user
+        await application(scope, receive, send)
+
+    return called
 
 
 async def _who(request: Request) -> Response:

@@ -31,6 +31,7 @@ from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers, samples
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, settings_for
+from tests.support.web_access import as_user
 
 PRESENT = samples.several().findings[0].prompt
 PROMPTS = prompts.load("chexpert14")
@@ -71,7 +72,7 @@ def read(tmp_path: Path) -> Iterator[Read]:
     built = application.build(
         WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
     )
-    client = TestClient(built, raise_server_exceptions=False)
+    client = TestClient(as_user(built), raise_server_exceptions=False)
     yield Read(client=client, settings=settings, spool=spool, film=film)
 
 

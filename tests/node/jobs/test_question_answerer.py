@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 from models.contract import Question
 from models.engines.scheduler import Scheduler
@@ -39,6 +39,7 @@ from tests.support.fakes import ScriptedReader
 from tests.support.peers import LOOPBACK
 from tests.support.serving import read_to_end, serving
 from tests.support.spoken import PROMPTS
+from tests.support.web_access import as_user
 
 EDEMA = Question(prompt="Edema")
 SECONDS = 20.0
@@ -122,19 +123,18 @@ def answerer_of(spool: Spool, reader: ScriptedReader) -> QuestionAnswerer:
     return QuestionAnswerer(spool, OpenModel(reader=reader, prompts=prompts.load("chexpert14")), Metrics())
 
 
-def pages_of(spool: Spool, answerer: QuestionAnswerer) -> FastAPI:
+def pages_of(spool: Spool, answerer: QuestionAnswerer) -> ASGIApp:
     settings, looks = Settings(storage=StorageSettings(directory=spool.directory)), Looks(spool.directory / "looks")
     looks.close()
-    return build(
-        WebParts(
-            settings=settings,
-            spool=spool,
-            metrics=Metrics(),
-            prompts=lambda: PROMPTS,
-            answerer=lambda: answerer,
-            looks=looks,
-        )
+    parts = WebParts(
+        settings=settings,
+        spool=spool,
+        metrics=Metrics(),
+        prompts=lambda: PROMPTS,
+        answerer=lambda: answerer,
+        looks=looks,
     )
+    return as_user(build(parts))
 
 
 def test_questions_survive_a_restart_and_go_with_their_study(tmp_path: Path) -> None:

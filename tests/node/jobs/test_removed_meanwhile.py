@@ -25,6 +25,7 @@ from node.web.parts import WebParts
 from tests.support import films, samples
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
+from tests.support.web_access import as_user
 
 SEEN = films.thumbnail()
 STUDY, FILM = str(SEEN.StudyInstanceUID), str(SEEN.SOPInstanceUID)
@@ -118,7 +119,7 @@ def test_a_page_of_a_study_that_goes_is_answered(
     built = application.build(
         WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
     )
-    client = TestClient(built, raise_server_exceptions=False)
+    client = TestClient(as_user(built), raise_server_exceptions=False)
     assert client.get(path).status_code == 200
     removal = removing(folder)
 

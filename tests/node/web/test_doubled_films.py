@@ -34,6 +34,7 @@ from node.web.parts import WebParts
 from tests.support import films, samples
 from tests.support.fakes import ScriptedReader
 from tests.support.service import settings_for
+from tests.support.web_access import as_user
 
 WRONG, RIGHT = "1.2.1", "1.2.2"
 QUESTION = {"questions": [{"prompt": "Edema"}]}
@@ -106,7 +107,7 @@ def doubled(tmp_path: Path) -> Iterator[Doubled]:
         model=lambda: model,
         looks=looks,
     )
-    client = TestClient(application.build(parts), raise_server_exceptions=False)
+    client = TestClient(as_user(application.build(parts)), raise_server_exceptions=False)
     yield Doubled(client=client, settings=settings, spool=spool, uid=kept[0].sop_instance_uid)
     looks.close()
 

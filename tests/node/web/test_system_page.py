@@ -38,7 +38,7 @@ from tests.support.browsed import browsed, tab_to
 from tests.support.certificates import Authority
 from tests.support.service import run_command, settings_for
 from tests.support.spoken import PROMPTS
-from tests.support.web_access import PASSWORD
+from tests.support.web_access import PASSWORD, as_user
 
 PATIENT = {"PatientName": "Zyx^Secret^^Dr", "PatientID": "SECRET-7", "AccessionNumber": "SECRET-9"}
 
@@ -77,7 +77,7 @@ def pages(settings: Settings) -> Iterator[Pages]:
     parts = WebParts(
         settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks, troubles=look
     )
-    yield Pages(settings=settings, spool=spool, client=TestClient(application.build(parts)))
+    yield Pages(settings=settings, spool=spool, client=TestClient(as_user(application.build(parts))))
     looks.close()
 
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from starlette.requests import Request
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from node.settings.http import HttpSettings
 from node.web.passwords import remove_user, set_password, set_role
-from node.web.users import Role, user_of
+from node.web.users import Role
 from tests.support.web_access import ADDRESS, BROWSER, PASSWORD, PEER, PROXY, client_of, opened, sign_in, users_in
 
 WHO = "/api/v1/who"
@@ -325,8 +324,3 @@ def test_refusals_are_logged_without_what_was_asked(local: TestClient) -> None:
 
     expected = {"event": "access.refused", "log_level": "warning", "reason": "host", "host": "127.0.0.1"}
     assert lines == [expected]
-
-
-def test_an_unprotected_application_has_no_users() -> None:
-    with pytest.raises(LookupError):
-        user_of(Request({"type": "http", "headers": []}))

@@ -30,6 +30,7 @@ from tests.support import films, samples
 from tests.support.fakes import ScriptedReader
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
+from tests.support.web_access import as_user
 
 BURST = 3
 QUESTION = {"prompt": "Edema"}
@@ -76,7 +77,7 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
         looks=looks,
         rate=RateLimit(burst=BURST, seconds=3600.0),
     )
-    client = TestClient(application.build(parts), raise_server_exceptions=False)
+    client = TestClient(as_user(application.build(parts)), raise_server_exceptions=False)
     note = highdicom_note(received)
     yield Asked(client=client, parts=parts, answerer=answerer, film=film, reject=lambda: films.keep(spool, note))
     looks.close()

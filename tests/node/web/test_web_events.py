@@ -28,6 +28,7 @@ from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.service import Service, settings_for
 from tests.support.serving import Served, serving
 from tests.support.spoken import PROMPTS
+from tests.support.web_access import as_user
 
 LISTEN = http_pages._listen
 MOST = 16
@@ -58,7 +59,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     parts = WebParts(
         settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks
     )
-    with serving(application=application.build(parts), limits=QUICK) as served:
+    with serving(application=as_user(application.build(parts)), limits=QUICK) as served:
         yield Watched(served=served, parts=parts)
 
 

@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 from starlette.testclient import TestClient
-from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from node import config
@@ -26,11 +25,11 @@ from node.web import application
 from node.web.look_files import Looks
 from node.web.parts import WebParts
 from node.web.roles import ROUTES
-from node.web.users import Role, User
+from node.web.users import Role
 from tests.support import films
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
-from tests.support.web_access import PASSWORD, PROXY, client_of, opened, routes_of, sign_in, users_in
+from tests.support.web_access import PASSWORD, PROXY, as_user, client_of, opened, routes_of, sign_in, users_in
 
 STUDY, BROKEN = "1.2.826.0.1.77", "1.2.826.0.1.78"
 PUBLIC: Final = {"GET /login", "POST /login", "POST /logout"}
@@ -69,14 +68,7 @@ def parts(settings: Settings) -> Iterator[WebParts]:
 
 
 def client_as(parts: WebParts, role: Role) -> TestClient:
-    built = application.build(parts)
-
-    async def called(scope: Scope, receive: Receive, send: Send) -> None:
-        user = User(name="ada", means="session", host="192.0.2.1", csrf_token="token", role=role)
-        if scope["type"] == "http":
-            scope.setdefault("state", {})["user"] = user
-        await built(scope, receive, send)
-
+    called = as_user(application.build(parts), name="ada", host="192.0.2.1", role=role)
     return TestClient(called, raise_server_exceptions=False)
 
 
@@ -129,13 +121,19 @@ def test_a_route_that_is_in_no_table_is_for_administrators(parts: WebParts) -> N
     built = application.build(parts)
     built.add_api_route("/new", lambda: "done", methods=["GET"])
 
-    async def as_reader(scope: Scope, receive: Receive, send: Send) -> None:
-        user = User(name="ada", means="session", host="", csrf_token="", role=Role.READER)
-        if scope["type"] == "http":
-            scope.setdefault("state", {})["user"] = user
-        await built(scope, receive, send)
+    statuses = [TestClient(as_user(built, name="ada", role=role)).get("/new").status_code for role in Role]
 
-    assert (TestClient(as_reader).get("/new").status_code, TestClient(built).get("/new").status_code) == (403, 200)
+    assert statuses == [403, 200]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_application_that_nobody_protects_lets_nobody_in(parts: WebParts, route: str) -> None:
+    method, _, path = route.partition(" ")
+    client = TestClient(application.build(parts), raise_server_exceptions=False)
+
+    answer = client.request(method, re.sub(r"\{\w+\}", "1.2.3", path))
+
+    assert answer.status_code == 403 or route == "GET /static", answer.text
 
 
 @pytest.mark.parametrize("role", Role)

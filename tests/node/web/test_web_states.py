@@ -12,7 +12,6 @@ import pytest
 from fastapi import FastAPI
 from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.contract import FindingState
 from models.documents import encode
@@ -32,11 +31,11 @@ from node.web import application, problems, shown, words
 from node.web.look_files import Looks
 from node.web.parts import WebParts
 from node.web.problems import Problem
-from node.web.users import Role, User
 from tests.paths import REPOSITORY
 from tests.support import films, samples
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
+from tests.support.web_access import as_user
 
 STUDY = "1.2.3"
 PATIENT = {
@@ -64,17 +63,7 @@ def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
     built = application.build(
         WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
     )
-    return TestClient(_with_user(built, user))
-
-
-def _with_user(application: ASGIApp, user: str) -> ASGIApp:
-    async def called(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            known = User(name=user, means="session", host="127.0.0.1", csrf_token="a token", role=Role.ADMINISTRATOR)
-            scope.setdefault("state", {}).update({"user": known} if user else {})
-        await application(scope, receive, send)
-
-    return called
+    return TestClient(as_user(built, name=user))
 
 
 def in_ledger(settings: Settings, change: Callable[[Ledger], None]) -> None:
