@@ -31,7 +31,7 @@ EVENTS: Final = frozenset(
     question.answered question.dropped question.ignored question.refused question.removed study.deleted study.reread
     question.sent configuration.reloaded prompts.reloaded configuration.refused certificate.reloaded certificate.refused
     instance.kept instance.repeated instance.repaired instance.conflict instance.doubled instance.refused spool.swept
-    spool.set_aside reader.failed study.delayed study.submitted study.ready film.decided film.rejected writer.failed
+    reader.failed study.delayed study.submitted study.ready film.decided film.rejected writer.failed
     film.damaged output.damaged output.rewritten study.finished answer.written answer.refused outputs.voided
     study.divided study.parked study.removed study.fill_failed retention.failed study.restored database.damaged
     database.waiting executor.waiting executor.recovered executor.cleaned workflow.lost executor.broken delivery.begun

@@ -46,9 +46,9 @@ from node.service.reload import reload
 from node.service.shared import Shared, keep_between_films
 from node.service.worker import Working, open_working, writers_of
 from node.store import database
-from node.store.folders import require_known_format
+from node.store.folders import require_honest, require_known_format
 from node.store.ledger import Ledger
-from node.store.open_spool import open_spool
+from node.store.spool import Spool
 from node.web.access import Access
 from node.web.application import build
 from node.web.look_files import Looks
@@ -334,10 +334,20 @@ def _shared(settings: Settings, prompt_set: PromptSet, process: Process, metrics
         prompts=PromptsInUse(prompt_set),
         destinations=DestinationTable(settings.destinations),
         process=process,
-        spool=open_spool(settings.storage, character_set=settings.site.character_set),
+        spool=_open_spool(settings),
         orders=OrderStore(settings.storage.directory, nobodys=settings.site.nobodys),
         metrics=metrics,
     )
+
+
+def _open_spool(settings: Settings) -> Spool:
+    """Open the spool, and remove what was never acknowledged. Raises InputError if its folder is not honest."""
+    storage, is_shared = settings.storage, bool(settings.storage.database_url)
+    require_honest(storage.directory, is_shared=is_shared)
+    spool = Spool(storage.directory, min_free_mib=storage.min_free_mib, character_set=settings.site.character_set)
+    if swept := spool.sweep(is_shared=is_shared):
+        log.get().info("spool.swept", files=swept)
+    return spool
 
 
 def _open_pages(opened: _Opened, parts: ExitStack) -> int:

@@ -122,7 +122,7 @@ def versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
 
 
 def listed(folder: Path, pattern: str = "*~*.dcm") -> list[Path]:
-    """Return the received objects in a folder, by name; files with other names are none (`open_spool`)."""
+    """Return the received objects in a folder, by name; files with other names are none."""
     return [path for path in files.listed(folder, pattern) if FILE_NAME.fullmatch(path.name)]
 
 

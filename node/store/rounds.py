@@ -9,6 +9,7 @@ An output is written once, and read only while its bytes match its hash:
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,6 +23,7 @@ from node.errors import is_of_file
 from node.store import files
 from node.store.received import sop_instance_uid_of
 
+_HASHED: Final = re.compile(r"~[0-9a-f]{64}\.")
 AGAIN: Final = "again"
 """The reason of files that a person has queued to be read again."""
 
@@ -154,7 +156,8 @@ def _intact_content(path: Path) -> bytes | None:
 
 
 def _output_path(folder: Path, output: OutputObject | Delivery) -> Path | None:
-    return next(iter(files.listed(folder, f"{output.sop_instance_uid}~*.{_ending(output)}")), None)
+    paths = files.listed(folder, f"{output.sop_instance_uid}~*.{_ending(output)}")
+    return next((path for path in paths if _HASHED.search(path.name)), None)
 
 
 def _ending(output: OutputObject | Delivery) -> str:

@@ -18,7 +18,8 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/released/                                        which corrections may leave, see `correction`
     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
     format                                                           the number of this form, see `folders`
-    aside/                                                           strange files, see `open_spool`
+
+A file with any other name, such as a copy or a note of a person, is none of these and is left where it is.
 """
 
 from __future__ import annotations

@@ -13,20 +13,17 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from structlog.testing import capture_logs
 
 from node.checks import run_check
 from node.commands import operate
 from node.commands.doctor.examination import check_passwords
 from node.config import Settings, render
-from node.domain import Delivery, DeliveryState, StudyState
+from node.domain import Delivery, DeliveryState, OutputObject, StudyState
 from node.errors import InputError
 from node.service import app
 from node.settings.http import HttpSettings
 from node.store import files
-from node.store.folders import mark_format
 from node.store.ledger import Ledger
-from node.store.open_spool import open_spool
 from node.store.spool import Spool
 from node.web import passwords
 from tests.node.web import test_web_states
@@ -225,57 +222,35 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_strange_file_is_moved_aside_and_named(settings: Settings, spool: Spool, name: str) -> None:
+def test_a_strange_file_is_nothing_of_a_study_and_stays(spool: Spool, name: str) -> None:
     films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    output = OutputObject(
+        kind="sr", study_uid=STUDY, sop_class_uid="1.2", sop_instance_uid="1.2.3", series_instance_uid="1.2.4"
+    )
     path = spool.directory / "studies" / STUDY / name
     files.make_folder(path.parent)
     path.write_bytes(b"{}")
 
-    assert len(spool.study(STUDY).instances) == len(spool.versions(STUDY)) == 1  # it harms no node that runs
-    with capture_logs() as said:
-        started = open_spool(settings.storage, character_set="")
+    spool.keep_output(output, b"report")
+    again = Spool(spool.directory)
+    again.sweep()
 
-    moved = Path(*Path(name).parts[:2])
-    assert not (path.parent.parent if "folder" in name else path.parent).joinpath(moved.name).exists()
-    assert (spool.directory / "aside" / STUDY / moved).exists()
-    (line,) = [line for line in said if line["event"] == "spool.set_aside"]
-    assert line["name"] == f"studies/{STUDY}/{moved}".replace("\n", "?").replace("\x1b", "?")
-    assert len(started.study(STUDY).instances) == 1
+    assert again.output(output) == b"report"
+    assert len(again.study(STUDY).instances) == len(again.versions(STUDY)) == 1
+    assert [*again.conflicts(STUDY), *again.rounds(STUDY), *again.readings(STUDY)] == []
+    assert path.read_bytes() == b"{}"
 
 
-def test_a_strange_folder_among_the_studies_is_moved_aside(settings: Settings, spool: Spool) -> None:
+def test_a_strange_folder_among_the_studies_is_no_study(spool: Spool) -> None:
     folder = spool.directory / "studies"
     (folder / "backup of monday").mkdir()
     (folder / "backup of monday" / "film.dcm").write_bytes(b"film")
+    (folder / "readme.txt").write_bytes(b"read me")
     (folder / "1.2.9").write_bytes(b"no folder")
 
-    for _ in range(2):
-        (folder / "readme.txt").write_bytes(b"read me")
-        open_spool(settings.storage, character_set="")
+    found = {study: (spool.study(study).instances, spool.has_unread(study)) for study in spool.studies()}
 
-    assert sorted(path.name for path in (spool.directory / "aside").iterdir()) == [
-        "1.2.9",
-        "backup of monday",
-        "readme.txt",
-        "readme.txt.1",
-    ]
-    assert (spool.directory / "aside" / "backup of monday" / "film.dcm").read_bytes() == b"film"
-    assert list(spool.studies()) == []
-
-
-def test_what_the_node_wrote_stays_where_it_is(settings: Settings, spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(), study_uid=STUDY)
-    spool.keep_reading(STUDY, "2.25.7", {"film": "x"})
-    spool.keep_document(STUDY, "questions", "0" * 32, {"id": "x"})
-    spool.mark_stat(STUDY)
-    mark_format(spool.directory)
-    before = sorted(path for path in spool.directory.rglob("*") if path.is_file())
-
-    with capture_logs() as said:
-        open_spool(settings.storage, character_set="")
-
-    assert sorted(path for path in spool.directory.rglob("*") if path.is_file()) == before
-    assert [line for line in said if line["event"] == "spool.set_aside"] == []
+    assert found == {"1.2.9": ((), False)}
 
 
 def test_a_mark_that_is_none_leaves_its_films_unread(spool: Spool) -> None:
@@ -296,7 +271,7 @@ def test_a_folder_gets_the_number_of_its_format(settings: Settings, is_old: bool
         films.keep(Spool(folder), films.thumbnail(), study_uid=STUDY)
 
     for _ in range(2):
-        spool = open_spool(settings.storage, character_set="")
+        spool = Spool(settings.storage.directory)
 
         assert (folder / "format").read_bytes() == b"3\n"
         assert list(spool.studies()) == ([STUDY] if is_old else [])
@@ -312,7 +287,7 @@ def test_a_folder_from_before_the_first_release_is_refused(settings: Settings, c
     before = sorted(folder.rglob("*"))
 
     with pytest.raises(InputError, match=r"before version 1\.0\.0 wrote it.*choose another place.*upgrade\.md"):
-        open_spool(settings.storage, character_set="")
+        Spool(settings.storage.directory)
     assert sorted(folder.rglob("*")) == before
 
 
