@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 import tomli_w
@@ -21,10 +22,8 @@ from node.character_sets import TERMS
 from node.domain import UNSET_ZONE
 from node.errors import ConfigError
 from node.hl7.text import NAMES
-from node.settings.alerts import AlertsSettings
-from node.settings.destinations import DestinationSettings, form_of
+from node.settings.destinations import DestinationSettings, TlsSettings, form_of
 from node.settings.http import HttpSettings, HttpTlsSettings
-from node.settings.removed import REMOVED
 from node.settings.rules import (
     Address,
     AeTitle,
@@ -35,11 +34,12 @@ from node.settings.rules import (
     Port,
     Several,
     TimeZone,
+    WebUrl,
     between,
+    is_loopback,
     one_of,
     without_password,
 )
-from node.settings.tls import TlsSettings
 
 NOTHING_IS_SENT = "there is no [[destinations]] table: results stay on this node, on its pages, and nothing is sent"
 ZONE_IS_LEFT = (
@@ -51,6 +51,17 @@ HIDDEN: Final = "***"
 _IS_SECRET: Final = re.compile(r"password|passphrase|secret|token|credential|(^|_)key$", re.IGNORECASE)
 ENGINES = ("onnx", "onnx-cuda", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "onnx-cuda", "torch-cuda")
+REMOVED: Final[Mapping[str, str]] = {
+    "alerts.mail": "Alertmanager, which sends mail of the node's alerts (deploy/prometheus/alertmanager.yml)",
+    "audit.host": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
+    "audit.max_waiting_mib": "the queue of rsyslog (deploy/rsyslog/chex-node-audit.conf)",
+    "audit.port": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
+    "audit.tls": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
+    "orders.patient_updates": "the archive, which reconciles its objects (docs/integrate/hl7.md)",
+    "storage.s3": "snapshots of the volume, or restic (docs/operate/backup.md)",
+    "trace": "the log, which says how many seconds each film, round and delivery took",
+}
+"""By full key, without the number of a table: what serves instead of a key that this program once had."""
 LOG_FORMATS = ("auto", "json", "console")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -272,6 +283,38 @@ class AuditSettings:
     """The audit trail (PS3.15 A.5): messages are lines of a file."""
 
     file: FilePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """An address that gets each alert as JSON by POST.
+
+    token_file: holds a bearer token, and is read for each request; ca: trusted beside the authorities of the system
+    """
+
+    url: WebUrl
+    token_file: FilePath | None = None
+    ca: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        url = urlsplit(self.url)
+        if url.scheme == "http" and self.token_file is not None and not is_loopback(url.hostname or ""):
+            raise ValueError("token_file: a token is sent over TLS only; write https: in the url")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertsSettings:
+    """Where alerts go; after_seconds: how long something must be wrong, or good again, before it is told."""
+
+    after_seconds: Annotated[float, between(0.05, 86400.0)] = 60.0
+    webhook: WebhookSettings
+
+    @property
+    def without_secrets(self) -> AlertsSettings:
+        """The same for display: the path of a webhook is often a secret by which chat programs know who posts."""
+        url = urlsplit(self.webhook.url)
+        shown = f"{url.scheme}://{url.netloc}/***" if url.path.strip("/") else self.webhook.url
+        return replace(self, webhook=replace(self.webhook, url=shown))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

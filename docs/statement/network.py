@@ -28,8 +28,7 @@ from node.read import routing
 from node.read.routing import Action
 from node.receive import contexts
 from node.receive.listener import application_entity
-from node.settings.destinations import DicomDestination, DicomwebDestination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import DicomDestination, DicomwebDestination, TlsSettings
 from tests.support import films, pdus
 
 Rows = list[Sequence[str]]

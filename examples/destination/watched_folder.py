@@ -18,9 +18,8 @@ from node.checks import Check, fault, ok
 from node.deliver.kinds import Calling, Sender
 from node.errors import DestinationDown
 from node.output_kinds import DEFAULT_OUTPUTS
-from node.settings.destinations import DestinationType, Outputs, TypeName
+from node.settings.destinations import DestinationType, Outputs, TlsSettings, TypeName
 from node.settings.rules import FilePath, NotBlank, between
-from node.settings.tls import TlsSettings
 from node.store import files
 
 

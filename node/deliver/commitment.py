@@ -15,13 +15,12 @@ from typing import Final
 from pydicom.dataset import Dataset
 
 from node import log
-from node.deliver.destination_table import DestinationTable
 from node.dicom import attributes
 from node.domain import Delivery, DeliveryState, is_uid
 from node.errors import where
 from node.metrics import Metrics
 from node.net import callers
-from node.settings.destinations import DicomDestination
+from node.settings.destinations import DestinationTable, DicomDestination
 from node.store.ledger import DeliveryRecord, Ledger
 
 MOST_FAILURES: Final = 3

@@ -15,15 +15,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from pydicom.uid import UID
 from pynetdicom.association import Association
 
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.net.tls import client_context, complaint, system_context
-from node.settings.destinations import DicomDestination, DicomwebDestination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import DestinationSettings, DicomDestination, DicomwebDestination
 
 RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
 IDLE_SECONDS: Final = 2.0
@@ -173,27 +172,7 @@ def end(association: Association, *, is_lost: bool = False, limit_seconds: float
             association.release()
 
 
-class Peer(Protocol):
-    """A destination."""
-
-    @property
-    def name(self) -> str:
-        """Its name in log lines."""
-
-    @property
-    def host(self) -> str:
-        """Its address."""
-
-    @property
-    def port(self) -> int:
-        """Its port."""
-
-    @property
-    def tls(self) -> TlsSettings | None:
-        """Its TLS table."""
-
-
-def connect(peer: Peer, *, limit_seconds: float) -> socket.socket:
+def connect(peer: DestinationSettings, *, limit_seconds: float) -> socket.socket:
     """Open a connection. Raises DestinationDown."""
     context = tls_context(peer)
     try:
@@ -212,7 +191,7 @@ def connect(peer: Peer, *, limit_seconds: float) -> socket.socket:
         raise DestinationDown(f"{peer.name} cannot be reached at {where} ({reason})") from error
 
 
-def tls_context(peer: Peer) -> ssl.SSLContext | None:
+def tls_context(peer: DestinationSettings) -> ssl.SSLContext | None:
     """Make a new TLS context, so that renewed files are used at once; None without TLS. Raises DestinationDown."""
     if peer.tls is None:
         is_web = isinstance(peer, DicomwebDestination) and peer.is_secured
@@ -223,7 +202,7 @@ def tls_context(peer: Peer) -> ssl.SSLContext | None:
         raise DestinationDown(f"{peer.name}: the files of its tls table cannot be used ({complaint(error)})") from error
 
 
-def explain(peer: Peer, *, limit_seconds: float) -> None:
+def explain(peer: DestinationSettings, *, limit_seconds: float) -> None:
     """Find out why a peer with TLS ended a connection; the DICOM library does not say.
 
     In TLS 1.3 a client learns only after its handshake that its own certificate was refused (RFC 8446 4.4.2.4).

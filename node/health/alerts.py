@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 
 from models.documents import decode, encode
 from node import log
+from node.config import WebhookSettings
 from node.errors import RetryLater, where
 from node.health.troubles import Trouble
 from node.net import tls
-from node.settings.alerts import WebhookSettings
 from node.store import files
 from node.threads import Periodic
 

@@ -17,15 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from models.documents import decode, encode
 from node import log
 from node.config import Caller, ListenerSettings
-from node.domain import JsonObject
 from node.store import files
 from node.threads import Periodic
 
@@ -126,6 +126,13 @@ class RefusedCaller:
     times: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """What a process keeps of them, the newest last."""
+
+    callers: tuple[RefusedCaller, ...]
+
+
 class RefusedCallers:
     """Keeps the last refused callers of one process; used by several threads, which never wait for the disk."""
 
@@ -163,7 +170,7 @@ class RefusedCallers:
             callers, is_written, self._is_written = list(self._kept), self._is_written, True
         if not is_written:
             with suppress(OSError):
-                files.write(self._path, files.to_json({"callers": [asdict(caller) for caller in callers]}))
+                files.write(self._path, files.to_json(encode(_File(callers=tuple(callers)))))
 
 
 def file_path(directory: Path, executor: str | None) -> Path:
@@ -179,9 +186,11 @@ def read_all(directory: Path) -> list[RefusedCaller]:
 
 def read_file(path: Path) -> list[RefusedCaller]:
     """Read one list; empty when the file is missing or damaged."""
-    content = files.read_json(path) or {}
-    callers = content.get("callers")
-    return [_caller(caller) for caller in callers if isinstance(caller, dict)] if isinstance(callers, list) else []
+    content = files.read_json(path)
+    try:
+        return [] if content is None else list(decode(_File, content).callers)
+    except ValueError:  # another version of the program wrote it
+        return []
 
 
 def to_do(reason: str, *, calling_aet: str, own_title: str) -> str:
@@ -211,11 +220,6 @@ def printable(ae_title: str) -> str:
 def _is_whole(ae_title: str) -> bool:
     """Say whether a displayed title is the complete title of the caller, so that settings can name it."""
     return bool(ae_title) and _UNPRINTABLE not in ae_title
-
-
-def _caller(content: JsonObject) -> RefusedCaller:
-    texts = {name: str(content.get(name, "")) for name in ("at", "reason", "host", "calling_aet", "called_aet")}
-    return RefusedCaller(**texts, times=int(str(content.get("times", 1))))
 
 
 def _key(caller: RefusedCaller) -> tuple[str, str, str, str]:

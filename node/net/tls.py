@@ -20,8 +20,8 @@ from cryptography.exceptions import InvalidSignature
 from node import log
 from node.config import ServerTlsTable, Settings, TlsTable, tls_tables
 from node.errors import ConfigError
+from node.settings.destinations import TlsSettings
 from node.settings.http import HttpTlsSettings
-from node.settings.tls import TlsSettings
 from node.store.files import Stamp, stamp
 
 _CIPHERS: Final = "ECDHE+AESGCM"

@@ -21,7 +21,6 @@ from typing import Final, TypeVar
 from node import log
 from node.audit.trail import recording
 from node.config import Settings
-from node.deliver.destination_table import DestinationTable
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
 from node.health.alerts import Alerts, post_alert
@@ -45,6 +44,7 @@ from node.service.receiver import Receiving, open_receiving, opening
 from node.service.reload import reload
 from node.service.shared import Shared, keep_between_films
 from node.service.worker import Working, open_working, writers_of
+from node.settings.destinations import DestinationTable
 from node.store import database
 from node.store.folders import require_honest, require_known_format
 from node.store.ledger import Ledger

@@ -18,7 +18,6 @@ from typing import Final
 
 from node import config, log
 from node.config import Settings
-from node.deliver.destination_table import kinds_of
 from node.errors import ConfigError, NodeError, where
 from node.jobs import processes
 from node.jobs.processes import Process
@@ -30,6 +29,7 @@ from node.service.model import admit, publish
 from node.service.receiver import Receiving
 from node.service.shared import Shared
 from node.service.worker import Working, watch_certificates
+from node.settings.destinations import kinds_of
 from node.store import files
 from node.web import access
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from node.config import Settings
-from node.deliver.destination_table import DestinationTable
 from node.jobs.processes import Process
 from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.prompt_set import PromptsInUse
+from node.settings.destinations import DestinationTable
 from node.store.spool import Spool
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # numbers of mallopt(3)

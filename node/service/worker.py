@@ -24,7 +24,6 @@ from node import log
 from node.config import Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
-from node.deliver.destination_table import kinds_of
 from node.deliver.results import delivery_of
 from node.domain import MESSAGE_KIND, Delivery
 from node.errors import where
@@ -47,7 +46,7 @@ from node.read.open_model import OpenModel
 from node.rounds.objects import Write
 from node.service.retention import Retention
 from node.service.shared import Shared
-from node.settings.destinations import DestinationSettings
+from node.settings.destinations import DestinationSettings, kinds_of
 from node.store import database, questions
 from node.store.ledger import Ledger
 from node.store.spool import Spool

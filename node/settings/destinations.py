@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Protocol
@@ -15,7 +15,6 @@ from node.hl7.text import CODECS, DEFAULT
 from node.output_kinds import DEFAULT_OUTPUTS, OUTPUTS
 from node.plugs import Table
 from node.settings.rules import AeTitle, FilePath, Hl7Name, NotBlank, Several, WebUrl, between, is_loopback, one_of
-from node.settings.tls import TlsSettings
 
 _PeerPort = Annotated[int, between(1, 65535)]
 _AnswerSeconds = Annotated[float, between(0.05, 3600.0)]
@@ -24,6 +23,19 @@ _GiveUpHours = Annotated[float, between(0.001, 8760.0)]
 TypeName = Annotated[str, Rule(lambda name: TYPES.complaint(name))]
 Outputs = Several[Annotated[str, Rule(OUTPUTS.complaint)]]
 """`type`, and `outputs` of a destination that gets DICOM objects."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """TLS 1.2 or newer: the trusted authority, and the node's own certificate if the other side requires one."""
+
+    ca: FilePath
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("key: a certificate needs its key and a key its certificate; name both or neither")
 
 
 class DestinationSettings(Protocol):
@@ -179,3 +191,37 @@ def form_of(table: Mapping[str, object]) -> type:
         if (found := TYPES.find(str(table.get("type")))) is not None:
             return found.settings
     return DicomDestination
+
+
+class DestinationTable(Mapping[str, DestinationSettings]):
+    """The destinations in force, by name. A reload of the settings replaces all of them; each call returns a whole."""
+
+    def __init__(self, destinations: Iterable[DestinationSettings]) -> None:
+        self.replace(destinations)
+
+    def replace(self, destinations: Iterable[DestinationSettings]) -> None:
+        """Put other destinations in force."""
+        self._by_name = {destination.name: destination for destination in destinations}
+
+    def __getitem__(self, name: str) -> DestinationSettings:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def items(self) -> ItemsView[str, DestinationSettings]:
+        """Return the destinations of this moment with their names."""
+        return self._by_name.items()
+
+    def values(self) -> ValuesView[DestinationSettings]:
+        """Return the destinations of this moment."""
+        return self._by_name.values()
+
+
+def kinds_of(destinations: Iterable[DestinationSettings]) -> frozenset[str]:
+    """Return the kinds of objects that destinations get; without destinations, those that pages offer."""
+    named = [destination.outputs for destination in destinations] or [DEFAULT_OUTPUTS]
+    return frozenset(kind for outputs in named for kind in outputs)

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node import config
+from node.config import REMOVED
 from node.errors import ConfigError
 from node.net import tls
-from node.settings.destinations import DicomDestination
-from node.settings.removed import REMOVED
-from node.settings.tls import TlsSettings
+from node.settings.destinations import DicomDestination, TlsSettings
 from tests.support.service import run_command
 
 GOOD = """

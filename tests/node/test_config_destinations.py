@@ -8,8 +8,7 @@ import pytest
 
 from node import config
 from node.errors import ConfigError
-from node.settings.destinations import DicomDestination, DicomwebDestination, Hl7Destination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import DicomDestination, DicomwebDestination, Hl7Destination, TlsSettings
 from tests.node.test_config import GOOD, HL7, load
 
 WEB = """

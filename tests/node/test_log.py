@@ -9,7 +9,7 @@ import time
 import pytest
 
 from node import log
-from node.settings.removed import REMOVED
+from node.config import REMOVED
 from tests.paths import REPOSITORY
 
 NODE = REPOSITORY / "node"

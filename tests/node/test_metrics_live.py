@@ -15,8 +15,7 @@ from pydicom.dataset import Dataset
 
 from node.config import ModelSettings, OrdersSettings, OrdersTlsSettings
 from node.domain import derive_uid
-from node.settings.destinations import Hl7Destination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import Hl7Destination, TlsSettings
 from tests.deploy.expressions import Query, event_queries, panel_queries, rule_queries
 from tests.support import films, mllp, peers
 from tests.support.exported import exported_families

@@ -8,12 +8,11 @@ from typing import cast
 from node.deliver.commitment import Commitments
 from node.deliver.connections import Associations
 from node.deliver.delivery import Sending
-from node.deliver.destination_table import DestinationTable
 from node.deliver.kinds import Calling, sender_of
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
-from node.settings.destinations import DestinationSettings
+from node.settings.destinations import DestinationSettings, DestinationTable
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 

@@ -1,7 +1,7 @@
 """A destination that is away while thousands of objects wait for it: what that costs, and what it costs the others.
 
 The outage is as long as asked, not six hours: a destination that is down is probed every few seconds however long it
-has been (`node.deliver.outages`), so a minute shows the rate. The objects are put into the node's folder and its
+has been (`node.deliver.delivery`), so a minute shows the rate. The objects are put into the node's folder and its
 queues, as `node retry` puts them there, instead of thousands of films being read first.
 """
 

@@ -18,12 +18,18 @@ from pydicom.uid import ComprehensiveSRStorage
 
 from node.checks import Check, CheckState
 from node.commands.doctor.examination import check_alerts, check_audit
-from node.config import AuditSettings, OrdersSettings, OrdersTlsSettings, ServerTlsSettings, Settings
+from node.config import (
+    AlertsSettings,
+    AuditSettings,
+    OrdersSettings,
+    OrdersTlsSettings,
+    ServerTlsSettings,
+    Settings,
+    WebhookSettings,
+)
 from node.health.checks import check_certificates, check_destinations
 from node.net.tls import is_issued_by
-from node.settings.alerts import AlertsSettings, WebhookSettings
-from node.settings.destinations import DicomDestination, Hl7Destination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import DicomDestination, Hl7Destination, TlsSettings
 from tests.support import peers
 from tests.support.alarmed import webhook
 from tests.support.certificates import Authority, Identity

@@ -18,12 +18,11 @@ import pytest
 from node import config
 from node.commands.operate import reload
 from node.config import Caller, Settings
-from node.deliver.destination_table import DestinationTable
 from node.errors import InputError, RetryLater
 from node.jobs import processes
 from node.jobs.processes import Process, Role, lock_path, reload_path
 from node.service.reload import needs_restart
-from node.settings.destinations import DicomDestination
+from node.settings.destinations import DestinationTable, DicomDestination
 from node.store import files
 from tests.support import films, peers
 from tests.support.peers import LOOPBACK

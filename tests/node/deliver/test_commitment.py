@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from pydicom import Dataset
 
 from node.deliver.commitment import MOST_FAILURES, Commitments, Next, decide, read_report
-from node.deliver.destination_table import DestinationTable
 from node.domain import Delivery, DeliveryState
 from node.metrics import Metrics
-from node.settings.destinations import DicomDestination, Hl7Destination
+from node.settings.destinations import DestinationTable, DicomDestination, Hl7Destination
 from node.store.database import connect
 from node.store.ledger import DeliveryRecord, Ledger
 

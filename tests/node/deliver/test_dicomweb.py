@@ -16,8 +16,7 @@ from node.config import AuditSettings
 from node.deliver import dicomweb
 from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater
-from node.settings.destinations import DicomwebDestination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import DicomwebDestination, TlsSettings
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

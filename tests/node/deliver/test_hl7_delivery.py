@@ -24,8 +24,7 @@ from node.orders.store import OrderStore
 from node.outputs import oru
 from node.pipeline import Pipeline
 from node.read import prompts
-from node.settings.destinations import Hl7Destination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import Hl7Destination, TlsSettings
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool

@@ -6,7 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from node.deliver.outages import Pauses
+from node.deliver.delivery import Pauses
 from node.errors import DestinationDown
 
 

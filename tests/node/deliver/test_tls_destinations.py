@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import DestinationDown
-from node.settings.destinations import DicomDestination
-from node.settings.tls import TlsSettings
+from node.settings.destinations import DicomDestination, TlsSettings
 from tests.support import films, peers, senders
 from tests.support.certificates import Authority, Identity
 

@@ -14,12 +14,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from node import config
-from node.config import Settings
+from node.config import AlertsSettings, Settings, WebhookSettings
 from node.errors import ConfigError, RetryLater
 from node.health import alerts
 from node.health.alerts import MOST_ATTEMPTS, Alert, Alerts, AlertState, decide, post_alert
 from node.health.troubles import Trouble
-from node.settings.alerts import AlertsSettings, WebhookSettings
 from tests.support import films, peers
 from tests.support.alarmed import webhook
 from tests.support.service import Service, settings_for
