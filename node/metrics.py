@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
@@ -22,6 +23,7 @@ from prometheus_client.registry import Collector
 from language.check import Fault
 from models.contract import FindingState
 from node.domain import DELIVERY_STATES, STUDY_STATES, Film, Reason
+from node.store.lookup import Overview
 
 if TYPE_CHECKING:
     import numpy as np
@@ -234,32 +236,16 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """The ledger's counts for the whole node; ages in seconds.
-
-    deliveries: number by destination and state; paused: whether the last attempts to deliver failed
-    uncommitted: the number of outputs that await storage commitment, and the age of the oldest
-    reviews: the number of films that wait for review, by reason
-    """
-
-    studies: Mapping[str, int]
-    deliveries: Mapping[tuple[str, str], int]
-    paused: Mapping[str, bool]
-    oldest_waiting_seconds: Mapping[str, float]
-    oldest_delivery_seconds: Mapping[str, float]
-    uncommitted: Mapping[str, tuple[int, float]]
-    reviews: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Values that are looked up when the metrics are requested.
+    """Values that are looked up when the metrics are requested, at a moment.
 
-    counts: None in a process without a ledger
+    overview: what the ledger holds; None in a process without one; destinations: names of those in force
     ready: whether each part is good that the process needs for its work
     """
 
-    counts: Counts | None
+    at: datetime
+    overview: Overview | None
+    destinations: Sequence[str]
     spool_free_bytes: int
     spool_capacity_bytes: int
     spool_reserve_bytes: int
@@ -275,8 +261,8 @@ class SnapshotCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Take one snapshot and turn it into gauges."""
         now = self._take()
-        if now.counts is not None:
-            yield from _counted(now.counts)
+        if now.overview is not None:
+            yield from _counted(now.overview, now.destinations, now.at)
         yield GaugeMetricFamily("cxr_spool_free_bytes", "Free space where films are kept.", now.spool_free_bytes)
         yield GaugeMetricFamily("cxr_spool_capacity_bytes", "Size of the disk of films.", now.spool_capacity_bytes)
         yield GaugeMetricFamily(
@@ -285,40 +271,45 @@ class SnapshotCollector(Collector):
         yield _family("cxr_ready", "1 while a part of the node is good.", ("part",), now.ready)
 
 
-def _counted(now: Counts) -> Iterator[GaugeMetricFamily]:
-    """Return the gauges of studies and deliveries; states without work count 0."""
+def _counted(now: Overview, names: Sequence[str], at: datetime) -> Iterator[GaugeMetricFamily]:
+    """Return the gauges of studies and deliveries; states without work count 0, and so does an age."""
+
+    def age(since: datetime | None) -> float:
+        return 0.0 if since is None else max(0.0, (at - since).total_seconds())
+
     studies = {state: now.studies.get(state, 0) for state in (*STUDY_STATES, *now.studies)}
-    pairs = (*itertools.product(now.paused, DELIVERY_STATES), *now.deliveries)
+    pairs = (*itertools.product(names, DELIVERY_STATES), *(pair for pair in now.deliveries if pair[0] in names))
     deliveries = {pair: now.deliveries.get(pair, 0) for pair in pairs}
     waiting = {
         "studies": studies["receiving"] + studies["reading"],
         "deliveries": sum(number for (_, state), number in deliveries.items() if state in ("waiting", "sending")),
     }
-    oldest = {name: now.oldest_delivery_seconds.get(name, 0.0) for name in now.paused}
+    oldest = {"studies": age(now.oldest), "deliveries": age(min(now.oldest_deliveries.values(), default=None))}
+    uncommitted = {name: now.uncommitted.get(name, (0, None)) for name in names}
     yield _family("cxr_studies", "Studies by state.", ("state",), studies)
     yield _family("cxr_waiting", "Studies and deliveries that wait.", ("queue",), waiting)
     yield _family(
         "cxr_oldest_waiting_seconds", "Age of the oldest study or delivery that waits.",
-        ("queue",), now.oldest_waiting_seconds,
+        ("queue",), oldest,
     )  # fmt: skip
     yield _family(
         "cxr_destination_deliveries", "Deliveries by destination and state.", ("destination", "state"), deliveries
     )
     yield _family(
         "cxr_destination_oldest_waiting_seconds", "Age of a destination's oldest delivery that waits.",
-        ("destination",), oldest,
+        ("destination",), {name: age(now.oldest_deliveries.get(name)) for name in names},
     )  # fmt: skip
     yield _family(
         "cxr_destination_paused", "1 while a destination accepts nothing: attempts fail.",
-        ("destination",), now.paused,
+        ("destination",), {name: name in now.pauses for name in names},
     )  # fmt: skip
     yield _family(
         "cxr_destination_uncommitted", "Outputs that were sent and await storage commitment.",
-        ("destination",), {name: number for name, (number, _) in now.uncommitted.items()},
+        ("destination",), {name: number for name, (number, _) in uncommitted.items()},
     )  # fmt: skip
     yield _family(
         "cxr_destination_oldest_uncommitted_seconds", "How long ago the oldest of these outputs was sent.",
-        ("destination",), {name: age for name, (_, age) in now.uncommitted.items()},
+        ("destination",), {name: age(since) for name, (_, since) in uncommitted.items()},
     )  # fmt: skip
     reviews = {reason: now.reviews.get(reason, 0) for reason in get_args(ReviewReason)}
     yield _family("cxr_review_films", "Films that wait for review, by reason.", ("reason",), reviews)

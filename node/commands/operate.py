@@ -54,14 +54,14 @@ def status(settings: Settings) -> Status:
     """Return the state of a node (design §8)."""
     with open_ledger(settings.storage) as ledger:
         running = processes.states(settings.storage, settings.http, patience_seconds=_PATIENCE_SECONDS)
-        studies, pauses, counts = ledger.study_counts(), ledger.pauses(), ledger.delivery_counts()
-        parked, undelivered = [asdict(work) for work in ledger.parked()], ledger.undelivered_count()
+        overview, parked = ledger.overview(), [asdict(work) for work in ledger.parked()]
         corrections = _corrections(settings)
+    studies, pauses, counts = overview.studies, overview.pauses, overview.deliveries
     return {
         "ready": any(process.ready for process in running) and all(process.ready is not False for process in running),
         "processes": {process.executor: process.ready for process in running},
         "studies": {state: studies.get(state, 0) for state in STUDY_STATES},
-        "not_delivered": undelivered,
+        "not_delivered": overview.undelivered,
         "corrections": corrections,
         "deliveries": {
             destination.name: {
@@ -106,7 +106,7 @@ def abandon(settings: Settings, destination: str, *, force: bool = False) -> int
             " or add --force to end what waits for it now"
         )
     with open_ledger(settings.storage) as ledger:
-        if not any(name == destination for name, _ in ledger.delivery_counts()):
+        if not any(name == destination for name, _ in ledger.overview().deliveries):
             raise InputError(f"{destination}: there are no deliveries to it; `node status` shows what is parked")
         return ledger.abandon(destination)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -29,7 +30,7 @@ from node.jobs import processes
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.patients import Patients
 from node.jobs.processes import Process, Role, process_of
-from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
+from node.metrics import Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
 from node.net.http_connections import Limits
 from node.orders.store import OrderStore
@@ -47,7 +48,6 @@ from node.service.worker import Working, open_working, writers_of
 from node.settings.destinations import DestinationTable
 from node.store import database
 from node.store.folders import require_honest, require_known_format
-from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web.access import Access
 from node.web.application import build
@@ -417,25 +417,13 @@ def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
 def _snapshot(opened: _Opened) -> Snapshot:
     spool, working = opened.shared.spool, opened.working
     return Snapshot(
-        counts=None if working is None else _counts(opened.shared.settings, working.ledger),
+        at=datetime.now(UTC),
+        overview=None if working is None else working.ledger.overview(),
+        destinations=[destination.name for destination in opened.shared.settings.destinations],
         spool_free_bytes=spool.free_bytes,
         spool_capacity_bytes=spool.capacity_bytes,
         spool_reserve_bytes=spool.reserve_bytes,
         ready=opened.readiness().parts,
-    )
-
-
-def _counts(settings: Settings, ledger: Ledger) -> Counts:
-    delayed, uncommitted = ledger.pauses(), ledger.uncommitted()
-    names = [destination.name for destination in settings.destinations]
-    return Counts(
-        studies=ledger.study_counts(),
-        deliveries={pair: count for pair, count in ledger.delivery_counts().items() if pair[0] in names},
-        paused={name: name in delayed for name in names},
-        oldest_waiting_seconds=ledger.oldest_waiting_seconds(),
-        oldest_delivery_seconds=ledger.oldest_delivery_seconds(),
-        uncommitted={name: uncommitted.get(name, (0, 0.0)) for name in names},
-        reviews=ledger.reviews.counts(),
     )
 
 

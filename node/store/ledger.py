@@ -18,28 +18,27 @@ from node.config import StorageSettings
 from node.domain import CRITICAL, Delivery, DeliveryState, StudyState
 from node.store import database, files
 from node.store.database import Database
-from node.store.lookup import Pause, pauses
+from node.store.lookup import Overview, overview_of
 from node.store.statistics import Statistics
 from node.store.tables import (
     CLAIMS,
     COUNTED_FILMS,
     COUNTED_FINDINGS,
     DELIVERIES,
+    IS_AWAITED,
+    IS_TO_BE_SENT,
     PATIENTS,
     REVIEWS,
     STUDIES,
     TABLES,
     TAKEN,
     TRANSACTIONS,
-    is_undelivered,
 )
 from node.store.worklist import Reviews, Searchable
 
 _TAKEN: Final = frozenset(TAKEN)
 _OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
-_IS_TO_BE_SENT: Final = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
-_IS_AWAITED: Final = (DELIVERIES.c.state == DeliveryState.SENT) & DELIVERIES.c.awaits_commitment
-_IS_OPEN: Final = DELIVERIES.c.state.not_in(_OVER) | _IS_AWAITED
+_IS_OPEN: Final = DELIVERIES.c.state.not_in(_OVER) | IS_AWAITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,11 +264,11 @@ class Ledger:
 
     def open_deliveries(self) -> list[Delivery]:
         """Return every delivery that is to be sent or committed. Parked deliveries wait for a person."""
-        return self._deliveries(_IS_TO_BE_SENT | _IS_AWAITED)
+        return self._deliveries(IS_TO_BE_SENT | IS_AWAITED)
 
     def unsent_deliveries(self, study_uid: str) -> list[Delivery]:
         """Return the deliveries of a study that are to be sent, parked ones included."""
-        is_unsent = _IS_TO_BE_SENT | (DELIVERIES.c.state == DeliveryState.PARKED)
+        is_unsent = IS_TO_BE_SENT | (DELIVERIES.c.state == DeliveryState.PARKED)
         return self._deliveries((DELIVERIES.c.study_uid == study_uid) & is_unsent)
 
     def end_delivery(self, delivery: Delivery) -> None:
@@ -292,54 +291,10 @@ class Ledger:
         with self._database.connect() as connection:
             return set(connection.execute(sa.select(DELIVERIES.c.study_uid).distinct()).scalars())
 
-    def study_counts(self) -> dict[str, int]:
-        """Return the number of studies by state."""
+    def overview(self) -> Overview:
+        """Count everything, and look up since when it waits."""
         with self._database.connect() as connection:
-            rows = connection.execute(sa.select(STUDIES.c.state, sa.func.count()).group_by(STUDIES.c.state))
-            return {state: count for state, count in rows}
-
-    def undelivered_count(self) -> int:
-        """Return the number of finished studies with deliveries of which no destination has taken one."""
-        query = sa.select(sa.func.count()).select_from(STUDIES).where(is_undelivered())
-        with self._database.connect() as connection:
-            return int(connection.execute(query).scalar_one())
-
-    def delivery_counts(self) -> dict[tuple[str, str], int]:
-        """Return the number of deliveries by destination and state."""
-        columns = (DELIVERIES.c.destination, DELIVERIES.c.state)
-        with self._database.connect() as connection:
-            rows = connection.execute(sa.select(*columns, sa.func.count()).group_by(*columns))
-            return {(destination, state): count for destination, state, count in rows}
-
-    def pauses(self) -> Mapping[str, Pause]:
-        """Return the destinations that accept nothing now, as `lookup.pauses` does."""
-        with self._database.connect() as connection:
-            return pauses(connection)
-
-    def oldest_waiting_seconds(self) -> Mapping[str, float]:
-        """Return the age of the oldest open study and delivery; 0 when nothing waits."""
-        open_study = STUDIES.c.state.in_(("receiving", "reading"))
-        open_delivery = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
-        with self._database.connect() as connection:
-            study = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(open_study)).scalar()
-            delivery = connection.execute(sa.select(sa.func.min(DELIVERIES.c.created_at)).where(open_delivery)).scalar()
-        now = _now()
-        return {"studies": now - (study or now), "deliveries": now - (delivery or now)}
-
-    def oldest_delivery_seconds(self) -> Mapping[str, float]:
-        """Return the age of the oldest open delivery by destination, where there are any."""
-        is_open = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
-        columns = (DELIVERIES.c.destination, sa.func.min(DELIVERIES.c.created_at))
-        with self._database.connect() as connection:
-            rows = connection.execute(sa.select(*columns).where(is_open).group_by(DELIVERIES.c.destination))
-            return {destination: _now() - created_at for destination, created_at in rows}
-
-    def uncommitted(self) -> Mapping[str, tuple[int, float]]:
-        """Return by destination how many outputs await commitment, and how many seconds ago the oldest was sent."""
-        columns = (DELIVERIES.c.destination, sa.func.count(), sa.func.min(DELIVERIES.c.since))
-        with self._database.connect() as connection:
-            rows = connection.execute(sa.select(*columns).where(_IS_AWAITED).group_by(DELIVERIES.c.destination))
-            return {destination: (count, _now() - since) for destination, count, since in rows}
+            return overview_of(connection)
 
     def parked(self) -> list[Parked]:
         """Return all work that waits for a person."""

@@ -17,7 +17,16 @@ from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.errors import NodeError
 from node.store import database
-from node.store.tables import DELIVERIES, STUDIES, TABLES, TAKEN
+from node.store.tables import (
+    DELIVERIES,
+    IS_AWAITED,
+    IS_TO_BE_SENT,
+    REVIEWS,
+    STUDIES,
+    TABLES,
+    TAKEN,
+    is_undelivered,
+)
 
 NOT_DELIVERED: Final = "not_delivered"
 """Of the worklist: finished studies of which no destination has taken anything."""
@@ -79,19 +88,26 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What the tables hold of all studies and deliveries.
+    """What the tables hold of all studies and deliveries; what is not there is left out of a mapping.
 
-    studies: number by state; deliveries: number by destination and state; oldest: when the oldest open study changed
-    last_change: when any study changed last
-    pauses, taken: of destinations, as in `pauses`
+    studies, reviews: number of studies by state, of films that wait for review by reason
+    deliveries: number by destination and state; undelivered: number of studies as in `tables.is_undelivered`
+    pauses, taken: of destinations, as in `pauses` and `last_taken`
+    oldest, last_change: when the oldest open study changed, and any study last
+    oldest_deliveries: by destination, when the oldest delivery that is to be sent was queued
+    uncommitted: by destination, how many outputs await commitment, and when the oldest was sent
     """
 
     studies: Mapping[str, int] = field(default_factory=dict)
+    reviews: Mapping[str, int] = field(default_factory=dict)
     deliveries: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    undelivered: int = 0
     pauses: Mapping[str, Pause] = field(default_factory=dict)
     taken: Mapping[str, float] = field(default_factory=dict)
     oldest: datetime | None = None
     last_change: datetime | None = None
+    oldest_deliveries: Mapping[str, datetime] = field(default_factory=dict)
+    uncommitted: Mapping[str, tuple[int, datetime]] = field(default_factory=dict)
 
     @property
     def parked(self) -> int:
@@ -101,27 +117,36 @@ class Overview:
 
 
 def overview(storage: StorageSettings) -> Overview:
-    """Count studies and deliveries, and look up which destinations are paused.
-
-    Raises NodeError when the database cannot be read.
-    """
+    """Look up the whole. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
-        if connection is None:
-            return Overview()
-        studies = connection.execute(sa.select(STUDIES.c.state, sa.func.count()).group_by(STUDIES.c.state))
-        pair = (DELIVERIES.c.destination, DELIVERIES.c.state)
-        deliveries = connection.execute(sa.select(*pair, sa.func.count()).group_by(*pair))
-        is_open = STUDIES.c.state.in_(("receiving", "reading"))
-        oldest = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(is_open)).scalar()
-        last_change = connection.execute(sa.select(sa.func.max(STUDIES.c.changed_at))).scalar()
-        return Overview(
-            studies={state: count for state, count in studies},
-            deliveries={(name, state): count for name, state, count in deliveries},
-            pauses=pauses(connection),
-            taken=last_taken(connection),
-            oldest=None if oldest is None else moment(oldest),
-            last_change=None if last_change is None else moment(last_change),
-        )
+        return Overview() if connection is None else overview_of(connection)
+
+
+def overview_of(connection: sa.Connection) -> Overview:
+    """Count studies, films that wait and deliveries, and look up since when they wait."""
+    count, name = sa.func.count(), DELIVERIES.c.destination
+    studies = connection.execute(sa.select(STUDIES.c.state, count).group_by(STUDIES.c.state))
+    reviews = connection.execute(sa.select(REVIEWS.c.reason, count).group_by(REVIEWS.c.reason))
+    pair = (name, DELIVERIES.c.state)
+    deliveries = connection.execute(sa.select(*pair, count).group_by(*pair))
+    undelivered = connection.execute(sa.select(count).select_from(STUDIES).where(is_undelivered()))
+    is_open = STUDIES.c.state.in_(("receiving", "reading"))
+    oldest = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(is_open)).scalar()
+    last_change = connection.execute(sa.select(sa.func.max(STUDIES.c.changed_at))).scalar()
+    to_be_sent = sa.select(name, sa.func.min(DELIVERIES.c.created_at)).where(IS_TO_BE_SENT).group_by(name)
+    awaited = sa.select(name, count, sa.func.min(DELIVERIES.c.since)).where(IS_AWAITED).group_by(name)
+    return Overview(
+        studies={state: number for state, number in studies},
+        reviews={reason: number for reason, number in reviews},
+        deliveries={(destination, state): number for destination, state, number in deliveries},
+        undelivered=int(undelivered.scalar_one()),
+        pauses=pauses(connection),
+        taken=last_taken(connection),
+        oldest=None if oldest is None else moment(oldest),
+        last_change=None if last_change is None else moment(last_change),
+        oldest_deliveries={destination: moment(at) for destination, at in connection.execute(to_be_sent)},
+        uncommitted={destination: (number, moment(at)) for destination, number, at in connection.execute(awaited)},
+    )
 
 
 def fingerprint(storage: StorageSettings) -> str:

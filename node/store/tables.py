@@ -112,6 +112,10 @@ PATIENTS = sa.Table(
     sa.Column("search", sa.Text, nullable=False),
 )
 
+IS_TO_BE_SENT = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
+IS_AWAITED = (DELIVERIES.c.state == DeliveryState.SENT) & DELIVERIES.c.awaits_commitment
+"""Whether a delivery is to be sent, and whether its destination is still to commit to it."""
+
 
 def is_undelivered(destination: str = "") -> sa.ColumnElement[bool]:
     """Say of a study whether it is finished, has deliveries, and none of them was taken; or of those to a destination.

@@ -274,12 +274,6 @@ class Reviews:
             connection.execute(known)  # the study's row is locked from here
             write_reviews(connection, study_uid, rows)
 
-    def counts(self) -> dict[str, int]:
-        """Return how many films wait, by reason."""
-        query = sa.select(REVIEWS.c.reason, sa.func.count()).group_by(REVIEWS.c.reason)
-        with self._tables().connect() as connection:
-            return {reason: count for reason, count in connection.execute(query)}
-
 
 def write_reviews(connection: sa.Connection, study_uid: str, rows: Iterable[ReviewRow]) -> None:
     """Replace the rows of a study, whose own row is locked meanwhile."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from prometheus_client import CollectorRegistry
 
-from node.metrics import Counts, Metrics, Snapshot, SnapshotCollector
+from node.metrics import Metrics, Snapshot, SnapshotCollector
+from node.store.lookup import Overview, Pause
 
+_AT = datetime(2026, 11, 2, 14, 30, tzinfo=UTC)
 SNAPSHOT = Snapshot(
-    counts=Counts(
+    at=_AT,
+    overview=Overview(
         reviews={"contradicted": 3},
         studies={"finished": 2, "reading": 1},
-        deliveries={("archive", "waiting"): 3},
-        paused={"archive": True, "second": False},
-        oldest_waiting_seconds={"studies": 1.5, "deliveries": 0.0},
-        oldest_delivery_seconds={"archive": 8.0},
-        uncommitted={"archive": (2, 90.0), "second": (0, 0.0)},
+        deliveries={("archive", "waiting"): 3, ("removed", "abandoned"): 1},
+        pauses={"archive": Pause(since=0.0, reason="")},
+        oldest=_AT - timedelta(seconds=1.5),
+        oldest_deliveries={"archive": _AT - timedelta(seconds=8)},
+        uncommitted={"archive": (2, _AT - timedelta(seconds=90))},
     ),
+    destinations=("archive", "second"),
     spool_free_bytes=1024,
     spool_capacity_bytes=4096,
     spool_reserve_bytes=512,

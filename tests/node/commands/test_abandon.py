@@ -59,7 +59,7 @@ def test_abandon_ends_what_is_open_for_a_removed_destination(settings: Settings,
     assert abandon(settings, "gone") == 4
     assert abandon(settings, "gone") == 0
 
-    assert ledger.delivery_counts() == {
+    assert ledger.overview().deliveries == {
         ("gone", "abandoned"): 3, ("gone", "sent"): 2, ("gone", "committed"): 1, ("archive", "parked"): 1
     }  # fmt: skip
     assert ledger.open_deliveries() == []

@@ -118,7 +118,7 @@ def test_an_answer_counts_for_nothing_that_was_not_asked(sent: SentObjects) -> N
 
     assert sent.commitments.take(1, answer(kept=("1.1", "1.3"), failed=("1.4",)), calling_aet="PACS") == 0x0000
 
-    assert sent.ledger.delivery_counts() == {("pacs", "sent"): 2, ("pacs", "committed"): 1, ("other", "sent"): 1}
+    assert sent.ledger.overview().deliveries == {("pacs", "sent"): 2, ("pacs", "committed"): 1, ("other", "sent"): 1}
 
 
 def test_an_old_answer_does_not_commit_an_object_sent_again(sent: SentObjects) -> None:

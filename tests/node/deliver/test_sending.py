@@ -101,13 +101,13 @@ def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> 
     bench.archive.refuse(0xA700)
     busy = bench.sending.send(delivery, 1, time.time())
     bench.ledger.set_sent(replace(delivery, sop_instance_uid="1.2"), attempts=1)
-    assert bench.ledger.pauses() == {}
+    assert bench.ledger.overview().pauses == {}
     with bench.archive.down():
         down = bench.sending.send(delivery, 3, time.time())
 
     assert busy == Sent(outcome=Outcome.DELAYED, wait_seconds=1.0)
     assert down == Sent(outcome=Outcome.DOWN, wait_seconds=4.0)
-    assert set(bench.ledger.pauses()) == {"archive"}
+    assert set(bench.ledger.overview().pauses) == {"archive"}
 
 
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 1.0), (2, 2.0), (12, 2048.0), (13, 3600.0), (99, 3600.0)])

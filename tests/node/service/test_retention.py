@@ -128,11 +128,11 @@ def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
     assert shelf.spool.remove_study(STUDY)
 
     shelf.clean(keep_days=30)
-    assert shelf.ledger.study_counts() == {"finished": 1, "receiving": 1}
+    assert shelf.ledger.overview().studies == {"finished": 1, "receiving": 1}
     shelf.clean(keep_days=0)
 
-    assert shelf.ledger.study_counts() == {"receiving": 1}
-    assert shelf.ledger.delivery_counts() == {}
+    assert shelf.ledger.overview().studies == {"receiving": 1}
+    assert shelf.ledger.overview().deliveries == {}
     assert len(shelf.spool.rounds(STUDY)) == 1
 
 

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -47,7 +48,7 @@ def test_the_last_state_of_a_study_counts(ledger: Ledger) -> None:
     ledger.set_study("1", "finished")
     ledger.set_study("2", "parked", stage="read", reason="why")
 
-    assert ledger.study_counts() == {"finished": 1, "parked": 1}
+    assert ledger.overview().studies == {"finished": 1, "parked": 1}
     assert ledger.study_state("1") == "finished"
     assert ledger.study_state("3") is None
 
@@ -111,7 +112,7 @@ def test_a_delivery_that_is_known_keeps_its_state(ledger: Ledger) -> None:
 
     ledger.add_delivery(delivery())
 
-    assert ledger.delivery_counts() == {("pacs", "sent"): 1}
+    assert ledger.overview().deliveries == {("pacs", "sent"): 1}
 
 
 def test_parked_work_is_listed_with_its_reason(ledger: Ledger) -> None:
@@ -136,13 +137,13 @@ def test_a_destination_is_paused_while_a_delivery_awaits_a_retry(ledger: Ledger)
     ledger.add_delivery(delivery("down"))
     ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")
     ledger.add_delivery(delivery("up"))
-    assert set(ledger.pauses()) == {"down"}
+    assert set(ledger.overview().pauses) == {"down"}
 
     ledger.set_delivery(delivery("down"), DeliveryState.SENDING, attempts=2)
-    assert set(ledger.pauses()) == {"down"}
+    assert set(ledger.overview().pauses) == {"down"}
 
     ledger.set_delivery(delivery("down"), DeliveryState.SENT, attempts=2)
-    assert ledger.pauses() == {}
+    assert ledger.overview().pauses == {}
 
 
 def numbered(number: int) -> Delivery:
@@ -154,14 +155,14 @@ def test_a_later_success_keeps_a_destination_from_being_delayed(ledger: Ledger, 
     for number in (1, 2):
         ledger.add_delivery(numbered(number))
     ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=1, reason="refused")
-    assert set(ledger.pauses()) == {"pacs"}
+    assert set(ledger.overview().pauses) == {"pacs"}
 
     ledger.set_sent(numbered(taken), attempts=1)
-    assert ledger.pauses() == {}
+    assert ledger.overview().pauses == {}
 
     ledger.set_delivery(numbered(refused), DeliveryState.SENDING, attempts=2)
     ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=2, reason="refused")
-    assert ledger.pauses() == {}
+    assert ledger.overview().pauses == {}
 
 
 @pytest.mark.parametrize(("taken", "failed"), [(1, 2), (2, 1)])
@@ -173,7 +174,7 @@ def test_a_failure_delays_a_destination_after_earlier_success(ledger: Ledger, ta
     ledger.set_delivery(numbered(failed), DeliveryState.SENDING, attempts=1)
     ledger.set_delivery(numbered(failed), DeliveryState.WAITING, attempts=1, reason="no answer")
 
-    assert set(ledger.pauses()) == {"pacs"}
+    assert set(ledger.overview().pauses) == {"pacs"}
 
 
 def test_parked_work_that_fails_again_delays_its_destination(ledger: Ledger) -> None:
@@ -182,10 +183,10 @@ def test_parked_work_that_fails_again_delays_its_destination(ledger: Ledger) -> 
     ledger.set_sent(numbered(2), attempts=1)
 
     ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=0)
-    assert ledger.pauses() == {}
+    assert ledger.overview().pauses == {}
     ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="no answer")
 
-    assert set(ledger.pauses()) == {"pacs"}
+    assert set(ledger.overview().pauses) == {"pacs"}
 
 
 def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
@@ -194,7 +195,7 @@ def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> Non
 
     ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=2, reason="no connection", is_down=True)
 
-    assert set(ledger.pauses()) == {"pacs"}
+    assert set(ledger.overview().pauses) == {"pacs"}
 
 
 def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:
@@ -206,15 +207,20 @@ def test_a_study_is_delivered_when_nothing_of_it_waits(ledger: Ledger) -> None:
 
     ledger.forget("1")
 
-    assert ledger.delivery_counts() == {}
+    assert ledger.overview().deliveries == {}
+
+
+def is_recent(moment: datetime | None) -> bool:
+    return moment is not None and 0 <= (datetime.now(UTC) - moment).total_seconds() < 60
 
 
 def test_the_oldest_waiting_work_has_an_age(ledger: Ledger) -> None:
-    assert ledger.oldest_waiting_seconds() == {"studies": 0.0, "deliveries": 0.0}
+    before = ledger.overview()
 
     ledger.set_study("1", "receiving")
 
-    assert 0.0 <= ledger.oldest_waiting_seconds()["studies"] < 60.0
+    assert (before.oldest, before.oldest_deliveries) == (None, {})
+    assert is_recent(ledger.overview().oldest)
 
 
 def test_the_last_delivery_of_a_study_is_told_from_the_others(ledger: Ledger) -> None:
@@ -232,8 +238,10 @@ def test_each_destination_has_an_oldest_delivery_while_one_waits(ledger: Ledger)
     ledger.add_delivery(delivery("down"))
     ledger.set_sent(delivery("up"), attempts=1)
 
-    assert set(ledger.oldest_delivery_seconds()) == {"down"}
-    assert 0.0 <= ledger.oldest_delivery_seconds()["down"] < 60.0
+    found = ledger.overview().oldest_deliveries
+
+    assert set(found) == {"down"}
+    assert is_recent(found["down"])
 
 
 def test_sent_objects_count_as_uncommitted_until_committed(ledger: Ledger) -> None:
@@ -242,15 +250,15 @@ def test_sent_objects_count_as_uncommitted_until_committed(ledger: Ledger) -> No
         ledger.set_sent(sent, attempts=1, awaits_commitment=True)
     ledger.set_sent(other, attempts=1)
 
-    ((name, (count, seconds)),) = ledger.uncommitted().items()
+    ((name, (count, since)),) = ledger.overview().uncommitted.items()
 
     assert (name, count) == ("pacs", 2)
-    assert 0 <= seconds < 60
+    assert is_recent(since)
     ledger.add_transaction("2.25.1", [first])
     ledger.set_answered("2.25.1", kept=[first], failed={})
-    assert ledger.uncommitted()["pacs"][0] == 1
+    assert ledger.overview().uncommitted["pacs"][0] == 1
     ledger.release(second)
-    assert ledger.uncommitted() == {}
+    assert ledger.overview().uncommitted == {}
 
 
 def test_of_two_deliveries_that_are_sent_at_once_one_is_the_last(ledger: Ledger) -> None:
@@ -271,7 +279,7 @@ def test_of_two_deliveries_that_are_sent_at_once_one_is_the_last(ledger: Ledger)
 
 def test_a_ledger_asks_no_database_before_it_is_used() -> None:
     with closing(Ledger(connect("postgresql://nobody@127.0.0.1:1/chex"))) as ledger, pytest.raises(OperationalError):
-        ledger.study_counts()
+        ledger.overview()
 
 
 def test_an_answer_counts_only_for_objects_that_were_asked_for(ledger: Ledger) -> None:
@@ -286,7 +294,7 @@ def test_an_answer_counts_only_for_objects_that_were_asked_for(ledger: Ledger) -
     assert ledger.set_answered("2.25.1", kept=answered, failed={numbered(2): "lost"}) == []
 
     assert sorted(awaited.study_uid for awaited in ledger.transaction("2.25.1")) == ["1.1", "1.2", "1.3"]
-    assert ledger.delivery_counts() == {("pacs", "committed"): 1, ("pacs", "waiting"): 1, ("pacs", "sent"): 2}
+    assert ledger.overview().deliveries == {("pacs", "committed"): 1, ("pacs", "waiting"): 1, ("pacs", "sent"): 2}
     assert [ledger.is_delivered(f"1.{number}") for number in (1, 2, 3, 4)] == [True, False, True, False]
     assert ledger.delivery_record(numbered(2)) == DeliveryRecord(
         state=DeliveryState.WAITING, awaits_commitment=True, failures=1, reason="lost"
@@ -352,24 +360,24 @@ def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.Fixture
             list(pool.map(lambda number: (first, second)[number % 2].reviews.replace("1.1", [waiting()]), range(16)))
         second.statistics.fill("1.1", UNCOUNTED, [])  # what was found in the spool is older than what a round recorded
 
-        assert first.reviews.counts() == second.reviews.counts() == {"near_threshold": 1}
+        assert first.overview().reviews == second.overview().reviews == {"near_threshold": 1}
 
 
 def test_a_study_that_is_forgotten_waits_for_no_review(ledger: Ledger) -> None:
     ledger.set_study("1.1", "finished")
     ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
-    assert ledger.reviews.counts() == {"near_threshold": 1}
+    assert ledger.overview().reviews == {"near_threshold": 1}
 
     ledger.forget("1.1")
 
-    assert ledger.reviews.counts() == {}
+    assert ledger.overview().reviews == {}
     assert ledger.statistics.recorded() == set()
 
 
 def test_films_of_a_study_that_is_unknown_are_not_recorded(ledger: Ledger) -> None:
     ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
 
-    assert ledger.reviews.counts() == {}
+    assert ledger.overview().reviews == {}
 
 
 def waiting() -> ReviewRow:

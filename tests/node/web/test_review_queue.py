@@ -123,7 +123,7 @@ def test_a_film_without_a_doubtful_finding_is_not_in_the_queue(bench: Bench, sta
 
 
 def counted(bench: Bench) -> dict[str, int]:
-    return bench.ledger.reviews.counts()
+    return bench.ledger.overview().reviews
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_lost_ledger_gets_its_films_at_the_start(bench: Bench, tmp_path: Path)
     with closing(Ledger(connect(tmp_path / "new.sqlite"))) as ledger:
         ledger.add_finished_study(STUDY)
         finder = LedgerFiller(bench.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
-        peers.wait_until(lambda: ledger.reviews.counts() == {"uncalibrated": 1}, what="the film is found")
+        peers.wait_until(lambda: ledger.overview().reviews == {"uncalibrated": 1}, what="the film is found")
         finder.close()
 
         assert ledger.statistics.recorded() == {STUDY}
@@ -214,7 +214,7 @@ def test_an_answer_in_an_unknown_form_hides_no_other_study(bench: Bench, tmp_pat
         peers.wait_until(lambda: len(ledger.statistics.recorded()) == 2, what="both studies were looked at")
         finder.close()
 
-        assert ledger.reviews.counts() == {"uncalibrated": 1}
+        assert ledger.overview().reviews == {"uncalibrated": 1}
 
 
 def test_the_queue_goes_beyond_the_listed_films(bench: Bench) -> None:
