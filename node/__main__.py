@@ -271,11 +271,11 @@ def _explain_file(options: argparse.Namespace) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     settings = config.load(options.settings)
-    from node.commands.doctor import examination
+    from node.commands import doctor
 
-    checks = examination.examine(settings)
-    print(json.dumps(examination.to_json(checks), indent=2) if options.json else examination.render(checks))
-    return 0 if examination.passed(checks) else 1
+    checks = doctor.examine(settings)
+    print(json.dumps(doctor.to_json(checks), indent=2) if options.json else doctor.render(checks))
+    return 0 if doctor.passed(checks) else 1
 
 
 def _corrections(options: argparse.Namespace) -> int:

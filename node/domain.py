@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
 
 from models.contract import Box, Contradiction, FindingState, ScoredBox, Sentence, Side, Trusted, View, WithheldSentence
-from node.measurement import CardiothoracicRatio
+from node.cardiothoracic_ratio import CardiothoracicRatio
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]

@@ -20,6 +20,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from models.contract import Box, FindingState, PromptKind, Side
+from node.cardiothoracic_ratio import MeasuredLine
 from node.domain import (
     About,
     Assessment,
@@ -33,7 +34,6 @@ from node.domain import (
     Subject,
     derive_uid,
 )
-from node.measurement import MeasuredLine
 from node.output_kinds import OUTPUTS
 from node.outputs import writers
 from node.outputs.document import save_bytes

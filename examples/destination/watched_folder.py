@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 from pydicom import dcmread
 
-from node.checks import Check, fault, ok
+from node.check_result import Check, fault, ok
 from node.deliver.kinds import Calling, Sender
 from node.errors import DestinationDown
 from node.output_kinds import DEFAULT_OUTPUTS

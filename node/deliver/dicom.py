@@ -27,7 +27,7 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
     Verification,
 )
 
-from node.checks import Check, fault, note, ok
+from node.check_result import Check, fault, note, ok
 from node.deliver.connections import START, Associations, connect, ended, explain, tls_context
 from node.deliver.kinds import Asking, Calling, Sender
 from node.domain import Delivery

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from pydicom.dataset import Dataset
 
-from node.checks import Check, fault, note, ok
+from node.check_result import Check, fault, note, ok
 from node.deliver import connections, dicom
 from node.deliver.kinds import Asking, Calling, Sender
 from node.domain import Delivery, Json

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from node.checks import Check, fault, ok
+from node.check_result import Check, fault, ok
 from node.deliver.connections import START, connect, explain
 from node.deliver.kinds import Calling, Sender
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater

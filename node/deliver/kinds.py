@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from node import plugs
-from node.checks import Check
+from node.check_result import Check
 from node.deliver.commitment import Commitments
 from node.deliver.connections import Associations
 from node.domain import Delivery

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from node import config
-from node.checks import Check, fault, note, ok, run_check
+from node.check_result import Check, fault, note, ok, run_check
 from node.config import ZONE_IS_LEFT, Settings, StorageSettings, TlsTable, tls_tables
 from node.deliver.kinds import Calling, sender_of
 from node.net import tls

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
-from node.checks import Check, CheckState
+from node.check_result import Check, CheckState
 from node.config import Settings
 from node.errors import NodeError
 from node.health.checks import check_expiry, check_room

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from models.contract import FindingState
 from models.documents import encode
+from node.cardiothoracic_ratio import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine
 from node.domain import Film, Json, JsonObject
-from node.measurement import BANDS, CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine
 
 NAME = "Cardiothoracic ratio"
 _JSON_NAME = "cardiothoracic_ratio"

@@ -24,13 +24,13 @@ from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
 
 from models.contract import FindingState
+from node.cardiothoracic_ratio import CardiothoracicRatio
 from node.character_sets import visible
 from node.dicom import attributes, identity
 from node.dicom.dates import offset_of, stated_offset
 from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
-from node.measurement import CardiothoracicRatio
 from node.outputs import impression, measured, report_txt, wording
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of

@@ -13,8 +13,8 @@ from typing import Final
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, View
 from node.dicom.film_header import FilmHeader
-from node.measurement import CardiothoracicRatio, Incomparable, View
 from node.read import routing
 
 ADULT_YEARS: Final = 18

@@ -12,11 +12,11 @@ from pydicom.dataset import Dataset
 from language.labels import DEVICES
 from models.contract import FindingState, PromptKind
 from node import log
+from node.cardiothoracic_ratio import CardiothoracicRatio
 from node.dicom import header_reading
 from node.dicom.film_header import calibrated_spacing, parse_header
 from node.domain import Film, FilmView, ModelIdentity, Note, Reason
 from node.errors import ReaderFailed, Undecodable
-from node.measurement import CardiothoracicRatio
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic, decoding, findings, routing, views
 from node.read.decoding import Radiograph

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from models.contract import Box
+from node.cardiothoracic_ratio import MeasuredLine
 from node.errors import InputError
-from node.measurement import MeasuredLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

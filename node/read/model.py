@@ -30,10 +30,10 @@ from models.contract import (
     ViewReading,
     ZoneOf,
 )
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredError
 from node.config import CHEX
 from node.domain import ModelIdentity, Note
 from node.errors import InputError, ModelLost, ReaderFailed
-from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError
 from node.prompt_set import PromptSet
 from node.read import findings
 from node.read.decoding import Radiograph, side_of, side_of_square

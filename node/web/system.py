@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node import config, log
-from node.checks import Check, CheckState, run_check
+from node.check_result import Check, CheckState, run_check
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
 from node.errors import ConfigError, InputError

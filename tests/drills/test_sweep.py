@@ -15,8 +15,8 @@ from models import progress
 from models.contract import Box, By, Contradiction, FindingState, Trusted
 from models.lab.evaluation.evaluated_model import side_of
 from models.lab.training.split import HeldOut
+from node.cardiothoracic_ratio import Incomparable, MeasuredLine
 from node.domain import Film, Finding, FindingBox, GroundedSentence
-from node.measurement import Incomparable, MeasuredLine
 from node.read import decoding, prompts
 from node.read.model import Reading, open_reader
 from tests.drills.sweep import said as words

@@ -29,8 +29,8 @@ LAYERS = (
     {"config", "log"},
     {"settings"},
     {"dicom", "hl7", "output_kinds", "prompt_set"},
-    {"character_sets", "checks", "csv_table", "domain", "plugs", "threads"},
-    {"errors", "measurement"},
+    {"character_sets", "check_result", "csv_table", "domain", "plugs", "threads"},
+    {"cardiothoracic_ratio", "errors"},
 )
 
 # The words that a network, the node and the rules that read sentences share. All may import them: whoever speaks of a
@@ -179,7 +179,7 @@ BOUNDARIES = (
     "node/dicom/attributes.py",
     "node/deliver/commitment.py",
     "node/store/incoming.py",
-    "node/checks.py",
+    "node/check_result.py",
     "node/jobs/running_steps.py",
     "node/jobs/lost.py",
     "node/jobs/executor.py",

@@ -13,7 +13,7 @@ import pytest
 from pydicom import dcmread
 
 from node import config, plugs
-from node.checks import CheckState
+from node.check_result import CheckState
 from node.config import Settings
 from node.errors import ConfigError
 from node.health.checks import check_destinations

@@ -12,6 +12,7 @@ from pydicom.data import get_charset_files
 from pydicom.dataset import Dataset
 
 from models.contract import Box, FindingState, PromptKind, PromptReading, ScoredBox, Side
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
 from node.domain import (
     Code,
     Evidence,
@@ -25,7 +26,6 @@ from node.domain import (
     Report,
     derive_uid,
 )
-from node.measurement import CardiothoracicRatio, Incomparable, MeasuredError, MeasuredLine, View
 from node.outputs.source import Picture, Source
 from node.outputs.writers import Writer
 from node.read import thumbnail

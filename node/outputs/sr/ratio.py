@@ -20,8 +20,8 @@ from highdicom.sr import (
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
+from node.cardiothoracic_ratio import CardiothoracicRatio, MeasuredLine
 from node.domain import Film, Report, derive_uid
-from node.measurement import CardiothoracicRatio, MeasuredLine
 from node.outputs import measured
 from node.outputs.sr import findings
 from node.outputs.sr.findings import PRIVATE_SCHEME

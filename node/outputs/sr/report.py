@@ -39,9 +39,9 @@ from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
 
+from node.cardiothoracic_ratio import CardiothoracicRatio
 from node.dicom import attributes, identity
 from node.domain import About, Film, ObjectReference, OutputObject, Report, Subject
-from node.measurement import CardiothoracicRatio
 from node.output_kinds import Written
 from node.outputs import document, highdicom_gaps, impression, measured, wording
 from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said

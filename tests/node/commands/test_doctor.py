@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from node import config
-from node.checks import Check, CheckState, fault, note, ok, run_check
-from node.commands.doctor import examination
-from node.commands.doctor.examination import check_ports
-from node.commands.doctor.storage import check_database, check_storage
+from node.check_result import Check, CheckState, fault, note, ok, run_check
+from node.commands import doctor
+from node.commands.doctor import check_database, check_ports, check_storage
 from node.config import ModelSettings, Settings
 from node.health.checks import check_destinations
 from node.settings.http import HttpSettings
@@ -157,13 +156,13 @@ def test_a_check_that_raises_is_a_fault_that_quotes_nothing() -> None:
 def test_lines_and_json_say_the_same() -> None:
     checks = (ok("storage", "is good"), note("database x", "is slow"), fault("model", "is gone; bring it back"))
 
-    assert examination.render(checks).splitlines() == [
+    assert doctor.render(checks).splitlines() == [
         "ok    storage     is good",
         "note  database x  is slow",
         "FAULT model       is gone; bring it back",
         "1 fault, 1 note",
     ]
-    assert examination.to_json(checks) == {
+    assert doctor.to_json(checks) == {
         "passed": False,
         "checks": [
             {"name": "storage", "state": "ok", "message": "is good"},
@@ -171,5 +170,5 @@ def test_lines_and_json_say_the_same() -> None:
             {"name": "model", "state": "fault", "message": "is gone; bring it back"},
         ],
     }
-    assert examination.render(checks[:1]).splitlines()[-1] == "everything is good"
-    assert examination.passed(checks[:2])
+    assert doctor.render(checks[:1]).splitlines()[-1] == "everything is good"
+    assert doctor.passed(checks[:2])

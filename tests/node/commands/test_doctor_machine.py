@@ -17,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from node.checks import Check, CheckState
-from node.commands.doctor.examination import check_ports
-from node.commands.doctor.storage import check_database, check_storage
+from node.check_result import Check, CheckState
+from node.commands.doctor import check_database, check_ports, check_storage
 from node.config import Settings
 from node.health.checks import check_clock
 from node.jobs import processes

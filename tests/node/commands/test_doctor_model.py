@@ -12,8 +12,8 @@ import pytest
 from models.contract import StageDifference
 from models.engines import EngineUnavailable
 from models.engines.engine_files import DriverProof, EngineFiles
-from node.checks import Check, CheckState, run_check
-from node.commands.doctor.model import NOWHERE, check_model
+from node.check_result import Check, CheckState, run_check
+from node.commands.doctor import NOWHERE, check_model
 from node.config import ModelSettings, Settings
 from tests.models.test_engine_files import FakeCompiler
 from tests.node.read.test_fallback import without_gpu

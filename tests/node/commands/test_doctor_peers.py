@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydicom.uid import ComprehensiveSRStorage
 
-from node.checks import Check, CheckState
-from node.commands.doctor.examination import check_alerts, check_audit
+from node.check_result import Check, CheckState
+from node.commands.doctor import check_alerts, check_audit
 from node.config import (
     AlertsSettings,
     AuditSettings,

@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import FindingState, Question
 from node import config
-from node.commands.doctor.examination import passed
+from node.commands.doctor import passed
 from node.config import Settings, SiteSettings, StorageSettings
 from node.dicom.film_header import parse_header
 from node.dicom.rejection_note import TITLES, RejectionNote

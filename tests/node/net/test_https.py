@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node.checks import CheckState
+from node.check_result import CheckState
 from node.config import Settings, StorageSettings
 from node.errors import ConfigError
 from node.health.checks import check_certificates

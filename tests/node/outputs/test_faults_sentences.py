@@ -15,8 +15,8 @@ from models.decisions import Band, Decisions, Measurement
 from models.reading.checking import Decided, answer_in_words, settle
 from models.reading.decision import is_near
 from models.reading.reader import ChexReader
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine
 from node.domain import Assessment, Evidence, Film, Finding, GroundedSentence, ReaderMark
-from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine
 from node.outputs import gsps, impression, oru, report_json, report_txt
 from node.outputs.corrected_film import correct
 from node.outputs.sr import report as sr

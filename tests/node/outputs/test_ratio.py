@@ -10,10 +10,10 @@ import pytest
 from highdicom.sr import ComprehensiveSR, MeasurementReport, srread
 from pydicom.dataset import Dataset
 
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, View
 from node.dicom.film_header import parse_header
 from node.domain import About, Film, OutputObject, Subject
 from node.hl7.text import read
-from node.measurement import CardiothoracicRatio, Incomparable, View
 from node.outputs import impression, measured, oru, report_json, report_txt
 from node.outputs.document import save_bytes
 from node.outputs.sr import ratio as sr_ratio

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from models.contract import VIEWS, Box, FindingState, ScoredBox, Side
 from models.documents import decode, encode
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from node.domain import Code, Evidence, Film, FilmView, Finding, FindingBox, GroundedSentence, Note, Reason, Searched
-from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from node.outputs import impression, report_json, report_txt, wording
 from tests.support import samples
 from tests.support.samples import absent, film, finding, report, several, unread

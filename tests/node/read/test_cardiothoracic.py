@@ -12,8 +12,8 @@ from pydicom.dataset import Dataset
 
 from models.contract import Box
 from models.reading.cardiothoracic import EDGE, HEART, LEFT_LUNG, RIGHT_LUNG, ChestWidths, measure_chest
+from node.cardiothoracic_ratio import Incomparable, MeasuredLine, View
 from node.dicom.film_header import FilmHeader, parse_header
-from node.measurement import Incomparable, MeasuredLine, View
 from node.read import cardiothoracic, prompts
 from node.read.framing import Framing, Turn
 from tests.support import films, samples

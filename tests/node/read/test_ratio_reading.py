@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 from models.contract import Trusted
 from models.lab.phantoms import dicom, phantom
 from node import config
-from node.measurement import CardiothoracicRatio, Incomparable, View
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, View
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
 from node.outputs.source import Source

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.checks import CheckState
-from node.commands.doctor.storage import check_storage
+from node.check_result import CheckState
+from node.commands.doctor import check_storage
 from node.errors import InputError
 from node.service import app
 from node.store.folders import fault_of_folder, require_honest

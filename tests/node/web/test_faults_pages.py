@@ -14,9 +14,9 @@ from threading import Event
 
 import pytest
 
-from node.checks import run_check
+from node.check_result import run_check
 from node.commands import operate
-from node.commands.doctor.examination import check_passwords
+from node.commands.doctor import check_passwords
 from node.config import Settings, render
 from node.domain import Delivery, DeliveryState, OutputObject, StudyState
 from node.errors import InputError

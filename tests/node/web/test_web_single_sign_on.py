@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from node import config
-from node.commands.doctor.examination import check_single_sign_on
+from node.commands.doctor import check_single_sign_on
 from node.config import Settings, StorageSettings
 from node.errors import ConfigError
 from node.settings.http import HttpSettings, OidcSettings

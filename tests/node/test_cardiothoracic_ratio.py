@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine, View
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from tests.support import samples
 
 
