@@ -32,7 +32,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.engines import read_engine_files, read_gpu
 from node.read.manifest import not_calibrated, read_film_rule
-from node.read.model import RadiographReader, check_files, open_reader
+from node.read.model import RadiographReader, check_files, open_configured
 from node.store import database
 from node.store.folders import fault_of_folder, require_known_format
 from node.web import passwords, single_sign_on
@@ -201,16 +201,7 @@ def check_model(settings: Settings) -> Iterator[Check]:
     prompt_set = prompts.load(model.prompts)
     if model.reader == CHEX:
         check_files(model.directory, engine=model.engine)
-    reader = open_reader(
-        model.directory,
-        prompts=prompt_set,
-        engine=model.engine,
-        reader=model.reader,
-        threads=model.threads,
-        engines=NOWHERE,
-        precision=model.precision,
-        trusted=model.trusted,
-    )
+    reader = open_configured(settings, prompt_set, engines=NOWHERE)
     identity = reader.identity
     yield ok(
         _MODEL,
@@ -265,11 +256,11 @@ def _gpu(folder: Path) -> Iterator[Check]:
         yield ok(f"{_MODEL} GPU", f"{found[0]}, driver {found[1]}")
     for file in read_engine_files(folder):
         proofs = "; ".join(
-            f"driver {driver}: {'proven' if share <= 1 else 'NOT PROVEN'}, {share:.0%} of the tolerance"
-            for driver, share in sorted(file.proofs.items())
+            f"driver {proof.driver}: {'proven' if proof.passed else 'NOT PROVEN'}, {proof.share:.0%} of the tolerance"
+            for proof in sorted(file.proofs, key=lambda proof: proof.driver)
         )
         line = f"{file.name} for {file.gpu}, TensorRT {file.version}: {proofs or 'not proven on any driver yet'}"
-        is_good = bool(file.proofs) and all(share <= 1 for share in file.proofs.values())
+        is_good = bool(file.proofs) and all(proof.passed for proof in file.proofs)
         yield (ok if is_good else note)(f"{_MODEL} engine file", line)
 
 

@@ -25,8 +25,7 @@ from node.outputs import asked_question
 from node.outputs.asked_question import AskedQuestion, Origin
 from node.read import decoding, routing
 from node.read.engines import while_wanted
-from node.read.model import FilmAnswer, SeenFilm, check_questions
-from node.read.open_model import OpenModel
+from node.read.model import FilmAnswer, OpenModel, SeenFilm, check_questions
 from node.read.views import ask_film, see_film
 from node.store import received
 from node.store.received import Instance

@@ -5,25 +5,15 @@ A person's question goes before the films that wait, and leaves once nobody wait
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from node.errors import AskerGone
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFile:
-    """A TensorRT engine on disk: the name of its graph, what it was built for, and its proofs.
-
-    proofs: by driver, the largest difference from the network as a share of the tolerance; above 1 it is refused
-    """
-
-    name: str
-    gpu: str
-    version: str
-    proofs: Mapping[str, float]
+if TYPE_CHECKING:
+    from models.engines.engine_files import EngineHead
 
 
 def read_gpu() -> tuple[str, str] | None:
@@ -38,19 +28,11 @@ def read_gpu() -> tuple[str, str] | None:
     return gpu.name, gpu.driver
 
 
-def read_engine_files(folder: Path) -> list[EngineFile]:
+def read_engine_files(folder: Path) -> list[EngineHead]:
     """Read what the TensorRT engines in a folder say of themselves, without opening them."""
     from models.engines.engine_files import read_heads
 
-    return [
-        EngineFile(
-            name=head.name,
-            gpu=head.gpu,
-            version=head.version,
-            proofs={proof.driver: proof.share for proof in head.proofs},
-        )
-        for head in read_heads(folder)
-    ]
+    return read_heads(folder)
 
 
 def for_person() -> AbstractContextManager[None]:

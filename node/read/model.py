@@ -31,7 +31,7 @@ from models.contract import (
     ZoneOf,
 )
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredError
-from node.config import CHEX
+from node.config import CHEX, Settings
 from node.domain import ModelIdentity, Note
 from node.errors import InputError, ModelLost, ReaderFailed
 from node.prompt_set import PromptSet
@@ -198,6 +198,33 @@ def _named_reader(
         trusted=trusted,
         checked=checked,
         unmeasured_ratio=unmeasured_ratio,
+    )
+
+
+def open_configured(
+    settings: Settings,
+    prompts: PromptSet,
+    *,
+    engines: Path | None = None,
+    on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
+) -> RadiographReader:
+    """Open the model of the settings, on the runtime and with the rules that they name; otherwise as `open_reader`.
+
+    engines: another folder for TensorRT engines than that of the node
+    """
+    model = settings.model
+    return open_reader(
+        model.directory,
+        prompts=prompts,
+        engine=model.engine,
+        reader=model.reader,
+        threads=model.threads,
+        engines=engines or settings.storage.directory / "engines",
+        precision=model.precision,
+        trusted=model.trusted,
+        checked=settings.report.sentences == "checked",
+        unmeasured_ratio=settings.report.unmeasured_ratio,
+        on_written=on_written,
     )
 
 
@@ -398,6 +425,14 @@ def _on_side(answer: FilmAnswer, side: Side | None, film: SeenFilm) -> FilmAnswe
     is_told = film.sides_known and answer.laterality == "boxes"
     boxes = tuple(box for box in answer.boxes if side_of(box.box, film.framing) in wanted) if is_told else ()
     return replace(answer, boxes=boxes) if {side_of(box.box, film.framing) for box in boxes} == wanted else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenModel:
+    """An open model and the prompts for it."""
+
+    reader: RadiographReader
+    prompts: PromptSet
 
 
 @contextmanager

@@ -37,8 +37,7 @@ from node.orders.store import OrderStore
 from node.outputs import batches
 from node.prompt_set import PromptSet, PromptsInUse
 from node.read import decoder_processes, prompts
-from node.read.model import RadiographReader, check_files
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel, RadiographReader, check_files
 from node.service.http import HttpServer, Readiness, limits_for
 from node.service.model import open_model
 from node.service.receiver import Receiving, open_receiving, opening

@@ -28,8 +28,7 @@ from node.errors import InputError
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read.manifest import not_calibrated, read_threshold_changes
-from node.read.model import RadiographReader
-from node.read.open_model import OpenModel, open_configured
+from node.read.model import OpenModel, RadiographReader, open_configured
 from node.store import files
 
 _SERVED: Final = ".served.json"

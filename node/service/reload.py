@@ -24,7 +24,7 @@ from node.jobs.processes import Process
 from node.net import tls
 from node.prompt_set import PromptSet
 from node.read import prompts
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel
 from node.service.model import admit, publish
 from node.service.receiver import Receiving
 from node.service.shared import Shared

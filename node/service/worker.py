@@ -42,7 +42,7 @@ from node.outputs import batches, counted
 from node.outputs.batches import WriterProcesses
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel
 from node.rounds.objects import Write
 from node.service.retention import Retention
 from node.service.shared import Shared

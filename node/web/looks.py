@@ -29,7 +29,7 @@ from node.outputs.asked_question import answer_to_json
 from node.read import decoding, open_film
 from node.read.engines import while_wanted
 from node.read.film import answer_film, answer_picture
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel
 from node.web import bodies, look_files, pictures, shown, words
 from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile

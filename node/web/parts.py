@@ -16,7 +16,7 @@ from node.jobs.asking import QuestionAnswerer
 from node.jobs.patients import Patients
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel
 from node.receive.intake import Intake
 from node.settings.destinations import DestinationSettings
 from node.store.spool import Spool

@@ -26,8 +26,7 @@ from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
-from node.read.model import FilmAnswer, SeenFilm
-from node.read.open_model import OpenModel
+from node.read.model import FilmAnswer, OpenModel, SeenFilm
 from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool

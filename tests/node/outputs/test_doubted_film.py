@@ -21,8 +21,7 @@ from node.prompt_set import PromptSet
 from node.read import open_film
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
-from node.read.model import Reading, SeenFilm
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel, Reading, SeenFilm
 from tests.node.jobs.test_question_answerer import kept
 from tests.node.read.test_view_routing import PROMPTS, SeeingReader, picture
 from tests.support import films, samples

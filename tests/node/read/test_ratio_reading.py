@@ -26,8 +26,7 @@ from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
-from node.read.model import RadiographReader, Reading, open_reader
-from node.read.open_model import open_configured
+from node.read.model import RadiographReader, Reading, open_configured, open_reader
 from node.store.spool import Spool
 from tests.support import films, samples
 from tests.support.fakes import ScriptedReader

@@ -24,7 +24,7 @@ from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs.asked_question import Origin
 from node.read import prompts
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow

@@ -18,7 +18,7 @@ from node.jobs.answers import stored_question
 from node.jobs.asking import QuestionAnswerer
 from node.metrics import Metrics
 from node.read import prompts
-from node.read.open_model import OpenModel
+from node.read.model import OpenModel
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.web import application
