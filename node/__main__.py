@@ -38,7 +38,6 @@ from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, please_
 from node.jobs.processes import Role
 
 if TYPE_CHECKING:
-    from models.contract import Question
     from node.prompt_set import PromptSet
     from node.read.model import RadiographReader
 
@@ -159,35 +158,17 @@ def _read(options: argparse.Namespace) -> int:
 
 
 def _ask(options: argparse.Namespace) -> int:
-    from node.commands import ask, read_files
-
-    if bool(options.model) == bool(options.node):
-        raise InputError("give --model DIR to ask a model here, or --node URL to ask a running node; one of the two")
-    if options.words is not None or options.earlier is not None:
-        answered = ask.asked(options, open_reader=_reader)
-    else:
-        questions = read_files.questions_of(options.prompt, options.box)
-        answers = _answers_of_node(options, questions) if options.node else _answers_here(options, questions)
-        answered = {"film": str(options.film), "questions": list(answers)}
-    print(json.dumps(answered, ensure_ascii=False, indent=2) if options.json else ask.in_words(answered))
-    return 0
-
-
-def _answers_of_node(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:
     from node.commands import ask
-
-    film, login = ask.film_address(options.film), ask.login_of(options.user, options.password_file)
-    return ask.ask(options.node, film, questions=questions, login=login, ca=options.ca)
-
-
-def _answers_here(options: argparse.Namespace, questions: Sequence[Question]) -> list[JsonObject]:
     from node.outputs.asked_question import answer_to_json
     from node.read import open_film, prompts
 
+    questions = ask.questions_of(options.prompt, options.box)
     open_film.check(options.film)
     prompt_set = prompts.load(options.prompts)
     answers = open_film.ask(options.film, questions, reader=_reader(options, prompt_set), prompts=prompt_set)
-    return [answer_to_json(answer) for answer in answers]
+    answered: JsonObject = {"film": str(options.film), "questions": [answer_to_json(answer) for answer in answers]}
+    print(json.dumps(answered, ensure_ascii=False, indent=2) if options.json else ask.in_words(answered))
+    return 0
 
 
 def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> RadiographReader:

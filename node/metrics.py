@@ -33,7 +33,7 @@ REFUSALS: Final = ("caller", "called_ae", "disk", "failed", "limit", "protocol",
 HTTP_CLOSED: Final = ("limit", "silent", "stalled")
 """Why the node closed an HTTP connection (`net.http_connections`)."""
 ABORTS: Final = ("idle", "length", "pieces", "protocol", "stalled")
-QUESTION_SOURCES: Final = ("page", "api", "command", "dicom")
+QUESTION_SOURCES: Final = ("page", "api", "dicom")
 """Where questions about films come from."""
 CORRECTIONS: Final = ("accept", "reject", "move", "add", "reword", "withdraw")
 """The kinds of `store.correction`."""

@@ -144,23 +144,9 @@ def add_password(password: argparse.ArgumentParser, *, run: object) -> None:
 
 def add_ask(ask: argparse.ArgumentParser, *, run: object) -> None:
     """Add the arguments of `ask`."""
-    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG; with --node DICOM or a UID")
-    ask.add_argument(
-        "--node", metavar="URL", help="ask a running node that has received the film, such as http://127.0.0.1:8080"
-    )
-    ask.add_argument("--user", metavar="NAME", help="of the node, if it asks for one; the password is typed")
-    ask.add_argument("--password-file", type=Path, metavar="FILE", help="its first line is the password")
-    ask.add_argument("--ca", type=Path, metavar="FILE", help="certificates to trust for https, in PEM")
+    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG")
     ask.add_argument("--json", action="store_true", help="answer with one JSON document")
     ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
-    ask.add_argument("--words", metavar="TEXT", help='a question in words, such as "any effusion on the left?"')
-    ask.add_argument(
-        "--earlier",
-        type=Path,
-        metavar="FILE",
-        help="an earlier film of the patient, for --words such as 'what changed?'",
-    )
     ask.add_argument("--box", action="append", default=[], type=box, metavar="L,T,R,B", help="pixels of the film")
-    add_model(ask, run=run, required=False)
-    ask.set_defaults(model=None)
+    add_model(ask, run=run, required=True)
     add_trust(ask)

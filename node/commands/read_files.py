@@ -14,9 +14,8 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from models.contract import Box, FindingState, Question
+from models.contract import FindingState
 from node import csv_table
-from node.character_sets import visible
 from node.config import SiteSettings
 from node.dicom import header_reading
 from node.dicom.identity import VERSION
@@ -152,21 +151,6 @@ def read(
             raise NodeError(
                 f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
             ) from error
-
-
-def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[Question]:
-    """Make questions of phrases and boxes: one phrase with one box is one question, else each is its own question.
-
-    Raises InputError when there is neither phrase nor box, or when several are combined.
-    """
-    phrases = [visible(phrase) for phrase in phrases]
-    if not phrases and not boxes:
-        raise InputError("nothing was asked; give --prompt TEXT or --box L,T,R,B")
-    if len(phrases) == len(boxes) == 1:
-        return [Question(prompt=phrases[0], box=boxes[0])]
-    if phrases and boxes:
-        raise InputError("several prompts and boxes do not pair up; ask one prompt with one box, or only one kind")
-    return [Question(prompt=phrase) for phrase in phrases] + [Question(box=box) for box in boxes]
 
 
 def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:

@@ -133,11 +133,6 @@ def _is_read(film: Instance, spool: Spool) -> bool:
     return is_answered and film.sop_instance_uid not in rejections_of(instances)
 
 
-def files_are_in_order(earlier: Path, later: Path, *, nobodys: Collection[str]) -> bool:
-    """Say of two files what `Patients.are_in_order` says of two received films."""
-    return _are_in_order(_look_at(earlier, nobodys=nobodys), _look_at(later, nobodys=nobodys))
-
-
 def compare_films(
     earlier: AnsweredFilm,
     later: AnsweredFilm,

@@ -34,8 +34,6 @@ router = APIRouter(prefix="/api/v1", tags=["questions"])
 routes = FilmRoutes(tag="questions")
 
 NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
-_SOURCES = {"page": "page", "command": "command"}
-
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
 
 QuestionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="id of a question")]
@@ -115,7 +113,7 @@ def ask_network(
     parts: WebParts, request: Request, film: Instance, questions: Sequence[Question]
 ) -> list[dict[str, object]]:
     """Ask about a film, and return the entries of the answers. Raises Problem."""
-    source = _SOURCES.get(request.headers.get("X-Requested-From", ""), "api")
+    source = "page" if request.headers.get("X-Requested-From") == "page" else "api"
     try:
         made = answerer_of(parts).ask(
             film, questions, by=name_of(request), source=source, is_gone=lambda: has_left(request.scope)

@@ -78,7 +78,6 @@ ANSWERS: Final[Mapping[str, str]] = {
 SOURCES: Final[Mapping[str, str]] = {
     "page": "on the page",
     "api": "by a program",
-    "command": "by command",
     "dicom": "from a workstation",
 }
 """Where a question came from, by `AskedQuestion.source`."""

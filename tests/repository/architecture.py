@@ -88,7 +88,6 @@ HOMES = {
     "highdicom": ("node/outputs/", "examples/output_kind/", "examples/send_and_read_back/"),
     "hl7apy": ("node/outputs/oru.py",),
     "httpx2": (
-        "node/commands/ask.py",
         "node/deliver/dicomweb.py",
         "node/health/alerts.py",
         "node/jobs/processes.py",

@@ -1,7 +1,7 @@
-"""One question in six ways: the answer is the same, and so is what the structured reports of it say.
+"""One question in five ways: the answer is the same, and so is what the structured reports of it say.
 
-The page and a program ask over HTTP, the command asks a node or a model, and a workstation stores a structured report
-or a presentation state.
+The page and a program ask over HTTP, the command asks a model, and a workstation stores a structured report or a
+presentation state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from node.outputs.sr.findings import STATES
 from tests.node.web.test_web_questions import Asked, Content, asking, bare
 from tests.support import peers, workstation
 from tests.support.documents import contents, everything, groups, numbers, said
-from tests.support.service import run_command
 
 Edges = tuple[float, float, float, float]
 
@@ -91,10 +90,6 @@ def by_page(node: Asked, question: Question) -> Content:
     return only(node.ask("POST", f"/api/v1/films/{node.uid}/replies", words, **page)[1])
 
 
-def by_command(node: Asked, question: Question) -> Content:
-    return only(json.loads(run_command("ask", node.path, "--json", "--node", node.address, *question.options).stdout))
-
-
 def by_stored(node: Asked, stored: Dataset) -> tuple[Content, Dataset]:
     """Store an object as a workstation does, and return the answer that the node lists and the report of it."""
     known = [entry["id"] for entry in listed(node)]
@@ -140,13 +135,13 @@ def test_every_way_of_asking_gets_the_same_answer(node: Asked, capsys: pytest.Ca
 
     assert main(["ask", str(node.path), "--json", "--model", str(node.model), *question.options]) == 0
     at_model = only(json.loads(capsys.readouterr().out))
-    asked = [by_page(node, question), only(node.questions(question.content)[1]), by_command(node, question)]
+    asked = [by_page(node, question), only(node.questions(question.content)[1])]
     stored = [by_stored(node, question.as_report(film)), by_stored(node, question.as_state(film))]
 
     answers = [*asked, *(answer for answer, _ in stored)]
     assert at_model["state"] == question.state
-    assert [bare(answer) for answer in answers] == [at_model] * 5
-    assert [answer["source"] for answer in answers] == ["page", "api", "command", "dicom", "dicom"]
+    assert [bare(answer) for answer in answers] == [at_model] * 4
+    assert [answer["source"] for answer in answers] == ["page", "api", "dicom", "dicom"]
     for report in (*(sent(node, answer) for answer in asked), *(report for _, report in stored)):
         assert_says(report, at_model, question)
 
@@ -159,7 +154,6 @@ def test_what_denies_is_asked_in_no_way(node: Asked, capsys: pytest.CaptureFixtu
     told = [
         str(node.questions(question.content)[1]["detail"]),
         str(node.ask("POST", f"/api/v1/films/{node.uid}/replies", {"text": "no opacity", "box": OPACITY})[1]["text"]),
-        run_command("ask", node.path, "--node", node.address, *question.options).stderr,
     ]
     assert main(["ask", str(node.path), "--model", str(node.model), *question.options]) == 2
     told.append(capsys.readouterr().err)
@@ -222,8 +216,7 @@ def test_words_of_no_finding_get_the_same_answer(node: Asked, capsys: pytest.Cap
 
     assert main(["ask", str(node.path), "--json", "--model", str(node.model), *options]) == 0
     at_model = cast(list[Content], json.loads(capsys.readouterr().out)["questions"])
-    at_node = json.loads(run_command("ask", node.path, "--json", "--node", node.address, *options).stdout)["questions"]
     of_program = cast(list[Content], node.questions(*asked)[1]["questions"])
 
-    assert [bare(answer) for answer in at_node] == [bare(answer) for answer in of_program] == at_model
+    assert [bare(answer) for answer in of_program] == at_model
     assert [answer.get("words") for answer in at_model] == [None, ["zebra"]]

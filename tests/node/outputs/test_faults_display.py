@@ -6,7 +6,6 @@ A presentation state and the node's pictures keep side marker and shutter; a pic
 from __future__ import annotations
 
 import subprocess
-from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import BytesIO
@@ -23,8 +22,6 @@ from pydicom.dataset import Dataset
 from pydicom.uid import JPEG2000Lossless, RLELossless
 
 from models.contract import Box, Question, View
-from node.commands import ask
-from node.commands.arguments import add_ask
 from node.dicom import attributes, header_reading
 from node.domain import Film, FilmView, Reason
 from node.errors import InputError
@@ -705,16 +702,6 @@ def test_a_picture_that_a_camera_turned_is_upright(tmp_path: Path) -> None:
     path = named(tmp_path, as_picture(gray().transpose(Image.Transpose.ROTATE_90), "JPEG", exif=exif, quality=95))
 
     assert np.abs(decoder_child.read_picture(path).astype(int) - GRAY).max() <= 4
-
-
-def test_words_are_not_asked_about_a_picture_with_colors(tmp_path: Path) -> None:
-    parser = ArgumentParser()
-    add_ask(parser, run=None)
-    words = ["--model", str(tmp_path), "--words", "any effusion?"]
-    options = parser.parse_args([str(named(tmp_path, COLORED["a screenshot"])), *words])
-
-    with pytest.raises(InputError, match="the picture has colors"):
-        ask.asked(options, open_reader=lambda _options, _prompts: ScriptedReader())
 
 
 @pytest.mark.parametrize(("seen", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])

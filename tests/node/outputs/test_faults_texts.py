@@ -16,7 +16,7 @@ from pydicom.tag import Tag
 from models.errors import ModelError
 from models.manifest import MANIFEST, read_manifest
 from node.answers.questions import understand
-from node.commands.read_files import questions_of
+from node.commands.ask import questions_of
 from node.dicom import drawn, header_reading
 from node.domain import JsonObject, Note
 from node.errors import ConfigError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
 from models.documents import encode
-from node.commands.ask import FilmAddress, film_address
 from node.commands.corrections import export
 from node.commands.explain import report as explained
 from node.commands.explain.study import explain_uid
@@ -72,7 +71,7 @@ class Doubled:
     uid: str
 
     def path(self, study: str | None, what: str) -> str:
-        return f"/api/v1/{FilmAddress(study=study, uid=self.uid).path}/{what}"
+        return f"/api/v1/{f'studies/{study}/' if study else ''}films/{self.uid}/{what}"
 
     def counts(self, kind: str) -> list[int]:
         return [len(list((self.spool.directory / "studies" / study).glob(f"{kind}/*"))) for study in (WRONG, RIGHT)]
@@ -201,22 +200,6 @@ def test_commands_name_both_studies(doubled: Doubled) -> None:
     assert "do: an object of this study has the UID of one in" in told
     assert state["doubled"] == {doubled.uid: [WRONG, RIGHT]}
     assert f"{doubled.uid}: {WRONG}, {RIGHT}" in render(state, zone=doubled.settings.site.zone)
-
-
-@pytest.mark.parametrize(
-    ("named", "expected"),
-    [
-        (lambda _folder: Path("1.2.3"), FilmAddress(study=None, uid="1.2.3")),
-        (lambda _folder: Path("1.2.3/1.2.4"), FilmAddress(study="1.2.3", uid="1.2.4")),
-        (lambda folder: folder / "film.dcm", FilmAddress(study=RIGHT, uid=str(films.thumbnail().SOPInstanceUID))),
-    ],
-)
-def test_a_command_names_a_film_with_its_study_if_it_is_known(
-    tmp_path: Path, named: Callable[[Path], Path], expected: FilmAddress
-) -> None:
-    taken(WOMAN, study=RIGHT).save_as(tmp_path / "film.dcm")
-
-    assert film_address(named(tmp_path)) == expected
 
 
 def test_a_question_of_a_workstation_is_another_one_in_another_study() -> None:

@@ -21,15 +21,13 @@ from node.store.spool import Spool
 from node.store.study_facts import films_of
 from tests.support import films
 from tests.support.archived import StartNode
-from tests.support.peers import LOOPBACK
-from tests.support.service import Service, run_command
+from tests.support.service import Service
 from tests.support.spoken import PROMPTS, misread
 from tests.support.web_access import PASSWORD
 
 Content = dict[str, object]
 
 BASIC = {"Authorization": f"Basic {b64encode(f'ada:{PASSWORD}'.encode()).decode()}"}
-KEPT = ("text", "findings", "boxes", "questions", "changes")
 UNASKED = "The report does not answer this, so the network is asked."
 
 
@@ -251,51 +249,3 @@ def test_who_has_not_signed_in_is_not_told_of_earlier_films(unknown: Node) -> No
     assert str(named["text"]).startswith("Compared with the film that was named. ")
     assert (named["earlier"], named["compared_with"]) == ([], other.SOPInstanceUID)
     assert "2026" not in json.dumps([reply, named])
-
-
-@pytest.mark.drill(part="pages")
-@pytest.mark.parametrize("words", ["list the findings", "Pneumonia", "pacemaker?"])
-def test_command_model_and_node_answer_words_alike(node: Node, tmp_path: Path, phantom_model: Path, words: str) -> None:
-    path = tmp_path / "film.dcm"
-    node.film.save_as(path)
-    address = f"http://{LOOPBACK}:{node.service.http_port}"
-
-    of_node = run_command("ask", path, "--json", "--node", address, "--words", words)
-    here = run_command("ask", path, "--json", "--model", phantom_model, "--words", words)
-
-    assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
-    by_node, by_model, by_api = (answered(each) for each in (of_node.stdout, here.stdout, node.reply(words)))
-    assert by_node == by_model == by_api
-
-
-@pytest.mark.drill(part="pages")
-def test_command_model_and_node_compare_two_films_alike(unknown: Node, tmp_path: Path, phantom_model: Path) -> None:
-    film, earlier = tmp_path / "film.dcm", tmp_path / "earlier.dcm"
-    unknown.film.save_as(film)
-    taken("first", at="01").save_as(earlier)
-    address = f"http://{LOOPBACK}:{unknown.service.http_port}"
-    compared = ("--words", "what changed?", "--earlier", earlier)
-
-    of_node = run_command("ask", film, "--json", "--node", address, *compared)
-    here = run_command("ask", film, "--json", "--model", phantom_model, "--uncalibrated", "accept", *compared)
-
-    assert (of_node.returncode, here.returncode) == (0, 0), of_node.stderr + here.stderr
-    by_node, by_model = json.loads(of_node.stdout), json.loads(here.stdout)
-    assert by_node["changes"]
-    assert {key: by_model[key] for key in KEPT} == {key: by_node[key] for key in KEPT}
-    assert by_model["compared_with"] == str(earlier)
-
-
-def answered(reply: str | Content) -> Content:
-    """What a reply says, without what only a node knows of it."""
-    content = json.loads(reply) if isinstance(reply, str) else reply
-    facts = ("id", "asked_at", "asked_by", "source", "model", "engine", "prompts", "sent")
-    questions = cast(list[Content], content["questions"])
-    bare = [{key: value for key, value in each.items() if key not in facts} for each in questions]
-    return {"questions": bare, **{key: content[key] for key in ("text", "findings", "boxes")}}
-
-
-def test_words_stand_alone_or_with_a_box(tmp_path: Path) -> None:
-    done = run_command("ask", tmp_path / "none.dcm", "--node", "http://x", "--words", "effusion?", "--prompt", "Edema")
-
-    assert (done.returncode, "--words is a question of its own" in done.stderr) == (2, True)
