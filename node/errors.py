@@ -92,6 +92,10 @@ class OutcomeUnknown(RetryLater):
     """The destination answered, and the answer does not say whether it took the object: it may have."""
 
 
+class OtherForm(NodeError, ValueError):
+    """Something stored has another form than this program knows."""
+
+
 class ModelLost(NodeError):
     """The model reads nothing more in this process, as of a lost GPU: the process must end, and no film is at fault."""
 

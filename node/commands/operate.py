@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState, JsonObject
-from node.errors import ConfigError, InputError, RetryLater
+from node.errors import ConfigError, InputError, OtherForm, RetryLater
 from node.jobs import processes
 from node.net import callers
 from node.orders.store import OrderStore
@@ -125,7 +125,7 @@ def _corrections(settings: Settings) -> dict[str, dict[str, object]]:
         studies = sorted(set(client.gathering().values())) if client.is_known else []
     found = {}
     for study_uid in studies:
-        with suppress(ValueError):  # a correction that another program wrote: its study is parked
+        with suppress(OtherForm):  # a correction that another program wrote: its study is parked
             found[study_uid] = gathering.waiting(spool, study_uid)
     quiet_seconds, zone = settings.corrections.quiet_seconds, settings.site.zone
     return {

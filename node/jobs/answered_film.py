@@ -16,7 +16,7 @@ from node.errors import InputError, Undecodable
 from node.outputs import corrected_film
 from node.outputs.corrected_film import sides_of
 from node.prompt_set import PromptSet
-from node.store.correction import Correction, from_json
+from node.store.correction import Correction
 from node.store.received import Instance, newest_reading
 from node.store.spool import Spool
 
@@ -58,7 +58,7 @@ def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
 
 def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
     """Return the corrections of a film, withdrawn ones included, oldest first."""
-    stored = (from_json(content) for content in spool.documents(film.study_uid, "corrections"))
+    stored = spool.corrections(film.study_uid)
     own = [correction for correction in stored if correction.film == film.sop_instance_uid]
     return sorted(own, key=lambda correction: (correction.at, correction.id))
 
@@ -73,8 +73,7 @@ def as_corrected(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> Film:
 def all_corrections(spool: Spool) -> Iterator[tuple[AnsweredFilm, list[Correction]]]:
     """Yield every film that is still here and was corrected, with its corrections, oldest first."""
     for study_uid in spool.studies():
-        stored = [from_json(content) for content in spool.documents(study_uid, "corrections")]
-        for instance in spool.study(study_uid).instances if stored else ():
+        for instance in spool.study(study_uid).instances if spool.corrections(study_uid) else ():
             if own := corrections_of(spool, instance):
                 try:
                     yield read_film(spool, instance), own

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Final
 
 from models.documents import encode
+from node.errors import OtherForm
 from node.store import correction
 from node.store.correction import Correction, Release
 from node.store.spool import Spool
@@ -41,8 +42,8 @@ NOTHING: Final = Waiting()
 
 
 def waiting(spool: Spool, study_uid: str) -> Waiting:
-    """Return what waits in a study. Raises ValueError for a correction that another program wrote."""
-    stored = [correction.from_json(content) for content in spool.documents(study_uid, "corrections")]
+    """Return what waits in a study. Raises OtherForm for a correction that another program wrote."""
+    stored = spool.corrections(study_uid)
     if not stored:
         return NOTHING
     ids = correction.waiting({item.id for item in stored}, spool.rounds(study_uid), spool.releases(study_uid))
@@ -81,7 +82,7 @@ def wait_again(
     """
     try:
         found = waiting(spool, study_uid)
-    except ValueError:
+    except OtherForm:
         run_gather(study_uid, "", 0.0)  # parks the study, with the reason
         return
     end = found.leave_at(quiet_seconds)

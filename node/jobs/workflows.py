@@ -37,6 +37,7 @@ from node.jobs.round_steps import Steps, WrittenRound
 from node.jobs.running_steps import RunningSteps
 from node.rounds.planned import Round
 from node.settings.destinations import DestinationSettings
+from node.store import files
 
 QUIET: Final = "quiet"
 GATHER: Final = "gather"
@@ -93,8 +94,10 @@ def commit_queue_of(destination: str) -> str:
 
 
 def deliveries_of(argument: object) -> tuple[Delivery, ...]:
-    """Return the deliveries of a workflow `deliver` or `commit` by its argument; none of another workflow."""
-    return decode(DeliveryBatch, argument).deliveries if isinstance(argument, Mapping) else ()
+    """Return the deliveries of a workflow `deliver` or `commit` by its argument; none of another. Raises OtherForm."""
+    if not isinstance(argument, Mapping):
+        return ()
+    return files.made(partial(decode, DeliveryBatch), dict(argument), place="table workflow_status").deliveries
 
 
 def study_of(argument: object) -> str | None:

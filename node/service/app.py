@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from node import log
 from node.audit.trail import recording
 from node.config import Settings
@@ -260,18 +262,25 @@ def serve(
 
 @contextmanager
 def _disk_named(settings: Settings) -> Iterator[None]:
-    """Turn an error of a disk that is full, read-only or fails into a NodeError, after which a supervisor tries again.
+    """Turn what a disk or a database refuses into a NodeError that names it, after which a supervisor tries again.
 
-    Such an error is no fault of settings or program. Raises any other error as it is.
+    Such an error is no fault of settings or program. Raises any other error of the disk as it is.
     """
+    directory = settings.storage.directory
     try:
         yield
     except database.FAILURES as error:
         if not (takes_nothing(error) or database.takes_nothing(error)):
-            raise
+            if not isinstance(error, SQLAlchemyError):
+                raise
+            place = "storage.database_url" if settings.storage.database_url else f"storage.directory {directory}"
+            raise NodeError(
+                f"{place}: the database refuses ({database.complaint(error)}); if another version of this program "
+                "made its tables, start that version again; otherwise `node doctor` says what it lacks"
+            ) from error
         why = error.strerror if isinstance(error, OSError) else "the database cannot be written"
         raise NodeError(
-            f"storage.directory {settings.storage.directory}: the disk takes nothing now ({why}); make room, or mount "
+            f"storage.directory {directory}: the disk takes nothing now ({why}); make room, or mount "
             "it for writing; the node starts when it is started again"
         ) from error
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, TextIO, TypeVar
 from uuid import uuid4
 
+from models.documents import Misfit
 from node.domain import JsonObject
-from node.errors import InputError, is_of_file
+from node.errors import InputError, OtherForm, is_of_file
 
 TEMPORARY: Final = ".incoming-"
 """How the name of an incomplete file begins."""
@@ -27,6 +28,8 @@ ORDINARY: Final = 0o666
 """The mode of a file that is not the node's own; the umask narrows it."""
 
 _HASH: Final = "content_sha256"
+
+_T = TypeVar("_T")
 
 Stamp = tuple[int, int, int] | None
 """When a file was written, its size and its number; None when there is none."""
@@ -231,6 +234,23 @@ def read_json(path: Path) -> JsonObject | None:
         return None
     expected = content.pop(_HASH, None)
     return content if expected == hashlib.sha256(_json(content)).hexdigest() else None
+
+
+def read_as(make: Callable[[JsonObject], _T], path: Path) -> _T | None:
+    """Make a value of a JSON file of the node; None if it is missing or damaged. Raises OtherForm that names it."""
+    content = read_json(path)
+    return None if content is None else made(make, content, place=path)
+
+
+def made(make: Callable[[JsonObject], _T], content: JsonObject, *, place: Path | str) -> _T:
+    """Make a value of what was stored; make: raises Misfit. Raises OtherForm that names the file or the table."""
+    try:
+        return make(content)
+    except Misfit as misfit:
+        raise OtherForm(
+            f"{place}: has another form than this program knows ({misfit}); start the version again that wrote it "
+            "(docs/operate/upgrade.md)"
+        ) from misfit
 
 
 def _json(content: Mapping[str, object]) -> bytes:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from models.documents import decode, encode
@@ -72,13 +73,13 @@ def keep_answer(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
 
 def find_answer(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
     """Return a sent answer; None if nobody has sent it."""
-    content = spool.document(study_uid, "sent", _checked(question_id))
-    return None if content is None else decode(SentAnswer, content)
+    wanted = _checked(question_id)
+    return next((answer for answer in answers_of(spool, study_uid) if answer.question == wanted), None)
 
 
 def answers_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
     """Return the sent answers of a study, in the order in which they were sent."""
-    found = (decode(SentAnswer, content) for content in spool.documents(study_uid, "sent"))
+    found = spool.documents_as(partial(decode, SentAnswer), study_uid, "sent")
     return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
 
 
@@ -142,5 +143,5 @@ def find_object(spool: Spool, study_uid: str, sop_instance_uid: str) -> ObjectMa
 
 def objects_of(spool: Spool, study_uid: str) -> list[ObjectMark]:
     """Return what is known of the objects of a study, in order of arrival."""
-    found = (decode(ObjectMark, content) for content in spool.documents(study_uid, "objects"))
+    found = spool.documents_as(partial(decode, ObjectMark), study_uid, "objects")
     return sorted(found, key=lambda mark: (mark.received_at, mark.file))

@@ -28,17 +28,17 @@ import errno
 import shutil
 import time
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from node.domain import Delivery, JsonObject, OutputObject, is_uid
 from node.errors import Refused
 from node.store import begun, correction, files, received, rounds
 from node.store.begun import BegunWork
-from node.store.correction import Release
+from node.store.correction import Correction, Release
 from node.store.folders import STUDIES, Folders, mark_format, require_known_format
 from node.store.incoming import Incoming, full, has_other_pixels
 from node.store.index import Index
@@ -50,6 +50,7 @@ _REMOVING = ".removing-"
 _LOCKS = 64
 _LEFTOVER_SECONDS = 3600.0
 DocumentKind = Literal["corrections", "released", "questions", "sent", "objects"]
+_T = TypeVar("_T")
 
 
 class Spool:
@@ -260,7 +261,16 @@ class Spool:
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
         """Return the documents of a study of one kind."""
-        return list(filter(None, map(files.read_json, files.listed(self._folder(study_uid) / kind, "*.json"))))
+        return self.documents_as(lambda content: content, study_uid, kind)
+
+    def documents_as(self, make: Callable[[JsonObject], _T], study_uid: str, kind: DocumentKind) -> list[_T]:
+        """Return what the documents of a study of one kind say, as `files.read_as`."""
+        paths = files.listed(self._folder(study_uid) / kind, "*.json")
+        return [found for path in paths if (found := files.read_as(make, path)) is not None]
+
+    def corrections(self, study_uid: str) -> list[Correction]:
+        """Return the corrections of a study, withdrawn ones included. Raises OtherForm."""
+        return self.documents_as(correction.from_json, study_uid, "corrections")
 
     def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
         """Store one output; an existing one stays as it is, so that one UID never has two contents."""

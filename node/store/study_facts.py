@@ -84,10 +84,10 @@ def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFact
 
     The received objects are listed last: one that comes meanwhile is rather among them than left out. Releases are read
     after corrections, so that no correction passes for released before its release is seen.
-    Raises OSError, and ValueError for a document that another program wrote.
+    Raises OSError, and OtherForm for a document that another program wrote.
     """
     folder = spool.received_path(study_uid, "")
-    made = tuple(map(correction.from_json, spool.documents(study_uid, "corrections")))
+    made = tuple(spool.corrections(study_uid))
     marks = tuple(spool.rounds(study_uid))
     return StudyFacts(
         uid=study_uid,

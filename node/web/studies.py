@@ -24,7 +24,6 @@ from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import name_different
 from node.prompt_set import PromptSet
 from node.store import lookup
-from node.store.correction import from_json
 from node.store.lookup import DeliveryRow, StudyRow
 from node.store.questions import objects_of
 from node.store.received import Instance, newest_reading
@@ -348,7 +347,7 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
     Corrections count from the moment in which they are stored, before a round has written new outputs.
     """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
-    corrections = [from_json(content) for content in spool.documents(study_uid, "corrections")]
+    corrections = spool.corrections(study_uid)
     asking = {mark.file for mark in objects_of(spool, study_uid)}
     instances = spool.study(study_uid).instances
     rejected = rejections_of(instances)

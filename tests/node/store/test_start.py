@@ -16,12 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from node.config import Settings
+from node.errors import NodeError, OtherForm
+from node.jobs.workflows import deliveries_of
+from node.service import app
 from node.settings.http import HttpSettings
-from node.store import database
+from node.store import database, questions
 from node.store.ledger import Ledger, is_away
+from node.store.spool import DocumentKind, Spool
 from tests.support import films, peers
+from tests.support.fakes import ScriptedReader
 from tests.support.service import Service, run_command, settings_for
 
 
@@ -156,6 +162,39 @@ def test_a_node_builds_a_damaged_database_anew_and_goes_on(
     assert Path(aside).name.startswith(f"{name}.damaged-")
     assert Path(aside).exists()
     assert [line["name"] for line in second.logged("database.damaged")] == [Path(aside).name]
+
+
+@pytest.mark.parametrize(("kind", "read"), [("sent", questions.answers_of), ("objects", questions.objects_of)])
+def test_a_stored_document_of_another_form_is_named(
+    tmp_path: Path, kind: DocumentKind, read: Callable[[Spool, str], object]
+) -> None:
+    spool = Spool(tmp_path)
+    (spool.received_path("1.2", "")).mkdir(parents=True)
+    spool.keep_document("1.2", kind, "1.3", {"patient": "Doe"})
+
+    with pytest.raises(OtherForm, match="start the version again") as raised:
+        read(spool, "1.2")
+
+    assert f"{tmp_path}/studies/1.2/{kind}/1.3.json: " in str(raised.value)
+    assert "Doe" not in str(raised.value)
+
+
+def test_a_queued_delivery_of_another_form_is_named() -> None:
+    with pytest.raises(OtherForm, match=r"table workflow_status: .*lacks"):
+        deliveries_of({"patient": "Doe"})
+
+
+def test_a_database_that_refuses_at_the_start_is_named(tmp_path: Path) -> None:
+    def refuse() -> ScriptedReader:
+        raise OperationalError("SELECT 'Doe'", {}, sqlite3.OperationalError("no such column: priority"))
+
+    with (
+        pytest.raises(NodeError, match=rf"{tmp_path}: the database refuses \(no such column: priority\)") as raised,
+        app.run(settings_for(tmp_path, archive_port=104), reader=refuse),
+    ):
+        pytest.fail("the node runs")
+
+    assert "Doe" not in str(raised.value)
 
 
 def test_a_good_database_stays_where_it_is(tmp_path: Path) -> None:
