@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from typing import Final
@@ -38,9 +37,6 @@ from node.settings.destinations import DicomDestination
 
 OnReport = Callable[[int, Dataset], int]
 """Gets event type and information of an N-EVENT-REPORT; returns the status to answer with."""
-
-ObjectName = tuple[str, str]
-"""SOP Class UID and SOP Instance UID of an object."""
 
 VERIFICATION: Final = UID(Verification)
 STORAGE_COMMITMENT: Final = UID(StorageCommitmentPushModel)
@@ -131,21 +127,11 @@ def judge(status: Dataset, name: str) -> None:
 
 
 def echo(destination: DicomDestination, calling: Calling) -> None:
-    """Check that a destination answers (PS3.4 A); any answer to the association request counts.
-
-    Raises DestinationDown.
-    """
-    contexts = [build_context(Verification, list(NATIVE))]
-    with (
-        suppress(GiveUp),  # it answered, but does not accept Verification
-        ended(
-            _associate(contexts, destination, calling_aet=calling.ae_title, refusal="", limit_seconds=PROBE_SECONDS)
-        ) as association,
-    ):
-        _send_echo(association, destination)
+    """Check that a destination answers; any answer to the association request counts. Raises DestinationDown."""
+    _negotiate(destination, calling_aet=calling.ae_title)
 
 
-def negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: Sequence[UID]) -> frozenset[UID]:
+def _negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: Sequence[UID] = ()) -> frozenset[UID]:
     """Propose SOP classes and Verification, and send a C-ECHO if that is accepted (PS3.4 A); nothing else is sent.
 
     Returns the accepted classes. Raises DestinationDown.
@@ -176,7 +162,7 @@ def examine(destination: DicomDestination, calling: Calling) -> Iterator[Check]:
         yield fault(name, f"{error}; {START}")
         return
     try:
-        accepted = negotiate(destination, calling_aet=calling.ae_title, sop_classes=list(wanted))
+        accepted = _negotiate(destination, calling_aet=calling.ae_title, sop_classes=list(wanted))
     except DestinationDown as error:
         yield fault(
             name,
@@ -200,46 +186,23 @@ def examine(destination: DicomDestination, calling: Calling) -> Iterator[Check]:
 
 
 def confirm(open_: Sequence[Delivery], destination: DicomDestination, asking: Asking) -> None:
-    """Send a request for commitment, and wait briefly for the report. Raises RetryLater or GiveUp."""
-    ask_commitment(
-        [(sop_class_of(delivery.kind), delivery.sop_instance_uid) for delivery in open_],
-        destination,
-        calling_aet=asking.calling.ae_title,
-        transaction_uid=asking.transaction_uid,
-        report_seconds=asking.report_seconds,
-        on_report=partial(asking.commitments.take, calling_aet=destination.ae_title),
-        is_over=asking.is_over,
-    )
-
-
-def ask_commitment(
-    objects: Sequence[ObjectName],
-    destination: DicomDestination,
-    *,
-    calling_aet: str,
-    transaction_uid: str,
-    on_report: OnReport,
-    report_seconds: float,
-    is_over: Callable[[], bool],
-) -> None:
     """Ask a destination to commit to objects that it was sent (PS3.4 J.3.2), and wait briefly for its report.
 
-    The report may come on this association or on another one, now or in hours (PS3.4 J.3.3). `is_over` says that every
-    report has arrived.
+    The report may come on this association or on another one, now or in hours (PS3.4 J.3.3).
     Raises RetryLater or GiveUp.
     """
-    reporting = _Reporting(on_report)
+    reporting = _Reporting(partial(asking.commitments.take, calling_aet=destination.ae_title))
     association = _associate(
         [build_context(StorageCommitmentPushModel, list(NATIVE))],
         destination,
-        calling_aet=calling_aet,
+        calling_aet=asking.calling.ae_title,
         refusal=_no_commitment(destination),
         handlers=[(evt.EVT_N_EVENT_REPORT, reporting.on_report), (evt.EVT_DIMSE_SENT, reporting.on_sent)],
     )
     with ended(association):
         try:
             status, _ = association.send_n_action(
-                _request(objects, transaction_uid),
+                _request(open_, asking.transaction_uid),
                 _REQUEST_COMMITMENT,
                 StorageCommitmentPushModel,
                 _PUSH_MODEL_INSTANCE,
@@ -248,8 +211,8 @@ def ask_commitment(
             raise DestinationDown(f"{destination.name} ended the association") from error
         _check_turn(association, destination)
         judge_request(status, destination)
-        end = time.monotonic() + report_seconds
-        while association.is_established and time.monotonic() < end and not is_over():
+        end = time.monotonic() + asking.report_seconds
+        while association.is_established and time.monotonic() < end and not asking.is_over():
             time.sleep(_LOOK_SECONDS)
         reporting.finish()
 
@@ -298,15 +261,15 @@ class _Reporting:
         self._is_idle.wait(PROBE_SECONDS)
 
 
-def _request(objects: Sequence[ObjectName], transaction_uid: str) -> Dataset:
+def _request(deliveries: Sequence[Delivery], transaction_uid: str) -> Dataset:
     """Return the information of an N-ACTION that names the objects (PS3.4 J.3.2.1.1)."""
     request = Dataset()
     request.TransactionUID = transaction_uid
     request.ReferencedSOPSequence = []
-    for sop_class_uid, sop_instance_uid in objects:
+    for delivery in deliveries:
         item = Dataset()
-        item.ReferencedSOPClassUID = sop_class_uid
-        item.ReferencedSOPInstanceUID = sop_instance_uid
+        item.ReferencedSOPClassUID = sop_class_of(delivery.kind)
+        item.ReferencedSOPInstanceUID = delivery.sop_instance_uid
         request.ReferencedSOPSequence.append(item)
     return request
 

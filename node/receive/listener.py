@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from pydicom.dataset import Dataset
@@ -73,7 +74,7 @@ class Listener:
             on_refused=self._on_refused,
             on_aborted=self._on_aborted,
             on_turn=self._refusals.tell,
-            receive=self._receive,
+            receive=partial(Reception, intake=self.intake),
         )
         self._plain = self._serve(settings.port, terms, tls=None)
         self._secure: Server | None = None
@@ -135,10 +136,6 @@ class Listener:
 
     def _alive(self) -> dict[Association, Caller]:
         return {association: caller for association, caller in tuple(self._open.items()) if association.is_alive()}
-
-    def _receive(self, association: Association) -> Reception:
-        """Direct the objects of an association to disk while they arrive."""
-        return Reception(association, intake=self.intake)
 
     def _on_requested(self, event: evt.Event) -> None:
         """Refuse callers that are not admitted; offer the others the contexts that they may use."""

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from pynetdicom import AE, evt
 from pynetdicom.association import Association
 from pynetdicom.pdu import P_DATA_TF
 
-from node.deliver.dicom import ask_commitment, judge, judge_request
+from node.deliver.commitment import Commitments
+from node.deliver.dicom import confirm, judge, judge_request
+from node.deliver.kinds import Asking, Calling
+from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.net.association_pdus import rejection
 from node.outputs import secondary_capture
@@ -205,21 +209,23 @@ def test_no_answer_is_tried_again() -> None:
 def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
     committing, came = Committing(), threading.Event()
 
-    def on_report(_event_type: int, _information: Dataset) -> int:
-        came.set()
-        threading.Event().wait(0.3)  # nobody sets it: what was written is seen before this answer has left
-        return 0x0000
+    class SlowCommitments:
+        def take(self, *_report: object, **_sender: object) -> int:
+            came.set()
+            threading.Event().wait(0.3)  # nobody sets it: what was written is seen before this answer has left
+            return 0x0000
 
+    asking = Asking(
+        calling=Calling(ae_title="CHEX"),
+        transaction_uid="2.25.1",
+        sent_at=0.0,
+        commitments=cast(Commitments, SlowCommitments()),
+        is_over=came.is_set,
+        report_seconds=60.0,
+    )
+    delivery = Delivery(destination="pacs", study_uid="1.2", sop_instance_uid="1.3", kind="sr")
     with peers.ReceivingArchive(handlers=committing.handlers) as archive:
-        ask_commitment(
-            [(films.thumbnail().SOPClassUID, films.thumbnail().SOPInstanceUID)],
-            to(archive),
-            calling_aet="CHEX",
-            transaction_uid="2.25.1",
-            on_report=on_report,
-            report_seconds=60.0,
-            is_over=came.is_set,
-        )
+        confirm([delivery], to(archive), asking)
 
     peers.wait_until(lambda: bool(committing.reported), what="the archive hears that it was understood")
     assert committing.reported == [0x0000]
