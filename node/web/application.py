@@ -59,9 +59,8 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     give(application, parts)
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
-    for routes in (films.routes, questions.routes, replies.routes, corrections.routes):
-        for router in routes.routers:
-            application.include_router(router)
+    application.include_router(films.router)
+    application.include_router(replies.router)
     application.include_router(corrections.router)
     application.include_router(questions.router)
     application.include_router(submit.router)

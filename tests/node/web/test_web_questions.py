@@ -15,7 +15,7 @@ from node.config import ModelSettings, QuestionsSettings
 from tests.support import films
 from tests.support.archived import archived_node
 from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.service import Service, run_command
+from tests.support.service import Service
 
 Content = dict[str, object]
 
@@ -49,9 +49,15 @@ class Asked:
 
     service: Service
     path: Path
+    study: str
     uid: str
     model: Path
     archive: ReceivingArchive
+
+    @property
+    def film(self) -> str:
+        """The address of the film in the interface."""
+        return f"/api/v1/studies/{self.study}/films/{self.uid}"
 
     @property
     def address(self) -> str:
@@ -68,7 +74,7 @@ class Asked:
         return self.get(path)[1].decode()
 
     def questions(self, *questions: Content, **headers: str) -> tuple[int, Content]:
-        return self.ask("POST", f"/api/v1/films/{self.uid}/questions", {"questions": questions}, **headers)
+        return self.ask("POST", f"{self.film}/questions", {"questions": questions}, **headers)
 
 
 @contextmanager
@@ -80,9 +86,9 @@ def asking(directory: Path, *, model: Path, film: Path) -> Iterator[Asked]:
     ) as node:
         node.service.read(film)
         header = dcmread(film, stop_before_pixels=True)
-        uid = str(header.SOPInstanceUID)
-        asked = Asked(service=node.service, path=film, uid=uid, model=model, archive=node.archive)
-        _, study = asked.ask("GET", f"/api/v1/studies/{header.StudyInstanceUID}")
+        uids = {"study": str(header.StudyInstanceUID), "uid": str(header.SOPInstanceUID)}
+        asked = Asked(service=node.service, path=film, model=model, archive=node.archive, **uids)
+        _, study = asked.ask("GET", f"/api/v1/studies/{asked.study}")
         node.archive.wait_for_kept(len(cast(list[Content], study["outputs"])))
         yield asked
 
@@ -111,7 +117,7 @@ def test_the_report_and_the_question_agree(asked: Asked) -> None:
 
 def test_questions_stay_with_the_film(asked: Asked) -> None:
     _, made = asked.questions({"prompt": "Edema"}, {"prompt": "Fracture"}, **{"X-Requested-From": "page"})
-    _, listed = asked.ask("GET", f"/api/v1/films/{asked.uid}/questions")
+    _, listed = asked.ask("GET", f"{asked.film}/questions")
 
     answers = cast(list[Content], made["questions"])
     assert [answer["source"] for answer in answers] == ["page", "page"]
@@ -123,34 +129,16 @@ def test_questions_stay_with_the_film(asked: Asked) -> None:
 
 @pytest.mark.parametrize(("body", "status", "words"), REFUSED)
 def test_a_question_that_cannot_be_asked_is_refused(asked: Asked, body: Content, status: int, words: str) -> None:
-    answered, content = asked.ask("POST", f"/api/v1/films/{asked.uid}/questions", body)
+    answered, content = asked.ask("POST", f"{asked.film}/questions", body)
 
     assert answered == status
     assert words in str(content["detail"])
 
 
 def test_a_film_that_is_unknown_cannot_be_asked_about(asked: Asked) -> None:
-    done = run_command("ask", "1.2.3.4", "--node", f"http://{LOOPBACK}:{asked.service.http_port}", "--prompt", "Edema")
+    path = f"/api/v1/studies/{asked.study}/films/1.2.3.4/questions"
 
-    assert (done.returncode, "no such film" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("node", ["127.0.0.1:1", "ftp://x/", "http://127.0.0.1:9"])
-def test_an_address_without_a_node_is_said(asked: Asked, node: str) -> None:
-    done = run_command("ask", asked.path, "--node", node, "--prompt", "Edema")
-
-    assert done.returncode in (1, 2)
-    assert node in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_model_and_node_are_not_asked_together(asked: Asked) -> None:
-    both = run_command("ask", asked.path, "--node", "http://x", "--model", asked.model, "--prompt", "Edema")
-    neither = run_command("ask", asked.path, "--prompt", "Edema")
-
-    assert (both.returncode, neither.returncode) == (2, 2)
-    assert "one of the two" in both.stderr
-    assert "one of the two" in neither.stderr
+    assert asked.ask("POST", path, {"questions": [{"prompt": "Edema"}]})[0] == 404
 
 
 def test_an_answer_is_sent_to_the_archive_once(asked: Asked) -> None:
@@ -166,7 +154,7 @@ def test_an_answer_is_sent_to_the_archive_once(asked: Asked) -> None:
     new = [kept.dataset for kept in asked.archive.kept[before:]]
     assert sorted(dataset.Modality for dataset in new) == ["PR", "SR"]
     assert {dataset.StudyInstanceUID for dataset in new} == {films.rg1().StudyInstanceUID}
-    listed = cast(list[Content], asked.ask("GET", f"/api/v1/films/{asked.uid}/questions")[1]["questions"])
+    listed = cast(list[Content], asked.ask("GET", f"{asked.film}/questions")[1]["questions"])
     assert [question["sent"] for question in listed if question["id"] == answer["id"]] == [True]
 
 
