@@ -66,21 +66,8 @@ def configure(*, form: str = "auto", level: str = "info") -> None:
     form: `json`, `console` (a line for people, with local time), or `auto`: `console` on a terminal, else `json`
     """
     for_people = sys.stdout.isatty() if form == "auto" else form == "console"
-    logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=True)
-    mute()
-    threading.excepthook = _on_lost_thread
-    least = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[
-            partial(_drop_below, least),
-            structlog.processors.add_log_level,
-            *(_for_people() if for_people else _for_programs()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # observers get every event
-        # One stream for all loggers: the lock that keeps two threads' lines apart belongs to the stream.
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StreamThatNeverRaises(sys.stdout))),
-        cache_logger_on_first_use=False,
-    )
+    _take_libraries(instead=True)
+    _write(sys.stdout, _for_people() if for_people else _for_programs(), level=level)
 
 
 @contextmanager
@@ -107,16 +94,27 @@ def begin() -> None:
 
     Python would print a library's own words there, which may quote a film.
     """
-    mute()
-    logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()])
-    threading.excepthook = _on_lost_thread
+    _take_libraries(instead=False)
     if not structlog.is_configured():
-        structlog.configure(
-            processors=[partial(_drop_below, logging.WARNING), structlog.processors.add_log_level, *_for_programs()],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-            logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StreamThatNeverRaises(sys.stderr))),
-            cache_logger_on_first_use=False,
-        )
+        _write(sys.stderr, _for_programs(), level="warning")
+
+
+def _take_libraries(*, instead: bool) -> None:
+    """Make lines of what libraries say; instead: of the handlers that are there, or only if there are none."""
+    mute()
+    logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=instead)
+    threading.excepthook = _on_lost_thread
+
+
+def _write(stream: TextIO, form: tuple[structlog.typing.Processor, ...], *, level: str) -> None:
+    least = partial(_drop_below, logging.getLevelNamesMapping()[level.upper()])
+    structlog.configure(
+        processors=[least, structlog.processors.add_log_level, *form],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # observers get every event
+        # One stream for all loggers: the lock that keeps two threads' lines apart belongs to the stream.
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StreamThatNeverRaises(stream))),
+        cache_logger_on_first_use=False,
+    )
 
 
 def adopt(library: str) -> None:

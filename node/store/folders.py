@@ -6,8 +6,7 @@ locks, because a lock file that may be held cannot be removed; most studies wait
 writes syncs that run at the same time together.
 
 The number is in the file `format`. It is raised when a program could no longer read, or would harm, what another has
-written. A folder that has studies and no number, or number 1 or 2, was written before the first release; no program
-reads it any more.
+written. A folder with another number, or with studies and no number, is refused.
 
 The disk must replace and link a name, sync, and lock. A server that answers a sync before its disk has the bytes cannot
 be recognized from here, and neither can a lock that machines do not share, unless an option of the mount says so.
@@ -35,7 +34,6 @@ STUDIES: Final = "studies"
 """The folder of the studies, which a node makes with the number, or before it."""
 FORMAT: Final = 3
 FORMAT_CONTENT: Final = f"{FORMAT}\n".encode()
-_UNRELEASED: Final = ("1", "2")
 _LONGEST_NUMBER: Final = 100
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _UNSHARED_LOCKS: Final = frozenset(("nolock", "nobrl", "local_lock=all", "local_lock=flock"))
@@ -90,32 +88,23 @@ class Folders:
 
 def require_known_format(directory: Path) -> None:
     """Raise InputError if a folder's files have a form that this program does not know."""
-    path = directory / FORMAT_FILE
+    path, found = directory / FORMAT_FILE, f"studies and no file {FORMAT_FILE!r}"
     try:
         with path.open("rb") as file:
             number = file.read(_LONGEST_NUMBER).decode("ascii", "replace").strip()
+        if number == str(FORMAT):
+            return
+        found = f"files of the format {number[:20]!r}"
     except (FileNotFoundError, NotADirectoryError):
-        if any(files.listed(directory / STUDIES, "*")):
-            raise InputError(_too_old(directory, f"it has studies and no file {FORMAT_FILE!r}")) from None
-        return
+        if not any(files.listed(directory / STUDIES, "*")):
+            return
     except OSError as error:
         if takes_nothing(error):
             raise
         raise InputError(f"{path}: cannot be read ({error.strerror}); it says in which form the files lie") from error
-    if number in _UNRELEASED:
-        raise InputError(_too_old(directory, f"its files have the format {number!r}"))
-    if number != str(FORMAT):
-        raise InputError(
-            f"{directory}: its files have the format {number[:20]!r}, and this program knows format {FORMAT} alone; a "
-            "newer program wrote them: start that one again, or restore the backup that was made before it "
-            "(docs/operate/upgrade.md)"
-        )
-
-
-def _too_old(directory: Path, found: str) -> str:
-    return (
-        f"{directory}: {found}: a program before version 1.0.0 wrote it, and this one cannot read it; choose another "
-        "place (docs/operate/upgrade.md says what becomes of what it has)"
+    raise InputError(
+        f"{directory}: has {found}, and this program knows format {FORMAT} alone; start the program again that wrote "
+        "it, or restore the backup that was made before it (docs/operate/upgrade.md)"
     )
 
 
