@@ -244,7 +244,7 @@ class Steps:
             with self.metrics.timed("finish"):
                 pipeline = self._pipeline(planned.study_uid)
                 pipeline.finish(planned, outputs, parked=parked, parts=written.parts)
-            self.ledger.reviews.replace(planned.study_uid, written.reviews)
+            self.ledger.set_reviews(planned.study_uid, written.reviews)
             self.note_patients(planned.study_uid)
             identity = pipeline.reader.identity
             log.get().info(

@@ -34,7 +34,7 @@ from node.store.tables import (
     TAKEN,
     TRANSACTIONS,
 )
-from node.store.worklist import Reviews, Searchable
+from node.store.worklist import ReviewRow, Searchable, write_reviews
 
 _TAKEN: Final = frozenset(TAKEN)
 _OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
@@ -71,7 +71,6 @@ class Ledger:
     def __init__(self, sql: Database) -> None:
         """Use a database that may not exist yet: the tables are created on first use."""
         self._sql, self._has_tables = sql, False
-        self.reviews = Reviews(lambda: self._database)
         self.statistics = Statistics(lambda: self._database)
         self.searchable = Searchable(lambda: self._database)
 
@@ -91,6 +90,13 @@ class Ledger:
         values = {"state": state, "stage": stage, "reason": reason, "changed_at": _now()}
         with self._database.begin() as connection:
             database.upsert(connection, STUDIES, {"uid": uid, **values}, changed=values)
+
+    def set_reviews(self, uid: str, rows: Iterable[ReviewRow]) -> None:
+        """Record which films of a known study wait for review, instead of what was recorded before."""
+        with self._database.begin() as connection:
+            known = sa.update(STUDIES).where(STUDIES.c.uid == uid).values(is_counted=True)
+            connection.execute(known)  # the study's row is locked from here
+            write_reviews(connection, uid, rows)
 
     def unpark_study(self, uid: str) -> None:
         """Set a parked study back to receiving; does nothing if it is no longer parked."""
@@ -201,11 +207,10 @@ class Ledger:
             row = connection.execute(sa.select(DELIVERIES).where(DELIVERIES.c.id == delivery.id)).one_or_none()
         if row is None:
             return None
-        state, awaits, failures = DeliveryState(row.state), row.awaits_commitment, row.commit_failures
         return DeliveryRecord(
-            state=state,
-            awaits_commitment=awaits,
-            failures=failures,
+            state=DeliveryState(row.state),
+            awaits_commitment=row.awaits_commitment,
+            failures=row.commit_failures,
             reason=row.reason,
             unclear=row.unclear_answers,
         )

@@ -31,6 +31,8 @@ from node.store.tables import (
 NOT_DELIVERED: Final = "not_delivered"
 """Of the worklist: finished studies of which no destination has taken anything."""
 UNSENT: Final = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
+STUDY: Final = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
+"""What `study_row` takes."""
 _WAITS = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts > 0)
 _IS_TRIED_AGAIN = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
 _FAILS = _WAITS | _IS_TRIED_AGAIN
@@ -74,16 +76,12 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
     with reading(storage) as connection:
         if connection is None:
             return Known()
-        columns = (STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
-        found = connection.execute(sa.select(*columns).where(STUDIES.c.uid == study_uid)).one_or_none()
-        study = None
-        if found is not None:
-            state, stage, reason, changed_at = found
-            study = StudyRow(state=state, stage=stage, reason=reason, changed_at=moment(changed_at))
-        rows = connection.execute(
-            sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
+        found = connection.execute(sa.select(*STUDY).where(STUDIES.c.uid == study_uid)).one_or_none()
+        of_study = sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
+        return Known(
+            study=None if found is None else study_row(found),
+            deliveries=tuple(map(_delivery_row, connection.execute(of_study))),
         )
-        return Known(study=study, deliveries=tuple(_delivery_row(row) for row in rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +189,11 @@ def reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
         raise NodeError(f"the database cannot be read ({database.complaint(error)}); see `node doctor`") from error
     finally:
         sql.dispose()
+
+
+def study_row(row: sa.Row[tuple[object, ...]]) -> StudyRow:
+    """Return a study's state by a row of its table."""
+    return StudyRow(state=row.state, stage=row.stage, reason=row.reason, changed_at=moment(row.changed_at))
 
 
 def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:

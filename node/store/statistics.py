@@ -149,22 +149,15 @@ def counts(storage: StorageSettings, *, first: str, last: str) -> Counts:
         films, findings = COUNTED_FILMS.c, COUNTED_FINDINGS.c
         is_wanted = films.day.between(first, last)
         groups = (films.day, films.scanner, films.station, films.outcome)
-        total, (present, unjudged) = sa.func.count(), (_number(films.has_present), _number(films.has_open))
+        total = sa.func.count().label("films")
+        present, unjudged = _number(films.has_present).label("present"), _number(films.has_open).label("open")
         of_films = connection.execute(sa.select(*groups, total, present, unjudged).where(is_wanted).group_by(*groups))
         kinds = (findings.prompt, findings.state, findings.reader)
         is_on = (findings.study_uid == films.study_uid) & (findings.film == films.film)
         of_findings = connection.execute(sa.select(*kinds, total).where(is_on, is_wanted).group_by(*kinds))
         return Counts(
-            films=tuple(
-                FilmCount(
-                    day=day, scanner=scanner, station=station, outcome=outcome, films=count, present=found, open=waiting
-                )
-                for day, scanner, station, outcome, count, found, waiting in of_films
-            ),
-            findings=tuple(
-                FindingCount(prompt=prompt, state=state, reader=reader, films=count)
-                for prompt, state, reader, count in of_findings
-            ),
+            films=tuple(FilmCount(**row) for row in of_films.mappings()),
+            findings=tuple(FindingCount(**row) for row in of_findings.mappings()),
             turnarounds=tuple(_turnarounds(connection, is_wanted)),
         )
 

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from models.contract import FindingState
 from node.config import StorageSettings
 from node.store.database import Database
-from node.store.lookup import NOT_DELIVERED, UNSENT, StudyRow, moment, reading
+from node.store.lookup import NOT_DELIVERED, STUDY, UNSENT, StudyRow, reading, study_row
 from node.store.tables import COUNTED_FINDINGS, DELIVERIES, PATIENTS, REVIEWS, STUDIES, has_parked, is_undelivered
 
 CHANGED: Final = "changed"
@@ -86,14 +86,8 @@ def worklist(storage: StorageSettings, wanted: WorklistFilter, *, limit: int, of
             return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
         which = sa.and_(*_conditions(wanted))
         total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(which)).scalar_one()
-        columns = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
-        page = _ordered(sa.select(*columns).where(which), wanted).limit(limit).offset(offset)
-        studies = {
-            row["uid"]: StudyRow(
-                state=row["state"], stage=row["stage"], reason=row["reason"], changed_at=moment(row["changed_at"])
-            )
-            for row in connection.execute(page).mappings()
-        }
+        page = _ordered(sa.select(*STUDY).where(which), wanted).limit(limit).offset(offset)
+        studies = {row.uid: study_row(row) for row in connection.execute(page)}
         counts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
         groups = (DELIVERIES.c.study_uid, DELIVERIES.c.destination, DELIVERIES.c.state)
         of_these = sa.select(*groups, sa.func.count()).where(DELIVERIES.c.study_uid.in_(studies)).group_by(*groups)
@@ -258,21 +252,6 @@ class ReviewRow:
     is_stat: bool
     urgency: int
     received_at: float
-
-
-class Reviews:
-    """The rows of all studies. Every method raises SQLAlchemyError if the database does not answer."""
-
-    def __init__(self, tables: Callable[[], Database]) -> None:
-        """Use a database; tables: opens it with its tables."""
-        self._tables = tables
-
-    def replace(self, study_uid: str, rows: Iterable[ReviewRow]) -> None:
-        """Record which films of a known study wait, instead of what was recorded before."""
-        with self._tables().begin() as connection:
-            known = sa.update(STUDIES).where(STUDIES.c.uid == study_uid).values(is_counted=True)
-            connection.execute(known)  # the study's row is locked from here
-            write_reviews(connection, study_uid, rows)
 
 
 def write_reviews(connection: sa.Connection, study_uid: str, rows: Iterable[ReviewRow]) -> None:

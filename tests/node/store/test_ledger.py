@@ -357,7 +357,7 @@ def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.Fixture
     with closing(Ledger(connect(postgres.url))) as first, closing(Ledger(connect(postgres.url))) as second:
         first.set_study("1.1", "finished")
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda number: (first, second)[number % 2].reviews.replace("1.1", [waiting()]), range(16)))
+            list(pool.map(lambda number: (first, second)[number % 2].set_reviews("1.1", [waiting()]), range(16)))
         second.statistics.fill("1.1", UNCOUNTED, [])  # what was found in the spool is older than what a round recorded
 
         assert first.overview().reviews == second.overview().reviews == {"near_threshold": 1}

@@ -223,7 +223,7 @@ def test_the_queue_goes_beyond_the_listed_films(bench: Bench) -> None:
     others = [replace(row, study_uid=f"1.{n}", film=f"1.{n}.1", urgency=9) for n in range(300)]
     for other in others:
         bench.ledger.set_study(other.study_uid, "finished")
-        bench.ledger.reviews.replace(other.study_uid, [other])
+        bench.ledger.set_reviews(other.study_uid, [other])
 
     found = queue_of(bench, limit=1)
 

@@ -230,7 +230,7 @@ def two_to_review(settings: Settings, spool: Spool) -> list[str]:
             )
             for number, uid in enumerate(uids)
         ]
-        ledger.reviews.replace(LONG_STUDY, rows)
+        ledger.set_reviews(LONG_STUDY, rows)
 
     in_ledger(settings, change)
     return uids
