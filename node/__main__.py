@@ -280,6 +280,7 @@ def _abandon(options: argparse.Namespace) -> int:
 
 def _password(options: argparse.Namespace) -> int:
     from node.commands import password
+    from node.web import passwords
     from node.web.users import Role
 
     if options.list == bool(options.user):
@@ -288,7 +289,7 @@ def _password(options: argparse.Namespace) -> int:
         print("\n".join(password.listed(options.file)))
         return 0
     if options.remove:
-        password.remove(options.file, options.user)
+        passwords.remove_user(options.file, options.user)
         done = f"{options.user} is removed"
     else:
         done = password.change(options.file, options.user, role=options.role and Role(options.role))

@@ -1,11 +1,9 @@
-"""Writes the password file of the pages: adds a user, changes a password or a role, removes a user; lists them."""
+"""Writes the password file of the pages: adds a user, changes a password or a role; lists users."""
 
 from __future__ import annotations
 
 import getpass
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from node.errors import InputError
@@ -20,12 +18,10 @@ def change(path: Path, user: str, *, role: Role | None = None) -> str:
     Returns what was done. Raises InputError.
     """
     if role is not None and path.exists() and user in passwords.users_in(path):
-        with _naming(path):
-            passwords.set_role(path, user, role)
+        passwords.set_role(path, user, role)
         return f"{user} is {_called(role)} now"
     password = _typed() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
-    with _naming(path):
-        given = passwords.set_password(path, user, password, role=role)
+    given = passwords.set_password(path, user, password, role=role)
     return f"{user} has a new password, and is {_called(given)}"
 
 
@@ -38,24 +34,8 @@ def _called(role: Role) -> str:
     return "an administrator" if role is Role.ADMINISTRATOR else "a reader"
 
 
-def remove(path: Path, user: str) -> None:
-    """Remove a user. Raises InputError."""
-    with _naming(path):
-        passwords.remove_user(path, user)
-
-
 def _typed() -> str:
     password = getpass.getpass("Password: ")
     if getpass.getpass("The same again: ") != password:
         raise InputError("the two passwords differ; nothing was changed")
     return password
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file or user") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not a password file; choose another file") from error

@@ -158,7 +158,7 @@ def set_password(path: Path, user: str, password: str, *, role: Role | None = No
     """Add a user or change the password; returns the user's role.
 
     role: None leaves it as it is; a new user is a reader then, but the first administrator if the file has none
-    Raises InputError for a bad name or password, OSError for a bad file.
+    Raises InputError for a bad name, password or file.
     """
     if not is_user_name(user):
         raise InputError(f"{user!r} is no user name; use 1 to 128 printable characters without a colon")
@@ -175,13 +175,13 @@ def set_password(path: Path, user: str, password: str, *, role: Role | None = No
 
 
 def set_role(path: Path, user: str, role: Role) -> None:
-    """Change the role of a user. Raises InputError for an unknown one, OSError for a bad file."""
+    """Change the role of a user. Raises InputError for an unknown one, or a bad file."""
     with _changing_users(path, known=user) as users:
         users[user] = replace(users[user], role=role)
 
 
 def remove_user(path: Path, user: str) -> None:
-    """Remove a user. Raises InputError for an unknown one, OSError for a bad file."""
+    """Remove a user. Raises InputError for an unknown one, or a bad file."""
     with _changing_users(path, known=user) as users:
         del users[user]
 
@@ -189,17 +189,22 @@ def remove_user(path: Path, user: str) -> None:
 @contextmanager
 def _changing_users(path: Path, *, known: str | None = None) -> Iterator[dict[str, Entry]]:
     """Read all users, and write them back when the block ends; one process at a time. known: who must be there."""
-    with files.lock(path.with_name(f".{path.name}.lock")):
-        owner = path.stat() if path.exists() else None
-        users, wrong = _parse(_text(path)) if owner is not None else ({}, [])
-        if wrong:
-            raise InputError(f"{path}: {', '.join(wrong)} {_FORM}; correct or remove it")
-        if known is not None and known not in users:
-            raise InputError(f"{path}: there is no user {known}; see its lines")
-        yield users
-        files.write(path, "".join(f"{user}:{entry.hash}:{entry.role}\n" for user, entry in users.items()).encode())
-        if owner is not None and os.geteuid() == 0:  # the file stays readable for the user of the node
-            os.chown(path, owner.st_uid, owner.st_gid)
+    try:
+        with files.lock(path.with_name(f".{path.name}.lock")):
+            owner = path.stat() if path.exists() else None
+            users, wrong = _parse(_text(path)) if owner is not None else ({}, [])
+            if wrong:
+                raise InputError(f"{path}: {', '.join(wrong)} {_FORM}; correct or remove it")
+            if known is not None and known not in users:
+                raise InputError(f"{path}: there is no user {known}; see its lines")
+            yield users
+            files.write(path, "".join(f"{user}:{entry.hash}:{entry.role}\n" for user, entry in users.items()).encode())
+            if owner is not None and os.geteuid() == 0:  # the file stays readable for the user of the node
+                os.chown(path, owner.st_uid, owner.st_gid)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another file or user") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not a password file; choose another file") from error
 
 
 def _parse(text: str) -> tuple[dict[str, Entry], list[str]]:
