@@ -220,10 +220,10 @@ class Metrics:
         self.tokens.inc(tokens)
         self.generation_seconds.inc(seconds)
 
-    def page(self, *, accept: str, names: Sequence[str]) -> tuple[bytes, str]:
-        """Return the metrics with these names, or all, in the format of an Accept header, and the media type."""
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """Return the metrics in the format of an Accept header, and the media type."""
         encode, media_type = choose_encoder(accept)
-        return encode(self.registry.restricted_registry(names) if names else self.registry), media_type
+        return encode(self.registry), media_type
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(name, meaning, labels, registry=self.registry)

@@ -134,7 +134,8 @@ class HttpServer:
             return await self._ready.answer(request, lambda: _ready_page(readiness()), form="")
 
         async def scrape(request: Request) -> Response:
-            return await self._metrics.answer(request, lambda: _metrics_page(metrics, request), form=_form(request))
+            accept = request.headers.get("accept", "")  # what the form of the page depends on
+            return await self._metrics.answer(request, lambda: _metrics_page(metrics, accept), form=accept)
 
         return {"/metrics": scrape, "/live": live, "/ready": ready}
 
@@ -238,16 +239,9 @@ def _ready_page(ready: Readiness) -> Response:
     return JSONResponse(content, status_code=200 if ready.is_ready else 503)
 
 
-def _metrics_page(metrics: Metrics, request: Request) -> Response:
-    content, content_type = metrics.page(
-        accept=request.headers.get("accept", ""), names=request.query_params.getlist("name[]")
-    )
+def _metrics_page(metrics: Metrics, accept: str) -> Response:
+    content, content_type = metrics.page(accept)
     return Response(content, media_type=content_type)
-
-
-def _form(request: Request) -> str:
-    """What the content of the metrics depends on: the wanted format, and the names of the wanted series."""
-    return repr((request.headers.get("accept", ""), sorted(request.query_params.getlist("name[]"))))
 
 
 async def _wait_for_disconnect(request: Request) -> None:

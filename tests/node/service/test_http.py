@@ -116,13 +116,6 @@ def test_metrics_are_compressed_for_who_asks_for_it(served: Served) -> None:
     assert b"cxr_build_info" in gzip.decompress(content)
 
 
-def test_only_metrics_of_the_given_names_are_sent(served: Served) -> None:
-    _, content = ask(served, "/metrics?name[]=cxr_received_bytes_total")
-
-    names = {line.split()[0] for line in content.decode().splitlines() if not line.startswith("#")}
-    assert names == {"cxr_received_bytes_total"}
-
-
 def test_live_is_answered_while_the_other_pages_hang() -> None:
     hold = threading.Event()
     with serving() as served:
