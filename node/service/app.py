@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from node import log
 from node.audit.trail import recording
 from node.config import Settings
@@ -271,7 +269,7 @@ def _disk_named(settings: Settings) -> Iterator[None]:
         yield
     except database.FAILURES as error:
         if not (takes_nothing(error) or database.takes_nothing(error)):
-            if not isinstance(error, SQLAlchemyError):
+            if isinstance(error, OSError):
                 raise
             place = "storage.database_url" if settings.storage.database_url else f"storage.directory {directory}"
             raise NodeError(

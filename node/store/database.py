@@ -120,7 +120,7 @@ def open_ledger_for_reading(storage: StorageSettings) -> Database | None:
     return sa.create_engine("sqlite://", creator=creator, poolclass=sa.pool.NullPool, hide_parameters=True)
 
 
-def complaint(error: sa.exc.SQLAlchemyError) -> str:
+def complaint(error: sqlite3.Error | sa.exc.SQLAlchemyError) -> str:
     """Return the error message of a database, in one line."""
     said = str(error.orig) if isinstance(error, sa.exc.DBAPIError) else type(error).__name__
     return " ".join(said.split())[:300]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -191,7 +191,7 @@ def reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
         sql.dispose()
 
 
-def study_row(row: sa.Row[tuple[object, ...]]) -> StudyRow:
+def study_row(row: sa.Row[*tuple[Any, ...]]) -> StudyRow:
     """Return a study's state by a row of its table."""
     return StudyRow(state=row.state, stage=row.stage, reason=row.reason, changed_at=moment(row.changed_at))
 

@@ -16,7 +16,7 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from models.contract import Box, Question
-from node.commands import read_files
+from node.commands import ask, read_files
 from node.dicom.film_header import only_evidence
 from node.domain import JsonObject
 from node.errors import InputError
@@ -306,9 +306,9 @@ def test_prompts_and_boxes_pair_up_only_if_there_is_one_each(phrases: list[str],
     nothing, unclear = not (phrases or boxes), bool(phrases and boxes) and (len(phrases), count) != (1, 1)
     if nothing or unclear:
         with pytest.raises(InputError):
-            read_files.questions_of(phrases, boxes)
+            ask.questions_of(phrases, boxes)
         return
-    questions = read_files.questions_of(phrases, boxes)
+    questions = ask.questions_of(phrases, boxes)
     combined = bool(phrases) and bool(boxes)
     assert len(questions) == (1 if combined else len(phrases) + count)
     assert all((question.prompt is not None and question.box is not None) == combined for question in questions)

@@ -12,7 +12,7 @@ from node.answers.comparison import Obstacle
 from node.config import SiteSettings
 from node.domain import JsonObject, ModelIdentity
 from node.jobs.answered_film import AnsweredFilm
-from node.jobs.patients import Patients, compare_films, files_are_in_order
+from node.jobs.patients import Patients, compare_films
 from node.store.received import Instance
 from node.store.spool import Spool
 from tests.node.outputs.test_rejection import highdicom_note
@@ -81,7 +81,6 @@ def test_films_of_one_patient_are_in_order(tmp_path: Path, earlier: Header, late
     pair = stored(tmp_path, earlier, "earlier"), stored(tmp_path, later, "later")
 
     assert Patients(nobodys=SiteSettings().nobodys).are_in_order(*pair) is expected
-    assert files_are_in_order(*(film.path for film in pair), nobodys=SiteSettings().nobodys) is expected
 
 
 def test_a_file_that_is_no_film_is_of_nobody(tmp_path: Path) -> None:

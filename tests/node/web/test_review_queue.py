@@ -123,7 +123,7 @@ def test_a_film_without_a_doubtful_finding_is_not_in_the_queue(bench: Bench, sta
 
 
 def counted(bench: Bench) -> dict[str, int]:
-    return bench.ledger.overview().reviews
+    return dict(bench.ledger.overview().reviews)
 
 
 @pytest.mark.parametrize(
