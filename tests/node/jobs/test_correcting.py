@@ -119,14 +119,14 @@ def test_a_study_that_goes_while_it_is_read_is_not_corrected(
 def test_a_film_that_was_removed_is_not_corrected(read: Read) -> None:
     remove(read)
 
-    assert read.correct() == (404, "this node has no such film")
+    assert read.correct() == (404, "this node has no such film in this study")
     assert read.client.get(read.path).status_code == 404
 
 
 def test_a_film_whose_file_is_lost_is_not_corrected(read: Read) -> None:
     read.film.path.unlink()
 
-    assert read.correct() == (404, "this node has no such film")
+    assert read.correct() == (404, "this node has no such film in this study")
 
 
 @pytest.mark.parametrize("damaged", ["film", "answer"])
