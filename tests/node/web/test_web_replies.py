@@ -212,10 +212,10 @@ def test_films_are_compared_with_the_last_one_before(signed_in: Node) -> None:
 @pytest.mark.drill(part="objects")
 def test_the_film_of_a_day_or_a_named_one_is_compared(signed_in: Node) -> None:
     films_known = cast(list[Content], signed_in.reply("what changed?")["earlier"])
-    first = films_known[1]["film"]
+    first, study = films_known[1]["film"], films_known[1]["study"]
 
     by_day = signed_in.reply("compare with the film of 2026-11-01")
-    named = signed_in.reply("what changed?", earlier=first)
+    named = signed_in.reply("what changed?", earlier=first, earlier_study=study)
     missing = signed_in.reply("compare with the film of 2026-11-04")
 
     assert by_day["compared_with"] == named["compared_with"] == first
@@ -245,7 +245,8 @@ def test_who_has_not_signed_in_is_not_told_of_earlier_films(unknown: Node) -> No
     other = taken("first", at="01")
 
     reply = unknown.reply("compare with the film of 2026-11-01")
-    named = unknown.reply("what changed?", earlier=other.SOPInstanceUID)
+    address = {"earlier": other.SOPInstanceUID, "earlier_study": other.StudyInstanceUID}
+    named = unknown.reply("what changed?", **address)
 
     assert str(reply["text"]).startswith("Only a user who has signed in is told which films are of one patient")
     assert (reply["earlier"], reply["compared_with"]) == ([], None)
