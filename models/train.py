@@ -4,8 +4,8 @@
 
 A run file whose `model` names a model directory trains a view head for that model instead, and writes it into the
 directory (`models.lab.training.views`). That takes minutes, and begins anew after a stop. Any other training, if run
-again after a stop or a kill, makes the missing films and continues from the last checkpoint. It runs in as many
-processes as the run file says, started by torchrun, which may also start this command itself. Exit 0: done;
+again after a stop or a kill, makes the missing films and continues from the last checkpoint. One that asks for several
+processes is started by torchrun: `torchrun --standalone --nproc-per-node N -m models.train RUN.toml`. Exit 0: done;
 1: a file could not be written; 2: wrong input, with a line for every mistake; 130: stopped, also by SIGTERM.
 """
 
@@ -34,9 +34,8 @@ def main(arguments: list[str]) -> int:
 
 def _train(path: Path, stop: Event) -> int:
     from models import progress
-    from models.lab.training.loop import train_by
-    from models.lab.training.runfile import read_run
-    from models.lab.training.view_run import is_view_run, read_view_run
+    from models.lab.training.loop import is_first, train_by
+    from models.lab.training.runfile import is_view_run, read_run, read_view_run
     from models.lab.training.views import train_views
 
     if is_view_run(path):
@@ -52,7 +51,8 @@ def _train(path: Path, stop: Event) -> int:
     if directory is None:
         print(f"stopped; run {command_for('models.train')} {path} to continue from here", file=sys.stderr)
         return INTERRUPTED
-    print(f"{directory}: {run.model.name} {run.model.version}")
+    if is_first():
+        print(f"{directory}: {run.model.name} {run.model.version}")
     return 0
 
 

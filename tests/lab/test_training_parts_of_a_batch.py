@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from models.lab.training.loop import load_checkpoint, train_by
 from models.lab.training.runfile import FilmSource, Run, read_run
@@ -53,9 +54,26 @@ def run_of(folder: Path, *, batch: int, accumulation: int, processes: int) -> Ru
     return replace(run, data=data, stages=(stage,), output=str(folder / f"{batch}-{accumulation}-{processes}"))
 
 
+def train(run: Run) -> None:
+    """Train in a process that torchrun started."""
+    assert train_by(run, Event()) is not None
+
+
 def gradients(run: Run) -> torch.Tensor:
     """All gradients of the only update: AdamW keeps a tenth of them."""
-    assert train_by(run, Event()) is not None
+    processes = run.machine.processes
+    if processes == 1:
+        train(run)
+    else:
+        launched = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
+        )
+        elastic_launch(launched, train)(run)
     kept = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
     assert kept is not None
     states = cast("dict[int, dict[str, torch.Tensor]]", kept["optimizer"]["state"])

@@ -15,9 +15,8 @@ from models.errors import ModelError
 from models.lab.training.catalog import catalog_of
 from models.lab.training.finish import MODEL
 from models.lab.training.loop import learning_rate
-from models.lab.training.runfile import Machine, read_run
-from models.lab.training.stages import BoxTokenStart, Noise, Stage
-from models.lab.training.view_run import read_view_run
+from models.lab.training.runfile import read_run, read_view_run
+from models.lab.training.stages import Noise, Stage
 from models.manifest import PUBLISHED_SIZES
 from tests.paths import REPOSITORY
 from tests.support.material import material
@@ -147,13 +146,6 @@ def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
     assert [list(phrases) for phrases in catalog.region_phrases] == [synonyms[name] for name in regions]
 
 
-def test_the_demonstration_run_can_be_read() -> None:
-    run = read_run(RUNS / "phantom.toml")
-
-    assert (run.network.image_encoder.stem, run.network.detector.pooling) == ("residual", "scaled_sum")
-    assert (run.machine.device, run.machine.processes, run.model.store) == ("cpu", 2, "half")
-
-
 @pytest.mark.parametrize(
     ("earlier", "later"),
     [
@@ -172,48 +164,6 @@ def test_a_run_on_a_gpu_goes_on_from_the_run_before(earlier: str, later: str) ->
     assert all(stage.train == demonstration.stages[1].train for stage in then.stages)
     # The phantoms of the view head are others.
     assert then.data.first_seed + then.data.phantoms <= read_view_run(RUNS / "views.toml").data.first_seed
-
-
-def test_the_view_head_belongs_to_the_last_run() -> None:
-    last = read_run(RUNS / "phantom_people.toml")
-
-    assert read_view_run(RUNS / "views.toml").model == f"{last.output}/{MODEL}"
-    assert last.start_share == 0.4 and "image_encoder" in last.stages[0].train
-
-
-def test_loaders_are_for_one_process() -> None:
-    assert Machine(loaders=4).loaders == 4
-    with pytest.raises(ValueError, match="loaders must be 0 with several processes"):
-        Machine(loaders=4, processes=2)
-
-
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run.toml", store=tmp_path, stages=("contrast",))
-    text = path.read_text()
-    for good, bad in (
-        ("seed = 5\n", "seed = 5\ncolor = 1\n"),
-        ('licence = "Apache-2.0"\n', ""),
-        ("log = 1", 'log = "often"'),
-        ('stem = "conv"', 'stem = "wide"'),
-        ("flip = 0.5", "flip = 5"),
-    ):
-        assert good in text
-        text = text.replace(good, bad)
-    path.write_text(text)
-
-    with pytest.raises(ModelError) as refused:
-        read_run(path)
-
-    told = str(refused.value).splitlines()
-    assert len(told) == 5
-    for key in (
-        "color: unknown key",
-        "model.licence: is missing",
-        "machine.log: must be a whole number, got 'often'",
-        "stem: 'wide' is unknown",
-        "stages[1].augmentation.flip must lie in 0..1",
-    ):
-        assert any(key in line for line in told), key
 
 
 @pytest.mark.parametrize(
@@ -297,25 +247,6 @@ def test_runs_are_told_apart_by_what_they_compute(tmp_path: Path) -> None:
     assert moved.fingerprint == run.fingerprint
     assert replace(begun, start_share=0.5).fingerprint == begun.fingerprint, "it changes what is written, no loss"
     assert hotter.fingerprint != run.fingerprint
-
-
-def test_a_share_of_the_start_needs_one(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path))
-
-    with pytest.raises(ValueError, match="start_share needs start"):
-        replace(run, start_share=0.3)
-    with pytest.raises(ValueError, match=r"start_share must lie in 0\.\.1"):
-        replace(run, start_share=1.5)
-
-
-def test_a_setting_that_is_left_out_does_not_stop_earlier_runs(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "one.toml", store=tmp_path, stages=("contrast",)))
-    words = BoxTokenStart(words=("on the left", "on the right", ""))
-
-    # As it was before a stage could have `start_box_tokens`.
-    assert run.fingerprint == "dbfa61dbe717a9329ce8c8a5218189904b9658832ae585bfd275af78426a84da"
-    with_words = replace(run, stages=(replace(run.stages[0], start_box_tokens=words),))
-    assert with_words.fingerprint != run.fingerprint
 
 
 def stage(**settings: object) -> Stage:

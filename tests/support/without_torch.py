@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-LEFT_OUT: Final = ("onnx", "tensorboard", "tensorrt", "torch")
+LEFT_OUT: Final = ("onnx", "tensorrt", "torch")
 """How the names of these libraries begin, as packages and as modules: onnxruntime and onnxscript are among them."""
 
 _MODELS: Final = {"half_model", "phantom_model", "untrained_half_model", "untrained_model", "untrained_weights"}

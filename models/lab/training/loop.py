@@ -1,7 +1,7 @@
 """The training loop in plain PyTorch: films, stages, steps, checkpoints, and at the end the model directory (spec §10).
 
-`torchrun` starts as many processes as the run file says. All of them run this file, each on its own films of a batch,
-and make the same updates; the first one writes files and reports. On two cores two processes with one thread each are
+torchrun starts as many processes as the run file says. All of them run this file, each on its own films of a batch, and
+make the same updates; the first one writes files and reports. On two cores two processes with one thread each are
 faster than one with two.
 
 A step depends only on the weights, the optimizer's state and its own number: every random number comes from the run's
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import pickle
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,14 +23,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final, NamedTuple, NotRequired, TypedDict, cast
+from typing import Any, Final, NamedTuple, TypedDict, cast
 
 import cv2
 import torch
 from torch import Tensor, distributed, nn
 
 from models import progress as shown
-from models.command import INTERRUPTED
 from models.errors import ModelError
 from models.files import replacing
 from models.lab.training.batch import Batch, StageFilms, load
@@ -46,23 +45,19 @@ from models.lab.training.stages import Stage
 from models.lab.training.store import FilmStore, open_film_store, stock
 from models.lab.training.text_encoding import TextEncoder
 from models.lab.training.trained_model import TrainedModel, build_model, free, set_box_tokens
+from models.program import command_for
 from models.progress import ProgressReport, quiet
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 Stopped = Callable[[], bool]
 
 CHECKPOINT: Final = "checkpoint.pt"
-PROGRAM: Final = 2
-"""The version of the step's computation. A run that another version began would continue with other losses."""
 _HALF: Final = {"cpu": torch.bfloat16, "cuda": torch.float16}
 """What `machine.mixed_precision` computes in."""
 _LOWEST: Final = 1e-7
 _DECAY: Final = 0.3
 """The lowest learning rate, and the share of the batches at the end in which it falls."""
 _PATIENCE: Final = timedelta(minutes=10)
-"""How long a process waits for the others, and a stopped run for its last step."""
+"""How long a process waits for the others."""
 _COLUMNS: Final = ("stage", "step", "seconds", "pictures_per_second", "learning_rate", "gradient", "total")
 
 
@@ -70,22 +65,26 @@ def train_by(run: Run, stop: Event) -> Path | None:
     """Make the films, train, and write the model. Returns its directory, or None if the run was stopped.
 
     stop: set this to end the run after the current step
-    Raises ModelError if the output exists already, OSError if a file cannot be written or a process ended unexpectedly.
+    Raises ModelError if the output exists already or if torchrun started another number of processes, and OSError if a
+    file cannot be written or a process ended unexpectedly.
     """
-    output = Path(run.output)
+    output, processes = Path(run.output), run.machine.processes
     if (output / MODEL).exists():
         raise ModelError(f"{output / MODEL} exists already; name another output folder, or delete this directory")
+    if _size() != processes:
+        raise ModelError(
+            f"machine.processes is {processes}, and {_size()} run; start them with torchrun --standalone "
+            f"--nproc-per-node {processes} --no-python {command_for('models.train')} RUN.toml"
+        )
     output.mkdir(parents=True, exist_ok=True)
-    with shown.on(sys.stderr) as report:
+    with shown.on(sys.stderr) as bar, _process_group():
+        report = bar if is_first() else quiet
         if not stock(run.data, run.store, renderers=run.machine.renderers, report=report, stopped=stop.is_set):
             return None
-    if run.machine.processes > 1 and not distributed.is_torchelastic_launched():
-        return _by_torchrun(run)
-    with _process_group(run.machine.processes), shown.on(sys.stderr) as report:
-        model = train(run, stopped=stop.is_set, report=report if _rank() == 0 else quiet)
+        model = train(run, stopped=stop.is_set, report=report)
         if model is None:
             return None
-        return write_model(run, model) if _rank() == 0 else output / MODEL
+        return write_model(run, model) if is_first() else output / MODEL
 
 
 def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport = quiet) -> TrainedModel | None:
@@ -103,23 +102,24 @@ def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport 
         report(remark)
     model = build_model(run, catalog, () if run.data.words == "full" else film_store.texts())
     begun = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
-    progress = Progress() if begun is None else _resumed(begun, model)
-    log = Log(run, after=(progress.stage, progress.step)) if _rank() == 0 else None
-    try:
-        for number in range(progress.stage, len(run.stages)):
-            trainer = open_trainer(run, number=number, catalog=catalog, film_store=film_store, model=model)
-            if begun is not None and number == begun["stage"]:
-                trainer.optimizer.load_state_dict(dict(begun["optimizer"]))
-                trainer.scaler.load_state_dict(dict(begun["scaler"]))
-            else:
-                sums = torch.zeros(len(trainer.stage.losses) + 1)
-                progress = Progress(stage=number, seconds=progress.seconds, sums=sums)
-                set_box_tokens(model.network, trainer.stage, catalog=catalog, vocabulary=model.vocabulary)
-            if not _train_stage(trainer, progress, log, stopped=stopped, report=report):
-                return None
-    finally:
-        if log is not None:
-            log.close()
+    progress = Progress()
+    if begun is not None:
+        model.network.load_state_dict(begun["network"])
+        model.heads.load_state_dict(begun["heads"])
+        progress = Progress(**begun["progress"])
+    first = progress.stage
+    log = Log(run, after=(first, progress.step)) if is_first() else None
+    for number in range(first, len(run.stages)):
+        trainer = open_trainer(run, number=number, catalog=catalog, film_store=film_store, model=model)
+        if begun is not None and number == first:
+            trainer.optimizer.load_state_dict(dict(begun["optimizer"]))
+            trainer.scaler.load_state_dict(dict(begun["scaler"]))
+        else:
+            sums = torch.zeros(len(trainer.stage.losses) + 1)
+            progress = Progress(stage=number, seconds=progress.seconds, sums=sums)
+            set_box_tokens(model.network, trainer.stage, catalog=catalog, vocabulary=model.vocabulary)
+        if not _train_stage(trainer, progress, log, stopped=stopped, report=report):
+            return None
     return model
 
 
@@ -191,7 +191,7 @@ def open_trainer(
         stage=stage,
         steps=stage.steps or max(1, stage.epochs * len(film_store) // (stage.batch * stage.accumulation)),
         catalog=catalog,
-        films=StageFilms(run, number=number, catalog=catalog, film_store=film_store, part=_rank(), parts=_size()),
+        films=StageFilms(run, number=number, catalog=catalog, film_store=film_store, part=rank(), parts=_size()),
         model=model,
         weights=[*weights, *heads],
         text_encoder=TextEncoder(encoder, model.vocabulary, learns=learns, forgets=stage.noise.words),
@@ -226,7 +226,7 @@ def _train_stage(
                 hours = (trainer.steps - progress.step) * seconds / 3600
                 report(f"{name}: {seconds:.3g} s a step, {hours:.3g} hours left of this stage")
             report(name, progress.step, trainer.steps)
-            if (outcome.halt or is_last or progress.step % machine.checkpoint == 0) and _rank() == 0:
+            if (outcome.halt or is_last or progress.step % machine.checkpoint == 0) and is_first():
                 save_checkpoint(trainer, progress)
             if outcome.halt and not is_last:
                 return False
@@ -265,7 +265,7 @@ def _losses(trainer: StageTrainer, place: int, batch: Batch) -> Tensor:
     run, stage = trainer.run, trainer.stage
     # The same in all processes: every process then draws equally many questions and none waits for a slower one.
     rng = stream(run.seed, "batch", trainer.number, place)
-    seed_torch(run.seed, "noise", trainer.number, place, _rank())
+    seed_torch(run.seed, "noise", trainer.number, place, rank())
     forward = Forward(
         trainer.model.network,
         trainer.model.heads,
@@ -300,17 +300,11 @@ def learning_rate(stage: Stage, *, batch: int, batches: int) -> float:
 class Checkpoint(TypedDict):
     """Everything a run needs to continue as if it had not been stopped.
 
-    program: see PROGRAM; absent in the oldest checkpoints; fingerprint: of the run; stage to counted: see `Progress`
-    network, heads, optimizer, scaler: state dictionaries
+    fingerprint: of the run; progress: the fields of `Progress`; network, heads, optimizer, scaler: state dictionaries
     """
 
-    program: NotRequired[int]
     fingerprint: str
-    stage: int
-    step: int
-    seconds: float
-    sums: Tensor
-    counted: int
+    progress: dict[str, Any]
     network: dict[str, Tensor]
     heads: dict[str, Tensor]
     optimizer: Mapping[str, object]
@@ -320,9 +314,8 @@ class Checkpoint(TypedDict):
 def save_checkpoint(trainer: StageTrainer, progress: Progress) -> None:
     """Write the checkpoint. It replaces the previous one atomically: a kill at any moment leaves a complete file."""
     checkpoint = {
-        "program": PROGRAM,
         "fingerprint": trainer.run.fingerprint,
-        **asdict(progress),
+        "progress": asdict(progress),
         "network": dict(trainer.model.network.state_dict()),
         "heads": dict(trainer.model.heads.state_dict()),
         "optimizer": trainer.optimizer.state_dict(),
@@ -341,37 +334,22 @@ def load_checkpoint(folder: Path, *, fingerprint: str) -> Checkpoint | None:
         checkpoint = cast("Checkpoint", torch.load(path, map_location="cpu", weights_only=True))
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise ModelError(f"{path} cannot be read ({error}); delete it to start the run from the beginning") from error
-    if checkpoint.get("program", 1) != PROGRAM:
-        raise ModelError(
-            f"{path} was written by another version of this program, which cannot continue it; delete it to start again"
-        )
     if checkpoint["fingerprint"] != fingerprint:
         raise ModelError(
-            f"{path} belongs to a run with other settings; restore these settings, or name another output folder"
+            f"{path} belongs to a run with other settings, or to another version of this program; restore these, or "
+            "name another output folder"
         )
     return checkpoint
 
 
-def _resumed(checkpoint: Checkpoint, model: TrainedModel) -> Progress:
-    model.network.load_state_dict(checkpoint["network"])
-    model.heads.load_state_dict(checkpoint["heads"])
-    return Progress(
-        stage=checkpoint["stage"],
-        step=checkpoint["step"],
-        seconds=checkpoint["seconds"],
-        sums=checkpoint["sums"],
-        counted=checkpoint["counted"],
-    )
-
-
 class Log:
-    """The table of a run, as CSV, and events for TensorBoard if the run file asks for them.
+    """The table of a run, as CSV.
 
     Rows after the position from which a run continues are dropped, so that every step is in the table once.
     """
 
     def __init__(self, run: Run, *, after: tuple[int, int]) -> None:
-        """Continue after a position (stage, step). Raises ModelError if TensorBoard is asked for but not installed."""
+        """Continue after a position (stage, step)."""
         self._path = Path(run.output) / TABLE
         self._columns = [*_COLUMNS, *dict.fromkeys(name for stage in run.stages for name in stage.losses)]
         rows = _rows_until(self._path, [stage.name for stage in run.stages], after)
@@ -379,22 +357,12 @@ class Log:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(rows)
-        self._events = _open_events(Path(run.output) / "events") if run.machine.events else None
 
     def add(self, row: Mapping[str, float | str]) -> None:
         """Write one row."""
         rounded = {key: value if isinstance(value, str) else f"{value:.6g}" for key, value in row.items()}
         with self._path.open("a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self._columns).writerow(rounded)
-        if self._events is not None:
-            for key, value in row.items():
-                if not isinstance(value, str) and key not in ("step", "seconds"):
-                    self._events.add_scalar(f"{row['stage']}/{key}", float(value), int(row["step"]))
-
-    def close(self) -> None:
-        """Write what is still buffered."""
-        if self._events is not None:
-            self._events.close()
 
 
 def _row(trainer: StageTrainer, progress: Progress, *, speed: float) -> dict[str, float | str]:
@@ -421,26 +389,21 @@ def _rows_until(path: Path, stages: Sequence[str], position: tuple[int, int]) ->
     return [row for row in rows if (stages.index(row["stage"]), int(row["step"])) <= position]
 
 
-def _open_events(folder: Path) -> SummaryWriter:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ModelError(
-            "machine.events needs TensorBoard: run pip install -c constraints.txt '.[train]', or remove the setting"
-        ) from error
-    return SummaryWriter(str(folder))
-
-
 # Several processes.
 
 
-def _rank() -> int:
-    """Return the number of this process; the first one, 0, writes files and reports."""
-    return distributed.get_rank() if distributed.is_initialized() else 0
+def rank() -> int:
+    """Return the number of this process, which torchrun gave it."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def is_first() -> bool:
+    """Say whether this process is the one that writes files and reports."""
+    return rank() == 0
 
 
 def _size() -> int:
-    return distributed.get_world_size() if distributed.is_initialized() else 1
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _average(weights: Sequence[nn.Parameter], numbers: Tensor) -> Tensor:
@@ -458,7 +421,7 @@ def _average(weights: Sequence[nn.Parameter], numbers: Tensor) -> Tensor:
     try:
         distributed.all_reduce(flat)
     except RuntimeError as error:
-        raise ModelError(f"process {_rank()} lost the others ({error}); run the command again") from error
+        raise ModelError(f"process {rank()} lost the others ({error}); run the command again") from error
     flat /= _size()
     *parts, numbers = torch.split(flat, [*(gradient.numel() for gradient in gradients), len(numbers)])
     for gradient, part in zip(gradients, parts, strict=True):
@@ -467,63 +430,13 @@ def _average(weights: Sequence[nn.Parameter], numbers: Tensor) -> Tensor:
 
 
 @contextmanager
-def _process_group(processes: int) -> Iterator[None]:
-    """Meet the other processes that torchrun started. Raises ModelError if they are not as many as they must be."""
-    if not distributed.is_torchelastic_launched():
+def _process_group() -> Iterator[None]:
+    """Meet the other processes that torchrun started, if there are any."""
+    if _size() == 1:
         yield
         return
     distributed.init_process_group("gloo", timeout=_PATIENCE)
     try:
-        if _size() != processes:
-            raise ModelError(f"torchrun started {_size()} processes, but machine.processes is {processes}; set either")
         yield
     finally:
         distributed.destroy_process_group()
-
-
-def _by_torchrun(run: Run) -> Path | None:
-    """Train in several processes, as `torchrun --standalone --nproc-per-node N -m models.train RUN.toml` does.
-
-    They stop, with a checkpoint, when this process is stopped or killed.
-    """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=run.machine.processes,
-        run_id=run.fingerprint,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        shutdown_timeout=int(_PATIENCE.total_seconds()),
-    )
-    try:
-        outcomes: dict[int, Path | Exception] = elastic_launch(config, _one_process)(run)
-    except SignalException:
-        return None
-    except ChildFailedError as error:
-        if any(failure.exitcode == INTERRUPTED for failure in error.failures.values()):
-            return None
-        raise ChildProcessError("a process of the run ended unexpectedly; run the command again") from error
-    for outcome in outcomes.values():
-        if isinstance(outcome, Exception):
-            raise outcome
-    return cast("Path", outcomes[0])
-
-
-def _one_process(run: Run) -> Path | Exception:
-    """Train in one of several processes. An error is returned: torchrun would print its own report of one.
-
-    A run that was stopped ends here: torchrun, which stops too, does not wait for a result.
-    """
-    stop = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
-    try:
-        directory = train_by(run, stop)
-    except (ModelError, OSError) as error:
-        return error
-    return sys.exit(INTERRUPTED) if directory is None else directory

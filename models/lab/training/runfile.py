@@ -1,5 +1,7 @@
 """The run file: every setting that decides the result of a run. The dataclasses refuse invalid values.
 
+`Run` is that of a whole training, `ViewRun` that of a view head alone.
+
 What is not in the run file is fixed in the code; the environment is not read. Paths are relative to the folder in which
 the command runs. When a run is continued, two things may differ: settings of `Machine` that do not change the results,
 and `start_share`, which changes no step, only the weights that are written at the end.
@@ -12,14 +14,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from models.bounds import require
 from models.documents import from_file, read_toml
 from models.errors import ModelError
-from models.lab.training.stages import Stage
-from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Ages, NetworkSizes
+from models.lab.training.stages import Augmentation, Stage
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Ages, NetworkSizes, ViewSizes
 
+PROGRAM: Final = 3
+"""The version of the step's computation: a run that another version began would continue with other losses."""
 ClassSet = Literal["chexpert", "vindr", "cig"]
 
 
@@ -100,7 +104,7 @@ class Machine:
 
     loaders: processes that read and augment films before the steps need them; 0: the training process does it itself
     mixed_precision: float16 with a scaled loss on a GPU; bfloat16 on a CPU, which gains where it has products of these
-    (AMX); events: write files for TensorBoard
+    (AMX)
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
@@ -111,7 +115,6 @@ class Machine:
     checkpoint: int = 500
     log: int = 50
     mixed_precision: bool = False
-    events: bool = False
 
     def __post_init__(self) -> None:
         require(self, above_zero="processes threads renderers checkpoint log", not_negative="loaders")
@@ -174,21 +177,9 @@ class Run:
     @property
     def fingerprint(self) -> str:
         """The hash of all settings that affect the losses: two runs with the same fingerprint compute the same."""
-        table = asdict(self)
+        table = asdict(self) | {"program": PROGRAM}
         table["machine"] = {"processes": self.machine.processes, "mixed_precision": self.machine.mixed_precision}
         del table["output"], table["start_share"], table["data"]["store"]
-        # A setting that was added later is left out where it changes nothing: runs that began before it existed go on.
-        if self.data.jpeg:
-            del table["data"]["jpeg"]
-        for stage in table["stages"]:
-            for name in ("exchange_sides", "forget_cropped"):
-                if stage["augmentation"][name]:
-                    del stage["augmentation"][name]
-            if not stage["augmentation"]["invert"]:
-                del stage["augmentation"]["invert"]
-        table["stages"] = [
-            {key: value for key, value in stage.items() if value is not None} for stage in table["stages"]
-        ]
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
 
 
@@ -228,3 +219,71 @@ def _extended_stages(
     if unknown := [name for name in changes if name not in [stage.get("name") for stage in under]]:
         raise ModelError(f"{path}: the run file that it extends has no stage named {unknown[0]!r}; name one of its own")
     return [_extended(stage, changes.get(stage.get("name"), {}), path=path) for stage in under]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewData:
+    """What the head learns from: real frontal films, and for each phantom a frontal, a lateral and a film of no chest.
+
+    calibration: the share of patients and seeds that the head does not learn from: temperature and thresholds do
+    corners: how often only a corner of a real film is shown, which is no chest
+    """
+
+    phantoms: int
+    first_seed: int = 0
+    films: tuple[FilmSource, ...] = ()
+    calibration: float = 0.15
+    corners: float = 0.15
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="phantoms calibration", not_negative="first_seed", share="calibration corners")
+        if self.first_seed + self.phantoms > 1_000_000:
+            raise ValueError("first_seed + phantoms must not exceed 1000000: later seeds are reserved for tests")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewTraining:
+    """How the head learns. Weight decay is decoupled (AdamW); the learning rate falls to 0 along a cosine."""
+
+    steps: int
+    batch: int
+    learning_rate: float
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="steps batch learning_rate", not_negative="weight_decay")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewRun:
+    """A complete run of a view head. model: the directory that gets the head; an earlier head is replaced.
+
+    It is told from the run file of a whole training by its key `model`, which names a model directory here.
+    """
+
+    model: str
+    seed: int
+    head: ViewSizes
+    data: ViewData
+    training: ViewTraining
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        require(self, above_zero="threads")
+        if self.augmentation.flip:
+            raise ValueError("augmentation.flip must be 0: the head learns what is mirrored")
+
+
+def is_view_run(path: Path) -> bool:
+    """Return whether a run file is that of a view head; False if it cannot be read."""
+    try:
+        return isinstance(read_toml(path, name="a run file").get("model"), str)
+    except ModelError:
+        return False
+
+
+def read_view_run(path: Path) -> ViewRun:
+    """Read a run file that `is_view_run` accepts. Raises ModelError that lists every mistake in it."""
+    return from_file(ViewRun, read_toml(path, name="a run file"), path=path)

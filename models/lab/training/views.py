@@ -28,9 +28,8 @@ from models.lab.phantoms import OTHER_KINDS, other_film, phantom
 from models.lab.training.augment import vary
 from models.lab.training.films import find_films, read_films
 from models.lab.training.random_streams import seed_torch, stream
-from models.lab.training.runfile import FilmSource
+from models.lab.training.runfile import FilmSource, ViewRun
 from models.lab.training.split import part_of
-from models.lab.training.view_run import ViewRun
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.view_head import ViewHead
 from models.progress import ProgressReport
