@@ -22,8 +22,8 @@ from onnx.reference.op_run import OpRun
 from export.to_onnx import load_graph
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
-from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import graphs_of, require_graphs, stages_of
+from models.engines.staged_engine import Inputs, StagedEngine
 from models.engines.torch_engine import write_sentences
 
 _EXACT: Final = 4
@@ -47,7 +47,7 @@ class MatMul(OpRun):
         return (total,)
 
 
-def open_rounded(directory: Path, *, half_sums: bool = False) -> GraphEngine:
+def open_rounded(directory: Path, *, half_sums: bool = False) -> StagedEngine:
     """Open the float16 graphs of a model directory; sentences come from the float32 generator.
 
     half_sums: keep the sums of an attention in float16
@@ -67,7 +67,7 @@ def open_rounded(directory: Path, *, half_sums: bool = False) -> GraphEngine:
             return list(graphs[stage].run(None, dict(inputs)))
 
     generator = network.generator
-    return GraphEngine(
+    return StagedEngine(
         "rounded-float16",
         run=run,
         write=partial(write_sentences, partial(generator.write, max_length=generator.sizes.max_length)),

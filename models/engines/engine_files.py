@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from models.contract import StageDifference
 from models.engines import EngineUnavailable
-from models.engines.graph_engine import RANGES
+from models.engines.staged_engine import RANGES
 from models.files import beside
 
 T_co = TypeVar("T_co", covariant=True)

@@ -21,12 +21,11 @@ from torch import Tensor
 from models.engines import INSTALL_GPU, REMOVE, EngineUnavailable, FloatArray
 from models.engines.comparison import FLOAT16, GPU_FLOAT32
 from models.engines.devices import Gpu
-from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.onnx_engine import require_any_length
 from models.engines.proof import Precision, graphs_of, proven_precision, stages_of
-from models.engines.proving import WatchedEngine, prove, require
-from models.engines.torch_engine import open_gpu_writer, open_torch
-from models.engines.turns import Turns
+from models.engines.proving import WatchedEngine, proven
+from models.engines.staged_engine import Inputs
+from models.engines.torch_engine import in_turns, open_gpu_writer, open_torch
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 
@@ -51,32 +50,25 @@ def open_onnx_cuda(
     """
     manifest = read_manifest(directory)
     try:
-        proven = proven_precision(directory, manifest)
+        best = proven_precision(directory, manifest)
     except ModelError as error:
         raise EngineUnavailable("no_graphs", str(error)) from error
     load_provider(gpu)
-    chosen = graphs or proven
+    chosen = graphs or best
     paths = graphs_of(directory, chosen, stages=stages_of(manifest.sizes))
     with gpu.working():
         opened = {stage: Graph(path, gpu) for stage, path in paths.items()}
     require_any_length(opened["encode_prompts"].session, paths["encode_prompts"])
-    write, turns = open_gpu_writer(directory, gpu=gpu, precision=precision), Turns()
-    engine = GraphEngine(
-        "onnx-cuda",
-        run=lambda stage, inputs: opened[stage].run(inputs),
-        write=lambda features: turns.call(lambda: write(features)),
-        calls=turns,
-    )
+    write = open_gpu_writer(directory, gpu=gpu, precision=precision)
+    engine = in_turns("onnx-cuda", run=lambda stage, inputs: opened[stage].run(inputs), write=write)
     reference = open_torch(directory, threads=threads)
     allowed = FLOAT16 if chosen == "float16" else GPU_FLOAT32
-    stages = prove(engine, reference, manifest.sizes, allowed=allowed)
-    version = onnxruntime.__version__
-    require(stages, where=f"ONNX Runtime {version} ({chosen}) on {gpu.name} with driver {gpu.driver}")
-    return WatchedEngine(engine, reference, allowed=allowed, stages=stages)
+    where = f"ONNX Runtime {onnxruntime.__version__} ({chosen}) on {gpu.name} with driver {gpu.driver}"
+    return proven(engine, reference, manifest.sizes, allowed=allowed, where=where)
 
 
 class Graph:
-    """A graph in ONNX Runtime on a GPU. One call at a time (`GraphEngine`); every call binds its own tensors."""
+    """A graph in ONNX Runtime on a GPU. One call at a time (`StagedEngine`); every call binds its own tensors."""
 
     def __init__(self, path: Path, gpu: Gpu) -> None:
         """Raise EngineUnavailable if ONNX Runtime cannot run the graph on this GPU."""

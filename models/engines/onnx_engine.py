@@ -8,8 +8,8 @@ import onnxruntime
 
 from models.checkpoint.weights import load_generator
 from models.engines import FloatArray
-from models.engines.graph_engine import GraphEngine, Inputs
 from models.engines.proof import Precision, graphs_of, read_proof, require_graphs, stages_of
+from models.engines.staged_engine import Inputs, StagedEngine
 from models.engines.torch_engine import cpu_name, most_at_once, open_cpu_writer, return_freed_memory, use_threads
 from models.errors import ModelError
 from models.program import command_for
@@ -23,7 +23,7 @@ def open_onnx(
     threads: int = 0,
     precision: Precision = "float32",
     sentences: Precision = "float32",
-) -> GraphEngine:
+) -> StagedEngine:
     """Open a model directory without any checks; `opening.open_engine` checks hashes and proof.
 
     precision: of the graphs; sentences: that of the sentence generator, see `open_cpu_writer`
@@ -43,7 +43,7 @@ def open_onnx(
 
     most = most_at_once(network)
     proof, writer = read_proof(directory), open_cpu_writer(network, precision=sentences)
-    return GraphEngine(
+    return StagedEngine(
         cpu_name("onnx", sentences),
         run=run,
         write=writer.write,

@@ -52,6 +52,7 @@ def open_engine(
     engines: Path | None = None,
     precision: Precision = "float32",
     gpu: Gpu | None = None,
+    proves: bool = False,
 ) -> Engine:
     """Open a model directory with an engine.
 
@@ -60,6 +61,7 @@ def open_engine(
     precision: that of the sentence generator: float32, on a GPU also float16, on a CPU also int8; an engine on the
     CPU takes float16 as float32
     gpu: the first GPU of the machine if None
+    proves: whether the proof of the graphs is to be made by it, and so is not asked for
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
     subclass EngineUnavailable if only this machine is the reason.
     """
@@ -74,14 +76,14 @@ def open_engine(
     with ThreadPoolExecutor(max_workers=3) as pool:
         if engine in GPU_ENGINES:
             verify(directory, manifest)
-            if engine == "tensorrt":
+            if engine == "tensorrt" and not proves:
                 _check_float16(directory)
             return pool.submit(opened).result()
         require_plain_files(directory, manifest)
         # Gigabytes of weights are hashed while they are opened. Graphs are opened only after their proof was checked.
         comparing = pool.submit(compare_hashes, directory, manifest)
         if engine == "onnx":
-            proving = pool.submit(check_proof, directory, manifest)
+            proving = pool.submit(lambda: None if proves else check_proof(directory, manifest))
             with suppress(ImportError):  # it is imported again when the graphs are opened
                 import_module("models.engines.onnx_engine")
             proving.result()
@@ -111,17 +113,6 @@ def open_first(
     return Opened(
         engine=open_engine(directory, engine=last, threads=threads, precision=precision), fallbacks=tuple(fallbacks)
     )
-
-
-def open_unproven(directory: Path, *, engine: str, engines: Path | None = None) -> Engine:
-    """Open like `open_engine`, but without the proof of the graphs: for the code that makes the proof."""
-    _require_known(engine, threads=0)
-    verify(directory, read_manifest(directory))
-    with ThreadPoolExecutor(max_workers=1) as pool:  # see `open_engine`
-        opening = pool.submit(
-            lambda: _open(directory, engine=engine, threads=0, engines=engines, precision="float32", gpu=None)
-        )
-        return opening.result()
 
 
 def _require_known(engine: str, threads: int) -> None:

@@ -26,6 +26,13 @@ def prove(engine: Engine, reference: Engine, sizes: NetworkSizes, *, allowed: To
     return compare_readings(reference, engine, sizes, films=FILMS, allowed=allowed)
 
 
+def proven(engine: Engine, reference: Engine, sizes: NetworkSizes, *, allowed: Tolerance, where: str) -> WatchedEngine:
+    """Prove an engine and return it watched. Raises EngineUnavailable as `require`."""
+    stages = prove(engine, reference, sizes, allowed=allowed)
+    require(stages, where=where)
+    return WatchedEngine(engine, reference, allowed=allowed, stages=stages)
+
+
 def require(stages: dict[str, StageDifference], *, where: str) -> None:
     """Raise EngineUnavailable if an engine is not proven; where: the engine and its device."""
     if not agree(stages):

@@ -21,11 +21,10 @@ from models.engines import EngineUnavailable, FloatArray
 from models.engines.comparison import FLOAT16, agree
 from models.engines.devices import Gpu
 from models.engines.engine_files import DriverProof, EngineFiles
-from models.engines.graph_engine import RANGES, GraphEngine, Inputs, Range, in_parts
 from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_graphs
 from models.engines.proving import WatchedEngine, prove, require
-from models.engines.torch_engine import open_gpu_writer, open_torch
-from models.engines.turns import Turns
+from models.engines.staged_engine import RANGES, Inputs, Range, in_parts
+from models.engines.torch_engine import in_turns, open_gpu_writer, open_torch
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 
@@ -48,12 +47,10 @@ def open_tensorrt(
     paths = {stage: graph_path(directory, stage, "float16") for stage in FLOAT16_STAGES}
     graphs = {stage: Graph(files.open(path, compiler), gpu, memory) for stage, path in paths.items()}
     reference, run = open_torch(directory, threads=threads), in_parts(lambda stage, given: graphs[stage].run(given))
-    write, turns = open_gpu_writer(directory, gpu=gpu, precision=precision), Turns()
-    engine = GraphEngine(
+    engine = in_turns(
         "tensorrt",
         run=lambda stage, inputs: run(stage, inputs) if stage in graphs else reference.run_stage(stage, inputs),
-        write=lambda features: turns.call(lambda: write(features)),
-        calls=turns,
+        write=open_gpu_writer(directory, gpu=gpu, precision=precision),
     )
     proofs = {stage: files.proof(path, compiler, driver=gpu.driver) for stage, path in paths.items()}
     stages = {name: stage for proof in proofs.values() if proof for name, stage in proof.items()}
@@ -88,7 +85,7 @@ class SharedMemory:
 
 
 class Graph:
-    """An engine with its context. One call at a time (`GraphEngine`); every call sets shapes, addresses and memory."""
+    """An engine with its context. One call at a time (`StagedEngine`); every call sets shapes, addresses and memory."""
 
     def __init__(self, engine: trt.ICudaEngine, gpu: Gpu, memory: SharedMemory) -> None:
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]

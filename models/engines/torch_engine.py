@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from models.checkpoint.weights import load_generator, load_network, release_pages
-from models.contract import StageDifference
-from models.engines import INSTALL_CPU, FloatArray, IntArray, Patches, Regions
+from models.engines import INSTALL_CPU, FloatArray, IntArray
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.devices import Cpu, Device, Gpu
 from models.engines.proof import Precision
-from models.engines.proving import WatchedEngine, prove, require
+from models.engines.proving import WatchedEngine, proven
 from models.engines.scheduler import Scheduler
-from models.engines.turns import SHORT, UNLIMITED, Calls, Most, Turns, run_in_parts
+from models.engines.staged_engine import Inputs, RunStage, StagedEngine
+from models.engines.turns import SHORT, UNLIMITED, Most, Turns
 from models.errors import ModelError
 from models.network.chex import Chex
 from models.network.packed_decoding import PackedWriter
@@ -37,7 +37,7 @@ _SMALL = 50_000_000
 """Networks with fewer parameters than this are faster with one thread."""
 
 
-def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "float32") -> TorchEngine:
+def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "float32") -> StagedEngine:
     """Open a model directory on the CPU without checks; `opening.open_engine` verifies the hashes.
 
     sentences: the precision of the sentence generator, see `open_cpu_writer`
@@ -46,8 +46,8 @@ def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "flo
     use_threads(threads, network)
     most = most_at_once(network)
     writer = open_cpu_writer(network, precision=sentences)
-    name, calls = cpu_name("torch", sentences), writer.scheduler
-    return TorchEngine(name, network, device=Cpu(), write=writer.write, calls=calls, most=most)
+    name, run = cpu_name("torch", sentences), run_by(network, Cpu())
+    return StagedEngine(name, run=run, write=writer.write, calls=writer.scheduler, most=most)
 
 
 def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
@@ -59,14 +59,16 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
     with gpu.working():
         network = load_network(directory).to(gpu.device)
         write = _writer(network.generator, gpu, precision)
-    turns = Turns()
-    engine = TorchEngine(
-        "torch-cuda", network, device=gpu, write=lambda features: turns.call(lambda: write(features)), calls=turns
-    )
+    engine = in_turns("torch-cuda", run=run_by(network, gpu), write=write)
     reference = open_torch(directory, threads=threads)
-    stages = prove(engine, reference, network.sizes, allowed=GPU_FLOAT32)
-    require(stages, where=f"PyTorch on {gpu.name} with driver {gpu.driver}")
-    return WatchedEngine(engine, reference, allowed=GPU_FLOAT32, stages=stages)
+    where = f"PyTorch on {gpu.name} with driver {gpu.driver}"
+    return proven(engine, reference, network.sizes, allowed=GPU_FLOAT32, where=where)
+
+
+def in_turns(name: str, *, run: RunStage, write: Write) -> StagedEngine:
+    """Return an engine on a GPU, whose stages and sentences take turns."""
+    turns = Turns()
+    return StagedEngine(name, run=run, write=lambda features: turns.call(lambda: write(features)), calls=turns)
 
 
 def cpu_name(engine: str, sentences: Precision) -> str:
@@ -128,69 +130,16 @@ def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write
         return _writer(load_generator(directory).generator.to(gpu.device), gpu, precision)
 
 
-class TorchEngine:
-    """All functions in PyTorch. One call at a time: each uses the whole device; calls, most: as in `GraphEngine`."""
+def run_by(network: Chex, device: Device) -> RunStage:
+    """Return what runs the stages of a network on a device."""
 
-    def __init__(
-        self, name: str, network: Chex, *, device: Device, write: Write, calls: Calls, most: Most = UNLIMITED
-    ) -> None:
-        self._name = name
-        self._network = network
-        self._device = device
-        self._write = write
-        self._calls, self._most = calls, most
+    def run(stage: str, inputs: Inputs) -> list[FloatArray]:
+        function: Callable[..., Tensor | tuple[Tensor, ...]] = getattr(network, stage)
+        with device.working(), torch.inference_mode():
+            outputs = function(*(device.put(array) for array in inputs.values()))
+            return [output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
-    @property
-    def name(self) -> str:
-        """See `Engine`."""
-        return self._name
-
-    @property
-    def parity(self) -> Mapping[str, StageDifference]:
-        """See `Engine`."""
-        return {}
-
-    def encode_image(self, pixels: FloatArray) -> Patches:
-        """See `Engine`."""
-        features, positions, cls = self._run("encode_image", pixels)
-        return Patches(features=features, positions=positions, cls=cls)
-
-    def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        """See `Engine`."""
-        return self._run("encode_prompts", tokens)[0]
-
-    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
-        """See `Engine`."""
-        found = self._run("find", patches.features, patches.positions, patches.cls, prompts)
-        boxes, scores, aggregated_scores, features = found
-        return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
-
-    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        """See `Engine`."""
-        film = (patches.features, patches.positions, patches.cls)
-        return self._run("describe", *film, boxes, prompts, prompted)[0]
-
-    def view(self, patches: Patches) -> FloatArray:
-        """See `Engine`."""
-        return self._run("view", patches.features)[0]
-
-    def write(self, features: FloatArray) -> IntArray:
-        """See `Engine`."""
-        return self._write(features)
-
-    def run_stage(self, stage: str, inputs: Mapping[str, np.ndarray]) -> tuple[FloatArray, ...]:
-        """Run a stage as its exported graph does: inputs by name, in the order of the stage's parameters."""
-        return self._run(stage, *inputs.values())
-
-    def _run(self, stage: str, *arrays: np.ndarray) -> tuple[FloatArray, ...]:
-        function: Callable[..., Tensor | tuple[Tensor, ...]] = getattr(self._network, stage)
-
-        def compute(inputs: Sequence[np.ndarray]) -> tuple[FloatArray, ...]:
-            with self._device.working(), torch.inference_mode():
-                outputs = function(*(self._device.put(array) for array in inputs))
-                return tuple(output.cpu().numpy() for output in (outputs if isinstance(outputs, tuple) else (outputs,)))
-
-        return tuple(run_in_parts(self._calls, compute, stage, arrays, most=self._most))
+    return run
 
 
 def most_at_once(network: nn.Module) -> Most:

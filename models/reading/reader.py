@@ -32,9 +32,9 @@ from models.contract import (
     ZoneOf,
 )
 from models.engines import Engine, FloatArray
-from models.engines.graph_engine import RANGES
 from models.engines.opening import open_first
 from models.engines.proof import Precision
+from models.engines.staged_engine import RANGES
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from models.reading.checking import Settled, answer_in_words, class_in, left_out_in

@@ -12,7 +12,8 @@ import pytest
 from models.checkpoint.weights import load_network
 from models.engines import Engine
 from models.engines.devices import Cpu
-from models.engines.torch_engine import TorchEngine, most_at_once
+from models.engines.staged_engine import StagedEngine
+from models.engines.torch_engine import most_at_once, run_by
 from models.engines.turns import SHORT, UNLIMITED, Most, Turns, run_in_parts
 
 T = TypeVar("T")
@@ -69,7 +70,5 @@ def test_only_a_large_network_is_computed_in_parts(phantom_model: Path) -> None:
 
 
 def _engine(directory: Path, most: Most) -> Engine:
-    network = load_network(directory)
-    return TorchEngine(
-        "torch", network, device=Cpu(), write=lambda features: features.astype(np.int64), calls=Turns(), most=most
-    )
+    run = run_by(load_network(directory), Cpu())
+    return StagedEngine("torch", run=run, write=lambda features: features.astype(np.int64), calls=Turns(), most=most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from models.engines import Engine, FloatArray, IntArray
-from models.engines.graph_engine import RANGES
+from models.engines.staged_engine import RANGES
 from models.manifest import NetworkSizes
 from models.reading.tokenizers import SENTENCE_END
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from models.checkpoint.weights import load_network
 from models.engines import Engine, FloatArray, IntArray
 from models.engines.devices import Cpu
-from models.engines.torch_engine import TorchEngine, use_threads, write_sentences
+from models.engines.staged_engine import StagedEngine
+from models.engines.torch_engine import run_by, use_threads, write_sentences
 from models.engines.turns import Turns
 from models.manifest import read_manifest
 from models.network.post_decoder import PostDecoder
@@ -89,7 +90,7 @@ class Batches:
         self._changed.notify_all()
 
 
-def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEngine, Batches]:
+def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[StagedEngine, Batches]:
     """Open a model directory the plain way; eager: the network's own generator, where `transformers` is not installed.
 
     Raises ImportError if it is asked for and not installed.
@@ -111,7 +112,7 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[TorchEn
         )
 
     batches = Batches(write)
-    return TorchEngine("plain", network, device=Cpu(), write=batches.write, calls=turns), batches
+    return StagedEngine("plain", run=run_by(network, Cpu()), write=batches.write, calls=turns), batches
 
 
 def reader_of(directory: Path, engine: Engine) -> ChexReader:

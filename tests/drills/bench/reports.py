@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 import torch
 
+from models.checkpoint.weights import load_generator
 from models.contract import FilmReading
 from models.engines import FloatArray, IntArray
-from models.engines.torch_engine import TorchEngine
 from models.reading.tokenizers import SENTENCE_END
 from tests.drills.bench.networks import Network, Networks, at_once, drawn_film, precisions, writer_of
 from tests.drills.bench.results import Found
@@ -81,9 +81,7 @@ def shared(expected: IntArray, found: IntArray) -> float:
 
 def _prefix(networks: Networks, *, rounds: int, limit_seconds: float) -> dict[str, float]:
     """Measure the keys and values of the prefixes of a film's sentences, in float32."""
-    ours, plain = (networks.network(name).engine.engine for name in ("float32", PLAIN))
-    assert isinstance(plain, TorchEngine)
-    eager, writer = plain._network.generator, writer_of(ours)
+    eager, writer = load_generator(networks.directory).generator, writer_of(networks.network("float32").engine.engine)
     features = torch.from_numpy(_drawn(SENTENCES, networks.sizes.dim, seed=0))
 
     def computed(compute: Callable[[torch.Tensor], object]) -> None:

@@ -1,8 +1,8 @@
-"""An engine whose stages are exported graphs; what runs a graph, and the generator of sentences, are passed in.
+"""An engine of stages; what runs a stage, and the generator of sentences, are passed in.
 
-ONNX Runtime and TensorRT therefore differ only in how a graph is run, and TensorRT in how many films, prompts and boxes
-it is built for; axes have these names in the graphs. Films do not affect each other, so larger numbers of them are
-processed in parts. Prompts of one film do see each other (spec §6): too many of them are refused.
+PyTorch, ONNX Runtime and TensorRT therefore differ only in how a stage is run, and TensorRT in how many films, prompts
+and boxes it is built for; axes have these names in the graphs. Films do not affect each other, so larger numbers of
+them are processed in parts. Prompts of one film do see each other (spec §6): too many of them are refused.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from models.engines.turns import UNLIMITED, Calls, Most, Turns, run_in_parts
 from models.errors import ModelError
 
 Inputs = Mapping[str, NDArray[np.generic]]
-RunGraph = Callable[[str, Inputs], Sequence[FloatArray]]
-"""Runs the graph of a stage on inputs by name; gives its outputs in their order."""
+RunStage = Callable[[str, Inputs], Sequence[FloatArray]]
+"""Runs a stage on inputs by name, in the order of its parameters; gives its outputs in their order."""
 
 
-class GraphEngine:
-    """A graph for each stage, and the generator in PyTorch. One call at a time: each uses the whole device.
+class StagedEngine:
+    """What runs the stages, and the generator in PyTorch. One call at a time: each uses the whole device.
 
-    calls: when a graph runs; write: waits for its own turn; most: films or phrases that are computed without a pause
+    calls: when a stage runs; write: waits for its own turn; most: films or phrases that are computed without a pause
     """
 
     def __init__(
         self,
         name: str,
         *,
-        run: RunGraph,
+        run: RunStage,
         write: Callable[[FloatArray], IntArray],
         parity: Mapping[str, StageDifference] = MappingProxyType({}),
         calls: Calls | None = None,
@@ -43,7 +43,7 @@ class GraphEngine:
     ) -> None:
         self._name = name
         self._parity = parity
-        self._run_graph = run
+        self._run_stage = run
         self._write = write
         self._calls: Calls = calls or Turns()
         self._most = most
@@ -60,46 +60,43 @@ class GraphEngine:
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """See `Engine`."""
-        features, positions, cls = self._run("encode_image", pixels=pixels)
+        features, positions, cls = self.run_stage("encode_image", {"pixels": pixels})
         return Patches(features=features, positions=positions, cls=cls)
 
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
         """See `Engine`."""
-        return self._run("encode_prompts", tokens=tokens)[0]
+        return self.run_stage("encode_prompts", {"tokens": tokens})[0]
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
         """See `Engine`."""
-        found = self._run(
-            "find", patches=patches.features, positions=patches.positions, cls=patches.cls, prompts=prompts
-        )
+        found = self.run_stage("find", {**_film(patches), "prompts": prompts})
         boxes, scores, aggregated_scores, features = found
         return Regions(boxes=boxes, scores=scores, aggregated_scores=aggregated_scores, features=features)
 
     def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
         """See `Engine`."""
-        return self._run(
-            "describe",
-            patches=patches.features,
-            positions=patches.positions,
-            cls=patches.cls,
-            boxes=boxes,
-            prompts=prompts,
-            prompted=prompted,
-        )[0]
+        asked = {"boxes": boxes, "prompts": prompts, "prompted": prompted}
+        return self.run_stage("describe", _film(patches) | asked)[0]
 
     def view(self, patches: Patches) -> FloatArray:
         """See `Engine`."""
-        return self._run("view", patches=patches.features)[0]
+        return self.run_stage("view", {"patches": patches.features})[0]
 
     def write(self, features: FloatArray) -> IntArray:
         """See `Engine`."""
         return self._write(features)
 
-    def _run(self, stage: str, **inputs: NDArray[np.generic]) -> Sequence[FloatArray]:
+    def run_stage(self, stage: str, inputs: Inputs) -> Sequence[FloatArray]:
+        """Run a stage as its exported graph does."""
+
         def run(arrays: Sequence[NDArray[np.generic]]) -> Sequence[FloatArray]:
-            return self._run_graph(stage, dict(zip(inputs, arrays, strict=True)))
+            return self._run_stage(stage, dict(zip(inputs, arrays, strict=True)))
 
         return run_in_parts(self._calls, run, stage, list(inputs.values()), most=self._most)
+
+
+def _film(patches: Patches) -> dict[str, NDArray[np.generic]]:
+    return {"patches": patches.features, "positions": patches.positions, "cls": patches.cls}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +121,7 @@ _SECOND_AXIS = MappingProxyType(
 )
 
 
-def in_parts(run: RunGraph) -> RunGraph:
+def in_parts(run: RunStage) -> RunStage:
     """Limit a runtime to the number of films that it was built for, by processing more of them in parts.
 
     The returned function raises ModelError for no films, prompts or boxes, for too many prompts or boxes, and for
