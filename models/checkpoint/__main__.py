@@ -82,7 +82,8 @@ def _export(directory: Path) -> int:
     """
     command = [sys.executable, "-m", "export.build", "--model", str(directory.absolute()), "--json"]
     try:
-        if _run(command) == 0:
+        done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.DEVNULL, start_new_session=True, check=False)
+        if done.returncode == 0:
             return 0
         status, problem = 1, "failed"
     except OSError as error:
@@ -95,28 +96,6 @@ def _export(directory: Path) -> int:
         file=sys.stderr,
     )
     return status
-
-
-def _run(command: list[str]) -> int:
-    """Run a process and return its exit status. Raises KeyboardInterrupt after a signal, when the process has ended.
-
-    A signal that comes while the process starts counts after it: raised inside Popen, it would leave that process.
-    """
-    early: list[int] = []
-    earlier = {number: signal.signal(number, lambda *_: early.append(1)) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-    try:
-        if early:
-            raise KeyboardInterrupt
-        return process.wait()
-    except KeyboardInterrupt:
-        process.kill()
-        process.wait()
-        raise
 
 
 def _parser() -> argparse.ArgumentParser:

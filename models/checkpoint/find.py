@@ -7,26 +7,26 @@ the published code.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Final
 
 from models.errors import ModelError
 from models.progress import ProgressReport
 
-_BLOCK = 1 << 22
-_RUN = "run_"
-_SKIPPED = ("eval_", "__MACOSX", ".")
-_PIECES_OF_OTHERS = ("model.safetensors", "pytorch_model.bin")
+_BLOCK: Final = 1 << 22
+_RUN: Final = "run_"
+_CHECKPOINTS: Final = "checkpoints"
+_SKIPPED: Final = ("eval_", "__MACOSX", ".")
+_PIECES_OF_OTHERS: Final = ("model.safetensors", "pytorch_model.bin")
 
-_Place = TypeVar("_Place", Path, zipfile.Path)
-_Age = Callable[[_Place], tuple[float, ...]]
+Written = tuple[float, ...]
+"""When a file was last written; a greater one is later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +81,15 @@ def _in_folder(folder: Path) -> Path:
     for name in _PIECES_OF_OTHERS:
         if (folder / name).is_file():
             return folder / name
-    return choose(folder, age=lambda path: (path.stat().st_mtime,), title=str(folder))
+    below = {path.relative_to(folder).as_posix(): (path.stat().st_mtime,) for path in folder.rglob("*")}
+    return folder / choose(below, title=str(folder))
 
 
 def _out_of_zip(source: Path, *, work: Path, report: ProgressReport) -> Found:
     with _reading_zip(source), zipfile.ZipFile(source) as archive:
-        chosen = choose(zipfile.Path(archive), age=lambda path: archive.getinfo(path.at).date_time, title=source.name)
-        packed_file, inner = archive.getinfo(chosen.at), PurePosixPath(chosen.at)
+        below: dict[str, Written] = {entry.filename: entry.date_time for entry in archive.infolist()}
+        inner = choose(below, title=source.name)
+        packed_file = archive.getinfo(str(inner))
         place = f"{source.name}: {inner}"
         report(f"taking {place}")
         size, done, hashed = packed_file.file_size, 0, hashlib.sha256()
@@ -117,67 +119,44 @@ def _model(parts: tuple[str, ...]) -> str | None:
     return parts[runs[-1] - 1] if runs else None
 
 
-def choose(root: _Place, *, age: _Age[_Place], title: str) -> _Place:
+def choose(below: Mapping[str, Written], *, title: str) -> PurePosixPath:
     """Choose the checkpoint below a model folder, a run, or its folder `checkpoints`.
 
-    age: returns when a file was last written; a greater number is later
+    below: the paths of all that is below it, with when each was written
     Raises ModelError if there is none, or if runs are in several folders.
     """
-    if _checkpoints(root):
-        return _newest(root, age=age)
-    run = root if (root / "checkpoints").is_dir() else _last_run(root, title=title)
-    if not (run / "checkpoints").is_dir() or not _checkpoints(run / "checkpoints"):
-        raise ModelError(
-            f"{title}: {run.name}, the last run, holds no checkpoints/checkpoint_*.pth; name the checkpoint itself"
-        )
-    return _newest(run / "checkpoints", age=age)
-
-
-def _last_run(root: _Place, *, title: str) -> _Place:
-    holding = _holding_runs(root)
-    if not holding:
+    paths = {
+        path: written
+        for path, written in ((PurePosixPath(name), written) for name, written in below.items())
+        if not any(part.startswith(_SKIPPED) for part in path.parts)
+    }
+    if own := [path for path in paths if _is_checkpoint(path) and str(path.parent) in (".", _CHECKPOINTS)]:
+        return _newest(own, paths)
+    runs = {run for path in paths for run in path.parents if run.name.startswith(_RUN)}
+    folders = sorted({str(run.parent) for run in runs})
+    if not runs:
         raise ModelError(
             f"{title}: there is no checkpoint in it; expected run_*/checkpoints/checkpoint_*.pth, "
             f"or {' or '.join(_PIECES_OF_OTHERS)}"
         )
-    if len(holding) > 1:
-        names = ", ".join(sorted(os.path.relpath(str(folder), str(root)) for folder in holding))
-        raise ModelError(f"{title}: there are runs in {names}; name one of these folders")
-    return max(_folders(holding[0], _RUN), key=lambda run: run.name)
+    if len(folders) > 1:
+        raise ModelError(f"{title}: there are runs in {', '.join(folders)}; name one of these folders")
+    run = max(runs, key=lambda run: run.name)
+    own = [path for path in paths if _is_checkpoint(path) and path.parent == run / _CHECKPOINTS]
+    if not own:
+        raise ModelError(
+            f"{title}: {run.name}, the last run, holds no checkpoints/checkpoint_*.pth; name the checkpoint itself"
+        )
+    return _newest(own, paths)
 
 
-def _holding_runs(root: _Place) -> list[_Place]:
-    """List the folders that contain runs, at any depth; folders below or beside runs are not searched."""
-    holding, seen, waiting = [], set(), [root]
-    while waiting:
-        folder = waiting.pop()
-        # Links could lead upward or to the same folder twice; in a zip they lead nowhere.
-        if (place := os.path.realpath(str(folder))) in seen:
-            continue
-        seen.add(place)
-        if _folders(folder, _RUN):
-            holding.append(folder)
-        else:
-            waiting += _folders(folder, "")
-    return holding
+def _is_checkpoint(path: PurePosixPath) -> bool:
+    return re.fullmatch(r"checkpoint_.*\.pth", path.name) is not None
 
 
-def _folders(folder: _Place, beginning: str) -> list[_Place]:
-    return [
-        inner
-        for inner in folder.iterdir()
-        if inner.name.startswith(beginning) and not inner.name.startswith(_SKIPPED) and inner.is_dir()
-    ]
-
-
-def _checkpoints(folder: _Place) -> list[_Place]:
-    return [path for path in folder.iterdir() if re.fullmatch(r"checkpoint_.*\.pth", path.name) and path.is_file()]
-
-
-def _newest(folder: _Place, *, age: _Age[_Place]) -> _Place:
-    found = _checkpoints(folder)
+def _newest(found: list[PurePosixPath], written: Mapping[PurePosixPath, Written]) -> PurePosixPath:
     regular = [path for path in found if not path.name.endswith("_best.pth")]
-    return max(regular or found, key=lambda path: (age(path), _step(path.name), path.name))
+    return max(regular or found, key=lambda path: (written[path], _step(path.name), path.name))
 
 
 def _step(name: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.checkpoint.find import choose, find
+from models.checkpoint.find import find
 from models.errors import ModelError
 from models.progress import quiet
 
@@ -26,7 +26,7 @@ def lay_out(root: Path, *names: str) -> Path:
 
 
 def chosen(root: Path) -> str:
-    return choose(root, age=lambda path: (path.stat().st_mtime,), title=root.name).relative_to(root).as_posix()
+    return find(root, work=root, report=quiet).place.partition("/")[2]
 
 
 def zipped(path: Path, *entries: tuple[str, tuple[int, int, int, int, int, int]]) -> Path:
@@ -79,16 +79,6 @@ def test_runs_in_several_folders_are_a_question(tmp_path: Path, other: str) -> N
 
     with pytest.raises(ModelError, match=f"there are runs in a, {other}; name one of these folders"):
         chosen(tmp_path)
-
-
-def test_a_folder_that_links_lead_to_is_searched_once(tmp_path: Path) -> None:
-    lay_out(tmp_path, f"far/chex_stage3/{RUN}/checkpoints/checkpoint_000000001.pth")
-    (tmp_path / "near").mkdir()
-    for number in range(3):
-        (tmp_path / "near" / f"up{number}").symlink_to(tmp_path, target_is_directory=True)
-    (tmp_path / "near" / "model").symlink_to(tmp_path / "far" / "chex_stage3", target_is_directory=True)
-
-    assert choose(tmp_path / "near", age=lambda _: (0.0,), title="near").name == "checkpoint_000000001.pth"
 
 
 def test_a_last_run_without_checkpoint_is_not_passed_over(tmp_path: Path) -> None:
