@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import matplotlib
 import pytest
 from jinja2 import UndefinedError
 
@@ -18,7 +16,7 @@ from models.checkpoint.card import section
 from models.checkpoint.files import CARD, verify
 from models.decisions import ThresholdChange
 from models.lab.evaluation import plots
-from models.lab.evaluation.card import HEADING, main
+from models.lab.evaluation.card import main
 from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
 
@@ -110,79 +108,6 @@ def test_films_have_a_plot_and_groups_with_intervals(model: Path, tmp_path: Path
     )
 
 
-@pytest.mark.drill(part="laboratory")
-def test_a_card_that_is_filled_again_forgets_the_figures_before(model: Path, tmp_path: Path) -> None:
-    first, second = evaluation(tmp_path / "one", model), evaluation(tmp_path / "two", model, count=501)
-
-    assert main(["--model", str(model), str(first), str(second)]) == 0
-    assert main(["--model", str(model), str(second)]) == 0
-
-    card = (model / CARD).read_text()
-    assert card.count(HEADING) == 1
-    assert "501 films" in card
-    assert "500 films" not in card
-    assert not any(file.name.startswith("2-") for file in (model / "card").iterdir())
-    verify(model, read_manifest(model))
-
-
-RATIO = {
-    "films": 300,
-    "share_measured": 0.75,
-    "mean_absolute_error": 0.0123,
-    "bias": 0.004,
-    "lower": -0.03,
-    "upper": 0.038,
-    "error_of_constant": 0.06,
-}
-
-
-def anatomy(**changes: object) -> dict[str, object]:
-    """Return the tasks of an evaluation that measured regions alone, and their cardiothoracic ratio."""
-    made = {"miou": 0.777, "per_region": {"left lung": 0.5}, "cardiothoracic_ratio": RATIO | changes}
-    return {"anatomy": made}
-
-
-def test_an_update_replaces_one_task_and_keeps_the_others(model: Path, tmp_path: Path) -> None:
-    first = evaluation(tmp_path / "one", model, data="phantoms:1000000:300")
-    second, again = (
-        evaluation(tmp_path / "two", model),
-        evaluation(tmp_path / "new", model, tasks=anatomy(), pictures=[]),
-    )
-    notes = tmp_path / "notes.md"
-    notes.write_text("Clavicles are taken for fractures.")
-    assert main(["--model", str(model), str(first), str(second), "--notes", str(notes)]) == 0
-    before = (model / CARD).read_text()
-
-    assert main(["--model", str(model), str(again), "--update"]) == 0
-
-    card = (model / CARD).read_text()
-    kept, changed = (text.split("### `phantoms:2000000:500`") for text in (before, card))
-    assert changed[0] == kept[0]
-    assert "| mIoU, all regions | 0.777 |" in changed[1]
-    assert "| cardiothoracic ratio: mean absolute error | 0.012 |" in changed[1]
-    assert "| mIoU, all regions | 0.800 |" not in changed[1]
-    for still in ("0.457", "0.610", notes.read_text(), "(card/2-anatomy.svg)", "(card/2-failures.jpg)"):
-        assert still in changed[1], still
-    assert card.count("#### Regions") == before.count("#### Regions") == 2
-    assert "left lung" in (model / "card" / "2-anatomy.svg").read_text()
-    verify(model, read_manifest(model))
-
-
-def test_an_update_adds_what_a_card_lacks(model: Path, tmp_path: Path) -> None:
-    assert main(["--model", str(model), str(evaluation(tmp_path / "one", model, tasks={"hints": {}}))]) == 0
-    before = re.findall(r"(?m)^###.*", (model / CARD).read_text())
-
-    task = evaluation(tmp_path / "task", model, tasks=anatomy())
-    films = evaluation(tmp_path / "films", model, data="phantoms:1000000:300", tasks=anatomy())
-    assert main(["--model", str(model), str(task), str(films), "--update"]) == 0
-
-    after = re.findall(r"(?m)^###.*", (model / CARD).read_text())
-    added = ["#### Regions", "### `phantoms:1000000:300`", "#### Regions"]
-    assert before[:2] == ["### `phantoms:2000000:500`", "#### Questions about one side"]
-    assert after == [*before[:2], *added, *before[2:]]
-    verify(model, read_manifest(model))
-
-
 def test_a_card_begins_with_ten_lines_and_three_figures(model: Path, tmp_path: Path) -> None:
     """Those of films of people come before those of phantoms; of decisions, what a node does by default."""
     films = {"macro_auroc": 0.75, "false_findings": 0.2, "intervals": {"macro_auroc": [0.7, 0.8]}}
@@ -225,8 +150,6 @@ def test_what_training_wrote_and_a_calibration_are_kept(model: Path, tmp_path: P
     assert "- Performance: below, under Measured.\n- Other: x\n" in card
     assert card.index("## Measured") < card.index(calibrated) < card.index("| edema | 0.5 | 0.6 | x | anna |")
     assert card.count("## Calibrated") == 1
-    assert main(["--model", str(model), str(evaluation(tmp_path / "3", model)), "--update"]) == 0
-    assert (model / CARD).read_text() == card
 
 
 def test_ablations_are_rows_beside_the_model_itself(model: Path, tmp_path: Path) -> None:
@@ -262,25 +185,6 @@ def test_wrong_input_is_exit_2_and_leaves_the_card(
 
     assert complaint in capsys.readouterr().err
     assert (model / CARD).read_bytes() == card
-    verify(model, read_manifest(model))
-
-
-def test_what_is_no_evaluation_is_exit_2(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other.json").write_text("{}")
-
-    assert main(["--model", str(model), str(tmp_path / "other.json")]) == 2
-    assert "is not an evaluation" in capsys.readouterr().err
-
-
-def test_a_card_without_matplotlib_is_exit_2_and_left_as_it_is(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = evaluation(tmp_path / "one", model)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-    assert main(["--model", str(model), str(path)]) == 2
-
-    assert "pip install -c constraints.txt '.[evaluate]'" in capsys.readouterr().err
     verify(model, read_manifest(model))
 
 
@@ -321,19 +225,3 @@ def test_bars_are_as_long_as_the_values_that_are_known() -> None:
     assert {"IoU & more", "left lung: 0.500", "edema: -", "<heart>: 1.000", "0.0", "1.0"} <= texts(drawing)
     assert half == pytest.approx((full[0], full[0] + 0.5 * width))
     assert mark == pytest.approx(full[0] + 0.25 * width)
-
-
-def test_a_curve_names_its_axes_and_has_the_diagonal() -> None:
-    svg = plots.curve("Reliability", [(0.0, 0.1), (1.0, 0.9)], across="probability", up="frequency")
-
-    assert {"Reliability", "probability", "frequency", "0.0", "1.0"} <= texts(ElementTree.fromstring(svg))
-    assert plots.REFERENCE_COLOR in svg
-
-
-def test_settings_of_matplotlib_do_not_change_a_drawing() -> None:
-    first = plots.bars("x", {"a": 0.5})
-
-    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "svg.hashsalt": "other"}):
-        again = plots.bars("x", {"a": 0.5})
-
-    assert again == first

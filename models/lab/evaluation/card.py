@@ -1,11 +1,10 @@
 """Runnable: writes figures, plots and failures into the card of a model directory.
 
-    python -m models.lab.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md] [--update]
+    python -m models.lab.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md]
 
 What training wrote about the model is kept; everything from `## Measured` on is replaced, so the command can be
-repeated. With `--update` only the tasks of these evaluations are replaced, or added. Evaluations of the
-directory's own weights are its figures; one with a part left out, or of other weights, becomes a row among the
-ablations.
+repeated with all evaluations of a model. Those of the directory's own weights are its figures; one with a part left
+out, or of other weights, becomes a row among the ablations.
 The manifest gets the hashes of the written files at the very end: after an interruption the directory is refused until
 the command is run again. Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +20,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from models.checkpoint.card import figures_of, joined, parts_of, section, with_line, with_ten_lines
+from models.checkpoint.card import joined, parts_of, section, with_line, with_ten_lines
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
 from models.errors import ModelError
-from models.lab.evaluation.document import TITLES, Table, figures_in_words, inner, shown, task_section
+from models.lab.evaluation.document import Table, figures_in_words, inner, shown, task_section
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 
 FOLDER: Final = "card"
@@ -87,9 +85,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--notes", type=Path, metavar="FILE.md", help="a description of the failures, written by a person"
     )
-    parser.add_argument(
-        "--update", action="store_true", help="replace only the tasks of these evaluations, and keep all other figures"
-    )
     options = parser.parse_args(arguments)
     return exit_status(lambda: _fill(options))
 
@@ -97,7 +92,7 @@ def main(arguments: list[str]) -> int:
 def _fill(options: argparse.Namespace) -> int:
     evaluations = [read_evaluation(path) for path in options.evaluations]
     notes = options.notes.read_text(encoding="utf-8") if options.notes else ""
-    fill_card(options.model, evaluations, notes=notes, is_update=options.update)
+    fill_card(options.model, evaluations, notes=notes)
     print(f"{options.model / CARD}: {len(evaluations)} evaluations")
     return 0
 
@@ -113,10 +108,9 @@ def read_evaluation(path: Path) -> Evaluation:
     return Evaluation(path=path, document=document)
 
 
-def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "", is_update: bool = False) -> None:
+def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "") -> None:
     """Write the card, its plots and pictures, and the manifest with their hashes.
 
-    is_update: replace only the tasks of the model's own evaluations; notes and ablations stay
     Raises ModelError if no evaluation is of these weights or matplotlib is missing, and OSError if a file cannot be
     written.
     """
@@ -139,51 +133,14 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str 
         text, calibrated = parts_of(card.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
-    if is_update:
-        text = _updated(directory, text, own)
-    else:
-        shutil.rmtree(directory / FOLDER, ignore_errors=True)
-        (directory / FOLDER).mkdir()
-        measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
-        head = with_line(text.partition(HEADING)[0].rstrip(), "- Performance:", _PERFORMANCE)
-        text = f"{head}\n{measured.rstrip()}\n"
+    shutil.rmtree(directory / FOLDER, ignore_errors=True)
+    (directory / FOLDER).mkdir()
+    measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
+    head = with_line(text.partition(HEADING)[0].rstrip(), "- Performance:", _PERFORMANCE)
     figures = figures_in_words([evaluation.document for evaluation in own])
-    if is_update and (before := figures_of(text)):
-        now = {_subject(figure): figure for figure in figures}
-        figures = [now.get(_subject(figure), figure) for figure in before]
-    text = with_ten_lines(text, manifest, figures[:3])
+    text = with_ten_lines(f"{head}\n{measured.rstrip()}\n", manifest, figures[:3])
     card.write_text(joined(text, calibrated, manifest.history), encoding="utf-8")
     write_manifest(directory, _hashed(directory, manifest))
-
-
-def _subject(figure: str) -> tuple[str, str]:
-    """Return what a figure in words is of: its name, and its films."""
-    return figure.partition(":")[0], figure.rpartition(" films, ")[2]
-
-
-def _updated(directory: Path, card: str, own: Sequence[Evaluation]) -> str:
-    """Return a card with the tasks of the evaluations replaced; what it lacks follows the other tasks or data."""
-    for evaluation in own:
-        data = re.findall(r"(?m)^### (`.+`)$", card)
-        heading = f"`{evaluation.document['data']}`"
-        if heading not in data:
-            end = _section(card, data[-1])[1] if data else len(card)
-            card = card[:end] + _figures(directory, evaluation, number=len(data) + 1) + card[end:]
-            continue
-        for task in evaluation.tasks:
-            start, end = _section(card, heading)
-            found = re.compile(rf"(?ms)^#### {re.escape(TITLES[task])}$.*?(?=^###)").search(f"{card[:end]}###", start)
-            first, last = found.span() if found else (end, end)
-            made = _task(directory, evaluation, task, number=data.index(heading) + 1)
-            card = card[:first] + made + card[last:]
-    return card
-
-
-def _section(card: str, heading: str) -> tuple[int, int]:
-    """Return where the figures of some films begin and end in a card."""
-    start = card.index(f"### {heading}\n")
-    end = re.compile(r"(?m)^### ").search(card, start + 1)
-    return start, end.start() if end else len(card)
 
 
 def _hashed(directory: Path, manifest: Manifest) -> Manifest:

@@ -127,6 +127,7 @@ _VARIANTS: Final = ("trained_classes", "as_read", "decisions", "without_contradi
 _GROUPED: Final[Mapping[str, str]] = {
     "curves": "sensitivity, where so many films without any finding are called by mistake",
     "by_group": "by group",
+    "boxed": "boxes on films of people, scale cross-fitted",
 }
 """Tables of tables: a row for each group, a column for each figure."""
 _FIRST: Final[Sequence[tuple[tuple[str, ...], str]]] = (
@@ -167,7 +168,6 @@ _TABLES: Final[Mapping[str, str]] = {
     "scales": "scale of boxes",
     "known": "films of which it is known",
     "intervals": "95 % intervals, by patient",
-    "boxed": "boxes on films of people, scale cross-fitted",
     "per_contradiction": "findings contradicted, by reason",
 }
 

@@ -13,11 +13,11 @@ from models.lab.evaluation import (
     anatomy,
     detection,
     films,
-    hints,
     located,
     references,
     regions,
     reports,
+    side_questions,
     views,
 )
 from models.lab.evaluation.cases import CaseSource, Truth
@@ -77,7 +77,7 @@ def figures(
             most_false=most_false,
             left_out=model.manifest.decisions.left_out,
         ),
-        "hints": lambda: hints.measure(
+        "hints": lambda: side_questions.measure(
             observed.truths, [observation.hints for observation in observed.said], bootstrap
         ),
         "views": lambda: views.measure([observation.views for observation in observed.said], bootstrap),

@@ -15,7 +15,7 @@ from models.errors import ModelError
 from models.lab.golden.recording import Computed, RecordedNetwork
 from models.lab.losses import contrast, language
 from models.lab.losses.detection import box_cost, focal, giou_cost, l1_cost, match_evenly
-from models.lab.tasks import detection, grounding, report
+from models.lab.tasks import detection, grounding, sentence_selection
 from models.lab.tasks import regions as boxes_of_films
 from models.lab.tasks.batch import Picture, as_array, fill_up
 from models.lab.tasks.detection import SHIPPED, DetectionSettings
@@ -165,12 +165,15 @@ def positiveness(ours: RecordedNetwork) -> Computed:
     pathologies = _pathologies(ours)
     features, negative = ours.recording.take("rg/box_features_post"), ours.recording.take("txt/rg_neg/emb")
     positive = ours.recording.take("rg/token_prompts")[torch.tensor(pathologies)]
-    noted = report.positiveness(features, positive, negative)
+    noted = sentence_selection.positiveness(features, positive, negative)
     yield "rg/cls_probs", noted
-    yield "rg/region_mask", report.gets_sentence(noted, pathologies)
-    greatest = report.greatest_positiveness(features, positive, negative)
+    yield "rg/region_mask", sentence_selection.gets_sentence(noted, pathologies)
+    greatest = sentence_selection.greatest_positiveness(features, positive, negative)
     yield "rg_noavg/cls_probs", greatest
-    yield "rg_noavg/region_mask", report.gets_sentence(greatest, pathologies, ignore_negative_pathologies=True)
+    yield (
+        "rg_noavg/region_mask",
+        sentence_selection.gets_sentence(greatest, pathologies, ignore_negative_pathologies=True),
+    )
 
 
 def selections(ours: RecordedNetwork) -> Computed:
@@ -204,7 +207,7 @@ def _reports(
     scores = recording.take("rg/multiboxes_weights")
     reports: dict[str, list[object]] = {}
     for film, similarity in enumerate(similarities):
-        selected = report.published_selection(similarity, as_array(preferences[film]), rule=_rule(config))
+        selected = sentence_selection.published_selection(similarity, as_array(preferences[film]), rule=_rule(config))
         texts = [sentences[film][number] for number, _ in selected]
         parts: dict[str, object] = {
             "pred_sentences": texts,

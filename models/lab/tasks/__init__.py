@@ -2,5 +2,5 @@
 
 `prompts` holds the prompts, `batch` pads the films of a batch, and each other file is one task. Running the network and
 interpreting its outputs are separate functions, so that settings can be tried without running it again. The full report
-of the node is `models.reading.reader.ChexReader.report`; `report` has the published selection.
+of the node is `models.reading.reader.ChexReader.report`; `sentence_selection` has the published selection.
 """

@@ -27,7 +27,7 @@ from models.lab.evaluation.published.likeness import likeness_of
 from models.lab.evaluation.published.marks import Marked, Marks, Told, counts_of, efficacy_of, marks_or_nothing
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
-from models.lab.tasks import report
+from models.lab.tasks import sentence_selection
 from models.lab.tasks.batch import Picture, as_array
 from models.lab.tasks.prompts import embed
 from models.manifest import ReportRule
@@ -101,11 +101,11 @@ def of_report(
         return None
     preference, features = find(model.network, picture, asked.prompts, how)
     if how.filter == "mean":
-        noted = report.positiveness(features, asked.positive, asked.negative)
+        noted = sentence_selection.positiveness(features, asked.positive, asked.negative)
     else:
         findings = torch.tensor(asked.findings)
-        noted = report.greatest_positiveness(features, asked.positive[findings], asked.negative[findings])
-    chosen = report.gets_sentence(
+        noted = sentence_selection.greatest_positiveness(features, asked.positive[findings], asked.negative[findings])
+    chosen = sentence_selection.gets_sentence(
         noted,
         asked.pathologies,
         ignore_negative_pathologies=how.positive_only,
@@ -115,7 +115,7 @@ def of_report(
         return Told((labels.report,), ("",))
     sentences = _written(model, features[0, torch.from_numpy(chosen)])
     similarity = similarity_of(as_array(embed(model.network, model.phrases, [(text,) for text in sentences])))
-    kept = report.published_selection(similarity, as_array(preference)[0], rule=ReportRule())
+    kept = sentence_selection.published_selection(similarity, as_array(preference)[0], rule=ReportRule())
     return Told((labels.report,), (" ".join(sentences[own.sentence] for own in kept),))
 
 

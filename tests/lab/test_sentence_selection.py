@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from models.lab.tasks.report import (
+from models.lab.tasks.sentence_selection import (
     SelectedSentence,
     gets_sentence,
-    greatest_positiveness,
-    positiveness,
     published_selection,
 )
 from models.manifest import ReportRule
@@ -22,23 +20,6 @@ PREFERENCE = np.array([0.9, 0.1, 0.4, 0.8, 0.2], dtype=np.float32)
 # The last two sentences say the same.
 SIMILARITY = np.zeros((4, 4), dtype=np.float32)
 SIMILARITY[2, 3] = SIMILARITY[3, 2] = 0.99
-
-
-def logistic(value: float) -> float:
-    return float(1 / (1 + np.exp(-value)))
-
-
-def test_what_is_of_note_is_judged_by_the_mean_of_all_pairs() -> None:
-    noted = positiveness(torch.tensor([[[5.0, 0.0], [-1.0, -1.0]]]), POSITIVE, NEGATIVE)
-
-    # The cosine to the mean is half the root of two, and the opposite of that to the mean of the negatives.
-    np.testing.assert_allclose(noted, [[logistic(np.sqrt(2)), logistic(-2)]], atol=1e-6)
-
-
-def test_or_by_the_pair_that_finds_most() -> None:
-    noted = greatest_positiveness(torch.tensor([[[5.0, 0.0], [-1.0, -1.0]]]), POSITIVE, NEGATIVE)
-
-    np.testing.assert_allclose(noted, [[logistic(2), logistic(-np.sqrt(2))]], atol=1e-6)
 
 
 def test_pathologies_are_always_told_and_regions_when_of_note() -> None:
