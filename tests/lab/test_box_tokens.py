@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from models.checkpoint.weights import load_network
-from models.errors import ModelError
 from models.lab.phantoms import phantom
 from models.lab.training.catalog import catalog_of
 from models.lab.training.runfile import read_run
@@ -42,12 +41,6 @@ def tokens_after(network: Chex, stage: Stage, rule: BoxTokenStart | None) -> Ten
     """Return the box tokens as the stage would start with them."""
     set_box_tokens(network, replace(stage, start_box_tokens=rule), catalog=CATALOG, vocabulary=VOCABULARY)
     return network.detector.box_tokens.detach()
-
-
-def test_a_stage_that_sets_none_keeps_its_box_tokens(network: Chex, stage: Stage) -> None:
-    before = network.detector.box_tokens.detach().clone()
-
-    assert torch.equal(tokens_after(network, stage, None), before)
 
 
 def test_the_demonstration_run_starts_with_tokens_that_differ(network: Chex, stage: Stage) -> None:
@@ -89,20 +82,6 @@ def test_a_box_is_where_its_words_say(network: Chex, stage: Stage) -> None:
 
     left, right, _ = found.boxes[0, :, :, 0].unbind(dim=-1)
     assert (left - right > 0.1).all()
-
-
-def test_words_that_cannot_tell_boxes_apart_are_refused() -> None:
-    for words in ((), ("on the left", "on the left", "")):
-        with pytest.raises(ValueError, match="words must have different entries"):
-            BoxTokenStart(words=words)
-
-
-def test_words_for_another_number_of_boxes_are_refused(repository: Path, tmp_path: Path) -> None:
-    text = (repository / "models" / "lab" / "training" / "runs" / "phantom.toml").read_text(encoding="utf-8")
-    (tmp_path / "run.toml").write_text(text.replace('"on the right", ""]', '"on the right"]'), encoding="utf-8")
-
-    with pytest.raises(ModelError, match=r"start_box_tokens.words of boxes must have 3 entries"):
-        read_run(tmp_path / "run.toml")
 
 
 def test_a_run_learns_the_words_that_its_tokens_start_from(repository: Path, stage: Stage) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from models.calibrate import main
 from models.checkpoint.files import CARD, verify
-from models.contract import Box, ChangeError
+from models.contract import Box
 from models.decisions import RatioError
 from models.errors import ModelError
 from models.evaluate import main as evaluate
@@ -27,7 +27,7 @@ from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import open_model, read_questions
 from models.lab.evaluation.request import DEFAULT
 from models.lab.phantoms import phantom
-from models.manifest import Ages, read_manifest, write_manifest
+from models.manifest import Ages, read_manifest
 from models.reading.cardiothoracic import ChestWidths, Extent
 from models.reading.tokenizers import VOCABULARIES
 from models.site_films import LEAST_PAIRS, error_of, read_list
@@ -308,13 +308,6 @@ def test_a_wrong_list_is_told_by_its_line(site: Path, capsys: pytest.CaptureFixt
     assert said in refused(["--model", str(SHIPPED), str(site / "films.csv")], capsys)
 
 
-def test_films_that_are_not_what_they_are_called_are_refused(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["--model", str(SHIPPED)]
-
-    assert "rename it" in refused([*model, str(listed(site / "phantoms.csv", [0] * FILMS))], capsys)
-    assert "write phantoms:SEED:COUNT" in refused([*model, "phantoms:1"], capsys)
-
-
 def test_a_dicom_film_gives_patient_and_age(tmp_path: Path) -> None:
     """A film that a node does not read, such as a lateral, is no film to calibrate on."""
     frontal = films.thumbnail({"PatientID": "P1", "PatientAge": "044Y"})
@@ -386,22 +379,6 @@ def test_the_error_of_the_ratio_is_of_enough_films(
     assert (now and now.measured_on) == measured_on
     if now is not None and now.measured_on == population and films == LEAST_MEASURED:
         assert (now.films, now.mean_absolute_error, now.bias) == (films, 0.01, pytest.approx(0.01))
-
-
-@pytest.mark.drill(part="laboratory")
-def test_an_error_of_change_goes_with_its_temperature(
-    model: Path, site: Path, edema: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = ChangeError(measured_on="clinic", films=40, extent=0.1, probability=0.1)
-    write_manifest(model, replace(read_manifest(model), change=own))
-    films = listed(site / "change.csv", edema, unchanged_since=lambda number: "0.png" if number == 1 else "")
-
-    assert main([*QUICK, "--model", str(model), str(films), "--share", "1"]) == 0
-
-    assert read_manifest(model).change is None
-    assert "- change between two films: 1 pairs of films say where nothing changed; 30 are needed." in (
-        capsys.readouterr().out
-    )
 
 
 def test_differences_of_unchanged_pairs_are_the_error_of_change() -> None:

@@ -12,12 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, FindingState
-from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.comparing import FilmsByModel, SiteAnswer, compare, table
 from models.lab.phantoms import phantom
 from models.manifest import read_manifest, write_manifest
-from models.site_films import films_to_compare
 from node.config import ModelSettings
 from node.errors import InputError
 from node.read.model import open_reader
@@ -63,13 +61,6 @@ def test_what_loses_its_measured_threshold_is_named() -> None:
 
     assert (found.measured, found.unmeasured) == (0, ("edema", "fracture"))
     assert f"A node asks for {LEAST_COMPARED} films" in table(found)
-
-
-def test_the_same_model_and_sets_without_a_common_finding_are_refused() -> None:
-    with pytest.raises(ModelError, match="the same model and prompts"):
-        compare([], side("1"), side("1"), data="", at="", by="")
-    with pytest.raises(ModelError, match="no finding in common"):
-        compare([], side("1"), side("2", findings=("fracture",)), data="", at="", by="")
 
 
 def listed(folder: Path, *, name: str = "films.csv") -> Path:
@@ -131,8 +122,3 @@ def test_what_is_no_comparison_on_films_of_the_site_is_refused(
 
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
-
-
-@pytest.mark.drill(part="laboratory")
-def test_a_film_that_is_listed_twice_counts_once(tmp_path: Path) -> None:
-    assert len(films_to_compare(str(listed(tmp_path)))) == LEAST_COMPARED

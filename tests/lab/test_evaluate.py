@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
-from models import command
-from models.boxes import to_array
 from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Phantoms, shown, truth_of_phantom
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, read_questions
-from models.lab.evaluation.request import DEFAULT, TASKS, Ablation
-from models.lab.phantoms import FINDINGS, parse_set, phantom
+from models.lab.evaluation.request import DEFAULT, TASKS
+from models.lab.phantoms import parse_set, phantom
 from models.lab.training.split import HeldOut
-from models.manifest import read_manifest, write_manifest
+from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
 from models.reading.checking import NOT_MEASURED
 from models.reading.tokenizers import VOCABULARIES
-from node.read import prompts
 
 MODEL = VOCABULARIES.parent
 QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
@@ -166,18 +160,6 @@ def test_films_with_only_reports_are_measured_by_report_labels(run: Run, tmp_pat
     assert "| films that got their labels from their reports | 3 |" in (tmp_path / "evaluation.md").read_text()
 
 
-def test_films_without_labels_are_measured_by_their_sentences(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "bare.jsonl"
-    cv2.imwrite(str(tmp_path / "film.png"), np.full((64, 64), 90, dtype=np.uint8))
-    path.write_text('{"file": "film.png"}\n')
-
-    figures = tasks_of(run("--data", f"boxes:{path}", "--out", str(tmp_path)))
-
-    assert list(figures) == ["sentences"]
-    assert "by_default" in figures["sentences"]
-    assert "| by default: sentences withheld |" in (tmp_path / "evaluation.md").read_text()
-
-
 def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> None:
     truth = read_films(made_up(tmp_path), read_manifest(MODEL)).load(0).truth
 
@@ -228,33 +210,6 @@ def test_gray_values_are_those_that_the_model_wants() -> None:
     assert (shown(ramp, "mimic_jpg").min(), shown(ramp, "mimic_jpg").max()) == (0.0, 1.0)
 
 
-def test_the_questions_are_those_of_the_node() -> None:
-    asked = read_questions(DEFAULT)
-    known = prompts.load("chexpert14")
-
-    assert [(prompt.key, prompt.kind, prompt.phrases, prompt.negatives) for prompt in asked.prompts] == [
-        (prompt.key, prompt.kind.value, prompt.phrases, prompt.negatives) for prompt in known.prompts
-    ]
-    assert asked.sha256 == known.sha256
-
-
-def test_a_hint_is_found_where_an_interactive_question_finds_it(evaluated: EvaluatedModel) -> None:
-    from models.contract import Question
-
-    case = Phantoms(parse_set("phantoms:2000000:4"), evaluated.manifest).load(0)
-    # The others have words that the model never learned, and are not asked.
-    hints = [hint for hint in case.truth.hints if not evaluated.reader.never_learned(hint.text)]
-    look = evaluated.reader.look(case.gray)
-
-    answers = evaluated.reader.ask(look, [Question(prompt=hint.text) for hint in hints])
-
-    assert sum(hint.taught for hint in hints) == sum(hint.taught for hint in case.truth.hints) > 0
-    best = to_array(max(answer.boxes, key=lambda scored: scored.score).box for answer in answers)
-    measured = evaluated.observe(case, ["hints"]).hints
-    found = [measured[case.truth.hints.index(hint)] for hint in hints]
-    assert np.allclose(found, best, atol=0.02)  # a reader merges boxes that lie on each other
-
-
 def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: EvaluatedModel) -> None:
     films = Phantoms(parse_set("phantoms:2000000:2"), evaluated.manifest)
 
@@ -282,21 +237,6 @@ def test_reports_are_measured_before_any_sentence_is_withheld(evaluated: Evaluat
     assert 0 < unmeasured[0] == unmeasured[1] <= len(seen.by_default.withheld)
     for text in {sentence.text for sentence in seen.reading.sentences}:
         assert text in {prompt.generated for prompt in seen.checked.prompts}
-
-
-def test_without_the_region_filter_every_region_is_reported(model: Path) -> None:
-    strict = read_manifest(model)
-    write_manifest(model, replace(strict, decisions=replace(strict.decisions, region_threshold=1.0)))
-    case = Phantoms(parse_set("phantoms:2000000:1"), strict).load(0)
-
-    def told(*ablations: Ablation) -> list[str]:
-        opened = open_model(model, engine="torch", questions=read_questions(DEFAULT), ablations=ablations)
-        reading = opened.observe(case, ["report"]).reading
-        assert reading is not None
-        return [prompt.key for prompt in reading.prompts if prompt.kind == "region" and prompt.sentence is not None]
-
-    assert told() == []
-    assert len(told("no_region_filter")) > 5
 
 
 @pytest.mark.parametrize(
@@ -338,16 +278,6 @@ def test_wrong_input_is_exit_2_with_what_to_do(
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--task", "reading"], ["--task", "all,reading"], ["--sensitivity", "nan"], ["--pictures", "-1"]]
-)
-def test_options_that_make_no_sense_are_exit_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as refused:
-        main(["--model", str(MODEL), "--data", "phantoms:2000000:1", *arguments])
-
-    assert refused.value.code == 2
-
-
-@pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"size": [200, 300]}, "has 300 x 200 pixels, but its line says"),
@@ -372,27 +302,3 @@ def test_a_line_that_is_wrong_is_told(changes: dict[str, object], complaint: str
 
     with pytest.raises(ModelError, match=complaint):
         read_films(path, read_manifest(MODEL)).load(0)
-
-
-def test_a_folder_that_cannot_be_written_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = made_up(tmp_path)
-
-    assert main(["--model", str(MODEL), "--data", f"boxes:{path}", *QUICK, "--out", str(path / "out")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("failed: ")
-
-
-@pytest.mark.parametrize(("library", "extra"), [("sklearn", "evaluate"), ("scipy", "train")])
-def test_a_library_that_is_missing_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], library: str, extra: str
-) -> None:
-    monkeypatch.setitem(sys.modules, library, None)  # as where it is not installed
-
-    with pytest.raises(SystemExit) as ended:
-        command.run(lambda _: len(import_module(library).__name__))
-
-    assert ended.value.code == 2
-    assert f"{library} is missing; run pip install -c constraints.txt '.[{extra}]'" in capsys.readouterr().err
-
-
-def test_every_finding_of_phantoms_is_asked_for() -> None:
-    assert set(FINDINGS) <= {prompt.key for prompt in read_questions(DEFAULT).prompts}

@@ -41,14 +41,6 @@ def made_up(count: int, *, patients: int, strength: float, seed: int = 0) -> Fil
     return films_of(truths, scores)
 
 
-def test_areas_grow_with_what_scores_tell() -> None:
-    blind, sharp = (measure(made_up(300, patients=100, strength=s), resamples=0) for s in (0.0, 3.0))
-
-    assert blind["opacity_against_normal"] == pytest.approx(0.5, abs=0.08)
-    assert sharp["opacity_against_normal"] == pytest.approx(1.0, abs=0.01)
-    assert sharp["macro_auroc"] == pytest.approx(1.0, abs=0.01), "edema, on two films, does not count"
-
-
 def test_read_films_are_told_apart_from_those_with_a_mined_label() -> None:
     def film(number: int, *, read_as: str, is_mined_normal: bool) -> Truth:
         is_normal = read_as == "Normal" if read_as else is_mined_normal
@@ -84,13 +76,6 @@ def test_a_finding_of_few_films_is_never_called_present() -> None:
 
     assert called.chosen == {"lung_opacity", "no_finding"}
     assert not called.present[:, films.place("edema")].any()
-
-
-def test_false_findings_stay_near_what_was_allowed() -> None:
-    figures = measure(made_up(600, patients=200, strength=1.5), resamples=0)
-
-    assert isinstance(figures["false_findings"], float) and figures["false_findings"] < 0.16
-    assert isinstance(figures["opacity_sensitivity"], float) and figures["opacity_sensitivity"] > 0.7
 
 
 def test_a_mined_label_alone_makes_no_film_normal() -> None:
@@ -150,14 +135,6 @@ def test_a_curve_says_what_false_findings_buy() -> None:
     assert points[3] == pytest.approx((scores[there] >= threshold).mean())
 
 
-def test_groups_are_measured_apart() -> None:
-    figures = measure(made_up(300, patients=100, strength=1.0), resamples=0)
-
-    groups = figures["by_group"]
-    assert isinstance(groups, dict)
-    assert {name: group["films"] for name, group in groups.items()} == {"view AP": 200, "view PA": 100}
-
-
 def test_a_group_has_intervals_of_its_own_patients() -> None:
     figures = measure(made_up(300, patients=100, strength=1.0), resamples=50)
 
@@ -181,15 +158,6 @@ def test_probabilities_and_frequencies_are_those_of_other_folds() -> None:
     assert sum(count for *_, count in points) == 2 * 600, "opacity and no finding of every film"
     gap = sum(abs(said - there) * count for said, there, count in points) / 1200
     assert gap < 0.1 and gap == pytest.approx(measure(films, resamples=0)["calibration_error"])
-
-
-def test_a_lower_aim_calls_fewer_normal_films() -> None:
-    films = made_up(600, patients=200, strength=1.0)
-
-    few, many = (measure(films, resamples=0, most_false=most)["false_findings"] for most in (0.05, 0.4))
-
-    assert isinstance(few, float) and isinstance(many, float)
-    assert few < 0.06 < 0.1 < many
 
 
 def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:

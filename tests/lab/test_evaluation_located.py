@@ -11,7 +11,7 @@ import pytest
 from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
-from models.lab.evaluation.located import constant_boxes, cross_fitted, measure, spread
+from models.lab.evaluation.located import constant_boxes, cross_fitted, measure
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.phantoms import FINDINGS
 from models.lab.training.split import folds_of
@@ -116,12 +116,3 @@ def test_constant_boxes_are_one_a_half_and_from_other_patients() -> None:
     again = constant_boxes(moved, KEY, folds)
     place = int(np.flatnonzero(folds == 2)[0])
     assert np.array_equal(constant[place].boxes, again[place].boxes)
-
-
-def test_boxes_that_stay_in_one_place_have_no_spread() -> None:
-    truths = films(80)
-    still = [detection(np.array([[0.3, 0.6, 0.2, 0.2]], dtype=np.float32), 0.5)] * len(truths)
-
-    assert spread(truths, still, KEY) == pytest.approx(0.0, abs=1e-5)
-    assert spread(truths, seen(truths, scale=1.0), KEY) == pytest.approx(1.0)
-    assert spread([Truth(patient="1")], still[:1], KEY) is None

@@ -11,7 +11,7 @@ from models.lab.tasks.batch import Picture, fill_up
 from models.lab.tasks.grounding import GroundingSettings, groundings, locate
 from models.network.chex import Chex
 from models.network.detector import Detection
-from tests.models.test_chex import DIM, PER_PROMPT, SIZES
+from tests.models.test_chex import DIM, SIZES
 
 PUBLISHED = GroundingSettings()
 LEFT, NEAR_LEFT, RIGHT = [0.3, 0.5, 0.2, 0.4], [0.32, 0.5, 0.2, 0.4], [0.5, 0.5, 0.2, 0.4]
@@ -55,28 +55,6 @@ def test_boxes_of_a_sentence_come_best_first_without_overlaps() -> None:
     np.testing.assert_allclose(second, [[*LEFT, 0.5], [*RIGHT, 0.1]], atol=1e-6)
 
 
-def test_padding_is_no_sentence() -> None:
-    proposed = found([[LEFT], [[0.0, 0.0, 0.0, 0.0]]], [[0.2], [0.0]])
-
-    (film,) = groundings(proposed, torch.tensor([[False, True]]), PUBLISHED)
-
-    assert len(film) == 1
-
-
-def test_stretched_boxes_are_clipped_before_they_are_compared() -> None:
-    proposed = found([[LEFT, RIGHT]], [[0.2, 0.4]])
-
-    ((boxes,),) = groundings(proposed, torch.tensor([[False]]), GroundingSettings(scale=3.0))
-
-    np.testing.assert_allclose(boxes, [[0.5, 0.5, 0.6, 1.0, 0.4]], atol=1e-6)
-
-
-@pytest.mark.parametrize("wrong", [{"scale": 0.0}, {"overlap": -0.1}])
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError):
-        GroundingSettings(**wrong)
-
-
 def test_a_film_that_fills_its_row_is_grounded_as_if_alone(network: Chex, picture: Picture) -> None:
     rows = sentences(3, 1)
     together = locate(network, picture, *fill_up(rows))
@@ -97,14 +75,3 @@ def test_padding_finds_nothing_but_sentences_see_it_as_published(network: Chex, 
 
     assert together.boxes[1, 1:].count_nonzero() == 0 and together.scores[1, 1:].count_nonzero() == 0
     assert (alone.boxes - together.boxes[1:, :1]).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("others", [0, 1, 2])
-def test_a_film_without_sentences_has_no_boxes(network: Chex, picture: Picture, others: int) -> None:
-    features, padding = fill_up(sentences(others, 0))
-
-    found_boxes = groundings(locate(network, picture, features, padding), padding, PUBLISHED)
-
-    assert [len(film) for film in found_boxes] == [others, 0]
-    for rows in found_boxes[0]:
-        assert 1 <= len(rows) <= PER_PROMPT and np.isfinite(rows).all()

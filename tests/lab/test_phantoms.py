@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import subprocess
-import sys
-import time
 from collections import Counter
 from functools import cache
 
@@ -17,21 +14,18 @@ import pytest
 
 from models.boxes import to_corners
 from models.lab.phantoms import (
-    CIG_CLASSES,
     FINDINGS,
     OTHER_KINDS,
     Phantom,
-    hints_of,
     other_film,
     parse_set,
     phantom,
     split_of,
 )
-from models.lab.phantoms.picture import draw, phantom_of
-from models.lab.phantoms.plan import ODDS, FilmPlan, plan_of
-from models.lab.tasks.prompts import class_prompts, region_prompts
+from models.lab.phantoms.picture import draw
+from models.lab.phantoms.plan import ODDS, plan_of
+from models.lab.tasks.prompts import region_prompts
 from models.phantoms import main, truth_line
-from tests.paths import REPOSITORY
 
 SEEDS = range(3_000_000, 3_000_045)
 
@@ -58,30 +52,6 @@ def fingerprint(film: Phantom) -> str:
 @pytest.mark.parametrize(("seed", "recorded"), RECORDED.items())
 def test_a_seed_makes_the_recorded_film_and_truth(seed: int, recorded: str) -> None:
     assert fingerprint(phantom(seed)) == recorded
-
-
-def test_another_process_with_other_hashes_makes_the_same_film() -> None:
-    program = (
-        "import hashlib; from models.lab.phantoms import phantom; film = phantom(7);"
-        "print(hashlib.sha256(film.pixels.tobytes() + film.report.encode()).hexdigest())"
-    )
-    film = phantom(7)
-
-    other = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=REPOSITORY,
-        env={"PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-
-    assert other.stdout.strip() == hashlib.sha256(film.pixels.tobytes() + film.report.encode()).hexdigest()
-
-
-def test_films_of_different_seeds_differ() -> None:
-    assert len({film.pixels.tobytes() for film in films()}) == len(SEEDS)
 
 
 def test_a_larger_film_of_a_seed_shows_the_same() -> None:
@@ -155,15 +125,6 @@ def test_a_heart_wider_than_half_the_chest_is_enlarged() -> None:
         assert abs(film.cardiothoracic_ratio - 0.5) >= 0.014
 
 
-def test_lesions_are_large_enough_for_the_network() -> None:
-    sizes = [
-        max(instance.box[2:]) for film in films() for instance in film.instances if instance.finding == "lung_lesion"
-    ]
-
-    assert np.quantile(sizes, 0.1) > 20 / 224
-    assert np.median(sizes) > 26 / 224
-
-
 def test_every_finding_is_in_about_thirty_of_a_hundred_films() -> None:
     count = 2000
     planned = Counter(key for seed in range(count) for key in {instance.finding for instance in plan_of(seed).findings})
@@ -172,25 +133,6 @@ def test_every_finding_is_in_about_thirty_of_a_hundred_films() -> None:
     assert all(0.26 < planned[key] / count < 0.36 for key in FINDINGS), planned
     healthy = sum(not plan_of(seed).findings for seed in range(count)) / count
     assert 0.08 < healthy < 0.16
-
-
-def test_both_sides_often_have_the_same_finding() -> None:
-    hints = [hint for film in films() for hint in hints_of(film)]
-
-    assert len(hints) > len(SEEDS) // 3
-    assert {hint.finding for hint in hints} >= {"edema", "pleural_effusion", "lung_opacity"}
-    for hint in hints:
-        assert hint.side in hint.text
-        assert len(hint.boxes) >= 1
-        assert len(hint.others) >= 1
-
-
-def test_untaught_hints_are_worded_otherwise() -> None:
-    taught = {hint.text for film in films() for hint in hints_of(film)}
-    untaught = {hint.text for film in films() for hint in hints_of(film, untaught=True)}
-
-    assert untaught
-    assert not taught & untaught
 
 
 _WORDS = {
@@ -233,12 +175,6 @@ def _assert_side_is_true(film: Phantom, text: str, key: str) -> None:
             assert any(instance.zone == zone for instance in own), text
 
 
-def test_a_report_has_varied_words() -> None:
-    texts = {sentence.text for film in films() for sentence in film.sentences}
-
-    assert len(texts) > 120
-
-
 def test_regions_hold_the_findings_that_lie_in_them() -> None:
     for film in films():
         held = film.region_findings
@@ -252,30 +188,6 @@ def test_regions_hold_the_findings_that_lie_in_them() -> None:
                 own = region.partition(" ")[0]
                 if instance.side is not None and own in ("right", "left") and region != "right atrium":
                     assert own == instance.side, f"{film.seed}: {instance}"
-
-
-def test_findings_have_classes_of_chest_imagenome() -> None:
-    assert set(CIG_CLASSES.values()) <= {prompt.name for prompt in class_prompts("cig")}
-
-
-def test_severe_forms_are_larger_than_mild_ones() -> None:
-    areas: dict[str, list[float]] = {"mild": [], "severe": []}
-    for film in films():
-        for instance in film.instances:
-            if instance.finding == "pleural_effusion" and instance.severity in areas:
-                areas[instance.severity].append(float(instance.box[3]))
-
-    assert np.mean(areas["severe"]) > 1.8 * np.mean(areas["mild"])
-
-
-def test_gray_values_are_spread_as_widely_as_on_real_films() -> None:
-    means = [film.pixels.mean() / 255 for film in films()]
-    contrasts = [film.pixels.std() / 255 for film in films()]
-
-    assert 0.45 < np.mean(means) < 0.65
-    assert 0.14 < np.mean(contrasts) < 0.24
-    assert min(contrasts) < 0.1
-    assert max(contrasts) > 0.22
 
 
 @pytest.mark.parametrize("kind", OTHER_KINDS)
@@ -310,24 +222,6 @@ def test_what_names_no_set_is_refused_with_what_to_write(text: str) -> None:
         parse_set(text)
 
 
-def test_without_its_findings_a_film_is_healthy() -> None:
-    case = plan_of(3_000_003)
-
-    film = phantom_of(FilmPlan(seed=case.seed, supine=case.supine, findings=()))
-
-    assert case.findings
-    assert film.findings == {}
-
-
-def test_films_are_made_fast() -> None:
-    start = time.process_time()
-    for seed in range(20):
-        phantom(seed)
-
-    # 20 a second where a core is free; a machine that is busy has less.
-    assert 20 / (time.process_time() - start) > 5
-
-
 def test_the_command_writes_pictures_and_their_truth(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("phantoms")
 
@@ -344,10 +238,3 @@ def test_the_command_writes_pictures_and_their_truth(tmp_path_factory: pytest.Te
         expected = to_corners(film.regions["right lung"].astype(np.float64)) * 128
         np.testing.assert_allclose(boxes["Right Lung"], expected, atol=0.06)
         assert line["split"] == "test"
-
-
-def test_the_command_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["phantoms:999999:5", "--out", "anywhere"])
-
-    assert "split" in capsys.readouterr().err

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from models import lab
 from models.errors import ModelError
 from models.lab.datasets.preparation import Published, picture_size, table, text
 from models.lab.datasets.tables import rows_of
 from models.prepare import main
-from tests.lab.datasets import chest_xray_14, mimic_cxr, write_table
+from tests.lab.datasets import chest_xray_14, write_table
 from tests.paths import REPOSITORY
 
 
@@ -60,32 +57,6 @@ def test_a_changed_data_set_replaces_its_parts(tmp_path: Path) -> None:
     assert parts != {path.name for path in (out / "parts").iterdir()}
 
 
-def test_a_file_that_has_no_films_any_more_goes(tmp_path: Path) -> None:
-    source, out = chest_xray_14(tmp_path / "nih"), tmp_path / "out"
-    assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
-    (out / "own.jsonl").write_text("")
-    (source / "train_val_list.txt").write_text("")
-
-    assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
-
-    names = {path.name for path in out.glob("*.jsonl")}
-    assert names == {"validate.jsonl", "test.jsonl", "official_test.jsonl", "own.jsonl"}
-
-
-def test_another_rule_for_reports_makes_parts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, out, program = mimic_cxr(tmp_path / "mimic", patients=4), tmp_path / "out", tmp_path / "lab"
-    shutil.copytree(lab.__path__[0], program)
-    monkeypatch.setattr(lab, "__path__", [str(program)])
-    assert main(["mimic", str(source), str(out), "--processes", "1"]) == 0
-    parts = {path.name for path in (out / "parts").iterdir()}
-    (rules,) = program.glob("datasets/*.toml")
-    rules.write_text(rules.read_text() + "\n")
-
-    assert main(["mimic", str(source), str(out), "--processes", "1"]) == 0
-
-    assert not parts & {path.name for path in (out / "parts").iterdir()}
-
-
 @pytest.mark.drill(part="laboratory")
 def test_a_stop_leaves_complete_parts_only(tmp_path: Path) -> None:
     source, out = chest_xray_14(tmp_path / "nih", patients=600), tmp_path / "out"
@@ -103,16 +74,6 @@ def test_a_stop_leaves_complete_parts_only(tmp_path: Path) -> None:
     assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
     counts = {row["what"]: row["count"] for row in json.loads((out / "summary.json").read_text())}
     assert counts["films"] == 1200
-
-
-def test_the_summary_is_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = chest_xray_14(tmp_path / "nih")
-
-    assert main(["nih", str(source), str(tmp_path / "out"), "--processes", "1", "--json"]) == 0
-
-    document = json.loads(capsys.readouterr().out)
-    assert (document["data_set"], document["out"]) == ("nih", str(tmp_path / "out"))
-    assert document["counts"] == json.loads((tmp_path / "out" / "summary.json").read_text())
 
 
 def test_counts_stand_beside_those_that_are_published() -> None:
@@ -165,14 +126,6 @@ def test_a_box_without_area_is_refused(tmp_path: Path, edges: tuple[int, ...], c
         row.box(*names)
 
 
-def test_a_table_that_is_cut_off_is_told(tmp_path: Path) -> None:
-    whole = gzip.compress(b"a,b\n" + b"1,2\n" * 9999)
-    (tmp_path / "table.csv.gz").write_bytes(whole[: len(whole) // 2])
-
-    with pytest.raises(ModelError, match=r"table\.csv\.gz is damaged"):
-        list(rows_of(tmp_path / "table.csv.gz", ("a", "b")))
-
-
 def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"nothing")
 
@@ -180,15 +133,3 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
         picture_size(tmp_path / "a.png")
     with pytest.raises(ModelError, match=r"b\.png cannot be read"):
         picture_size(tmp_path / "b.png")
-
-
-def test_a_folder_that_is_not_there_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nih", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
-    assert "nowhere is no folder; name the folder of the data set" in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_written_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = chest_xray_14(tmp_path / "nih")
-
-    assert main(["nih", str(source), str(source / "test_list.txt")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("failed: ")

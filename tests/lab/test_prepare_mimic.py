@@ -344,21 +344,6 @@ def test_what_is_wrong_with_mimic_is_told(
     assert complaint in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_what_is_missing_of_mimic_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = mimic_cxr(tmp_path / "mimic", patients=5)
-
-    assert main(["mimic", str(source), str(tmp_path / "out"), "--reports", str(tmp_path)]) == 2
-    assert "name the folder of the reports by --reports" in capsys.readouterr().err
-    report = source / "files/p10/p10000003/s50000003.txt"
-    picture = source / f"files/p10/p10000001/s50000001/{dicom_id(2)}.jpg"
-    for path, complaint in ((report, "unpack mimic-cxr-reports.zip there"), (picture, "cannot be read")):
-        kept = path.read_bytes()
-        path.unlink()
-        assert main(["mimic", str(source), str(tmp_path / path.stem), "--processes", "1"]) == 2
-        path.write_bytes(kept)
-        assert f"error: {path} " in (said := capsys.readouterr().err) and complaint in said
-
-
 @pytest.mark.parametrize(
     ("data_set", "file", "old", "new", "complaint"),
     [

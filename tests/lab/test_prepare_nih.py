@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 
 from models.errors import ModelError
 from models.lab.datasets.nih import halves
-from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.command import evaluate
 from models.lab.evaluation.request import Request
-from models.manifest import read_manifest
 from models.prepare import main
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
@@ -70,40 +67,11 @@ def test_a_line_has_what_the_tables_say(prepared: Path) -> None:
     assert [("age" in line) for line in old] == [False], "nobody is 414 years old"
 
 
-def test_counts_are_compared_with_the_published_ones(prepared: Path) -> None:
-    rows = {row["what"]: row for row in json.loads((prepared / "summary.json").read_text())}
-
-    assert rows["boxes"] == {"what": "boxes", "count": 10, "published": 984, "by": "data set"}
-    assert rows["films in test.jsonl"] == {"what": "films in test.jsonl", "count": 3, "published": 448, "by": "paper"}
-    assert rows["ages above 120 years, left out"]["count"] == 1
-
-
-def test_films_of_no_list_and_no_row_are_counted(tmp_path: Path) -> None:
-    source = chest_xray_14(tmp_path / "source", patients=2)
-    (source / "train_val_list.txt").write_text("00000001_000.png")
-    (source / "images_001" / "images" / "more.png").write_bytes(b"")
-
-    assert main(["nih", str(source), str(tmp_path / "out"), "--processes", "1"]) == 0
-
-    counts = {row["what"]: row["count"] for row in json.loads((tmp_path / "out" / "summary.json").read_text())}
-    assert counts["films of no official list, left out"] == 1
-    assert counts["pictures without a row of labels, left out"] == 1
-
-
 def test_training_reads_the_lines(prepared: Path) -> None:
     films = trained(prepared / "test.jsonl")
 
     assert all(film.pixels.shape == (32, 32) and film.line["present"] for film in films)
     assert sum(len(boxes) for film in films for boxes in film.line["boxes"].values()) == 4
-
-
-def test_evaluation_measures_the_lines(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    films = read_films(prepared / "test.jsonl", read_manifest(MODEL))
-
-    assert films.tasks == {"detection", "report", "sentences", "films", "views"}
-    document = figures(prepared / "test.jsonl", "detection", capsys)
-    assert 0 <= document["tasks"]["detection"]["map"] <= 1
-    assert document["not_measured"] == dict(films.unmeasured())
 
 
 def test_eight_classes_are_detected_as_published(
@@ -124,17 +92,6 @@ def test_eight_classes_are_detected_as_published(
     assert "### Detection, ChestX-ray14, eight classes" in table and "| chosen on | validate.jsonl |" in table
 
 
-def test_boxes_beside_the_square_are_told(prepared: Path, tmp_path: Path) -> None:
-    (line, *_) = lines(prepared / "test.jsonl")
-    beside = [{"label": "Mass", "xyxy": [-20, -20, -10, -10]}]
-    path = tmp_path / "films.jsonl"
-    path.write_text(json.dumps(line | {"file": str(prepared / line["file"]), "boxes": beside}))
-    request = Request(model=MODEL, data=f"boxes:{path}", tasks=(), published=["detection_nih8"], engine="torch")
-
-    with pytest.raises(ModelError, match="no label of the films lies in the square"):
-        evaluate(request, quiet)
-
-
 @pytest.mark.parametrize(
     ("others", "complaint"),
     [
@@ -151,10 +108,6 @@ def test_settings_are_chosen_on_films_of_others(prepared: Path, others: str, com
 
     with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
         evaluate(request, quiet)
-
-
-def test_all_tasks_of_the_paper_are_those_with_labels(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(figures(prepared / "test.jsonl", "paper", capsys)["tasks"]) == ["detection_nih8"]
 
 
 def test_halves_divide_patients_and_boxes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import cv2
@@ -11,16 +10,11 @@ import numpy as np
 import pytest
 from pydicom import dcmread
 
-from models.lab.datasets.vindr import eight_bits, equalized, fused, read_equalized
-from models.lab.evaluation.boxes_file import read_films
-from models.manifest import read_manifest
+from models.lab.datasets.vindr import eight_bits, equalized, fused
 from models.prepare import main
-from models.reading.tokenizers import VOCABULARIES
 from tests.lab.datasets import VINDR_LOCAL, figures, lines, trained, vindr_cxr
 
 pytestmark = pytest.mark.drill(part="laboratory")
-
-MODEL = VOCABULARIES.parent
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +116,6 @@ def test_training_reads_the_lines(prepared: Path) -> None:
     assert len(film.line["located"]) == len(VINDR_LOCAL)
 
 
-def test_evaluation_counts_what_it_has_no_task_for(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    films = read_films(prepared / "test.jsonl", read_manifest(MODEL))
-    assert films.unmeasured()["boxes of vindrcxr/Cardiomegaly"] == 1
-
-    document = figures(prepared / "test.jsonl", "sentences", capsys)
-
-    assert document["count"] == 3 and document["not_measured"] == dict(films.unmeasured())
-
-
 def test_classes_are_detected_as_published(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = figures(prepared / "test.jsonl", "detection_vindr", capsys)
 
@@ -191,25 +176,6 @@ def test_a_film_that_is_missing_or_damaged_is_named(
 
     assert main(["vindr", str(tmp_path / "source"), str(tmp_path / "out"), "--processes", "1"]) == 2
     assert f"error: {film} " in (said := capsys.readouterr().err) and complaint in said
-
-
-def test_a_blank_film_is_refused(tmp_path: Path) -> None:
-    vindr_cxr(tmp_path, train=2, test=1)
-    film = dcmread(tmp_path / "train" / "train00.dicom")
-    film.PixelData = bytes(len(film.PixelData))
-    film.save_as(tmp_path / "blank.dicom")
-
-    with pytest.raises(Exception, match=r"blank\.dicom is blank"):
-        read_equalized(tmp_path / "blank.dicom")
-
-
-def test_a_missing_library_is_told_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "ensemble_boxes", None)
-
-    assert main(["vindr", str(vindr_cxr(tmp_path, train=1, test=1)), str(tmp_path / "out")]) == 2
-    assert "pip install -c constraints.txt '.[paper]'" in capsys.readouterr().err
 
 
 def test_boxes_of_one_class_never_fuse_with_those_of_another() -> None:

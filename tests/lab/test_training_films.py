@@ -16,7 +16,7 @@ from models import boxes as unit_boxes
 from models.errors import ModelError
 from models.lab.lines import patient_of
 from models.lab.phantoms.picture import phantom
-from models.lab.training.augment import augment, draw_map, mirror, move, move_boxes
+from models.lab.training.augment import augment, mirror, move, move_boxes
 from models.lab.training.batch import collate
 from models.lab.training.catalog import catalog_of, exchange_sides
 from models.lab.training.films import TrainingFilm, find_films, read_films
@@ -173,27 +173,6 @@ def test_a_box_needs_a_tenth_in_sight(shift: float, in_sight: bool) -> None:
     assert bool(seen) is in_sight
 
 
-def test_without_a_rule_a_film_stays_as_it_is() -> None:
-    film = phantom(3, side=64)
-    known = labels_of(line_of(film), CATALOG)
-
-    gray, shown = augment(film.pixels, known, Augmentation(), stream(1, "test"), catalog=CATALOG, size=64)
-
-    assert gray == pytest.approx(film.pixels / 255, abs=1e-6)
-    assert shown.boxes == pytest.approx(known.boxes, abs=1e-6)
-    assert (shown.valid == known.valid).all() and (shown.seen == known.seen).all()
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 1000))
-def test_a_part_of_the_film_is_never_more_than_the_film(seed: int) -> None:
-    place = draw_map(Augmentation(area=(0.5, 0.9), aspect=1.3), stream(seed, "test"), flipped=False)
-
-    corners = np.linalg.inv(np.vstack([place, [0, 0, 1]])) @ np.array([[0, 1], [0, 1], [1, 1]])
-
-    assert corners[:2].min() >= -1e-9 and corners[:2].max() <= 1 + 1e-9
-
-
 def test_a_phantom_is_kept_with_all_that_is_true_of_it() -> None:
     film = phantom(11, side=64)
 
@@ -277,31 +256,12 @@ def test_real_films_and_their_boxes_are_cut_to_the_square(tmp_path: Path) -> Non
     assert told.present[EFFUSION] and told.known[CLASSES.index("edema")] and not told.located.any()
 
 
-def test_a_box_around_both_lungs_is_of_no_single_region(tmp_path: Path) -> None:
-    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 100), dtype=np.uint8))
-    film = {"file": "a.png", "patient": "p", "boxes": [{"label": "Lungs", "xyxy": [10, 10, 90, 90]}]}
-    (tmp_path / "films.jsonl").write_text(f"{json.dumps(film)}\n")
-
-    (only,) = films_of(tmp_path / "films.jsonl")
-
-    assert not labels_of(only.line, CATALOG).seen.any()
-
-
 def test_a_patient_is_on_one_side_of_the_split() -> None:
     third, half = HeldOut(share=1 / 3), HeldOut(share=0.5)
     held = {name for name in map(str, range(3000)) if name in third}
 
     assert 900 < len(held) < 1100
     assert {name for name in map(str, range(3000)) if name in half} > held
-
-
-def test_patients_may_be_held_out_by_a_file(tmp_path: Path) -> None:
-    (tmp_path / "held.txt").write_text("# chosen by hand\n007\n\n  p 1  # and why\n")
-
-    held = read_held_out(str(tmp_path / "held.txt"))
-
-    assert held.named == {"007", "p 1"}
-    assert "007" in held and "008" not in held
 
 
 @pytest.mark.parametrize(
@@ -374,34 +334,6 @@ def test_a_wrong_line_is_named_before_any_picture_is_read(
     with pytest.raises(ModelError, match=complaint) as refused:
         find_films(FilmSource(file=str(path)))
     assert str(refused.value).startswith(f"{path}, line 3: ")
-
-
-def test_catalog_labels_that_a_run_does_not_use_are_accepted(tmp_path: Path) -> None:
-    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((100, 100), dtype=np.uint8))
-    labels = ("Lung Opacity", "Infiltrate", "vindrcxr/Rib fracture", "Lungs")
-    boxes = [{"label": label, "xyxy": [10, 10, 90, 90]} for label in labels]
-    (tmp_path / "films.jsonl").write_text(json.dumps({"file": "a.png", "boxes": boxes, "nih_labels": ["Hernia"]}))
-
-    (film,) = films_of(tmp_path / "films.jsonl")
-
-    assert film.line.get("boxes", {}).keys() == {"lung_opacity", "nih/Infiltration", "vindrcxr/Rib fracture"}
-    assert film.line.get("unused") == {"boxes of Lungs": 1}
-    assert labels_of(film.line, CATALOG).located[CLASSES.index("lung_opacity")]
-    assert labels_of(film.line, catalog_of(["vindr"])).located.sum() == 1
-
-
-def test_a_picture_that_cannot_be_read_is_named_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "films.jsonl").write_text('{"file": "nowhere.png"}\n')
-
-    with pytest.raises(ModelError, match=r"films\.jsonl, line 1: .*nowhere\.png cannot be read"):
-        films_of(tmp_path / "films.jsonl")
-
-
-def test_a_file_without_films_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "films.jsonl").write_text("\n")
-
-    with pytest.raises(ModelError, match="holds no film that training may use"):
-        find_films(FilmSource(file=str(tmp_path / "films.jsonl")))
 
 
 def test_a_class_of_two_catalogs_gets_its_label_by_its_own_name() -> None:

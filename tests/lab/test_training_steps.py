@@ -90,15 +90,6 @@ def test_frozen_weights_are_exceptions(run: Run, film_store: FilmStore) -> None:
     assert all(name.startswith("image_encoder.") for name in learning)
 
 
-def test_a_stage_that_names_no_weight_is_told(run: Run, film_store: FilmStore) -> None:
-    network = model_of(run, film_store).network
-
-    with pytest.raises(ModelError, match="train names detectors"):
-        free(network, replace(run.stages[0], train=("detectors",)))
-    with pytest.raises(ModelError, match="all its weights are frozen"):
-        free(network, replace(run.stages[0], train=("detector",), frozen=("detector",)))
-
-
 @pytest.mark.drill(part="laboratory")
 def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path, film_store: FilmStore) -> None:
     path = write_run(
@@ -190,17 +181,6 @@ def test_one_embedding_for_all_unseen_tokens_is_exact() -> None:
     whole = functional.cross_entropy(hidden @ table(torch.arange(50)).T, wanted)
     assert cut.item() == pytest.approx(whole.item(), rel=1e-6)
     assert (len(table.weight), table.shared, table.shared_id) == (4, 47, 0)
-
-
-def test_all_tokens_may_have_their_own_embedding() -> None:
-    table = TokenTable(7, 3)
-    logits = torch.randn(4, 7)
-
-    assert torch.equal(table(torch.arange(7)), table.weight)
-    assert torch.equal(table.weighed(logits), logits)
-    assert torch.equal(table.likeliest(logits), logits.argmax(dim=-1))
-    with pytest.raises(ValueError, match="its own"):
-        _ = table.shared_id
 
 
 def test_a_network_with_few_embeddings_answers_as_with_all(run: Run, film_store: FilmStore) -> None:

@@ -80,43 +80,6 @@ def wait_for(event: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def child(program: str, *arguments: object, repository: Path) -> subprocess.Popen[str]:
-    source = "from pathlib import Path\nimport sys\n" + textwrap.dedent(program)
-    command = [sys.executable, "-c", source, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=repository, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-GROWTH = """
-    from models.progress import quiet
-    from models.lab.training.runfile import Data, FilmSource
-    from models.lab.training.store import stock
-
-    def mebibytes(name):
-        [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
-        return int(line.split()[1]) / 1024
-
-    data = Data(films=(FilmSource(file=sys.argv[1]),), side=1024)
-    # The peak of memory is counted from here on, not from what the process was forked from.
-    Path("/proc/self/clear_refs").write_text("5")
-    before = mebibytes("VmRSS")
-    stock(data, Path(sys.argv[2]), renderers=1, report=quiet)
-    print(mebibytes("VmHWM") - before, "torch" in sys.modules)
-"""
-
-
-def test_films_are_made_in_much_less_memory_than_they_have_bytes(tmp_path: Path, repository: Path) -> None:
-    path = films_file(tmp_path, count=160)
-
-    out, told = child(GROWTH, path, tmp_path / "store", repository=repository).communicate(timeout=LIMIT_SECONDS)
-
-    mebibytes = sum(made.stat().st_size for made in (tmp_path / "store").glob("*.npy")) / 2**20
-    assert mebibytes > 160, told
-    growth, has_torch = out.split()
-    assert float(growth) < mebibytes / 4
-    # Each process that makes films would hold it in memory.
-    assert has_torch == "False"
-
-
 MAKE = """
     from models.progress import quiet
     from models.lab.training.runfile import Data, FilmSource
@@ -239,20 +202,6 @@ def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
     pixels.write_bytes(pixels.read_bytes()[:1000])
     with pytest.raises(ModelError, match=r"cannot be read .*; delete"):
         open_film_store(data_of(path), store, CATALOG)
-
-
-def test_phantoms_of_an_earlier_version_are_opened(tmp_path: Path) -> None:
-    data = Data(phantoms=3, side=32)
-    make(data, tmp_path)
-    [pixels] = tmp_path.glob("*.npy")
-    written = pixels.read_bytes()
-
-    # As they were written then.
-    np.save(pixels, np.stack(list(np.load(pixels))))
-
-    assert pixels.read_bytes() == written
-    assert make(data, tmp_path) == []
-    assert len(open_film_store(data, tmp_path, CATALOG)) == 3
 
 
 def test_two_runs_do_not_make_the_same_films_at_once(tmp_path: Path) -> None:

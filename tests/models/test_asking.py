@@ -128,16 +128,6 @@ def test_a_prompt_set_with_words_never_learned_is_refused(phantom: ChexReader) -
         phantom.check([*reader_prompts(), strange])
 
 
-def test_an_open_vocabulary_knows_every_word(untrained_weights: Path) -> None:
-    reader = open_reader(untrained_weights, engine="torch", threads=1)
-    (answer,) = reader.ask(
-        reader.look(np.zeros((300, 260), dtype=np.float32)), [Question(prompt="Banana")], reference=[EDEMA]
-    )
-
-    assert answer.never_learned == ()
-    assert answer.state in (FindingState.UNCALIBRATED, FindingState.ABSENT)
-
-
 class CountingEngine:
     """Keeps the `Engine` protocol: another engine, and how often each of its functions was called."""
 
@@ -205,7 +195,3 @@ def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, loo
 def test_a_box_alone_needs_something_to_be_compared_with(phantom: ChexReader, look: Look) -> None:
     with pytest.raises(ValueError, match="reference"):
         phantom.ask(look, [Question(box=box(0.4, 0.4, 0.6, 0.6))], reference=[LEFT])
-
-
-def test_no_question_has_no_answer(phantom: ChexReader, look: Look) -> None:
-    assert phantom.ask(look, []) == []

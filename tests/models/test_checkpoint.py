@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint import published
-from models.checkpoint.files import CARD, REQUIRED, file_sha256, verify
+from models.checkpoint.files import REQUIRED, file_sha256, verify
 from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
@@ -71,18 +71,6 @@ def test_weights_come_back_as_they_were(directory: Path, network: Chex) -> None:
         assert torch.equal(loaded.state_dict()[key], tensor), key
 
 
-def test_loaded_network_answers(directory: Path, network: Chex) -> None:
-    loaded = load_network(directory)
-    pixels, tokens = torch.randn(2, 48, 48), torch.randint(0, 49408, (3, 77))
-
-    with torch.no_grad():
-        expected = network.find(*network.encode_image(pixels), network.encode_prompts(tokens).expand(2, -1, -1))
-    found = loaded.find(*loaded.encode_image(pixels), loaded.encode_prompts(tokens).expand(2, -1, -1))
-
-    for got, wanted in zip(found, expected, strict=True):
-        assert torch.equal(got, wanted)
-
-
 def test_embeddings_in_half_precision_are_loaded_as_float32(directory: Path, network: Chex) -> None:
     state = network.state_dict()
     halved = {"prompt_encoder.tokens.weight", "generator.tokens.weight"}
@@ -113,34 +101,6 @@ def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) ->
     assert torch.equal(weights["large"], expected)
 
 
-def test_the_pages_of_a_whole_file_are_given_back(tmp_path: Path) -> None:
-    path = tmp_path / "weights.safetensors"
-    save_weights(path, {"large": torch.randn(2048, 2048), "small": torch.ones(3)})
-    weights = load_stored(path)
-    expected = {name: weight.clone() for name, weight in weights.items()}
-    used = mapped_kib(path, counted="Rss")
-
-    release_pages(weights["small"])
-
-    assert (used >= 16_384, mapped_kib(path, counted="Rss")) == (True, 0)
-    assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
-
-
-def test_a_weight_in_no_file_is_not_given_back() -> None:
-    weight = torch.randn(2048, 2048)
-    expected = weight.clone()
-
-    release_pages(weight)
-
-    assert torch.equal(weight, expected)
-
-
-def test_input_and_output_embedding_are_stored_once(network: Chex) -> None:
-    tables = [key for key, tensor in network.state_dict().items() if 50257 in tensor.shape]
-
-    assert tables == ["generator.tokens.weight"]
-
-
 def test_a_changed_file_is_named(directory: Path) -> None:
     good = manifest(directory)
     verify(directory, good)
@@ -157,16 +117,6 @@ def test_an_absent_file_is_named(directory: Path) -> None:
 
     with pytest.raises(ModelError, match=r"onnx/find\.onnx cannot be read"):
         verify(directory, claims)
-
-
-def test_weights_card_and_vocabularies_must_have_a_hash() -> None:
-    assert set(REQUIRED) == {
-        WEIGHTS,
-        CARD,
-        "vocab/bpe_simple_vocab_16e6.txt.gz",
-        "vocab/gpt2_encoder.json",
-        "vocab/gpt2_vocab.bpe",
-    }
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -273,11 +223,6 @@ def test_every_published_weight_has_its_place_and_size() -> None:
 
     assert {key: tensor.shape for key, tensor in renamed.items()} == {k: t.shape for k, t in wanted.items()}
     assert published.sizes_of(renamed, heads=8, generator_heads=16, max_length=128) == PUBLISHED_SIZES
-
-
-def test_a_key_of_no_known_part_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"classifier\.weight is unknown, expected a key that begins with img_encoder"):
-        published.rename({"classifier.weight": torch.zeros(1)})
 
 
 def test_old_buffers_and_compiler_prefixes_are_ignored() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,8 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from models.engines import FloatArray
 from models.manifest import ReportRule
-from models.reading.deduplicate import deduplicate, similarity_of
-from tests.paths import GOLDEN
+from models.reading.deduplicate import deduplicate
 
 
 def _one_by_one(
@@ -77,27 +75,3 @@ def test_the_less_preferred_goes_and_among_equals_the_second(preference: tuple[f
     similarity = np.array([[0.0, 0.96], [0.96, 0.0]], dtype=np.float32)
 
     assert deduplicate(similarity, preference, ReportRule())[0] == kept
-
-
-def test_nothing_resembles_itself() -> None:
-    assert similarity_of(np.eye(3, dtype=np.float32)).tolist() == [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
-
-
-@pytest.mark.parametrize("film", [0, 1])
-@pytest.mark.parametrize("case", ["official", "hi", "lo", "soft", "soft_positiveness"])
-def test_deduplication_keeps_what_the_published_code_keeps(case: str, film: int) -> None:
-    golden = np.load(GOLDEN / "golden.npz")
-    recorded = json.loads((GOLDEN / "golden_text.json").read_text(encoding="utf-8"))[f"rg/postprocess/{case}"]
-    config = recorded["config"]
-    rule = ReportRule(
-        remove_above=config.get("synonym_removal_thres", 0.95),
-        soft_remove_above=config.get("synonyme_soft_removal_thres", 0.9),
-        max_sentences=config.get("max_sentences", 10),
-    )
-    count = int(golden["rg/sentence_mask"][film].sum())
-    # BUG-8: the published code looks preferences up with the index of the sentence, not of its prompt.
-    preference = golden["rg/cls_probs" if "positiveness" in case else "rg/boxes_weights"][film][:count]
-
-    kept, _ = deduplicate(similarity_of(golden["rg/sentence_features"][film, :count]), preference, rule)
-
-    assert list(kept) == recorded["kept_indices"][film]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from models.engines import EngineUnavailable
-from models.engines.devices import Cpu, CudaGpu, device_errors, driver_version
+from models.engines.devices import device_errors, driver_version
 from models.errors import DeviceError, DeviceLost, ModelError
 
 
@@ -46,13 +44,6 @@ def test_an_error_of_the_program_stays_what_it_is() -> None:
         raise KeyError("find")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_machine_without_a_gpu_has_none() -> None:
-    with pytest.raises(EngineUnavailable, match="PyTorch finds no GPU") as none:
-        CudaGpu()
-    assert none.value.reason == "no_gpu"
-
-
 def test_the_driver_is_told_by_the_system(tmp_path: Path) -> None:
     path = tmp_path / "version"
     assert driver_version(path) == "unknown"
@@ -60,13 +51,3 @@ def test_the_driver_is_told_by_the_system(tmp_path: Path) -> None:
     path.write_text("580.95.05\n")
 
     assert driver_version(path) == "580.95.05"
-
-
-def test_the_cpu_keeps_arrays_as_they_are() -> None:
-    array = np.arange(6).reshape(2, 3).T
-
-    with Cpu().working():
-        tensor = Cpu().put(array)
-
-    assert tensor.dtype == torch.int64 and np.array_equal(tensor.numpy(), array)
-    assert Cpu().empty((2, 3), torch.float16).shape == (2, 3)

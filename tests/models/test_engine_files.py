@@ -107,16 +107,6 @@ def test_a_damaged_file_is_built_again(graph: Path, folder: Path, place: int) ->
     assert only_engine(folder).read_bytes() == good
 
 
-@pytest.mark.parametrize("size", [0, 30, -1])
-def test_a_file_that_was_cut_off_is_built_again(graph: Path, folder: Path, size: int) -> None:
-    files, compiler = EngineFiles(folder), FakeCompiler()
-    files.open(graph, compiler)
-    only_engine(folder).write_bytes(only_engine(folder).read_bytes()[:size])
-
-    assert files.open(graph, compiler) == "engine of\na graph"
-    assert len(compiler.built) == 2
-
-
 def test_an_engine_for_other_ranges_is_built_again(graph: Path, folder: Path) -> None:
     files, compiler = EngineFiles(folder), FakeCompiler()
     files.open(graph, compiler)
@@ -141,19 +131,6 @@ def test_an_engine_the_runtime_refuses_is_built_again_once(graph: Path, folder: 
     assert len(compiler.built) == 2
 
 
-def test_timings_of_one_build_are_given_to_the_next(graph: Path, folder: Path) -> None:
-    files, compiler = EngineFiles(folder), FakeCompiler()
-    for content in (b"one", b"two"):
-        graph.write_bytes(content)
-        files.open(graph, compiler)
-    (path,) = folder.glob("timings-*.cache")
-    damage(path, place=-1)
-    graph.write_bytes(b"three")
-    files.open(graph, compiler)
-
-    assert compiler.timings == [b"", b"learned 1", b""]
-
-
 def test_a_build_that_fails_leaves_nothing(graph: Path, folder: Path) -> None:
     with pytest.raises(EngineUnavailable):
         EngineFiles(folder).open(graph, FakeCompiler(broken=True))
@@ -171,38 +148,6 @@ def test_an_unusable_folder_lets_another_engine_open(graph: Path, folder: Path) 
 
     assert refused.value.reason == "not_built"
     assert compiler.built == [], "minutes of building would have been for nothing"
-
-
-def test_a_folder_that_fails_during_a_build_is_told_too(graph: Path, folder: Path) -> None:
-    class Vandal(FakeCompiler):
-        def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
-            folder.rmdir()
-            return super().build(graph, timings=timings)
-
-    with pytest.raises(EngineUnavailable, match="make it a folder"):
-        EngineFiles(folder).open(graph, Vandal())
-
-
-def test_a_folder_of_finished_engines_need_not_be_writable(graph: Path, folder: Path) -> None:
-    EngineFiles(folder).open(graph, FakeCompiler())
-    before = folder.stat().st_mtime_ns
-    compiler = FakeCompiler()
-
-    assert EngineFiles(folder).open(graph, compiler) == "engine of\na graph"
-    assert compiler.built == []
-    assert folder.stat().st_mtime_ns == before
-
-
-def test_timings_that_cannot_be_kept_lose_no_engine(graph: Path, folder: Path) -> None:
-    files, compiler = EngineFiles(folder), FakeCompiler()
-    files.open(graph, compiler)
-    (timings,) = folder.glob("timings-*.cache")
-    timings.unlink()
-    timings.mkdir()
-    only_engine(folder).unlink()
-
-    assert [files.open(graph, compiler) for _ in range(2)] == ["engine of\na graph"] * 2
-    assert len(compiler.built) == 2
 
 
 def test_only_the_owner_may_look_into_the_folders(graph: Path, folder: Path) -> None:
@@ -253,12 +198,6 @@ def test_an_engine_that_is_built_again_has_no_proof(graph: Path, folder: Path) -
     files.open(graph, compiler)
 
     assert files.proof(graph, compiler, driver=PROOF.driver) is None
-
-
-def test_a_proof_that_cannot_be_kept_loses_no_engine(graph: Path, folder: Path) -> None:
-    EngineFiles(folder).keep_proof(graph, FakeCompiler(), PROOF)
-
-    assert not folder.exists()
 
 
 def test_files_that_are_no_engines_have_no_head(folder: Path) -> None:

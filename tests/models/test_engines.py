@@ -18,7 +18,7 @@ from models.checkpoint.weights import load_network
 from models.contract import StageDifference
 from models.engines import ENGINES, Engine
 from models.engines.opening import open_engine
-from models.engines.proof import PROOF, STAGES, VIEW, check_proof, graph_path, read_proof, weights_path
+from models.engines.proof import PROOF, STAGES, check_proof, graph_path, weights_path
 from models.engines.torch_engine import open_cpu_writer, use_threads
 from models.errors import ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
@@ -99,13 +99,6 @@ def test_both_engines_write_the_same_sentences(phantom_model: Path) -> None:
     assert np.array_equal(torch_ids, onnx_ids)
 
 
-def test_an_engine_that_does_not_exist_is_refused(phantom_model: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"no engine \"caffe\"; choose one of torch, onnx, tensorrt, onnx-cuda, torch-cuda"
-    ):
-        open_engine(phantom_model, engine="caffe")
-
-
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_directory_with_one_changed_byte_is_refused(phantom_model: Path, tmp_path: Path, name: str) -> None:
     model = _copy(phantom_model, tmp_path)
@@ -125,12 +118,6 @@ def test_a_directory_whose_vocabularies_have_no_hash_is_refused(phantom_model: P
 
     with pytest.raises(ModelError, match="no hash of vocab/"):
         open_engine(model, engine=name)
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_negative_number_of_threads_is_refused(phantom_model: Path, name: str) -> None:
-    with pytest.raises(ModelError, match="threads is -1; give 0 to let the program choose"):
-        open_engine(phantom_model, engine=name, threads=-1)
 
 
 def _without_graph(model: Path) -> None:
@@ -205,14 +192,6 @@ def test_a_proof_of_other_weights_is_refused_before_loading(phantom_model: Path)
 
     with pytest.raises(ModelError, match="other weights"):
         check_proof(phantom_model, replace(manifest, files={**manifest.files, "weights.safetensors": "0" * 64}))
-
-
-def test_the_proof_names_every_graph(phantom_model: Path) -> None:
-    proof = read_proof(phantom_model)
-
-    assert proof is not None
-    paths = [graph_path(phantom_model, stage) for stage in (*STAGES, VIEW)]
-    assert set(proof.graphs) == {f"onnx/{path.name}" for graph in paths for path in (graph, weights_path(graph))}
 
 
 @pytest.mark.parametrize("asked, used", [(2, 2), (0, 1)])

@@ -95,11 +95,6 @@ def test_the_graphs_of_the_shipped_model_pass(phantom_model: Path, capsys: pytes
     assert all(stage["max_abs"] < 1e-4 for stage in result["stages"].values())
 
 
-def test_an_engine_agrees_with_itself_exactly(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parity.main(["--model", str(phantom_model), "torch", "torch", "--json"]) == 0
-    assert all(stage["max_abs"] == 0 for stage in json.loads(capsys.readouterr().out)["stages"].values())
-
-
 # A trained network has numbers that change next to nothing, be they a hundredth more or less; here each counts.
 @pytest.mark.drill(part="runtimes")
 @pytest.mark.parametrize("stage", STAGES)
@@ -157,11 +152,3 @@ def test_a_folder_that_is_no_model_is_exit_2_with_one_line(
 
     assert command(["--model", str(tmp_path), *engines]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("asked", [["--target", "openvino"], ["--target", "onnx,"], ["--engines", "engines"]])
-def test_a_target_that_does_not_exist_is_exit_2(
-    phantom_model: Path, asked: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert build.main(["--model", str(phantom_model), *asked]) == 2
-    assert "name onnx or onnx,tensorrt" in capsys.readouterr().err

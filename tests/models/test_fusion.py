@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.boxes import iou, to_center_size, to_corners
+from models.boxes import to_center_size, to_corners
 from models.contract import Question
 from models.reading.places import fuse
 from models.reading.reader import ChexReader
@@ -42,15 +42,6 @@ def test_fusion_is_that_of_the_ensemble_boxes_library() -> None:
     assert len(CASES) == 40 and merged > 40
 
 
-def test_two_boxes_become_their_mean_weighted_by_score() -> None:
-    boxes = array([[0.5, 0.5, 0.4, 0.4], [0.54, 0.5, 0.4, 0.2], [0.1, 0.1, 0.1, 0.1]])
-
-    found, scores = fuse(boxes, array([0.6, 0.9, 0.5]), overlap=0.4)
-
-    np.testing.assert_allclose(found, [[0.524, 0.5, 0.4, 0.28], [0.1, 0.1, 0.1, 0.1]], atol=1e-6)
-    np.testing.assert_allclose(scores, [0.75, 0.5], atol=1e-6)
-
-
 @given(scored, st.floats(0, 0.9))
 def test_merged_boxes_lie_within_what_was_found(found: list[tuple[tuple[float, ...], float]], overlap: float) -> None:
     corners, scores = array([box for box, _ in found]), array([score for _, score in found])
@@ -77,16 +68,6 @@ def test_with_an_overlap_of_one_no_box_is_merged(
     order = np.argsort(-scores, kind="stable")
     np.testing.assert_array_equal(kept, boxes[order])
     np.testing.assert_array_equal(means, scores[order])
-
-
-@pytest.mark.parametrize("overlap", [0.3, 0.4])
-def test_equal_boxes_become_one(overlap: float) -> None:
-    boxes = array([[0.4, 0.6, 0.2, 0.3]] * 3)
-
-    found, _ = fuse(boxes, array([0.2, 0.9, 0.5]), overlap=overlap)
-
-    np.testing.assert_allclose(found, boxes[:1], atol=1e-6)
-    assert iou(to_corners(found), to_corners(boxes)).min() > 0.999
 
 
 OVERLAPPING = array([[[0.5, 0.5, 0.4, 0.4], [0.1, 0.1, 0.1, 0.1], [0.52, 0.5, 0.4, 0.4]]])

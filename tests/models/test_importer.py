@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.checkpoint import card, published
+from models.checkpoint import published
 from models.checkpoint.__main__ import main
 from models.checkpoint.files import verify
 from models.checkpoint.importer import ImportOptions, bring
 from models.checkpoint.weights import load_network, load_weights
-from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
+from models.manifest import WEIGHTS, read_manifest
 from models.network.chex import Chex
 from tests.support import official
 from tests.support.material import material
@@ -138,20 +138,6 @@ def test_a_published_zip_is_known_by_what_is_in_it(archive: Path, tmp_path: Path
     assert f"{name}: {INNER}" in (model / "MODEL_CARD.md").read_text(encoding="utf-8")
 
 
-def test_a_checkpoint_is_known_by_what_is_in_it(folder: Path, tmp_path: Path, model: Path) -> None:
-    assert run(shutil.copyfile(folder.parent / INNER, tmp_path / "chex.zip"), model) == 0
-
-    assert "- Source: `chex.zip` (ChEX)" in (model / "MODEL_CARD.md").read_text(encoding="utf-8")
-
-
-def test_an_empty_directory_is_filled(archive: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-
-    assert run(archive, tmp_path / "empty") == 0
-
-    verify(tmp_path / "empty", read_manifest(tmp_path / "empty"))
-
-
 def test_weights_saved_by_older_torch_and_numpy_are_read(tmp_path: Path, model: Path, state: State) -> None:
     weights = {f"_orig_mod.{key}": tensor for key, tensor in state.items()}
     weights["_orig_mod.txt_decoder.language_model.transformer.h.0.attn.bias"] = torch.ones(1, 1, 4, 4).bool()
@@ -207,14 +193,6 @@ def test_an_impossible_target_directory_is_refused_at_once(tmp_path: Path, capsy
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_mount_point_is_refused_as_nothing_is_renamed_to_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(tmp_path / "absent.zip", Path("/")) == 2
-
-    assert "is a mount point; name a new directory in it" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("option", ["--name", "--model-version"])
 @pytest.mark.parametrize("text", ["", "  ", "a\nb", "a\x1b[31m", "a\\b", "\udcff", "n" * 65])
 def test_a_name_that_no_report_can_carry_is_refused_at_once(
@@ -224,29 +202,6 @@ def test_a_name_that_no_report_can_carry_is_refused_at_once(
 
     said = capsys.readouterr().err
     assert f"{option} is {text!r}, expected 1 to 64 printable characters without a backslash" in said
-    assert not model.parent.exists()
-
-
-def test_a_folder_name_that_no_report_can_carry_is_refused(
-    folder: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = shutil.copytree(folder, tmp_path / "chex\\test")
-
-    assert run(source, model) == 2
-    assert "--name is" in capsys.readouterr().err
-    assert run(source, model, "--name", "chex") == 0
-
-
-def test_a_manifest_that_cannot_be_read_again_is_never_left(
-    archive: Path, model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(directory: Path, _: Manifest) -> None:
-        (directory / MANIFEST).write_text("beta = NaN")
-
-    monkeypatch.setattr(card, "write_manifest", write)
-
-    assert run(archive, model) == 2
-    assert "is not TOML" in capsys.readouterr().err
     assert not model.parent.exists()
 
 

@@ -7,12 +7,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from models.checkpoint import __main__ as importer
 from models.checkpoint.files import verify
 from models.engines.proof import PROOF, STAGES, check_proof
 from models.manifest import read_manifest
@@ -103,21 +101,3 @@ def test_a_stopped_export_keeps_the_import_and_leaves_no_process(
         f"export stopped: {model} is imported and lacks only its graphs; run python -m export.build --model {model}"
     )
     verify(model, read_manifest(model))
-
-
-def test_a_signal_while_the_exporter_starts_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    class Interrupted(subprocess.Popen[bytes]):
-        def __init__(self, command: list[str], *, cwd: Path, stdout: int, start_new_session: bool) -> None:
-            super().__init__(command, cwd=cwd, stdout=stdout, start_new_session=start_new_session)
-            started.append(self)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(subprocess, "Popen", Interrupted)
-
-    with pytest.raises(KeyboardInterrupt):
-        importer._run([sys.executable, "-c", "import time; time.sleep(60)"])
-
-    (exporter,) = started
-    assert exporter.returncode == -signal.SIGKILL

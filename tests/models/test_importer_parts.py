@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from models.checkpoint import assembly, published
+from models.checkpoint import published
 from models.checkpoint.__main__ import main
 from models.checkpoint.assembly import assemble
-from models.checkpoint.contents import Contents, recognize
+from models.checkpoint.contents import recognize
 from models.checkpoint.files import verify
 from models.checkpoint.weights import load_network, load_weights
-from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import shapes_of
 from tests.support import official
@@ -74,14 +72,6 @@ def test_chexzero_and_then_gpt2_are_put_into_a_network(
     card = (second / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "Not a trained model: detector, post_decoder, generator.prefix have learned nothing" in card
     assert "never any clinical use" in manifest.intended_use
-
-
-def test_the_numbers_beside_the_weights_of_clip_are_left_out(tmp_path: Path, state: State, rest: Path) -> None:
-    told = {"input_resolution": 224, "context_length": 77, "vocab_size": 49408}
-    clip = official.chexzero(state) | {key: torch.tensor(number) for key, number in told.items()}
-    source = official.save(tmp_path / "clip.pt", clip)
-
-    assert main([str(source), str(tmp_path / "model"), "--no-export", "--rest", str(rest)]) == 0
 
 
 def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State, rest: Path) -> None:
@@ -162,18 +152,3 @@ def test_a_whole_network_takes_no_rest(
     assert main([str(source), str(tmp_path / "model"), "--rest", str(rest), "--gpt2-heads", "4"]) == 2
 
     assert "leave --rest out" in capsys.readouterr().err
-
-
-def test_gpt2_heads_never_come_from_the_settings_of_chex() -> None:
-    chex = Contents(kind="ChEX", state={}, config=official.config(), config_place="config_dict")
-    hugging_face = Contents(kind="GPT-2", state={}, config=GPT2_CONFIG, config_place="config.json")
-
-    assert assembly.generator_heads_of(chex, width=1024, option=None) == 16
-    assert assembly.generator_heads_of(chex, width=64, option=2) == 2
-    assert assembly.generator_heads_of(hugging_face, width=64, option=None) == HEADS
-    with pytest.raises(ModelError, match=r"how many heads a GPT-2 of width 64 has.*--gpt2-heads"):
-        assembly.generator_heads_of(chex, width=64, option=None)
-    with pytest.raises(ModelError, match="--gpt2-heads is 8, but this GPT-2 has 16 heads"):
-        assembly.generator_heads_of(chex, width=1024, option=8)
-    with pytest.raises(ModelError, match="--gpt2-heads"):
-        assembly.generator_heads_of(replace(hugging_face, config={}), width=1024, option=None)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
-import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from tests.models.test_importer import folder as folder
 from tests.models.test_importer import model as model
 from tests.models.test_importer import state as state
 from tests.support import official
-from tests.support.official import LM_HEAD, Content, State
+from tests.support.official import Content, State
 
 pytestmark = pytest.mark.drill(part="runtimes")
 
@@ -59,17 +56,10 @@ def refused(
     "key",
     [
         "img_encoder.backbone.conv1.weight",
-        "img_encoder.backbone.positional_embedding",
-        "img_encoder.backbone.transformer.resblocks.1.attn.in_proj_weight",
         "txt_encoder.token_embedding.weight",
-        "txt_encoder.text_projection",
         "detector.multiregion_tokens",
-        "detector.decoder.decoder_layers.1.norm_encoder.bias",
-        "detector.out_projector.1.layers.3.weight",
         "post_decoder.gate",
-        "txt_decoder.language_model.transformer.wpe.weight",
         "txt_decoder.language_model.transformer.h.1.mlp.c_fc.weight",
-        "txt_decoder.language_model.transformer.ln_f.weight",
         "txt_decoder.prefix_proj.layers.3.weight",
     ],
 )
@@ -81,12 +71,7 @@ def test_a_missing_key_is_named(refused: Callable[[Damage | Path], str], key: st
     "key",
     [
         "img_encoder.backbone.conv1.weight",
-        "img_encoder.backbone.proj",
-        "txt_encoder.positional_embedding",
-        "txt_encoder.ln_final.weight",
         "detector.multiregion_tokens",
-        "detector.patch_projector.1.layers.0.weight",
-        "post_decoder.ln_gate.weight",
         "txt_decoder.language_model.transformer.h.0.attn.c_attn.weight",
         "txt_decoder.prefix_proj.layers.3.weight",
     ],
@@ -121,12 +106,6 @@ def test_an_unknown_key_is_named_with_what_was_expected(
     assert f"expected a key that begins with {expected}" in said
 
 
-def test_a_weight_of_a_layer_that_is_not_there_is_named(refused: Callable[[Damage | Path], str]) -> None:
-    key = "detector.decoder.decoder_layers.7.norm_sa.weight"
-
-    assert f"{key} is unknown; expected the" in refused(lambda _, weights: weights.update({key: torch.ones(2)}))
-
-
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
@@ -143,20 +122,6 @@ def test_what_is_no_weight_is_refused(
     refused: Callable[[Damage | Path], str], key: str, value: Tensor, complaint: str
 ) -> None:
     assert f"wrong.pth: {key} {complaint}" in refused(lambda _, weights: weights.update({key: value}))
-
-
-def test_an_embedding_stored_twice_is_compared_by_its_numbers(refused: Callable[[Damage | Path], str]) -> None:
-    tokens = "txt_decoder.language_model.transformer.wte.weight"
-
-    def spoil(_: Content, weights: State) -> None:
-        weights[tokens] = weights[tokens].clone()
-        weights[tokens][3, 3] = torch.nan
-        weights[LM_HEAD] = weights[tokens].clone()
-
-    assert f"wrong.pth: {tokens} holds nan, expected finite numbers" in refused(spoil)
-    assert f"wrong.pth: {LM_HEAD} differs from {tokens}" in refused(
-        lambda _, weights: weights.update({LM_HEAD: weights[tokens] + 1})
-    )
 
 
 def changed(key: str, value: object) -> Damage:
@@ -258,28 +223,9 @@ def test_a_damaged_pth_is_refused(refused: Callable[[Damage | Path], str], folde
     assert "damaged.pth is damaged" in refused(damaged)
 
 
-def test_what_pytorch_asks_its_own_users_is_not_passed_on(
-    refused: Callable[[Damage | Path], str], tmp_path: Path
-) -> None:
-    nothing = tmp_path / "nothing.pth"
-    with zipfile.ZipFile(nothing, "w") as archive:
-        archive.writestr("nothing/data.pkl", "")
-    with tarfile.open(old := tmp_path / "old.pt", "w") as archive_of_old:
-        archive_of_old.add(nothing, "storages")
-
-    for source in (nothing, old):
-        said = refused(source)
-        assert f"{source.name} is damaged, or no file of PyTorch" in said
-        assert not re.search(r"please|Could this|PyTorch 2", said)
-
-
 @pytest.mark.parametrize("name", ["page.zip", "weights.pth", "model.safetensors"])
 def test_a_text_file_is_called_a_text_file(refused: Callable[[Damage | Path], str], tmp_path: Path, name: str) -> None:
     """A web page in place of the weights; its 4096th byte is the first one of a letter of two."""
     (page := tmp_path / name).write_text(f"<!DOCTYPE html>{'x' * 4080}éé", encoding="utf-8")
 
     assert f"{name} is a text file and holds no weights" in refused(page)
-
-
-def test_a_source_that_is_not_there_is_refused(refused: Callable[[Damage | Path], str], tmp_path: Path) -> None:
-    assert "absent.pth does not exist" in refused(tmp_path / "absent.pth")

@@ -80,37 +80,19 @@ def test_what_is_written_is_read(
         ),
         ('pooling = "sum"', 'pooling = "mean"', r"sizes\.detector\.pooling: 'mean' is unknown; use 'sum'"),
         ('gray = "voi"', 'gray = "linear"', "gray: 'linear' is unknown; use 'voi' or 'mimic_jpg'"),
-        ('gray = "voi"', 'gray = "voi"\ncolor = 1', "color: unknown key"),
         ("temperature = 0.5", "temperature = 0.5\ntop_k = 3", r"decisions\.top_k: unknown key"),
         ("std = 0.248\n", "", r"input\.std: is missing"),
         ("size = 224", "size = 256", r"input\.size \(256\) must equal sizes\.image_encoder\.image_size \(224\)"),
-        ("width = 768", "width = 768.0", r"sizes\.image_encoder\.width: must be a whole number, got 768\.0"),
-        ("width = 768", "width = true", r"sizes\.image_encoder\.width: must be a whole number, got True"),
         ("heads = 12", "heads = 13", r"sizes\.image_encoder\.width \(768\) must be a multiple of heads \(13\)"),
         ("layers = 12", "layers = 0", r"sizes\.image_encoder\.layers \(0\) must be above 0"),
-        ("layers = 12", "layers = 1000000000", r"sizes\.image_encoder\.layers \(1000000000\) must be at most 256"),
         ("layers = 3", "layers = 257", r"sizes\.post_decoder\.layers \(257\) must be at most 256"),
-        ("width = 768", "width = 76800000", r"sizes\.image_encoder\.width \(76800000\) must be at most 1048576"),
         ("dim = 512", "dim = 1024", r"sizes\.image_encoder\.output, prompt_encoder\.output \(512, 512\)"),
         ("max_length = 128", "max_length = 1025", r"sizes\.generator\.max_length \(1025\) must not exceed"),
         ("temperature = 0.5", "temperature = 0", r"decisions\.temperature \(0\.0\) must be above 0"),
-        ("review_band = 0.1", "review_band = 1.5", r"decisions\.review_band \(1\.5\) must lie in 0\.\.1"),
         ("review_band = 0.1", "review_band = 0.1\nmerge_overlap = 1.5", r"decisions\.merge_overlap \(1\.5\) must lie"),
-        ("review_band = 0.1", "review_band = 0.1\nmost_boxes = 0", r"decisions\.most_boxes \(0\) must be above 0"),
-        (
-            "review_band = 0.1",
-            'review_band = 0.1\nmost_boxes = "all"',
-            r"most_boxes: must be a whole number, got 'all'",
-        ),
-        ("Edema = 0.4", "Edema = 4", r"decisions\.thresholds\.Edema \(4\.0\) must lie in 0\.\.1"),
-        ("Edema = 0.4", 'Edema = "0.4"', r"decisions\.thresholds\.Edema: must be a number, got '0\.4'"),
-        ("max_sentences = 7", "max_sentences = 0", r"report\.max_sentences \(0\) must be above 0"),
         ("emphasis = 0.25", "emphasis = -0.25", r"report\.emphasis \(-0\.25\) must lie in 0\.\.1"),
         ("beta = 2.0", "beta = nan", r"sizes\.detector\.beta \(nan\) must be above 0 and finite"),
-        ("beta = 2.0", "beta = inf", r"sizes\.detector\.beta \(inf\) must be above 0 and finite"),
         ("mean = 0.505", "mean = nan", r"input\.mean \(nan\) must be finite"),
-        ("std = 0.248", "std = inf", r"input\.std \(inf\) must be above 0 and finite"),
-        ("temperature = 0.5", "temperature = nan", r"decisions\.temperature \(nan\) must be above 0 and finite"),
         ("review_band = 0.1", "review_band = nan", r"decisions\.review_band \(nan\) must lie in 0\.\.1"),
         ("Edema = 0.4", "Edema = nan", r"decisions\.thresholds\.Edema \(nan\) must lie in 0\.\.1"),
         ('name = "tiny"', 'name = " "', "name must not be blank"),
@@ -165,16 +147,6 @@ def test_a_manifest_of_many_bytes_is_not_read(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_a_table_where_a_value_belongs_is_told(tmp_path: Path) -> None:
-    write_manifest(tmp_path, manifest())
-    text = (tmp_path / MANIFEST).read_text()
-
-    (tmp_path / MANIFEST).write_text("input = 3\n" + text.replace("[input]", "[other]"))
-
-    with pytest.raises(ModelError, match=r"other: unknown key.*|input: must be a table"):
-        read_manifest(tmp_path)
-
-
 def test_threshold_of_a_prompt_is_its_own_or_the_default() -> None:
     decisions = manifest(thresholds={"Edema": 0.4}).decisions
 
@@ -193,18 +165,6 @@ def test_only_a_tuned_detection_is_written_to_the_manifest(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
 
 
-def test_only_a_measured_ratio_is_written(tmp_path: Path) -> None:
-    write_manifest(tmp_path, manifest())
-    assert "cardiothoracic" not in (tmp_path / MANIFEST).read_text()
-    error = RatioError(
-        measured_on="phantoms", films=380, mean_absolute_error=0.018, bias=0.007, lower=-0.036, upper=0.051
-    )
-
-    write_manifest(tmp_path, replace(manifest(), cardiothoracic=error))
-
-    assert read_manifest(tmp_path) == replace(manifest(), cardiothoracic=error)
-
-
 @pytest.mark.parametrize(
     "wrong", [{"films": 0}, {"measured_on": " "}, {"mean_absolute_error": 2.0}, {"bias": 0.06}, {"lower": float("nan")}]
 )
@@ -213,17 +173,6 @@ def test_an_error_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
 
     with pytest.raises(ValueError, match="must"):
         replace(sound, **wrong)
-
-
-def test_only_a_merging_of_boxes_is_written(tmp_path: Path) -> None:
-    write_manifest(tmp_path, manifest())
-    text = (tmp_path / MANIFEST).read_text()
-    assert "merge_overlap" not in text and "most_boxes" not in text
-    merging = replace(manifest(), decisions=replace(manifest().decisions, merge_overlap=0.4, most_boxes=3))
-
-    write_manifest(tmp_path, merging)
-
-    assert read_manifest(tmp_path) == merging
 
 
 def test_thresholds_of_both_kinds_of_films_are_kept(tmp_path: Path) -> None:
@@ -247,9 +196,3 @@ def test_a_band_of_a_finding_that_is_left_out_is_refused() -> None:
 
     with pytest.raises(ValueError, match="left out; remove it"):
         replace(manifest().decisions, thresholds={"edema": 1.0}, measurements={"edema": measured})
-
-
-@pytest.mark.parametrize("wrong", [{"scales": {"edema": 0.0}}, {"overlap": 1.1}, {"temperature": 0.0}])
-def test_a_detection_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        DetectionRule(**wrong)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models.engines.proof import STAGES, check_files, graph_path
+from models.engines.proof import check_files
 from models.errors import ModelError
 from node import config
 from node.config import ModelSettings
@@ -84,15 +84,6 @@ def test_each_engine_asks_for_what_it_needs(model: Path) -> None:
         check_files(model, engine="onnx")
     with pytest.raises(ModelError, match="no exported float32 graph"):  # which runs where TensorRT does not
         check_files(model, engine="tensorrt")
-
-
-def test_float16_graphs_alone_are_enough_for_tensorrt(model: Path) -> None:
-    for stage in STAGES:
-        graph_path(model, stage).rename(graph_path(model, stage, "float16"))
-
-    check_files(model, engine="tensorrt")
-    with pytest.raises(ModelError, match="no exported float32 graph"):
-        check_files(model, engine="onnx")
 
 
 def test_a_process_that_does_not_read_needs_no_model(tmp_path: Path) -> None:

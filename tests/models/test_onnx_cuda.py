@@ -18,7 +18,7 @@ from models.engines.opening import open_engine, open_first
 from models.engines.proof import PROOF, graph_path, proven_precision
 from models.errors import DeviceError, DeviceLost, ModelError
 from models.manifest import NetworkSizes, read_manifest
-from tests.support.engine_checks import features, films, read_more_films_than_a_part, write_well_formed_sentences
+from tests.support.engine_checks import features, read_more_films_than_a_part
 from tests.support.fake_gpu import STREAM, FakeGpu
 
 pytestmark = pytest.mark.drill(part="runtimes")
@@ -60,12 +60,6 @@ def test_answers_are_those_of_the_cpu(phantom_model: Path, engine: Engine, sizes
     assert all(stage.passed for stage in compare(reference, engine, sizes).values())
     assert read_more_films_than_a_part(engine, sizes) < 1e-4
     assert np.array_equal(engine.write(features(sizes, 8)), reference.write(features(sizes, 8)))
-
-
-def test_sentences_are_well_formed_in_float16(phantom_model: Path, sizes: NetworkSizes) -> None:
-    engine = open_engine(phantom_model, engine="onnx-cuda", threads=1, precision="float16", gpu=FakeGpu())
-
-    assert len(write_well_formed_sentences(engine, sizes, count=2)) == 2
 
 
 def test_float16_graphs_run_where_they_are_proven(half_model: Path, phantom_model: Path, tmp_path: Path) -> None:
@@ -166,12 +160,3 @@ def test_an_error_of_the_runtime_is_one_of_the_gpu(phantom_model: Path, lost: bo
     with pytest.raises(DeviceError) as failed:
         graph.run({"tokens": np.full((1, 12), 2**40, np.int64)})  # no such word: the graph fails while it runs
     assert type(failed.value) is kind
-
-
-def test_films_and_prompts_of_any_number_are_read(engine: Engine, sizes: NetworkSizes) -> None:
-    patches = engine.encode_image(films(sizes, 9))
-
-    found = engine.find(patches, features(sizes, 9, 65))
-
-    assert found.boxes.shape == (9, 65, 3, 4)
-    assert engine.view(patches).shape == (9, 6)

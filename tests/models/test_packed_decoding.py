@@ -21,8 +21,6 @@ from models.network.packed_decoding import PackedWriter
 from models.network.products import LEAST_ROWS, Form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
 from models.reading.tokenizers import SENTENCE_END
-from node.read import prompts
-from node.read.model import open_reader
 from tests.models.test_sentence_generator import SIZES
 from tests.models.test_sentence_generator import (
     generator as generator,  # its fixture: sentences that end at their own times
@@ -151,34 +149,6 @@ def rows_of_steps(ids: Tensor) -> list[int]:
     return [int((ids[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, ids.shape[1])]
 
 
-def test_no_step_joins_or_pads_tensors(generator: SentenceGenerator) -> None:
-    with Rows() as seen:
-        writer_of(generator).write(drawn(9))
-
-    assert seen.rows and not seen.joins
-
-
-def test_the_keys_and_values_of_no_sentence_are_in_memory_twice(generator: SentenceGenerator) -> None:
-    writer = writer_of(generator)
-    of_sentence = writer.bytes_of(writer.start(drawn(1))) // 4
-
-    with Rows() as seen:
-        writer.write(drawn(33))  # of which some end and leave their place to others
-
-    assert 0 < max(seen.gathered) < of_sentence
-
-
-def test_rows_of_tokens_that_were_read_are_given_back(generator: SentenceGenerator) -> None:
-    released: list[Tensor] = []
-    writer = PackedWriter(generator, max_length=30, release=released.append)
-    released.clear()
-
-    ids = writer.write(drawn(33))
-
-    assert all(weight is generator.tokens.weight for weight in released)
-    assert len(released) >= sum(rows_of_steps(ids)) // 64 > 3
-
-
 def test_a_token_is_generated_in_as_many_parts_as_layers(generator: SentenceGenerator) -> None:
     writer = writer_of(generator)
     writing = writer.start(drawn(4))
@@ -202,11 +172,6 @@ def test_a_token_that_was_left_half_way_may_be_begun_anew(generator: SentenceGen
     assert torch.equal(writing.ids, writer.write(features))
 
 
-def test_features_of_another_size_are_refused(generator: SentenceGenerator) -> None:
-    with pytest.raises(ValueError, match=r"\[sentence, 16\]"):
-        writer_of(generator).start(drawn(4, dim=8))
-
-
 def test_packed_weights_give_the_shipped_model_the_same_ids(phantom_model: Path) -> None:
     network = load_network(phantom_model)
     features = drawn(5, network.sizes.dim)
@@ -214,12 +179,6 @@ def test_packed_weights_give_the_shipped_model_the_same_ids(phantom_model: Path)
     with torch.no_grad():
         expected = network.generator.write(features, max_length=24)
     assert torch.equal(writer_of(network.generator, max_length=24).write(features), expected)
-
-
-@pytest.mark.parametrize("max_length", [0, 41])
-def test_the_packed_writer_refuses_a_length_without_positions(generator: SentenceGenerator, max_length: int) -> None:
-    with pytest.raises(ValueError, match=r"1\.\.40"):
-        writer_of(generator, max_length=max_length)
 
 
 def form_or_skip(form: Form) -> Form:
@@ -261,12 +220,6 @@ def test_eight_bits_round_rows_to_the_nearest() -> None:
     torch.testing.assert_close(rounded, torch.tensor([[127.0, 1, -1, 0, 0, 1, -127, 0]]), rtol=1e-5, atol=1e-5)
 
 
-def test_eight_bits_take_rows_and_weights_of_zeros() -> None:
-    multiply = product(torch.zeros(16, 16), None, form=form_or_skip("int8"))
-
-    assert not multiply(torch.zeros(2, 16)).any()
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_engine_says_that_sentences_are_of_eight_bits(phantom_model: Path, engine: str) -> None:
     form_or_skip("int8")
@@ -282,12 +235,3 @@ def test_an_engine_says_that_sentences_are_of_eight_bits(phantom_model: Path, en
 def test_a_gpu_engine_refuses_eight_bits(phantom_model: Path) -> None:
     with pytest.raises(ModelError, match="int8 is for a CPU"):
         open_first(phantom_model, engine="torch-cuda", precision="int8")
-
-
-def test_the_nodes_identity_says_that_it_is_of_eight_bits(phantom_model: Path) -> None:
-    form_or_skip("int8")
-    prompt_set = prompts.load("chexpert14")
-
-    reader = open_reader(phantom_model, prompts=prompt_set, engine="onnx", precision="int8")
-
-    assert reader.identity.engine == "onnx-int8"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from export.to_onnx import load_graph
 from models.contract import PromptKind, ReaderPrompt
 from models.engines import FloatArray
-from models.engines.graph_engine import RANGES, GraphEngine, Inputs, in_parts
 from models.engines.proof import FLOAT16_STAGES, graph_path
+from models.engines.staged_engine import RANGES, Inputs, StagedEngine, in_parts
 from models.errors import ModelError
 from models.manifest import read_manifest
 from models.reading.reader import ChexReader
@@ -86,7 +86,7 @@ def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: P
     vocabularies = phantom_model / "vocab"
     reader = ChexReader(
         read_manifest(phantom_model),
-        GraphEngine("tensorrt", run=Doubling(), write=lambda features: features.astype(np.int64)),
+        StagedEngine("tensorrt", run=Doubling(), write=lambda features: features.astype(np.int64)),
         PromptTokenizer(vocabularies),
         SentenceTokenizer(vocabularies),
     )

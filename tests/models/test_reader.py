@@ -70,12 +70,6 @@ def test_an_unmeasured_threshold_calls_nothing_present() -> None:
     ]
 
 
-def test_a_threshold_of_its_own_replaces_the_default() -> None:
-    edema, fracture = _read(ScriptedEngine([0.65, 0.65], ["One", "Two"]), EDEMA, FRACTURE).prompts
-
-    assert (edema.state, fracture.state) == (FindingState.PRESENT, FindingState.INDETERMINATE)
-
-
 def test_a_finding_with_the_threshold_1_is_left_out() -> None:
     reader = reader_of(ScriptedEngine([0.8, 0.8], ["One", "Two"]))
     decisions = replace(reader.manifest.decisions, thresholds={"fracture": 1.0})
@@ -182,15 +176,6 @@ def test_boxes_above_the_threshold_or_else_the_best_are_reported() -> None:
     assert scores_of(single.boxes) == pytest.approx([0.4])
 
 
-def test_without_emphasis_the_generator_hears_what_was_found() -> None:
-    engine = ScriptedEngine([0.8, 0.2], ["One", "Two"])
-    _read(engine, EDEMA, FRACTURE)
-
-    assert np.array([feature[:5] for feature in engine.heard]) == pytest.approx(
-        np.array([feature_of(0.8)[:5], feature_of(0.2)[:5]])
-    )
-
-
 def test_emphasis_tells_the_generator_only_what_was_decided() -> None:
     found = [0.8, 0.65, 0.2, 0.8]
     engine = ScriptedEngine(found, ["One", "Two", "Three", "Four"])
@@ -234,10 +219,6 @@ def test_a_blank_sentence_is_dropped_and_its_finding_stays() -> None:
         (FindingState.PRESENT, None),
         (FindingState.PRESENT, 0),
     ]
-
-
-def test_a_reading_without_prompts_says_nothing() -> None:
-    assert _read(ScriptedEngine([], [])).sentences == ()
 
 
 @pytest.mark.parametrize(
@@ -317,15 +298,6 @@ def test_a_question_too_long_for_the_network_is_refused(box: Box | None) -> None
 
     with pytest.raises(ValueError, match=r"longer than the network reads \(75 tokens"):
         reader.ask(film, [Question(prompt="heart " * 76, box=box)])
-
-
-def test_a_question_is_refused_if_only_its_opposite_is_too_long() -> None:
-    reader = reader_of(ScriptedEngine([0.5], ["Words"]))
-    film = reader.look(np.zeros((300, 300), dtype=np.float32))
-
-    assert len(reader.ask(film, [Question(prompt="heart " * 74)])) == 1
-    with pytest.raises(ValueError, match="longer than the network reads"):
-        reader.ask(film, [Question(prompt="heart " * 75)])
 
 
 def test_the_reader_runs_without_torch() -> None:

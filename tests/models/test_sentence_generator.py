@@ -63,18 +63,6 @@ def test_a_sentence_does_not_depend_on_its_neighbors(generator: SentenceGenerato
         assert alone.tolist() == expected[: len(alone)].tolist()
 
 
-@pytest.mark.parametrize("max_length", [1, 2, 3])
-def test_length_counts_the_first_mark(generator: SentenceGenerator, features: Tensor, max_length: int) -> None:
-    ids = generator.write(features, max_length=max_length)
-
-    assert ids.shape == (4, max_length) and ids.dtype == torch.int64
-    assert (ids[:, 0] == SENTENCE_END).all()
-
-
-def test_no_feature_gives_no_sentence(generator: SentenceGenerator) -> None:
-    assert generator.write(torch.zeros(0, 16), max_length=30).shape[0] == 0
-
-
 @pytest.mark.parametrize("max_length", [0, 41])
 def test_a_length_the_network_has_no_positions_for_is_refused(
     generator: SentenceGenerator, features: Tensor, max_length: int

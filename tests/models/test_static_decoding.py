@@ -81,14 +81,6 @@ def test_ids_are_those_of_the_other_decoding(generator: SentenceGenerator, count
     )
 
 
-def test_sentences_of_different_lengths_are_among_them(generator: SentenceGenerator) -> None:
-    ids = write_static(generator, drawn(9), max_length=30)
-
-    lengths = (ids != SENTENCE_END).sum(dim=1)
-    assert len(set(lengths.tolist())) > 1
-    assert 0 < int(lengths.max()) < 28, "no sentence may end by its limit"
-
-
 def test_both_decodings_give_the_shipped_model_the_same_ids(phantom_model: Path) -> None:
     network = load_network(phantom_model)
     generator, features = network.generator, drawn(3, network.sizes.dim)
@@ -106,15 +98,6 @@ def test_the_device_is_waited_for_once_in_a_few_tokens(generator: SentenceGenera
     assert ids.shape[1] > CHECK_EVERY
     waits = len(calls.shapes.get("aten._local_scalar_dense.default", []))
     assert 1 <= waits <= ids.shape[1] / CHECK_EVERY + last
-
-
-def test_keys_and_values_keep_their_shape(generator: SentenceGenerator) -> None:
-    with Calls() as calls:
-        write_static(generator, drawn(4), max_length=30)
-
-    (written,) = {shape for shape in calls.shapes["aten.index_copy_.default"] if len(shape) == 4 and shape[2] > 1}
-    assert written == (8, SIZES.heads, 40, SIZES.width // SIZES.heads)
-    assert SIZES.prefix_length + 30 < 40, "aligned"
 
 
 class Repeating:
@@ -201,20 +184,3 @@ def test_the_peer_writes_what_the_generator_writes(generator: SentenceGenerator)
 
         assert ids.shape[1] < 30, "the sentences of this test must end"
         assert torch.equal(PlainGenerator(written).write(drawn(3), max_length=30), ids)
-
-
-def test_the_command_for_a_gpu_times_its_peer(generator: SentenceGenerator) -> None:
-    own, beside = gpu_generator.lines(generator, Cpu()), gpu_generator.peer_lines(generator, Cpu(), PlainGenerator)
-
-    for line, peer in zip(own, beside, strict=True):
-        assert {key: peer[key] for key in ("precision", "sentences")} == {
-            key: line[key] for key in ("precision", "sentences")
-        }
-        assert line["precision"] != "float32" or peer["tokens"] == line["tokens"]
-        assert isinstance(taken := peer["transformers_ms"], float) and taken > 0
-
-
-@pytest.mark.parametrize("max_length", [0, 41])
-def test_a_length_the_network_has_no_positions_for_is_refused(generator: SentenceGenerator, max_length: int) -> None:
-    with pytest.raises(ValueError, match=r"1\.\.40"):
-        write_static(generator, drawn(1), max_length=max_length)

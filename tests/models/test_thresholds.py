@@ -150,23 +150,6 @@ def test_what_cannot_be_set_is_exit_2_and_changes_nothing(
     verify(model, before)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--set", "edema=0", "--reason", "why"], "above 0 and at most 1"),
-        (["--set", "edema=nan", "--reason", "why"], "above 0 and at most 1"),
-        (["--set", "edema", "--reason", "why"], "FINDING=THRESHOLD"),
-        (["--set", "edema=0.6", "--reason", " \n"], "1 to 200 printed characters"),
-        (["--set", "edema=0.6", "--reason", "x" * 201], "1 to 200 printed characters"),
-    ],
-)
-def test_mistyped_options_are_told(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        thresholds.main(["model", *arguments])
-
-    assert said in capsys.readouterr().err
-
-
 def test_a_changed_file_is_not_given_a_new_hash(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (model / "vocab" / VOCABULARIES.joinpath("gpt2_vocab.bpe").name).write_text("other", encoding="utf-8")
 

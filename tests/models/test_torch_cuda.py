@@ -14,7 +14,7 @@ from models.engines.comparison import compare, drawn_boxes, drawn_films, drawn_p
 from models.engines.opening import open_engine
 from models.manifest import NetworkSizes, read_manifest
 from models.network.static_decoding import Step
-from tests.support.engine_checks import features, read_more_films_than_a_part, write_well_formed_sentences
+from tests.support.engine_checks import features, read_more_films_than_a_part
 from tests.support.fake_gpu import FakeGpu
 
 pytestmark = pytest.mark.drill(part="runtimes")
@@ -45,12 +45,6 @@ def test_sentences_are_those_of_the_cpu(phantom_model: Path, engine: Engine, siz
     expected = open_engine(phantom_model, engine="torch", threads=1).write(given)
 
     assert np.array_equal(engine.write(given), expected)
-
-
-def test_sentences_are_well_formed_in_float16(phantom_model: Path, sizes: NetworkSizes) -> None:
-    engine = open_engine(phantom_model, engine="torch-cuda", precision="float16", gpu=FakeGpu())
-
-    assert len(write_well_formed_sentences(engine, sizes, count=2)) == 2
 
 
 def test_a_gpu_without_kernels_is_refused_when_it_is_opened(phantom_model: Path) -> None:

@@ -19,12 +19,11 @@ from models.checkpoint.weights import load_stored
 from models.contract import VIEWS, ViewReading
 from models.engines.opening import open_engine
 from models.engines.proof import VIEW, graph_path, hash_graphs
-from models.engines.torch_engine import open_torch
 from models.errors import ModelError
 from models.lab.phantoms import other_film, phantom
-from models.lab.training.view_run import ViewData, ViewRun, ViewTraining, is_view_run, read_view_run
-from models.lab.training.views import HEADING, lie, train_views, view_films, view_loss
-from models.manifest import MANIFEST, WEIGHTS, Ages, ViewSizes, read_manifest, write_manifest
+from models.lab.training.runfile import ViewData, ViewRun, ViewTraining
+from models.lab.training.views import HEADING, train_views, view_films, view_loss
+from models.manifest import MANIFEST, WEIGHTS, ViewSizes, read_manifest, write_manifest
 from models.network.view_head import ViewHead
 from models.progress import quiet
 from models.reading.preprocess import prepare
@@ -84,14 +83,6 @@ def test_the_pooled_cells_keep_where_a_patch_lies() -> None:
     assert pooled.abs().sum(dim=2)[0].nonzero().flatten().tolist() == [1]
 
 
-def test_a_film_is_mirrored_before_it_is_turned() -> None:
-    film = np.arange(6, dtype=np.uint8).reshape(2, 3)
-
-    assert lie(film, mirrored=True, turns=0).tolist() == [[2, 1, 0], [5, 4, 3]]
-    assert lie(film, mirrored=False, turns=2).tolist() == [[5, 4, 3], [2, 1, 0]]
-    assert lie(film, mirrored=True, turns=1).tolist() == np.rot90(film[:, ::-1]).tolist()
-
-
 def test_what_is_unknown_of_a_film_costs_nothing() -> None:
     outputs = torch.tensor([[1.0, 2.0, -9.0, -9.0, 5.0, -5.0]])
     unknown = torch.tensor([[math.nan, math.nan]])
@@ -123,15 +114,6 @@ def test_the_graph_of_the_head_computes_what_the_weights_compute(phantom_model: 
     by_weights, by_graph = (readings(phantom_model, films, engine=name) for name in ("torch", "onnx"))
     for wanted, found in zip(by_weights, by_graph, strict=True):
         assert found.probabilities == pytest.approx(wanted.probabilities, abs=1e-4)
-
-
-def test_pytorch_runs_a_stage_as_its_graph_is_run(seeing_model: Path) -> None:
-    engine = open_torch(seeing_model, threads=1)
-    patches = engine.encode_image(np.zeros((1, 224, 224), dtype=np.float32))
-
-    (outputs,) = engine.run_stage(VIEW, {"patches": patches.features})
-
-    assert np.array_equal(outputs, engine.view(patches))
 
 
 def test_a_model_with_a_head_needs_its_graph(phantom_model: Path, tmp_path: Path) -> None:
@@ -174,14 +156,6 @@ def test_a_head_is_replaced_and_a_run_gives_the_same_again(untrained_weights: Pa
     ]
 
 
-def test_a_stopped_training_writes_nothing(untrained_weights: Path, tmp_path: Path) -> None:
-    model, stopped = shutil.copytree(untrained_weights, tmp_path / "model"), Event()
-    stopped.set()
-
-    assert train_views(run_of(model), quiet, stopped) is None
-    assert (model / MANIFEST).read_bytes() == (untrained_weights / MANIFEST).read_bytes()
-
-
 def test_every_film_of_a_run_says_what_is_true_of_it() -> None:
     films = list(view_films(run_of(Path("nowhere"), phantoms=30), size=64))
 
@@ -210,46 +184,11 @@ def test_the_command_trains_the_head_that_a_run_file_names(
     assert read_manifest(model).sizes.views == ViewSizes(cells=7, width=8)
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("augmentation = { flip = 0.5 }", "flip must be 0"),
-        ("threads = 0", "threads must be above 0"),
-        ("x = 1", "x: unknown key"),
-    ],
-)
-def test_mistakes_in_a_run_file_are_named(tmp_path: Path, line: str, complaint: str) -> None:
-    run = tmp_path / "views.toml"
-    run.write_text(
-        f'{line}\nmodel = "m"\nseed = 1\nhead = {{ cells = 7, width = 8 }}\ndata = {{ phantoms = 3 }}\n'
-        "training = { steps = 2, batch = 4, learning_rate = 1e-3 }\n"
-    )
-
-    assert is_view_run(run)
-    with pytest.raises(ModelError, match=complaint):
-        read_view_run(run)
-
-
 def test_a_head_that_does_not_fit_the_grid_is_refused(untrained_weights: Path) -> None:
     run = replace(run_of(untrained_weights), head=ViewSizes(cells=5, width=8))
 
     with pytest.raises(ModelError, match="must be a multiple"):
         train_views(run, quiet, Event())
-
-
-def test_the_shipped_run_file_is_valid(repository: Path) -> None:
-    path = repository / "models" / "lab" / "training" / "runs" / "views.toml"
-
-    assert is_view_run(path)
-    assert not is_view_run(path.with_name("phantom.toml"))
-    assert all(source.held_out or "normals" in source.file for source in read_view_run(path).data.films)
-
-
-def test_a_model_is_for_ages_from_the_least_to_the_most() -> None:
-    assert [age in Ages(least=18, most=65) for age in (17, 18, 65, 66)] == [False, True, True, False]
-    assert 120 in Ages(least=18)
-    with pytest.raises(ValueError, match="not above most"):
-        Ages(least=18, most=17)
 
 
 def test_a_manifest_has_sizes_and_rule_of_a_head_or_neither(untrained_weights: Path, tmp_path: Path) -> None:
