@@ -15,7 +15,7 @@ _MASS: Final = re.compile(r"(tion|ema|aly|sis|nia|ology|disease|ment|ing|pathy|i
 _PLURAL: Final = re.compile(r"(?<![siu])s$")  # "devices", and neither "mass" nor "atelectasis"
 _ZONE: Final = re.compile(r"\bzones?$")
 _SPOTS: Final = ("apex", "hilum")
-_TO_REVIEW: Final = "To be reviewed"
+_TO_REVIEW: Final = "Possible, please review"
 _STATE: Final = re.compile(rf"^{_TO_REVIEW}( \([^)]*\))?: ")
 _REVIEWED: Final[tuple[FindingState, ...]] = (FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
 
@@ -43,9 +43,7 @@ def by_rule(*, name: str, state: FindingState, side: Side | None, zone: str | No
     be = "are" if noun.is_plural else "is"
     if state is FindingState.PRESENT:
         return f"There {be} {noun.words}."
-    if state is FindingState.INDETERMINATE:
-        return f"{noun.words[0].upper()}{noun.words[1:]} {be} possible; please review."
-    return f"The model points to {noun.words}; please review, its threshold is uncalibrated."
+    return f"{noun.words[0].upper()}{noun.words[1:]} {be} possible; please review."
 
 
 def of_words(state: FindingState) -> str:
@@ -57,9 +55,7 @@ def of_words(state: FindingState) -> str:
         raise ValueError("no sentence says that something is absent: it may have been missed")
     if state is FindingState.PRESENT:
         return "What was asked for is above the threshold."
-    if state is FindingState.INDETERMINATE:
-        return "What was asked for is possible; please review."
-    return "The model points to what was asked for; please review, its threshold is uncalibrated."
+    return "What was asked for is possible; please review."
 
 
 def stated(text: str, asserted: Mapping[str, FindingState]) -> str:

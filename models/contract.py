@@ -142,6 +142,11 @@ class ReaderPrompt:
             raise ValueError(f"prompt {self.key}: a {self.kind} prompt needs a negative phrase")
 
     @property
+    def name(self) -> str:
+        """What people read that it asks for."""
+        return self.phrases[0]
+
+    @property
     def is_of_lungs(self) -> bool:
         """Whether it asks for something in the lungs or at the pleura, or for a part of the lungs."""
         return False

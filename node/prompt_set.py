@@ -37,6 +37,11 @@ class Prompt(ReaderPrompt):
         ReaderPrompt.__post_init__(self)
 
     @property
+    def name(self) -> str:
+        """The meaning of its finding's code, which is the one name of the finding; of every other kind its phrase."""
+        return self.phrases[0] if self.finding is None else self.finding.meaning
+
+    @property
     def is_of_lungs(self) -> bool:
         """Whether its site is lung or pleura, or a part of the lung."""
         return self.site is not None and self.site.value in (LUNG, PLEURA, HILUM, *LUNG_ZONES)

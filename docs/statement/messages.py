@@ -15,11 +15,11 @@ from docs.statement.network import Rows
 from models.contract import FindingState
 from node.domain import OutputObject
 from node.hl7.order import Order
-from node.outputs import impression, oru
+from node.outputs import oru, vocabulary
 from node.outputs.sr.findings import STATES
 from tests.support import samples
 
-_URGENCIES = {impression.MINUTES: "minutes", impression.HOURS: "hours", impression.DAYS: "days"}
+_URGENCIES = {vocabulary.MINUTES: "minutes", vocabulary.HOURS: "hours", vocabulary.DAYS: "days"}
 
 
 @cache
@@ -82,7 +82,7 @@ def abnormal_flags() -> Rows:
     films = written.study().report.read_films[: len(FindingState)]
     for findings in zip(*(film.findings for film in films), strict=True):
         code = findings[0].code
-        urgency = impression.URGENCIES.get((code.scheme, code.value), impression.DAYS)
+        urgency = vocabulary.URGENCIES.get((code.scheme, code.value), vocabulary.DAYS)
         flags = [f"`{flag}`" if (flag := oru.abnormal_flag(finding)) else "" for finding in findings]
         rows.append((f"{code.meaning} (`{code.value}`, {code.scheme})", _URGENCIES[urgency], *flags))
     return rows

@@ -104,7 +104,7 @@ class Decided:
     def stated(self, index: int, text: str) -> str:
         """Return a sentence as it may leave: with the state of what it asserts before it, if that is to be reviewed."""
         asserted = self._asserted(index, text)
-        return stated(text, {self.prompts[place].phrases[0]: self.states[place] for place in asserted})
+        return stated(text, {self.prompts[place].name: self.states[place] for place in asserted})
 
     def maker(self, index: int, text: str) -> By:
         """Tell whether a generated sentence asserts a finding without a measured threshold."""
@@ -126,7 +126,7 @@ class Decided:
         if not self.is_reported(index):
             return None
         return by_rule(
-            name=self.prompts[index].phrases[0],
+            name=self.prompts[index].name,
             state=self.states[index],
             side=self.side(index),
             zone=self._zone(index),

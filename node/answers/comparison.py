@@ -15,7 +15,8 @@ from typing import Final
 from language.sentences import is_plural
 from models.contract import ChangeError, FindingState, Trusted
 from node.domain import Film, Finding, ModelIdentity
-from node.outputs import wording
+from node.outputs import vocabulary, wording
+from node.outputs.vocabulary import said_of
 
 PHANTOMS: Final = "phantoms"
 REST: Final = "What is not reported on either film may have been missed."
@@ -228,16 +229,15 @@ def _resized(earlier: Mapping[str, float], later: Mapping[str, float], error: fl
 
 def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     """Say what became of a finding; finding: as it is on the later film, if that was asked for it."""
-    name = wording.name_of(finding)
+    name = vocabulary.name_of(finding)
     sided = name if not finding.state.is_reported else wording.sided(name, finding.side)
     be, was = ("are", "were") if is_plural(name) else ("is", "was")
     if obstacle is not None:
-        seen = "assessed" if finding.state is FindingState.LEFT_OUT else "reported"
-        missing = f" {be} not {seen}, and" if not finding.state.is_reported else ""
+        missing = f" {be} {said_of(finding)}, and" if not finding.state.is_reported else ""
         return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
     if finding.state is FindingState.LEFT_OUT:
-        return f"{sided} {be} not assessed by this model, and may be there."
-    review = " To be reviewed." if finding.state in wording.MARKS else ""
+        return f"{sided} {be} {said_of(finding)}."
+    review = f" {said_of(finding).capitalize()}." if finding.state in vocabulary.MARKS else ""
     texts = {
         Change.NEW: f"{sided} {be} reported, and {was} not reported on the earlier film.",
         Change.GONE: f"{sided} {be} not reported any more, and may have been missed.",

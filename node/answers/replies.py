@@ -20,6 +20,7 @@ from node.answers.comparison import REST, Change, FilmComparison
 from node.answers.questions import Query, Topic
 from node.domain import Film, Finding, FindingBox, GroundedSentence
 from node.outputs import impression, measured, wording
+from node.outputs.vocabulary import by_urgency, name_of, said_of
 from node.prompt_set import PromptSet
 from node.read.findings import ZONES, zone_of
 
@@ -146,7 +147,8 @@ def _size(query: Query, film: Film) -> Iterator[_Said]:
 
 def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
     """Say what was reported in a box that was drawn on the film."""
-    yield from _inside([(found, _overlapping(found.boxes, box), ()) for found in _by_urgency(film)], place=_DRAWN)
+    reported = by_urgency(wording.reported(film))
+    yield from _inside([(found, _overlapping(found.boxes, box), ()) for found in reported], place=_DRAWN)
 
 
 def _inside(findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place: str) -> Iterator[_Said]:
@@ -186,7 +188,8 @@ def _placed(said: _Said, drawn: Box) -> _Said:
 
 def _region(query: Query, film: Film) -> Iterator[_Said]:
     """Say what lies in regions: a box counts to the one that it lies in; one that lies in no one may reach into any."""
-    found = [(finding, *_placed_in(finding, finding.boxes, query.regions)) for finding in _by_urgency(film)]
+    reported = by_urgency(wording.reported(film))
+    found = [(finding, *_placed_in(finding, finding.boxes, query.regions)) for finding in reported]
     yield from _inside(found, place=_regions(query.regions))
     if any(not _tells_side(box) for _, boxes, _ in found for box in boxes):
         yield _Said(text="The film does not tell which side is which; left and right are as on an upright film.")
@@ -199,9 +202,9 @@ def _list(_query: Query, film: Film) -> Iterator[_Said]:
     yield from _reported(film)
     if (heart := measured.wide_heart(film)) is not None:
         yield _Said(text=f"{heart}.")
-    for text in _missing(*wording.unreported(film)):
+    for text in _missing(*by_urgency(wording.unreported(film))):
         yield _Said(text=text)
-    yield from _limits(film)
+    yield _Said(text=wording.NOTHING_ELSE)
 
 
 def _summary(_query: Query, film: Film) -> Iterator[_Said]:
@@ -242,20 +245,9 @@ def _unasked(key: str) -> _Said:
     )
 
 
-def _by_urgency(film: Film) -> list[Finding]:
-    """Return the reported findings: what is present first, then what is to be reviewed, each by urgency."""
-    states = (FindingState.PRESENT, *wording.MARKS)
-    return [finding for state in states for finding in impression.by_urgency(film.in_state(state))]
-
-
 def _reported(film: Film) -> Iterator[_Said]:
-    for finding in _by_urgency(film):
+    for finding in by_urgency(wording.reported(film)):
         yield _Said(text=_statement(finding), finding=finding.prompt, boxes=finding.boxes)
-
-
-def _limits(film: Film) -> Iterator[_Said]:
-    outside = "" if wording.is_whole(film) else ", and nothing outside the analyzed square"
-    yield _Said(text=f"The program looked for nothing else{outside}.")
 
 
 def _stated(finding: Finding, query: Query) -> _Said:
@@ -288,7 +280,7 @@ def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
 
 def _statement(finding: Finding) -> str:
     """Say in plain sentences what was decided about a finding that is reported."""
-    said = by_rule(name=wording.name_of(finding), state=finding.state, side=finding.side, zone=zone_of(finding))
+    said = by_rule(name=name_of(finding), state=finding.state, side=finding.side, zone=zone_of(finding))
     reader, told = wording.reader_of(finding.reader), finding.output_probability
     whose = "probability" if reader is None else "AI probability"
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
@@ -301,24 +293,10 @@ def _statement(finding: Finding) -> str:
 
 def _missing(*findings: Finding) -> Iterator[str]:
     """Say of findings that they are not reported, and apart of those that a reader rejected or the model leaves out."""
-    left_out = [finding for finding in findings if finding.state is FindingState.LEFT_OUT]
-    rejected = [finding for finding in findings if wording.is_rejected(finding)]
-    below = [finding for finding in findings if finding not in (*left_out, *rejected)]
-    texts = (
-        (below, "{} not reported, and may have been missed."),
-        (rejected, "{} rejected by a reader."),
-        (
-            left_out,
-            "{} not assessed, because nobody showed that this model recognizes {} well enough, and may be there.",
-        ),
-    )
-    for of_kind, text in texts:
-        names = [wording.name_of(finding) for finding in of_kind]
-        if names:
-            are_several = len(names) > 1 or is_plural(names[0])
-            named = wording.joined([names[0], *map(wording.uncapitalized, names[1:])])
-            be, them = ("are", "them") if are_several else ("is", "it")
-            yield text.format(f"{named} {be}", them)
+    for said in dict.fromkeys(map(said_of, sorted(findings, key=lambda each: each.state is FindingState.LEFT_OUT))):
+        names = [name_of(finding) for finding in findings if said_of(finding) == said]
+        be = "are" if len(names) > 1 or is_plural(names[0]) else "is"
+        yield f"{wording.joined([names[0], *map(wording.uncapitalized, names[1:])])} {be} {said}."
 
 
 def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from node.character_sets import visible
 from node.domain import Json, JsonObject, Note
 from node.errors import InputError
 from node.outputs import wording
+from node.outputs.vocabulary import STATES
 
 
 def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[Question]:
@@ -64,13 +65,7 @@ def _state(question: JsonObject) -> str:
         return str(question["message"])
     if question["state"] is None:
         return ""
-    state = FindingState(str(question["state"]))
-    names = {
-        FindingState.PRESENT: "present",
-        FindingState.ABSENT: wording.HEADINGS[FindingState.ABSENT].lower(),
-        FindingState.LEFT_OUT: "not assessed",
-    }
-    return names.get(state) or wording.MARKS[state]
+    return STATES[FindingState(str(question["state"]))]
 
 
 def _probability(question: JsonObject) -> str:

@@ -25,7 +25,7 @@ from node.dicom import identity
 from node.domain import About, Film, Report, Subject, is_uid
 from node.errors import InputError
 from node.output_kinds import Written
-from node.outputs import asked_question, document, gsps, wording
+from node.outputs import asked_question, document, gsps, vocabulary, wording
 from node.outputs.asked_question import AskedQuestion
 from node.outputs.gsps import DrawnBox, State
 from node.outputs.patient import short_text
@@ -105,7 +105,7 @@ def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
     The label stands beside each located box, else beside the box that was asked about, else in the heading.
     """
     answer, label = asked.answer, asked_question.label(asked)
-    is_dashed = answer.state in wording.MARKS
+    is_dashed = answer.state in vocabulary.MARKS
     boxes = [
         DrawnBox(box=box, tracking=tracking, label=label, is_dashed=is_dashed)
         for tracking, box in asked_question.located(asked)
@@ -172,14 +172,14 @@ def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> 
         groups = _measurements(asked, report, source)
         first = impression_text(lines)
         return tree_of(report, film, source, first=first, groups=groups, evaluations=evaluations, persons=by)
-    about = inferred_from(text(wording.wrapped(wording.looked_at(film)), name=FINDING), source_object(source))
+    about = inferred_from(text(wording.limits(film), name=FINDING), source_object(source))
     return text_report.tree_of(report, lines, [question, about], films=[film], persons=by)
 
 
 def _question(asked: AskedQuestion, source: Dataset) -> ContentItem:
     box = asked.answer.question.box
     ground = source_object(source) if box is None else region(box, source)
-    return inferred_from(text(wording.wrapped(asked_question.question(asked)), name=QUESTION), ground)
+    return inferred_from(text(asked_question.question(asked), name=QUESTION), ground)
 
 
 def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> list[findings.Group]:
@@ -206,7 +206,7 @@ def quantity_name(asked: AskedQuestion) -> Concept:
     """
     state = asked.answer.state
     letter, end = ("S", ", AI score") if state is None else ("P", ", AI")
-    if state in wording.MARKS:
+    if state in vocabulary.MARKS:
         letter, end = "R", ", review, AI"
     meaning = short_text(asked_question.name(asked), 64 - len(end)) + end
     return Concept(f"{letter}ASKEDFOR-{hashlib.sha256(meaning.encode()).hexdigest()[:6]}", PRIVATE_SCHEME, meaning)

@@ -19,16 +19,13 @@ from node.metrics import QUESTION_SOURCES
 from node.outputs import wording
 from node.outputs.gsps_graphics import Tracking
 from node.outputs.patient import short_text
+from node.outputs.vocabulary import MARKS, STATES
 from node.read.model import FilmAnswer
 
 _LONGEST_NAME = 48
 _BOX_ALONE = "Anything abnormal in the box"
 """What a box alone asks for: its score says how much its content differs from what the negative prompts describe."""
 _BOX_ALONE_IN_SHORT = "box"
-_UNREPORTED: Mapping[FindingState | None, str] = {
-    FindingState.ABSENT: "not reported, may have been missed",
-    FindingState.LEFT_OUT: "not assessed by this model, may be there",
-}
 _REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
 _LIMITS = "This answers one question and is no report on the film. Not looked for: all else."
 
@@ -129,20 +126,19 @@ def question(asked: AskedQuestion) -> str:
     what = "what does the network see" if prompt is None else f'"{" ".join(prompt.split())}"'
     if box is None:
         return f"Asked about the film: {what}"
-    left, top, right, bottom = (round(edge) for edge in box.edges)
-    return f"Asked about the box of columns {left} to {right}, rows {top} to {bottom}: {what}"
+    return f"Asked about the box of {wording.edges(box)}: {what}"
 
 
 def label(asked: AskedQuestion) -> str:
     """Return the label of a drawn box."""
     answer, short = asked.answer, name(asked)
-    if answer.state in _UNREPORTED:
-        return f"{short}: {_UNREPORTED[answer.state]}"
+    if answer.state is not None and not answer.state.is_reported:
+        return f"{short}: {STATES[answer.state]}"
     if answer.score is None:
         return short
     if answer.state is None:
         return f"{short} (score {answer.score:.2f})"
-    mark = f" ({wording.MARKS[answer.state]})" if answer.state in wording.MARKS else ""
+    mark = f" ({MARKS[answer.state]})" if answer.state in MARKS else ""
     return f"{short} {wording.percent(answer.score)}{mark}"
 
 
@@ -167,10 +163,9 @@ def _state(asked: AskedQuestion) -> str:
     if answer.state is None:
         return _REGION if answer.boxes else "The network points to no place for what it was asked."
     what = f"{_BOX_ALONE}: " if answer.question.prompt is None else ""
-    if answer.state is FindingState.LEFT_OUT:
-        return f"{what}{wording.NEVER}."
-    probability = "" if answer.score is None else f", AI probability {wording.percent(answer.score)}"
-    return f"{what}{wording.HEADINGS[answer.state]}{probability}."
+    is_told = answer.score is not None and answer.state is not FindingState.LEFT_OUT
+    probability = f", AI probability {wording.percent(answer.score or 0.0)}" if is_told else ""
+    return f"{what}{STATES[answer.state].capitalize()}{probability}."
 
 
 def answer_to_json(answer: FilmAnswer) -> JsonObject:

@@ -10,8 +10,8 @@
 What follows from it: a sentence on anything is withheld if it asserts what was rejected, denies what is present by a
 reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box. A finding
 that is still reported and has lost its sentence, or whose sentence does not say what the reader said, gets one made by
-rule. A sentence loses "To be reviewed" if nothing that it asserts is to be reviewed any more. The note that the network
-calls the whole film normal goes with the last finding that it reports as present, devices aside.
+rule. A sentence loses "Possible, please review" if nothing that it asserts is only possible any more. The note that the
+network calls the whole film normal goes with the last finding that it reports as present, devices aside.
 Nothing else changes.
 """
 
@@ -222,7 +222,7 @@ def _restated(sentence: GroundedSentence, film: Film, prompts: PromptSet) -> Gro
         return sentence
     named = {sentence.prompt, *(said.key for said in assertions(words))}
     asserted = {
-        prompt_of(finding, prompts).phrases[0]: finding.state
+        prompt_of(finding, prompts).name: finding.state
         for finding in film.findings
         if finding.prompt in named and finding.state.is_reported
     }
@@ -272,7 +272,7 @@ def _own_sentence(
     if said is None and finding.reader is None and finding.sentence is None:
         return None
     side, zone = finding.side, zone_of(finding)
-    text = by_rule(name=prompt.phrases[0], state=finding.state, side=side, zone=zone)
+    text = by_rule(name=prompt.name, state=finding.state, side=side, zone=zone)
     score = _CERTAIN if finding.reader is not None or finding.probability is None else finding.probability
     return GroundedSentence(text=text, prompt=finding.prompt, score=score, boxes=boxes, by="rule")
 
@@ -292,5 +292,5 @@ def _claim(finding: Finding, prompt: Prompt) -> Claim:
         side=finding.side,
         region=None,
         region_has_finding=False,
-        names=prompt.phrases,
+        names=(*prompt.phrases, prompt.name),
     )

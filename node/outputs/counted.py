@@ -19,7 +19,7 @@ from node.dicom import attributes, header_reading
 from node.domain import Film, Finding
 from node.errors import Undecodable, is_of_file
 from node.metrics import ReviewReason
-from node.outputs import impression, wording
+from node.outputs import vocabulary
 from node.store.statistics import FilmRow, FindingRow, Rows
 from node.store.study_facts import StudyFacts
 from node.store.worklist import ReviewRow
@@ -91,8 +91,8 @@ def _header(path: Path) -> Dataset:
 
 def open_findings(film: Film) -> Sequence[Finding]:
     """Return the findings that a person should look at and nobody has, the most urgent first."""
-    waiting = (item for item in film.findings if item.state in wording.MARKS and item.reader is None)
-    return impression.by_urgency(waiting)
+    waiting = (item for item in film.findings if item.state in vocabulary.MARKS and item.reader is None)
+    return vocabulary.by_urgency(waiting)
 
 
 def review_reason(findings: Sequence[Finding]) -> ReviewReason:
@@ -113,6 +113,6 @@ def review_rows(facts: StudyFacts, films: Iterable[Film]) -> Iterator[ReviewRow]
                 film=film.source,
                 reason=review_reason(findings),
                 is_stat=facts.is_stat,
-                urgency=impression.urgency(findings[0]),
+                urgency=vocabulary.urgency(findings[0]),
                 received_at=received_at[film.source].timestamp(),
             )

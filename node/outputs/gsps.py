@@ -27,7 +27,7 @@ from node.dicom import attributes, identity
 from node.dicom.film_header import pixel_shape
 from node.domain import About, Film, Report, Subject
 from node.output_kinds import Written
-from node.outputs import document, gsps_grayscale, highdicom_gaps, impression, wording
+from node.outputs import document, gsps_grayscale, highdicom_gaps, vocabulary, wording
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
 from node.outputs.label_placement import place
 from node.outputs.source import Source
@@ -143,7 +143,7 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
 
 def _reported(film: Film) -> State:
     """Return the state that shows the reported findings of a film."""
-    findings = impression.by_urgency(wording.reported(film))
+    findings = vocabulary.by_urgency(wording.reported(film))
     undrawn = tuple(wording.unplaced(film)) if findings else wording.nothing_in_short(film)
     return State(
         series_number=SERIES_NUMBER,
@@ -157,7 +157,7 @@ def _reported(film: Film) -> State:
                 box=box.box,
                 tracking=(name, box.tracking_uid),
                 label=wording.label(finding, box),
-                is_dashed=finding.state in wording.MARKS,
+                is_dashed=finding.state in vocabulary.MARKS,
             )
             for finding in findings
             for name, box in wording.named_boxes(finding)

@@ -43,20 +43,16 @@ def comparable_ratio_of(film: Film) -> CardiothoracicRatio | None:
 
 
 def in_findings(film: Film) -> Iterator[str]:
-    """Yield what the report on a film's findings says of its ratio in words.
+    """Yield what the report on a film's findings says of its ratio, as one line.
 
-    All lines if it is comparable, one if only view or age forbid that, and none if its error was never measured on such
-    films.
+    All of it if it is comparable, in short if only view or age forbid that, and none if its error was never measured on
+    such films.
     """
     ratio = ratio_of(film)
     if ratio is None or ratio.error is None or ratio.objection is Incomparable.UNMEASURED:
         return
     told, *others = lines(ratio)
-    if ratio.objection is None:
-        yield told
-        yield from (f"  {line}" for line in others)
-    else:
-        yield f"{told}; {_error_in_short(ratio.error)}"
+    yield " ".join((f"{told}.", *others)) if ratio.objection is None else f"{told}; {_error_in_short(ratio.error)}"
 
 
 def value(ratio: CardiothoracicRatio) -> str:

@@ -15,6 +15,7 @@ derived from the whole content without its times (design §5): repeating a readi
 from __future__ import annotations
 
 import hashlib
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -31,7 +32,7 @@ from node.dicom.dates import offset_of, stated_offset
 from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable
-from node.outputs import impression, measured, report_txt, wording
+from node.outputs import impression, measured, report_txt, vocabulary, wording
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
 from node.outputs.sr.items import FORMS
@@ -217,7 +218,7 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     first, *others = impression.of_report(report)
     yield from _text(_IMPRESSION, [f"{identity.RESEARCH_LABEL}: {first}", *others])
     for number, film in enumerate(report.films, 1):
-        for finding in impression.by_urgency(film.findings):
+        for finding in vocabulary.by_urgency(film.findings):
             yield from _finding(finding, film=str(number))
         if (ratio := measured.ratio_of(film)) is not None:
             yield from _ratio(ratio, film=str(number))
@@ -237,10 +238,7 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
     state = state_of(finding)
     side = f", {finding.side}" if finding.side and finding.state.is_reported else ""
-    heading = wording.HEADINGS[finding.state] if finding.reader is None else wording.certainty(finding).capitalize()
-    if finding.state is FindingState.LEFT_OUT:
-        heading = wording.NEVER
-    state_in_words = f"{heading}{side}"
+    state_in_words = f"{vocabulary.said_of(finding).capitalize()}{side}"
     coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
     yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))
     if finding.output_probability is None:
@@ -263,7 +261,7 @@ def abnormal_flag(finding: Finding) -> str:
     """
     if finding.state is not FindingState.PRESENT or finding.code.value in _NOT_ABNORMAL:
         return ""
-    return "AA" if impression.is_critical(finding) else "A"
+    return "AA" if vocabulary.is_critical(finding) else "A"
 
 
 def _ratio(ratio: CardiothoracicRatio, *, film: str) -> Iterator[_Observation]:
@@ -283,9 +281,16 @@ def _ratio(ratio: CardiothoracicRatio, *, film: str) -> Iterator[_Observation]:
 
 def _text(name: Components, lines: Iterable[str]) -> Iterator[_Observation]:
     """Yield a text line by line, broken for receivers that do not wrap; empty lines are left out."""
-    parts = [part for line in lines for part in wording.broken(line, hang=2)]
+    parts = [part for line in lines for part in broken(line)]
     for number, part in enumerate(parts, 1):
         yield _Observation(value_type="TX", name=name, value=(visible(part),), sub_id=str(number))
+
+
+def broken(line: str, *, width: int = 90) -> list[str]:
+    """Break a line; continuation lines are indented by 2 more than it. A percent sign stays with its number."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    lines = textwrap.wrap(line.replace(" %", "\xa0%"), width, subsequent_indent=indent, break_on_hyphens=False)
+    return [part.replace("\xa0%", " %") for part in lines]
 
 
 def _observation(observation: _Observation, number: int, report: Report, *, at: str) -> Segment:

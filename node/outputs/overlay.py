@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from models.contract import Box, FindingState
 from node.domain import Film
-from node.outputs import impression, wording
+from node.outputs import impression, vocabulary, wording
 from node.outputs.label_placement import place
 
 LONGEST_SIDE = 1400
@@ -87,10 +87,10 @@ def _size(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[int, 
 
 def _draw_findings(image: Image.Image, film: Film, ratios: tuple[float, float], *, used: Font, line: int) -> None:
     """Draw all boxes, then all labels over them."""
-    drawn = [(finding, found) for finding in impression.by_urgency(wording.reported(film)) for found in finding.boxes]
+    drawn = [(finding, found) for finding in vocabulary.by_urgency(wording.reported(film)) for found in finding.boxes]
     boxes = [_scaled(found.box, ratios) for _, found in drawn]
     for (finding, _), box in zip(drawn, boxes, strict=True):
-        is_review = finding.state in wording.MARKS
+        is_review = finding.state in vocabulary.MARKS
         _outline(image, box, color=_COLORS[finding.state], line=line, dashed=is_review)
     labels = [wrapped(wording.label(finding, found), image.width, used) for finding, found in drawn]
     sizes = [(max(width_of(text, used) for text in lines), float(len(lines) * line_height(used))) for lines in labels]
@@ -153,9 +153,9 @@ def _legend(film: Film) -> str:
     """Return what the lines of the picture mean."""
     parts = ["blue dashes: analyzed square"]
     if film.in_state(FindingState.PRESENT):
-        parts.append("red: present")
-    if any(film.in_state(state) for state in wording.MARKS):
-        parts.append("yellow dashes: to be reviewed")
+        parts.append(f"red: {vocabulary.STATES[FindingState.PRESENT]}")
+    if any(film.in_state(state) for state in vocabulary.MARKS):
+        parts.append(f"yellow dashes: {vocabulary.STATES[FindingState.INDETERMINATE]}")
     return " | ".join(parts)
 
 

@@ -1,87 +1,80 @@
-"""Write `report.txt`: the whole report as plain text, for a person at a terminal."""
+"""Write `report.txt`: the whole report as plain text, for a person at a terminal.
+
+No line is broken by hand. A film has at most 26: a finding, however many boxes it has, is one line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from models.contract import Box, FindingState
-from node.domain import Film, Finding, Report
+from models.contract import FindingState
+from node.dicom import identity
+from node.domain import Film, Finding, FindingBox, Report
 from node.outputs import impression, measured, wording
-from node.outputs.patient import short_text
+from node.outputs.vocabulary import READER, by_urgency, name_of, said_of
 
 
 def render(report: Report) -> str:
     """Return the report as plain text: the impression, then what each film shows, and identities last."""
-    lines = impression.labeled(impression.of_report(report))
+    lines = [*impression.labeled(["", "Impression", *impression.of_report(report)])]
     for film in report.films:
-        lines += [
-            "",
-            wording.film_number(report, film),
-            *(f"  {line}" for line in (*wording.about(film), *details(film, _measured(film)))),
-        ]
-    lines += ["", "About this report", *(f"  {line}" for line in _origin(report))]
-    return "\n".join(lines) + "\n"
+        name = ["", wording.film_number(report, film)] if len(report.films) > 1 else [""]
+        lines += [*name, *details(film)] if film.is_read or len(report.films) > 1 else []
+    films = "; ".join(wording.film_name(report, film) for film in report.films)
+    device = identity.device_uid(report.model)
+    about = f"{wording.intended_use(report, report.films)} Device {device}. Study {report.study_uid}. {films}."
+    return "\n".join([*lines, "", f"About: {about}"]) + "\n"
 
 
-def _origin(report: Report) -> Iterator[str]:
-    """Yield what the report is made of and by whom."""
-    yield wording.intended_use(report, report.films)
-    yield f"Study {report.study_uid}"
-    yield from (wording.film_name(report, film) for film in report.films)
-
-
-def _measured(film: Film) -> Iterator[str]:
-    if (ratio := measured.ratio_of(film)) is not None:
-        first, *others = measured.lines(ratio)
-        yield first
-        yield from (f"  {line}" for line in others)
-
-
-def details(film: Film, measurements: Iterable[str]) -> Iterator[str]:
-    """Yield the findings of a film by heading, what is said of its cardiothoracic ratio, and its sentences."""
-    for heading, findings in impression.under_headings(film):
-        yield f"{heading}:"
-        for finding in findings:
-            yield from (f"  {line}" for line in _finding(finding))
-    if left_out := impression.left_out(film):
-        yield f"{wording.HEADINGS[FindingState.LEFT_OUT]}: {', '.join(map(wording.name_of, left_out))}"
-    yield from measurements
-    if film.sentences:
-        yield "Sentences (unreviewed):"
-    for number, sentence in enumerate(film.sentences, 1):
-        boxes = "; ".join(_edges(scored.box) for scored in sentence.boxes) or "no box"
-        yield f"  [{number}] {short_text(wording.spoken(sentence), 2000)} ({boxes})"
-
-
-def _finding(finding: Finding) -> Iterator[str]:
-    """Yield a finding with its probability, or who said it, and unless it is absent its side, sentence and boxes.
-
-    Stating the side of an absent finding would seem to exclude the other side.
-    """
-    name, sure = wording.name_of(finding), _sure(finding)
-    if finding.state is FindingState.ABSENT:
-        yield f"{name}: {sure}"
+def details(film: Film) -> Iterator[str]:
+    """Yield the findings of a film, what is not reported and not evaluated, its ratio, its sentences, its limits."""
+    if not film.is_read:
+        yield wording.not_processed(film)
         return
-    side = f", {finding.side}" if finding.side else ""
-    yield f"{name}{side}: {sure}"
-    if finding.sentence is not None:
-        yield f"  sentence [{finding.sentence + 1}]"
-    if reason := wording.reason_of(finding.contradiction):
-        yield f"  {reason}"
-    for name, found in wording.named_boxes(finding):
-        where = f", {found.side}" if found.side else ""
-        zone = wording.zone_of(found.evidence)
-        by = f"score {found.score:.2f}" if found.reader is None else wording.READER[found.reader.what]
-        yield f"  {name}{where}: {_edges(found.box)} ({by}){f'; {zone}' if zone else ''}"
+    if reported := by_urgency(wording.reported(film)):
+        yield "Findings"
+    carriers = {finding.sentence: finding for finding in reversed(reported)}  # the first of several says it
+    for number, finding in enumerate(reported, 1):
+        is_first = finding.sentence is not None and carriers[finding.sentence] is finding
+        sentence = wording.quoted(film.sentences[finding.sentence or 0]) if is_first else None
+        yield " ".join(filter(None, (f"{number}.", _finding(finding), sentence, _objection(finding))))
+    for heading, names in unreported(film):
+        yield f"{heading}: {', '.join(names)}."
+    yield from measured.in_findings(film)
+    if loose := wording.loose(film, reported):
+        yield f"Other sentences: {'; '.join(text for text, _ in loose)}"
+    yield f"Limits: {wording.limits(film)}"
 
 
-def _sure(finding: Finding) -> str:
-    """Return the probability of a finding, and what a reader said about it."""
-    told, mark = finding.output_probability, finding.reader
-    number = None if told is None else f"{'' if mark is None else 'AI '}probability {wording.percent(told)}"
-    return ", ".join(filter(None, (number, None if mark is None else wording.certainty(finding))))
+def unreported(film: Film) -> Iterator[tuple[str, list[str]]]:
+    """Yield what is not reported, not evaluated, or rejected by a reader: a heading, and names with their numbers.
+
+    A name has no side: it would seem to exclude the other side.
+    """
+    groups: dict[str, list[str]] = {}
+    for finding in sorted(by_urgency(wording.unreported(film)), key=_judged_last):
+        heading = said_of(finding).capitalize()
+        groups.setdefault(heading, []).append(f"{name_of(finding)} {wording.number(finding)}".rstrip())
+    yield from groups.items()
 
 
-def _edges(box: Box) -> str:
-    left, top, right, bottom = box.edges
-    return f"columns {left:.0f} to {right:.0f}, rows {top:.0f} to {bottom:.0f}"
+def _judged_last(finding: Finding) -> tuple[bool, bool]:
+    return finding.reader is not None, finding.state is FindingState.LEFT_OUT
+
+
+def _finding(finding: Finding) -> str:
+    """Return a reported finding: name, number, state, boxes with their zones."""
+    name, number = wording.sided(name_of(finding), finding.side), wording.number(finding)
+    boxes = "; ".join(map(_box, finding.boxes))
+    placed = f" {'Box' if len(finding.boxes) == 1 else 'Boxes'}: {boxes}." if boxes else ""
+    return f"{name}{f', {number}' if number else ''} ({said_of(finding)}).{placed}"
+
+
+def _objection(finding: Finding) -> str | None:
+    """Return what speaks against a finding alone; what speaks against its film stands in the impression."""
+    return None if finding.contradiction in wording.OF_FILM else wording.reason_of(finding.contradiction)
+
+
+def _box(found: FindingBox) -> str:
+    drawn = None if found.reader is None else READER[found.reader.what]
+    return ", ".join(filter(None, (wording.edges(found.box), wording.zone_of(found.evidence), drawn)))

@@ -6,12 +6,12 @@ No text concludes "normal": the network may have missed what it did not report.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, get_args
 
-from models.contract import Box, Contradiction, Doubt, FindingState, Side, Trusted
+from language.sentences import unstated
+from models.contract import Box, Contradiction, Doubt, FindingState, ScoredBox, Side, Trusted
 from node.dicom import identity
 from node.domain import (
     Assessment,
@@ -29,6 +29,7 @@ from node.domain import (
     Searched,
 )
 from node.outputs.patient import short_text
+from node.outputs.vocabulary import MARKS, READER, by_urgency, name_of, said_of
 from node.read.framing import leaving
 
 REASONS: Mapping[Reason, str] = {
@@ -107,23 +108,8 @@ CAUTIONS: Mapping[Note, str] = {
     Note.HEADER_DISORDERED: "Its header has parts twice or out of order: see the film.",
 }
 """Notes that stand in every output, in few words: such a film may have been read wrongly, or be taken for another."""
-HEADINGS: Mapping[FindingState, str] = {
-    FindingState.PRESENT: "Present (at or above threshold)",
-    FindingState.INDETERMINATE: "Indeterminate (neither present nor absent, or contradicted; to be reviewed)",
-    FindingState.UNCALIBRATED: "To be reviewed, not calibrated (the threshold was not measured on such films)",
-    FindingState.ABSENT: "Not reported (below threshold; may have been missed)",
-    FindingState.LEFT_OUT: (
-        "Not assessed, because nobody showed that this model recognizes them well enough; any of them may be there"
-    ),
-}
-REJECTED = "Rejected by a reader"
 NEVER = "Not assessed, because nobody showed that this model recognizes it well enough; it may be there"
-"""The last heading of one finding."""
-MARKS: Mapping[FindingState, str] = {
-    FindingState.INDETERMINATE: "review",
-    FindingState.UNCALIBRATED: "review, not calibrated",
-}
-"""What stands beside the name of a finding that is reported and not present."""
+"""Why a finding that the model leaves out has no state."""
 
 CONTRADICTIONS: Mapping[Contradiction, str] = {
     "other_side": "Asked again about each side by name, the network contradicts itself.",
@@ -138,21 +124,11 @@ CONTRADICTIONS: Mapping[Contradiction, str] = {
 }
 """What speaks against a finding that is reported, by its short name in `Finding.contradiction`: what the network itself
 says of the finding, how the whole picture looks, or what its header says of it."""
+_PLACES: Final[Mapping[KnownPlace, str]] = {"no_side": "side", "no_place": "place"}
+NOTHING_ELSE: Final = "Only the listed findings were looked for."
+
 OF_FILM: Final[Collection[str]] = get_args(Doubt)
 """Those that are about the film, and so about each of its findings."""
-
-PLACES_IN_DOUBT: Mapping[KnownPlace, str] = {"no_side": "side not certain", "no_place": "place not certain"}
-"""What stands beside the name of a finding, by its `place`."""
-
-READER: Mapping[Assessment, str] = {
-    Assessment.ACCEPTED: "confirmed by a reader",
-    Assessment.REJECTED: "rejected by a reader",
-    Assessment.MOVED: "box drawn by a reader",
-    Assessment.DRAWN: "confirmed, box drawn by a reader",
-    Assessment.ADDED: "added by a reader",
-    Assessment.REWORDED: "written by a reader",
-}
-"""What stands in place of a probability, or behind a sentence, where a person has spoken."""
 
 TRUST: Mapping[Trusted, str] = {
     "real": "A finding is called present only if its threshold was measured on real films.",
@@ -197,8 +173,7 @@ def unplaced(film: Film) -> Iterator[str]:
     """Yield in words the reported findings without a box, as those of a network that locates nothing are."""
     for finding in reported(film):
         if not finding.boxes:
-            state = MARKS.get(finding.state, "present")
-            yield f"{sided(name_of(finding), finding.side)} {certainty(finding)} ({state}), without a box"
+            yield f"{_labeled(finding, finding.side, certainty(finding))}, without a box"
 
 
 def drawn(film: Film) -> Iterator[str]:
@@ -213,16 +188,13 @@ def is_rejected(finding: Finding) -> bool:
     return finding.state is FindingState.ABSENT and finding.reader is not None
 
 
-def nothing_reported(film: Film, *, where: str = "") -> str:
-    """Say of a film that nothing is reported on it; that nothing came near, only if that is known and true.
-
-    where: what was looked at, as in " in the analyzed square"
-    """
+def nothing_reported(film: Film) -> str:
+    """Say of a film that nothing is reported on it; that nothing came near, only if that is known and true."""
     if is_nothing_near(film):
-        return f"No prompted finding came near its threshold{where}."
+        return "No prompted finding came near its threshold."
     near = came_near(film)
     theirs = "their thresholds" if len(near) > 1 else "its threshold"
-    return f"No prompted finding is reported{where}{f', though {joined(near)} came near {theirs}' if near else ''}."
+    return f"No prompted finding is reported{f', though {joined(near)} came near {theirs}' if near else ''}."
 
 
 def nothing_in_short(film: Film) -> tuple[str, ...]:
@@ -248,11 +220,6 @@ def came_near(film: Film) -> list[str]:
 def joined(names: Sequence[str]) -> str:
     """Return names as a sentence lists them: "a, b and c"."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
-
-
-def name_of(finding: Finding) -> str:
-    """Return the name of a finding."""
-    return short_text(finding.code.meaning)
 
 
 def named_boxes(finding: Finding) -> Iterator[tuple[str, FindingBox]]:
@@ -297,10 +264,16 @@ def whole_percent(probability: float) -> int:
 
 
 def certainty(finding: Finding) -> str:
-    """Return how sure a finding is: the network's probability, that a reader said it, or that it is not assessed."""
-    if finding.reader is not None:
-        return READER[finding.reader.what]
-    return "not assessed" if finding.output_probability is None else percent(finding.output_probability)
+    """Return how sure a finding is: the network's probability, that a reader said it, or that it is not evaluated."""
+    if finding.reader is None and finding.output_probability is not None:
+        return percent(finding.output_probability)
+    return said_of(finding)
+
+
+def number(finding: Finding) -> str:
+    """Return the network's probability of a finding, "83 %" or beside a reader's word "AI 83 %"; "" if none is told."""
+    told = finding.output_probability
+    return "" if told is None else f"{'' if finding.reader is None else 'AI '}{percent(told)}"
 
 
 def mark_of(finding: Finding, box: FindingBox) -> ReaderMark | None:
@@ -311,9 +284,13 @@ def mark_of(finding: Finding, box: FindingBox) -> ReaderMark | None:
 
 def label(finding: Finding, box: FindingBox) -> str:
     """Return the label of a drawn box, with its own side: how sure it is, or who drew or confirmed it."""
-    said, mark = mark_of(finding, box), f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
-    sure = percent(finding.probability or 0.0) if said is None else READER[said.what]
-    return f"{sided(name_of(finding), box.side)} {sure}{mark}"
+    said = mark_of(finding, box)
+    return _labeled(finding, box.side, percent(finding.probability or 0.0) if said is None else READER[said.what])
+
+
+def _labeled(finding: Finding, side: Side | None, sure: str) -> str:
+    mark = f" ({MARKS[finding.state]})" if finding.state in MARKS else ""
+    return f"{sided(name_of(finding), side)} {sure}{mark}"
 
 
 def analyzed(film: Film) -> Box:
@@ -323,16 +300,9 @@ def analyzed(film: Film) -> Box:
     return film.analyzed
 
 
-def wrapped(*paragraphs: str, width: int = 90) -> str:
-    """Break paragraphs into lines for viewers that do not wrap (OHIF 3.13.2); CR LF separates lines (PS3.5 6.1.3)."""
-    return "\r\n".join(line for paragraph in paragraphs for line in broken(paragraph, width=width))
-
-
-def broken(line: str, *, width: int = 90, hang: int = 0) -> list[str]:
-    """Break a line; continuation lines are indented by `hang` more than it. A percent sign stays with its number."""
-    indent = " " * (len(line) - len(line.lstrip()) + hang)
-    lines = textwrap.wrap(line.replace(" %", "\xa0%"), width, subsequent_indent=indent, break_on_hyphens=False)
-    return [part.replace("\xa0%", " %") for part in lines]
+def paragraphs(*texts: str) -> str:
+    """Join texts, one a line, for a report; CR LF separates lines (PS3.5 6.1.3), and viewers break long ones."""
+    return "\r\n".join(texts)
 
 
 def size(film: Film) -> tuple[int, int]:
@@ -342,27 +312,37 @@ def size(film: Film) -> tuple[int, int]:
     return film.columns, film.rows
 
 
-def spoken(sentence: GroundedSentence) -> str:
-    """Quote a sentence that belongs to no finding, with its prompt.
+def loose(film: Film, carriers: Iterable[Finding]) -> list[tuple[str, tuple[ScoredBox, ...]]]:
+    """Return the sentences that no carrier has, with what they are about and their boxes; the same words stand once.
 
     Without the score of its regions, which is no probability: beside "No pneumonia." it would read like one.
     """
-    return f"{sentence.prompt.replace('_', ' ')}: {said(sentence)}"
+    carried = {finding.sentence for finding in carriers}
+    named = {finding.prompt: uncapitalized(name_of(finding)) for finding in film.findings}
+    found: dict[str, list[GroundedSentence]] = {}
+    for index, sentence in enumerate(film.sentences):
+        if index not in carried:
+            found.setdefault(said(sentence), []).append(sentence)
+    return [
+        (
+            f"{joined([named.get(each.prompt, each.prompt.replace('_', ' ')) for each in same])}: {text}",
+            tuple(dict.fromkeys(scored for each in same for scored in each.boxes)),
+        )
+        for text, same in found.items()
+    ]
 
 
 def said(sentence: GroundedSentence) -> str:
-    """Return a sentence; it says so if a rule or a reader made it, or the network without a measured threshold."""
-    made = {
-        "network_uncalibrated": " (written by the network, not calibrated on such films)",
-        "rule": " (standard wording, not written by the network)",
-        "reader": f" ({READER[Assessment.REWORDED]})",
-    }
-    return f"{sentence.text.strip()}{made.get(sentence.by, '')}"
+    """Return a sentence on one line, after the state of what it asserts if that is only possible."""
+    text = short_text(sentence.text.strip(), 2000)
+    return text.removesuffix(unstated(text)) + quoted(sentence)
 
 
-def place_in_doubt(finding: Finding) -> str | None:
-    """Say that the network is not certain where a reported finding lies; None if it is, or a reader judged it."""
-    return None if finding.reader is not None else PLACES_IN_DOUBT.get(finding.place)
+def quoted(sentence: GroundedSentence) -> str:
+    """Return its words alone: in quotation marks if they are the network's own, with their author if a reader's."""
+    words = unstated(short_text(sentence.text.strip(), 2000))
+    marks = {"rule": words, "reader": f"{words} ({READER[Assessment.REWORDED]})"}
+    return marks.get(sentence.by, f'"{words}"')
 
 
 def reason_of(contradiction: Contradiction | None, state: FindingState | None = None) -> str | None:
@@ -415,8 +395,8 @@ def intended_use(report: Report, films: Sequence[Film]) -> str:
         "research use, and to be checked on the images by a physician. "
         f"Model {model.name} {model.version} (weights sha256 {model.weights_sha256}, engine {model.engine}); "
         f"{prompt_set(report)}. "
-        f"Probabilities are the network's own and were not calibrated for a hospital. {TRUST[model.trusted]} "
-        "Only the prompted findings were looked for."
+        "Sentences in quotation marks are the network's own, the others are standard wording. "
+        f"Probabilities are the network's own and were not calibrated for a hospital. {TRUST[model.trusted]}"
     )
 
 
@@ -443,17 +423,42 @@ def prompt_set(report: Report) -> str:
     return f"prompt set {report.prompts_name} {report.prompts_version} (sha256 {report.prompts_sha256})"
 
 
-def looked_at(film: Film) -> str:
-    """Return the text about the analyzed part of a film, with the notes of the film."""
-    left, top, right, bottom = (round(edge) for edge in analyzed(film).edges)
-    columns, rows = size(film)
-    where = f"columns {left} to {right}, rows {top} to {bottom} of {columns} x {rows} pixels"
-    rest = "That is the whole film." if is_whole(film) else "The rest of the film was not analyzed."
-    return f"Analyzed was the square of {where}. {rest}{_said(film.notes)}"
+def limits(film: Film) -> str:
+    """Return how far the reading of a film goes: the analyzed square, notes, thresholds and places; never blank."""
+    return " ".join((*_square(film), *_said(film.notes), *_unmeasured(film), *_unreliable(film), NOTHING_ELSE))
 
 
-def _said(notes: Iterable[Note]) -> str:
-    return "".join(f" Note: {NOTES[note]}." for note in notes)
+def _square(film: Film) -> Iterator[str]:
+    if not is_whole(film):
+        columns, rows = size(film)
+        of = f"{columns} x {rows} pixels"
+        yield f"Analyzed was the square of {edges(analyzed(film))} of {of}; the rest of the film was not analyzed."
+
+
+def _unmeasured(film: Film) -> Iterator[str]:
+    if findings := by_urgency(film.in_state(FindingState.UNCALIBRATED)):
+        yield f"Only possible, because its threshold was not measured on such films: {_names(findings)}."
+
+
+def _unreliable(film: Film) -> Iterator[str]:
+    found = [finding for finding in by_urgency(reported(film)) if finding.reader is None]
+    missing = {what: [each for each in found if each.place == place] for place, what in _PLACES.items()}
+    if told := "; ".join(f"no {what} is told of {_names(of)}" for what, of in missing.items() if of):
+        yield f"Places by this model are not reliable: {told}."
+
+
+def _names(findings: Iterable[Finding]) -> str:
+    return joined([uncapitalized(name_of(finding)) for finding in findings])
+
+
+def edges(box: Box) -> str:
+    """Return the edges of a box in words."""
+    left, top, right, bottom = map(round, box.edges)
+    return f"columns {left} to {right}, rows {top} to {bottom}"
+
+
+def _said(notes: Iterable[Note]) -> Iterator[str]:
+    return (f"Note: {NOTES[note]}." for note in notes)
 
 
 def version(number: int) -> tuple[str, ...]:
@@ -476,17 +481,6 @@ def is_whole(film: Film) -> bool:
     return tuple(round(edge) for edge in analyzed(film).edges) == (0, 0, *size(film))
 
 
-def about(film: Film) -> Iterator[str]:
-    """Yield the texts about a film: the analyzed part, and that nothing was found; or why it was not read."""
-    if not film.is_read:
-        yield not_processed(film)
-        return
-    yield looked_at(film)
-    if not reported(film):
-        nothing = nothing_reported(film, where=" in the analyzed square")
-        yield f"{nothing} This is not a report of a normal film: what was not asked for was not looked for."
-
-
 def not_processed(film: Film) -> str:
     """Return the text that says why a film has no result. Raises ValueError for a film that was read."""
     if film.reason is None:
@@ -494,4 +488,5 @@ def not_processed(film: Film) -> str:
     was_seen = film.view is not None and film.view.seen is not None and film.reason in BY_PICTURE
     reason = (BY_PICTURE if was_seen else REASONS)[film.reason]
     notes = [note for note in film.notes if note in OF_TEXT]
-    return f"Not processed: {reason}. There is no result for it, neither positive nor negative.{_said(notes)}"
+    said = f"Not processed: {reason}. There is no result for it, neither positive nor negative."
+    return " ".join((said, *_said(notes)))

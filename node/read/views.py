@@ -127,7 +127,7 @@ def doubt_reading(reading: Reading, doubt: Doubt | None, prompts: PromptSet, *, 
         asserted = dict.fromkeys((said.prompt, *(each.key for each in assertions(words))))
         if changed.isdisjoint(asserted):
             return said
-        named = {prompts[key].phrases[0]: states[key] for key in asserted if key in states}
+        named = {prompts[key].name: states[key] for key in asserted if key in states}
         return replace(said, text=stated(words, named))
 
     return replace(doubted, sentences=tuple(map(restated, reading.sentences)))

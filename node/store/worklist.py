@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import sqlalchemy as sa
@@ -24,6 +24,8 @@ from node.store.lookup import NOT_DELIVERED, STUDY, UNSENT, StudyRow, reading, s
 from node.store.tables import COUNTED_FINDINGS, DELIVERIES, PATIENTS, REVIEWS, STUDIES, has_parked, is_undelivered
 
 CHANGED: Final = "changed"
+URGENT: Final = "urgent"
+CRITICAL: Final = "critical"
 _SHORTEST_INSIDE: Final = 3
 """Characters of a word that is found within others: a digit would be found in every date."""
 _ORDERS: Final[Mapping[str, sa.ColumnElement[str]]] = {
@@ -36,7 +38,9 @@ _ORDERS: Final[Mapping[str, sa.ColumnElement[str]]] = {
 }
 _REPORTED: Final = [str(state) for state in FindingState if state.is_reported]
 PATIENT_ORDERS: Final = frozenset(_ORDERS)
-"""What the studies may be sorted by for somebody who may see patients; everybody may sort by `CHANGED`."""
+"""What the studies may be sorted by for somebody who may see patients; everybody may sort by `CHANGED` and `URGENT`."""
+_CRITICAL_RANK: Final = 2
+_LAST_RANK: Final = 18
 _BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
 
 
@@ -44,13 +48,16 @@ _BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
 class WorklistFilter:
     """Which studies are wanted, and in which order; blank: all.
 
-    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`
+    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`;
+        `CRITICAL` has those with a present finding of urgency 1
     uid: digits that the UID contains
     finding: key of the prompt of a finding that is reported
     destination: that has deliveries; with `parked` and `not_delivered`, those to it alone count
     since, until: the first and the last study date, YYYYMMDD
     text: words that a patient, request, date, modality or station contains, or digits of the UID
-    order: `CHANGED` (the one that changed last first) or one of `PATIENT_ORDERS`; is_reversed: the other way round
+    order: `CHANGED` (the one that changed last first), `URGENT` (that with the most urgent finding first) or one of
+        `PATIENT_ORDERS`; is_reversed: the other way round
+    urgencies: by key of a finding's prompt, 1 for the most urgent (`outputs.vocabulary`)
     """
 
     state: str = ""
@@ -62,6 +69,7 @@ class WorklistFilter:
     text: str = ""
     order: str = CHANGED
     is_reversed: bool = False
+    urgencies: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +125,7 @@ def studies_of_patient(storage: StorageSettings, number: str, issuer: str, *, li
 
 def _conditions(wanted: WorklistFilter) -> Iterable[sa.ColumnElement[bool]]:
     """Yield what a study must be, true at least."""
-    yield _is_in(wanted.state, wanted.destination)
+    yield _rank(wanted) == _CRITICAL_RANK if wanted.state == CRITICAL else _is_in(wanted.state, wanted.destination)
     if wanted.uid:
         yield STUDIES.c.uid.contains(wanted.uid, autoescape=True)
     if wanted.destination:
@@ -146,12 +154,23 @@ def _has_word(word: str) -> sa.ColumnElement[bool]:
 def _ordered(query: sa.Select[tuple[object, ...]], wanted: WorklistFilter) -> sa.Select[tuple[object, ...]]:
     """Put studies in order; those without the value that it goes by come last, and of equal ones the newest first."""
     newest = STUDIES.c.changed_at.desc()
+    if wanted.order == URGENT:
+        return query.order_by(sa.func.coalesce(_rank(wanted), _LAST_RANK), newest, STUDIES.c.uid)
     if wanted.order not in PATIENT_ORDERS:
         return query.order_by(STUDIES.c.changed_at if wanted.is_reversed else newest, STUDIES.c.uid)
     is_first = (PATIENTS.c.study_uid == STUDIES.c.uid) & (PATIENTS.c.number == 0)
     value = sa.func.coalesce(_ORDERS[wanted.order], "")
     joined = query.select_from(STUDIES.outerjoin(PATIENTS, is_first))
     return joined.order_by(value == "", value.desc() if wanted.is_reversed else value, newest, STUDIES.c.uid)
+
+
+def _rank(wanted: WorklistFilter) -> sa.ScalarSelect[int]:
+    """Return the rank of a study's first finding: by urgency, and of one urgency present before possible; or NULL."""
+    found = COUNTED_FINDINGS.c
+    urgency = sa.case(*((found.prompt == key, value) for key, value in wanted.urgencies.items()), else_=_LAST_RANK // 2)
+    rank = 2 * urgency + sa.case((found.state == str(FindingState.PRESENT), 0), else_=1)
+    is_of_study = (found.study_uid == STUDIES.c.uid) & found.state.in_(_REPORTED)
+    return sa.select(sa.func.min(rank)).where(is_of_study).scalar_subquery()
 
 
 def _is_in(state: str, destination: str) -> sa.ColumnElement[bool]:
@@ -242,7 +261,7 @@ class ReviewRow:
     """A film that waits for review.
 
     film: its SOP Instance UID; reason: one of `metrics.ReviewReason`
-    urgency: that of its most urgent finding that waits (`outputs.impression`)
+    urgency: that of its most urgent finding that waits (`outputs.vocabulary`)
     received_at: seconds since the epoch
     """
 

@@ -208,6 +208,7 @@ def show_look_page(parts: Parts, request: Request, look_id: str) -> Response:
         "forms": words.LOOK_FORMS,
         "shown": {film.uid: shown.show(look.film)},
         "words": words,
+        "caution": shown.glossary().caution,
         "until": datetime.now(UTC) + timedelta(seconds=look.until - time.monotonic()),
         "most_films": look_files.MOST,
         **_drawn(look),

@@ -24,9 +24,11 @@ from starlette.templating import Jinja2Templates
 from node.dicom import identity
 from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
+from node.errors import InputError
 from node.jobs import answered_film
-from node.jobs.patients import EarlierFilm
+from node.jobs.patients import EarlierFilm, obstacle_of
 from node.outputs import counted, patient
+from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import studies_of_patient
@@ -99,9 +101,11 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "shown": {each.instance.sop_instance_uid: shown.show(each.film) for each in seen if each.film is not None},
         "results": _results(found),
         "words": words,
+        "caution": shown.glossary().caution,
         "marks": {each.instance.sop_instance_uid: _review_mark(each.film) for each in seen if each.film is not None},
-        "forms": words.FORMS,
+        "forms": words.FORMS if _compares(parts) else words.LOOK_FORMS,
         "earlier": earlier,
+        "earlier_sides": None if earlier is None else _sides(header_of(earlier.instance.path)),
         "patient": _patient(header) if sees and header is not None else {},
         "earlier_patient": "" if earlier is None else _named(earlier.instance, parts.spool),
         **about_header(header),
@@ -175,11 +179,13 @@ def _named(film: Instance, spool: Spool) -> str:
     return f"{said.get('Name') or 'name not stated'}, born {said.get('Born') or 'on a day that is not stated'}"
 
 
-def _sides(header: Dataset) -> tuple[str, str] | None:
+def _sides(header: Dataset | None) -> tuple[str, str] | None:
     """Return which part of the patient lies at the left and at the right edge of the stored film (PS3.3 C.7.6.1.1.1).
 
     None if the header does not say it.
     """
+    if header is None:
+        return None
     end = next(iter(parse_header(header).patient_orientation), "")[:1]
     return (_OPPOSITE[end], end) if end in _OPPOSITE else None
 
@@ -199,6 +205,17 @@ def _earlier(parts: WebParts, film: Instance, header: Dataset) -> EarlierFilm | 
     number, issuer = (patient.whole_text(header, keyword) for keyword in ("PatientID", "IssuerOfPatientID"))
     uids = studies_of_patient(parts.settings.storage, number, issuer, limit=_MOST_EARLIER) if number else []
     return next(iter(parts.patients.earlier_among(uids, film, parts.spool)), None)
+
+
+def _compares(parts: WebParts) -> bool:
+    """Say whether the open model can compare films."""
+    if (model := parts.model()) is None:
+        return False
+    try:
+        error = read_change_error(parts.settings.model.directory, reader=parts.settings.model.reader)
+    except InputError:  # the manifest is gone
+        return False
+    return obstacle_of(error, model.reader.identity) is None
 
 
 def _review_mark(film: Film) -> str:

@@ -21,7 +21,7 @@ from models.contract import FindingState
 from node.config import Settings
 from node.dicom.dates import patient_age
 from node.domain import Finding
-from node.outputs import counted, patient, wording
+from node.outputs import counted, patient, vocabulary, wording
 from node.prompt_set import PromptSet
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow, to_review
@@ -202,7 +202,7 @@ def _shown(finding: Finding) -> ReviewFinding:
         reasons.append(_UNMEASURED)
     return ReviewFinding(
         prompt=finding.prompt,
-        name=wording.sided(wording.name_of(finding), finding.side),
+        name=wording.sided(vocabulary.name_of(finding), finding.side),
         certainty=wording.certainty(finding),
         state=finding.state.value,
         reasons=tuple(reasons or [_BETWEEN]),

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from language.sentences import unstated
-from models.contract import Box, FindingState
+from models.contract import Box
 from models.documents import decode
-from node.domain import Code, Film, Finding, GroundedSentence
-from node.outputs import impression, measured, wording
-from node.outputs.patient import short_text
+from node.domain import Code, Film, Finding
+from node.outputs import impression, measured, report_txt, vocabulary, wording
 from node.store.correction import Correction, CorrectionKind, active
 from node.store.rounds import RoundMark
 from node.web.studies import WaitingCorrections
@@ -40,21 +39,8 @@ _MADE: Final[Mapping[CorrectionKind, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a coded concept is, in common words.
+    """What a coded concept is, in common words; code: value and scheme; source, link: where the facts stand."""
 
-    source, link: where the facts stand
-    caution: that only a physician can judge; shown with every text
-    """
-
-    name: str
-    text: str
-    source: str
-    link: str
-    caution: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Term:
     code: tuple[str, str]
     name: str
     text: str
@@ -63,9 +49,11 @@ class _Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Glossary:
+class Glossary:
+    """All explanations; caution: that only a physician can judge, shown with every text."""
+
     caution: str
-    terms: tuple[_Term, ...]
+    terms: tuple[Explanation, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +72,9 @@ class ShownBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFinding:
-    """A reported finding; number: its place on the page; state: present or review; mark: the state in words.
+    """A reported finding; number: its place on the page; mark: its state in words, or what a reader said.
 
-    prompt: its key; text: its sentence without a word on who wrote it
-    reader: what a reader said about it, with the network's probability where it keeps one
+    prompt: its key; state: present or review; text: its sentence without a word on who wrote it
     plain: what it is, for a person who is no physician
     """
 
@@ -102,7 +89,7 @@ class ShownFinding:
     objection: str | None
     zone: str | None
     boxes: tuple[ShownBox, ...]
-    reader: str | None
+    is_judged: bool
     plain: Explanation | None
 
 
@@ -126,9 +113,8 @@ class ShownWithheld:
 class ShownFilm:
     """A film that was answered.
 
-    about: what was analyzed, with the notes of the film; of a film that was not read, why
-    absent: findings below their threshold that no reader rejected, each with its probability
-    rejected, left_out: names of those that a reader rejected, and that the model leaves out
+    limits: how far the reading goes; blank of a film that was not read
+    unreported: as `report_txt.unreported`
     loose: sentences that belong to no reported finding, with their boxes
     searched: for a layer that is off at every load
     """
@@ -138,11 +124,9 @@ class ShownFilm:
     rows: int
     analyzed: Box | None
     impression: tuple[str, ...]
-    about: tuple[str, ...]
+    limits: str
     findings: tuple[ShownFinding, ...]
-    absent: tuple[tuple[str, str], ...]
-    rejected: tuple[str, ...]
-    left_out: tuple[str, ...]
+    unreported: tuple[tuple[str, list[str]], ...]
     loose: tuple[tuple[str, tuple[Box, ...]], ...]
     withheld: tuple[ShownWithheld, ...]
     ratio: tuple[str, ...]
@@ -185,30 +169,23 @@ class ShownCorrections:
 def show(film: Film) -> ShownFilm:
     """Put the answer to a film into words: those of every other output."""
     ratio = measured.ratio_of(film)
-    listed = dict(impression.under_headings(film))
     return ShownFilm(
         is_read=film.is_read,
         columns=film.columns or 0,
         rows=film.rows or 0,
         analyzed=film.analyzed,
         impression=tuple(impression.of_film(film)),
-        about=tuple(wording.about(film)),
+        limits=wording.limits(film) if film.is_read else "",
         findings=tuple(_findings(film)),
-        absent=tuple(
-            (wording.name_of(finding), wording.certainty(finding))
-            for finding in listed.get(wording.HEADINGS[FindingState.ABSENT], ())
-        ),
-        rejected=tuple(map(wording.name_of, listed.get(wording.REJECTED, ()))),
-        left_out=tuple(map(wording.name_of, impression.left_out(film))),
+        unreported=tuple(report_txt.unreported(film)),
         loose=tuple(
-            (short_text(wording.spoken(sentence), 2000), tuple(scored.box for scored in sentence.boxes))
-            for sentence in _loose_sentences(film)
+            (text, tuple(scored.box for scored in boxes)) for text, boxes in wording.loose(film, wording.reported(film))
         ),
         withheld=tuple(_withheld(film)),
         ratio=() if ratio is None else tuple(measured.lines(ratio)),
         searched=tuple(
             ShownSearched(
-                label=f"not a finding: looked here for {wording.uncapitalized(wording.name_of(finding))}",
+                label=f"not a finding: looked here for {wording.uncapitalized(vocabulary.name_of(finding))}",
                 boxes=tuple(scored.box for scored in place.boxes),
             )
             for finding, place in wording.searched(film)
@@ -217,30 +194,24 @@ def show(film: Film) -> ShownFilm:
 
 
 def _findings(film: Film) -> Iterator[ShownFinding]:
-    """Yield the reported findings: those that are present first, and the most urgent of a state first."""
-    reported = impression.by_urgency(wording.reported(film))
-    for number, finding in enumerate(sorted(reported, key=lambda found: found.state in wording.MARKS), 1):
+    """Yield the reported findings, the most urgent first."""
+    for number, finding in enumerate(vocabulary.by_urgency(wording.reported(film)), 1):
         sentence = None if finding.sentence is None else film.sentences[finding.sentence]
         yield ShownFinding(
             number=number,
             prompt=finding.prompt,
-            name=wording.sided(wording.name_of(finding), finding.side),
-            state=REVIEW if finding.state in wording.MARKS else PRESENT,
-            mark=wording.MARKS.get(finding.state, PRESENT),
-            probability=wording.certainty(finding),
+            name=wording.sided(vocabulary.name_of(finding), finding.side),
+            state=REVIEW if finding.state in vocabulary.MARKS else PRESENT,
+            mark=vocabulary.said_of(finding),
+            probability=wording.number(finding),
             sentence="" if sentence is None else wording.said(sentence),
             text="" if sentence is None else unstated(sentence.text.strip()),
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),
             boxes=tuple(_boxes(finding)),
-            reader=_judged(finding),
+            is_judged=finding.reader is not None,
             plain=explain(finding.code),
         )
-
-
-def _judged(finding: Finding) -> str | None:
-    said, told = wording.reader_of(finding.reader), finding.output_probability
-    return said if said is None or told is None else f"{said} AI probability {wording.percent(told)}."
 
 
 def _boxes(finding: Finding) -> Iterator[ShownBox]:
@@ -249,39 +220,31 @@ def _boxes(finding: Finding) -> Iterator[ShownBox]:
             tracking_uid=found.tracking_uid,
             label=wording.label(finding, found),
             box=found.box,
-            by=f"score {found.score:.2f}" if found.reader is None else wording.READER[found.reader.what],
+            by=f"score {found.score:.2f}" if found.reader is None else vocabulary.READER[found.reader.what],
             zone=wording.zone_of(found.evidence),
         )
 
 
-def _loose_sentences(film: Film) -> Iterator[GroundedSentence]:
-    """Yield the sentences that belong to no reported finding."""
-    carried = {finding.sentence for finding in wording.reported(film)}
-    yield from (sentence for index, sentence in enumerate(film.sentences) if index not in carried)
-
-
 def _withheld(film: Film) -> Iterator[ShownWithheld]:
     """Yield the withheld sentences by reason. Their texts stay in report.json: no page says them."""
+    named = {finding.prompt: wording.uncapitalized(vocabulary.name_of(finding)) for finding in film.findings}
     names: dict[str, list[str]] = {}
     for sentence in film.withheld:
-        names.setdefault(sentence.reason, []).append(sentence.prompt.replace("_", " "))
+        name = named.get(sentence.prompt, sentence.prompt.replace("_", " "))
+        names.setdefault(sentence.reason, []).append(name)
     for reason, prompts in names.items():
         yield ShownWithheld(reason=WITHHELD.get(reason, reason), names=tuple(prompts))
 
 
 def explain(code: Code) -> Explanation | None:
     """Return what a finding or a part of the chest is; None if the glossary does not have it."""
-    return explanations().get((code.value, code.scheme))
+    return next((term for term in glossary().terms if term.code == (code.value, code.scheme)), None)
 
 
 @cache
-def explanations() -> Mapping[tuple[str, str], Explanation]:
-    """Return the whole glossary, by value and scheme of the code."""
-    file = decode(_Glossary, tomllib.loads(_GLOSSARY.read_text(encoding="utf-8")))
-    return {
-        term.code: Explanation(name=term.name, text=term.text, source=term.source, link=term.link, caution=file.caution)
-        for term in file.terms
-    }
+def glossary() -> Glossary:
+    """Return the whole glossary."""
+    return decode(Glossary, tomllib.loads(_GLOSSARY.read_text(encoding="utf-8")))
 
 
 def show_corrections(
@@ -291,7 +254,7 @@ def show_corrections(
 
     film: its answer; made: all of its corrections, oldest first; rounds, waiting: of its study, oldest first
     """
-    names = {finding.prompt: wording.name_of(finding) for finding in film.findings}
+    names = {finding.prompt: vocabulary.name_of(finding) for finding in film.findings}
     texts = _texts(made, names)
     followed = {correction for mark in rounds for correction in mark.corrections}
     shown = {
@@ -305,7 +268,7 @@ def show_corrections(
     return ShownCorrections(
         counting=tuple(shown[item.id] for item in reversed(active(made))),
         choices=tuple(
-            (finding.prompt, names[finding.prompt]) for finding in sorted(film.findings, key=wording.name_of)
+            (finding.prompt, names[finding.prompt]) for finding in sorted(film.findings, key=vocabulary.name_of)
         ),
         state=state if made or waiting.leave_at is not None else "",
         newest=shown[made[-1].id] if made else None,

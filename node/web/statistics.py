@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import date, datetime, timedelta
 from typing import Final, Literal
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from models.contract import FindingState
 from node import csv_table
 from node.domain import Assessment
+from node.outputs import vocabulary
 from node.outputs.counted import station_label
 from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counts, station_names
 from node.web import pages
@@ -86,7 +87,7 @@ def show_statistics(parts: Parts, request: Request) -> Response:
         "period": period,
         "total": film_line("All", found.films, found.turnarounds),
         "groups": [(title, film_lines(found, group)) for group, title in _GROUPS.items()],
-        "findings": finding_lines(found.findings),
+        "findings": finding_lines(found.findings, vocabulary.names(parts.prompts())),
         "outcomes": sorted(_outcomes(found.films).items(), key=lambda item: (-item[1], item[0])),
         "keep_days": parts.settings.storage.keep_days,
     }
@@ -102,7 +103,9 @@ def download_statistics(parts: Parts, request: Request) -> Response:
     found = _counted(parts, request, period)
     name = f"statistics-{period.first}-{period.last}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-    return Response(as_csv(found), media_type="text/csv; charset=utf-8", headers=headers)
+    return Response(
+        as_csv(found, vocabulary.names(parts.prompts())), media_type="text/csv; charset=utf-8", headers=headers
+    )
 
 
 def film_lines(found: Counts, group: Group) -> list[FilmLine]:
@@ -134,8 +137,8 @@ def film_line(name: str, films: Iterable[FilmCount], times: Iterable[Turnaround]
     )
 
 
-def finding_lines(found: Iterable[FindingCount]) -> list[FindingLine]:
-    """Return each finding, that which is present on most films first."""
+def finding_lines(found: Iterable[FindingCount], names: Mapping[str, str]) -> list[FindingLine]:
+    """Return each finding, that which is present on most films first; names: by key of the prompt, else its key."""
     said: dict[str, Counter[str]] = defaultdict(Counter)
     for count in found:
         said[count.prompt][count.reader] += count.films
@@ -143,7 +146,9 @@ def finding_lines(found: Iterable[FindingCount]) -> list[FindingLine]:
         said[count.prompt]["open"] += count.films * (
             count.state in (FindingState.INDETERMINATE, FindingState.UNCALIBRATED) and not count.reader
         )
-    lines = [_finding_line(prompt.replace("_", " "), counter) for prompt, counter in sorted(said.items())]
+    lines = [
+        _finding_line(names.get(prompt, prompt.replace("_", " ")), counter) for prompt, counter in sorted(said.items())
+    ]
     return sorted(lines, key=lambda line: -line.present)
 
 
@@ -162,13 +167,13 @@ def _finding_line(name: str, said: Counter[str]) -> FindingLine:
     )
 
 
-def as_csv(found: Counts) -> str:
-    """Write all lines as one table, whose first columns say what a line is about."""
-    names = dict.fromkeys(("by", *(field.name for kind in (FilmLine, FindingLine) for field in fields(kind))))
+def as_csv(found: Counts, names: Mapping[str, str]) -> str:
+    """Write all lines as one table, whose first columns say what a line is about; names: as in `finding_lines`."""
+    columns = dict.fromkeys(("by", *(field.name for kind in (FilmLine, FindingLine) for field in fields(kind))))
     lines: list[tuple[str, FilmLine | FindingLine]] = []
     lines += [(group, line) for group in _GROUPS for line in film_lines(found, group)]
-    lines += [("finding", line) for line in finding_lines(found.findings)]
-    return csv_table.write(names, ({"by": by, **asdict(line)} for by, line in lines))
+    lines += [("finding", line) for line in finding_lines(found.findings, names)]
+    return csv_table.write(columns, ({"by": by, **asdict(line)} for by, line in lines))
 
 
 def _outcomes(films: Iterable[FilmCount]) -> Counter[str]:

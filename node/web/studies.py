@@ -19,7 +19,7 @@ from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
 from node.errors import Undecodable
 from node.jobs import gathering
-from node.outputs import impression, report_json
+from node.outputs import report_json, vocabulary, wording
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import name_different
 from node.prompt_set import PromptSet
@@ -39,6 +39,18 @@ Delivered = Literal["all", "some", "none", "nothing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FindingMark:
+    """A finding of a study in short, such as "Pleural effusion 76 %".
+
+    state: present or possible; is_critical: to be told within minutes
+    """
+
+    text: str
+    state: Literal["present", "possible"]
+    is_critical: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyLine:
     """One line of the worklist.
 
@@ -46,7 +58,7 @@ class StudyLine:
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
-    impression: the first lines of every output on its film; of several films, that of each in brief
+    marks: its findings in short, the most urgent first; cautions: what may be wrong with the reading of a film
     deliveries: how many by destination and state
     delivered: whether its destinations have taken all deliveries, some or none; nothing: there is none
     waits: by destination, why deliveries that are not sent wait or are parked
@@ -63,7 +75,8 @@ class StudyLine:
     read: int
     not_processed: int
     rejected: int
-    impression: tuple[str, ...]
+    marks: tuple[FindingMark, ...]
+    cautions: tuple[str, ...]
     deliveries: Mapping[str, Mapping[str, int]]
     delivered: Delivered
     waits: Mapping[str, str]
@@ -294,6 +307,7 @@ def _line(
     waits: Mapping[str, str],
 ) -> StudyLine:
     statuses = [known.status for known in seen]
+    films = [known.film for known in seen if known.film is not None and known.rejected is None]
     return StudyLine(
         uid=study_uid,
         state=row.state,
@@ -305,7 +319,8 @@ def _line(
         read=statuses.count("read"),
         not_processed=statuses.count("not_processed"),
         rejected=statuses.count("rejected"),
-        impression=tuple(_impression(seen)),
+        marks=_marks(films),
+        cautions=tuple(dict.fromkeys(caution for film in films for caution in wording.cautions(film))),
         deliveries=deliveries,
         delivered=_delivered(deliveries),
         waits=waits,
@@ -329,16 +344,18 @@ def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
     return "all" if taken == total else "some" if taken else "none"
 
 
-def _impression(seen: Sequence[ReceivedFilm]) -> Iterator[str]:
-    """Yield the impression of a film; of several films, that of each in brief. One that is rejected has none."""
-    answered = [known for known in seen if known.film is not None or known.rejected is not None]
-    told = impression.of_film if len(answered) == 1 else impression.in_brief
-    for number, known in enumerate(answered, 1):
-        if known.rejected is not None:
-            lines = [known.rejected.said[:1].upper() + known.rejected.said[1:]]
-        else:
-            lines = told(known.film) if known.film is not None else []
-        yield from lines if len(answered) == 1 else (f"Film {number}: {line}" for line in lines)
+def _marks(films: Iterable[Film]) -> tuple[FindingMark, ...]:
+    """Return each finding that is reported on a film of a study once, as the most urgent of its films has it."""
+    reported = vocabulary.by_urgency(finding for film in films for finding in wording.reported(film))
+    first = {finding.prompt: finding for finding in reversed(reported)}
+    return tuple(
+        FindingMark(
+            text=f"{vocabulary.name_of(finding)} {wording.certainty(finding)}",
+            state="possible" if finding.state in vocabulary.MARKS else "present",
+            is_critical=vocabulary.is_critical(finding),
+        )
+        for finding in vocabulary.by_urgency(first.values())
+    )
 
 
 def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[ReceivedFilm]:

@@ -1,6 +1,6 @@
 """Words that only the pages say: states of studies and deliveries, kinds of outputs, why a sentence was withheld.
 
-What is said of a film is said by `outputs.wording` and `outputs.impression`, as in every other output.
+What is said of a finding stands in `outputs.vocabulary`, and of a film in `outputs.wording`, as in every other output.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from models.contract import FindingState
 from node.domain import MESSAGE_KIND
 from node.errors import InputError
 from node.output_kinds import OUTPUTS
-from node.outputs import rejection, wording
+from node.outputs import rejection
+from node.outputs.vocabulary import STATES
 
 STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
@@ -26,6 +26,7 @@ STUDY_STATES: Final[Mapping[str, str]] = {
 FILTERS: Final[Mapping[str, str]] = {
     **{state: STUDY_STATES[state] for state in ("receiving", "reading", "finished", "not_delivered")},
     "parked": "parked, or a delivery is",
+    "critical": "critical",
 }
 """What the worklist can be narrowed to."""
 FILM_STATUSES: Final[Mapping[str, str]] = {
@@ -38,7 +39,7 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
 _OTHER_KINDS: Final[Mapping[str, str]] = {MESSAGE_KIND: "HL7 message", rejection.KIND: "rejection note"}
 """The kinds of outputs that no writer of `output_kinds` writes."""
 WITHHELD: Final[Mapping[str, str]] = {
-    "not_measured": "is about the whole film, a finding that this model does not assess, or one that is not reported",
+    "not_measured": "is about the whole film, a finding that this model does not evaluate, or one that is not reported",
     "not_named": "does not name its finding or region",
     "denied": "says that a reported finding is absent",
     "asserted": "asserts what was not found",
@@ -58,19 +59,13 @@ WITHHELD: Final[Mapping[str, str]] = {
 
 SEARCHED: Final = "Where the network looked for findings it does not report"
 NOT_FINDINGS: Final = "no findings: where the network looked for what it does not report"
-ABSENT: Final = "not reported, may have been missed"
-REJECTED: Final = wording.REJECTED
-LEFT_OUT: Final = wording.HEADINGS[FindingState.LEFT_OUT]
 NO_SENTENCE: Final = (
     "The network's sentence failed the checks and is not shown; its answer is the state, the number and the boxes."
 )
 LOCATED: Final = "Location of a region; neither present nor absent."
 
 ANSWERS: Final[Mapping[str, str]] = {
-    FindingState.PRESENT: "Present",
-    **{state: mark.capitalize() for state, mark in wording.MARKS.items()},
-    FindingState.ABSENT: ABSENT.capitalize(),
-    FindingState.LEFT_OUT: "Not assessed, may be there",
+    **{state: said.capitalize() for state, said in STATES.items()},
     "": LOCATED,
 }
 """The state of the answer to a question; "" if it has none."""

@@ -16,9 +16,10 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from models.contract import FindingState
 from node.domain import DELIVERY_STATES, DeliveryState
-from node.prompt_set import PromptSet
-from node.store.worklist import CHANGED, PATIENT_ORDERS, WorklistFilter, patients_of
+from node.outputs import vocabulary
+from node.store.worklist import CHANGED, PATIENT_ORDERS, URGENT, WorklistFilter, patients_of
 from node.web import pages, studies, words
 from node.web.access import SEARCH
 from node.web.parts import Parts, WebParts
@@ -92,17 +93,20 @@ def show_worklist(parts: Parts, request: Request) -> Response:
         "asked": asked,
         "filter": asked.wanted,
         "address": asked.address,
-        "is_filtered": replace(asked.wanted, order=CHANGED, is_reversed=False) != WorklistFilter() or asked.search,
+        "is_filtered": replace(asked.wanted, order=CHANGED, is_reversed=False, urgencies={}) != WorklistFilter()
+        or asked.search,
         "since": _dashed(asked.wanted.since),
         "until": _dashed(asked.wanted.until),
         "sees_patients": sees,
         "patients": {uid: show_patient(rows) for uid, rows in found.items()},
         "columns": _COLUMNS,
-        "findings": _findings(parts.prompts()),
+        "findings": vocabulary.names(parts.prompts()),
         "destinations": [destination.name for destination in parts.destinations()],
         "longest_search": LONGEST_SEARCH,
         "pages": max(1, -(-listed.total // _PAGE_STUDIES)),
         "states": words.STUDY_STATES,
+        "possible": vocabulary.STATES[FindingState.INDETERMINATE],
+        "silent": [vocabulary.STATES[state] for state in (FindingState.ABSENT, FindingState.LEFT_OUT)],
         "filters": words.FILTERS,
         "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
         "listener": parts.settings.listener,
@@ -163,6 +167,7 @@ def _asked(parts: WebParts, request: Request, *, sees: bool) -> _Asked:
         text=text or "",
         order=order.removeprefix("-") or CHANGED,
         is_reversed=order.startswith("-"),
+        urgencies=vocabulary.urgencies(parts.prompts()),
     )
     return _Asked(
         wanted=WorklistFilter() if refused else wanted,  # what is refused may be a name, and is not shown again
@@ -180,18 +185,13 @@ def _refused(parts: WebParts, query: QueryParams, *, sees: bool) -> str:
     if len(digits) > _LONGEST_UID or not set(digits) <= set("0123456789."):
         return _NO_NAME_IN_ADDRESS if sees else _DIGITS_ALONE
     known = {
-        "finding": _findings(parts.prompts()),
+        "finding": vocabulary.names(parts.prompts()),
         "destination": [destination.name for destination in parts.destinations()],
-        "sort": [f"{sign}{order}" for order in PATIENT_ORDERS for sign in ("", "-")] if sees else [],
+        "sort": [URGENT, *(f"{sign}{order}" for order in PATIENT_ORDERS if sees for sign in ("", "-"))],
     }
     wrong = [name for name, values in known.items() if query.get(name, "") not in ("", *values)]
     wrong += [name for name in ("from", "to") if (day := query.get(name)) and not (sees and _DAY.fullmatch(day))]
     return f"This list cannot be filtered or sorted by such a value: {', '.join(wrong)}." if wrong else ""
-
-
-def _findings(prompts: PromptSet) -> dict[str, str]:
-    """Return what a study may be found by: the keys of findings, with their words."""
-    return {prompt.key: prompt.phrases[0] for prompt in prompts.prompts if prompt.finding is not None}
 
 
 def _dashed(day: str) -> str:

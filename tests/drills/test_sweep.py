@@ -103,7 +103,7 @@ def words_of(film: Film, lowest: Mapping[str, float] | None = None) -> list[str]
     ("text", "state", "by", "fault"),
     [
         ("There is a right pleural effusion.", FindingState.PRESENT, "network", None),
-        ("To be reviewed: There is a right pleural effusion.", FindingState.INDETERMINATE, "network", None),
+        ("Possible, please review: There is a right pleural effusion.", FindingState.INDETERMINATE, "network", None),
         ("There is a right pleural effusion in the lower zone.", FindingState.PRESENT, "rule", None),
         ("There is a right pleural effusion.", FindingState.INDETERMINATE, "network", "does not say so"),
         ("There is a right pleural effusion.", FindingState.PRESENT, "rule", "another zone than in the impression"),

@@ -120,7 +120,7 @@ def test_what_is_not_certain_asks_for_review() -> None:
         "Support devices are possible; please review."
     )
     assert by_rule(name="Pleural effusion", state=FindingState.UNCALIBRATED, side=Side.RIGHT, zone=None) == (
-        "The model points to a right pleural effusion; please review, its threshold is uncalibrated."
+        "A right pleural effusion is possible; please review."
     )
 
 

@@ -251,11 +251,7 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
     [
         (FindingState.PRESENT, "There is a right pleural effusion in the lower zone."),
         (FindingState.INDETERMINATE, "A right pleural effusion in the lower zone is possible; please review."),
-        (
-            FindingState.UNCALIBRATED,
-            "The model points to a right pleural effusion in the lower zone; please review, its threshold is "
-            "uncalibrated.",
-        ),
+        (FindingState.UNCALIBRATED, "A right pleural effusion in the lower zone is possible; please review."),
     ],
 )
 def test_a_reported_finding_gets_a_sentence_by_rule(state: FindingState, text: str) -> None:
@@ -277,7 +273,7 @@ def test_a_sentence_that_nothing_measured_leaves_with_its_state() -> None:
 
     said = settle(decided(FindingState.UNCALIBRATED, is_measured=False), {0: text}, lambda _: [])
 
-    assert said.texts == {0: f"To be reviewed: {text}"}
+    assert said.texts == {0: f"Possible, please review: {text}"}
     assert (said.makers, said.withheld) == ({0: "network_uncalibrated"}, ())
 
 
@@ -306,7 +302,7 @@ def test_other_words_are_answered_as_decided(
     prompt: str, text: str, state: FindingState | None, said: tuple[str, str] | None
 ) -> None:
     assert answer_in_words(text, prompt=prompt, state=state) == (
-        said or (f"To be reviewed: {text}", "network_uncalibrated")
+        said or (f"Possible, please review: {text}", "network_uncalibrated")
     )
 
 

@@ -25,7 +25,7 @@ from models.reading.places import laterality, side_certainty
 from models.reading.reader import ChexReader
 from node.answers import questions, replies
 from node.domain import Finding
-from node.outputs import impression
+from node.outputs import impression, wording
 from node.read import prompts
 from node.read.findings import find
 from node.read.framing import Framing
@@ -252,9 +252,9 @@ def test_an_edema_without_an_opacity_is_to_be_reviewed(
 @pytest.mark.parametrize(
     ("answer", "side", "place", "impression_begins"),
     [
-        ({"laterality": "boxes"}, Side.RIGHT, "told", "Right pleural effusion, 80 %"),
-        ({"laterality": "unknown"}, None, "no_side", "Pleural effusion, side not certain, 80 %"),
-        ({"laterality": "unknown", "boxes": ()}, None, "no_place", "Pleural effusion, place not certain, 80 %"),
+        ({"laterality": "boxes"}, Side.RIGHT, "told", "1. Right pleural effusion, 80 %"),
+        ({"laterality": "unknown"}, None, "no_side", "1. Pleural effusion, 80 %"),
+        ({"laterality": "unknown", "boxes": ()}, None, "no_place", "1. Pleural effusion, 80 %"),
     ],
 )
 def test_all_outputs_begin_with_what_is_certain_of_a_place(
@@ -268,7 +268,9 @@ def test_all_outputs_begin_with_what_is_certain_of_a_place(
         True,
     )
     assert (finding.evidence is None) == (answer["laterality"] != "boxes")
-    assert impression.of_film(samples.film(findings=(finding,)))[0] == impression_begins
+    film = samples.film(findings=(finding,))
+    assert impression.of_film(film)[0] == impression_begins
+    assert ("Places by this model are not reliable" in wording.limits(film)) is (place != "told")
 
 
 NOWHERE: Mapping[str, object] = {"laterality": "unknown", "boxes": ()}

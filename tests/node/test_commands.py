@@ -19,7 +19,7 @@ import pytest
 
 from models.contract import FindingState
 from node import config
-from node.outputs import wording
+from node.outputs.vocabulary import STATES
 from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.service import INTERRUPTIBLE, Service, run_command, settings_for
@@ -38,8 +38,8 @@ def test_read_writes_the_study_and_prints_one_json_document(
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()
     said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
-    (left_out,) = (line for line in said.splitlines() if wording.HEADINGS[FindingState.LEFT_OUT] in line)
-    assert "Pneumonia, " in left_out
+    (left_out,) = (line for line in said.splitlines() if STATES[FindingState.LEFT_OUT].capitalize() in line)
+    assert "Pneumonia" in left_out
 
 
 @pytest.mark.drill(part="packaging")

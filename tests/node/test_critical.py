@@ -23,7 +23,7 @@ from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, OutputPriori
 from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place
 from node.orders.store import OrderStore
 from node.output_kinds import OUTPUTS
-from node.outputs import impression
+from node.outputs import vocabulary
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.settings.destinations import DicomDestination, Hl7Destination
@@ -55,11 +55,11 @@ def pneumothorax(folder: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("state", list(FindingState))
 def test_only_a_present_finding_is_critical(state: FindingState) -> None:
-    assert impression.is_critical(samples.finding(samples.PNEUMOTHORAX, state=state)) is (state is FindingState.PRESENT)
+    assert vocabulary.is_critical(samples.finding(samples.PNEUMOTHORAX, state=state)) is (state is FindingState.PRESENT)
 
 
 def test_a_finding_that_may_wait_for_hours_is_not_critical() -> None:
-    assert not impression.is_critical(samples.finding(samples.EFFUSION))
+    assert not vocabulary.is_critical(samples.finding(samples.EFFUSION))
 
 
 @given(written=WRITTEN, waited=st.floats(2.0, CRITICAL_SECONDS - 2.0))

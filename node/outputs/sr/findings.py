@@ -39,10 +39,10 @@ from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code as Concept
 
-from models.contract import Box, FindingState, Side
+from models.contract import Box, By, FindingState, Side
 from node.dicom import identity
-from node.domain import Assessment, Code, Film, Finding, FindingBox, GroundedSentence, Report
-from node.outputs import highdicom_gaps, impression, wording
+from node.domain import Assessment, Code, Film, Finding, FindingBox, Report
+from node.outputs import highdicom_gaps, vocabulary, wording
 from node.outputs.patient import long_text, short_text
 from node.outputs.sr.items import (
     POLYLINE,
@@ -71,6 +71,14 @@ STATES: Mapping[FindingState, Concept] = {
 """Codes of states. SNOMED's Absent (272519000) would deny what only stayed below its threshold."""
 REJECTED = Concept("REJECTED", PRIVATE_SCHEME, "Rejected by a reader")
 """In place of `NOTREPORTED` where a person says that the finding is not there."""
+ORIGIN = Concept("SENTENCEBY", PRIVATE_SCHEME, "Sentence by")
+_NETWORK: Final = Concept("NETWORK", PRIVATE_SCHEME, "Neural network")
+ORIGINS: Mapping[By, Concept] = {
+    "network": _NETWORK,
+    "network_uncalibrated": _NETWORK,
+    "rule": Concept("STANDARD", PRIVATE_SCHEME, "Standard wording"),
+}
+"""Who wrote the sentence of a finding; a reader is its observer."""
 SIDES: Mapping[Side, Concept] = {
     Side.RIGHT: Concept("24028007", "SCT", "Right"),
     Side.LEFT: Concept("7771000", "SCT", "Left"),
@@ -103,7 +111,7 @@ def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -
     zone: of its times
     """
     made_by, groups = algorithm(report), list[Group]()
-    for finding in impression.by_urgency(wording.reported(film)):
+    for finding in vocabulary.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
             said = _comments(film, finding, box, zone)
             group = _group(made_by, name, finding, box, source, comments=said)
@@ -128,15 +136,15 @@ def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerConten
         answer = code(concept(finding.code), state_of(finding), RelationshipTypeValues.CONTAINS)
         with_content(said_by_reader(answer, finding.reader, zone), _probability(finding, PROPERTIES))
         items.append(inferred_from(answer, source_object(source)))
-    for sentence in _loose_sentences(film):
-        grounds: list[ContentItem] = [region(scored.box, source) for scored in sentence.boxes]
-        items.append(inferred_from(text(wording.spoken(sentence)), *(grounds or [source_object(source)])))
+    for words, boxes in wording.loose(film, (each for each in wording.reported(film) if each.boxes)):
+        grounds: list[ContentItem] = [region(scored.box, source) for scored in boxes]
+        items.append(inferred_from(text(words), *(grounds or [source_object(source)])))
     return container(QUALITATIVE_EVALUATIONS, content=items) if items else None
 
 
 def probabilities(film: Film, source: Dataset) -> list[ContentItem]:
     """Make the numbers of the reported findings of a film without a group (TID 2001 row 5), the most urgent first."""
-    reported = impression.by_urgency(wording.reported(film))
+    reported = vocabulary.by_urgency(wording.reported(film))
     numbers = (number for each in reported for number in _probability(each, RelationshipTypeValues.CONTAINS))
     return [inferred_from(number, source_object(source)) for number in numbers]
 
@@ -153,7 +161,9 @@ def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> It
     if (sentence := wording.reworded(film, finding)) is not None:
         yield said_by_reader(text(wording.said(sentence)), sentence.reader, zone)
     if (about := wording.about_box(film, finding, box)) is not None:
-        yield text(about)
+        by = None if finding.sentence is None else ORIGINS.get(film.sentences[finding.sentence].by)
+        origin = [] if by is None else [code(ORIGIN, by, RelationshipTypeValues.HAS_CONCEPT_MOD)]
+        yield with_content(text(about), origin)
 
 
 def _group(
@@ -262,7 +272,7 @@ def probability_name(finding: Finding, side: Side | None = None) -> Concept:
     present or R for review, the finding's code, and R, L or B for a side. If it is longer than 16 characters, it is a
     Long Code Value.
     """
-    letter, end = ("R", f", review{_IN_SHORT}") if finding.state in wording.MARKS else ("P", _IN_SHORT)
+    letter, end = ("R", f", review{_IN_SHORT}") if finding.state in vocabulary.MARKS else ("P", _IN_SHORT)
     return _quantity(finding, letter, end, side=side)
 
 
@@ -290,9 +300,3 @@ def algorithm(report: Report) -> AlgorithmIdentification:
         family=codes.DCM.ArtificialIntelligence,
         manufacturer=identity.MANUFACTURER,
     )
-
-
-def _loose_sentences(film: Film) -> Iterator[GroundedSentence]:
-    """Yield the sentences that no group of a reported finding contains."""
-    carried = {finding.sentence for finding in wording.reported(film) if finding.boxes}
-    yield from (sentence for index, sentence in enumerate(film.sentences) if index not in carried)

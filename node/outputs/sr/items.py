@@ -90,8 +90,8 @@ def code(name: Concept, value: Concept, relationship: RelationshipTypeValues) ->
 
 
 def impression_text(lines: Iterable[str]) -> TextContentItem:
-    """Make the first text of a report: the research label and the impression, in short lines."""
-    return text(wording.wrapped(*impression.labeled(lines)), name=IMPRESSION)
+    """Make the first text of a report: the research label and the impression."""
+    return text(wording.paragraphs(*impression.labeled(lines)), name=IMPRESSION)
 
 
 def concept(code: Code) -> Concept:

@@ -193,7 +193,7 @@ def _ratio_report(
     )
 
     def tree(version: int) -> ContainerContentItem:
-        first = text(wording.wrapped(*impression.labeled([*wording.version(version), *measured.lines(stated)])))
+        first = text(wording.paragraphs(*impression.labeled([*measured.lines(stated), *wording.version(version)])))
         without = replace(film, findings=(), sentences=())  # says nothing of them, and no reader corrects a ratio
         return tree_of(report, without, source, first=first, groups=[ratio.measurements(report, film, stated, source)])
 
@@ -352,7 +352,7 @@ def _measurement_report(
         report,
         film,
         source,
-        first=impression_text([*wording.version(version), *impression.of_film(film)]),
+        first=impression_text([*impression.of_film(film), *wording.version(version)]),
         groups=findings.measurements(report, film, source, zone=zone),
         evaluations=findings.evaluations(film, source, zone=zone),
         texts=[] if measured.comparable_ratio_of(film) else map(text, measured.in_findings(film)),
@@ -384,7 +384,7 @@ def tree_of(
     )
     root = container_of(measurement_report)
     *beginning, measurements = root.ContentSequence
-    analyzed = inferred_from(text(wording.looked_at(film)), source_object(source))
+    analyzed = inferred_from(text(wording.limits(film)), source_object(source))
     library = highdicom_gaps.image_library(source, _describe_film(film, source))
     root.ContentSequence = ContentSequence([*beginning, first, analyzed, *texts, library, measurements])
     if evaluations is not None:

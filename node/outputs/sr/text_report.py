@@ -1,6 +1,6 @@
 """Reports of text alone (PS3.16 TID 2000): on a film without a finding to report, and on a whole study.
 
-Lines are short, because OHIF 3.13.2 does not wrap them. Apart from numbers, every item and relationship is one that
+Apart from numbers, every item and relationship is one that
 Basic Text SR permits too (PS3.3 A.35.1.3.1), which is written for destinations that ask for `text`; there a film with
 findings has its report in this form.
 """
@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
 from node.domain import Film, Finding, ReaderMark, Report
-from node.outputs import impression, measured, report_txt, wording
+from node.outputs import impression, report_txt, vocabulary, wording
 from node.outputs.sr.items import (
     FINDING,
     container,
@@ -43,10 +43,9 @@ def of_film(
     What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of its times.
     numbers: probabilities of findings; none in Basic Text SR
     """
-    details = report_txt.details(film, measured.in_findings(film))
-    about = wording.wrapped(*wording.about(film), *wording.drawn(film), *details)
+    about = wording.paragraphs(*report_txt.details(film), *wording.drawn(film))
     found = inferred_from(text(about, name=FINDING), source_object(source))
-    lines = [*wording.version(version), *impression.of_film(film)]
+    lines = [*impression.of_film(film), *wording.version(version)]
     return tree_of(report, lines, [found, *numbers], films=[film], corrected=_corrected(film, zone))
 
 
@@ -54,13 +53,13 @@ def _corrected(film: Film, zone: tzinfo) -> Iterator[ContainerContentItem]:
     """Yield a section for each finding that a reader judged, and one for each sentence that a reader wrote."""
     for finding in film.findings:
         if finding.reader is not None:
-            yield _section(finding, f"{wording.certainty(finding)}.", finding.reader, zone)
+            yield _section(finding, f"{vocabulary.said_of(finding)}.", finding.reader, zone)
         if (sentence := wording.reworded(film, finding)) is not None:
             yield _section(finding, wording.said(sentence), sentence.reader, zone)
 
 
 def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: tzinfo) -> ContainerContentItem:
-    said = text(wording.wrapped(f"{wording.name_of(finding)}: {words}"), name=FINDING)
+    said = text(f"{vocabulary.name_of(finding)}: {words}", name=FINDING)
     return with_content(said_by_reader(container(FINDINGS), mark, zone), [said])
 
 
@@ -69,9 +68,9 @@ def of_study(report: Report, sources: Mapping[str, Dataset], version: int) -> Co
     about_films = []
     for film in report.films:
         said = "Read; its findings are in a report of its own." if film.is_read else wording.not_processed(film)
-        about = wording.wrapped(said, wording.film_name(report, film))
+        about = wording.paragraphs(said, wording.film_name(report, film))
         about_films.append(inferred_from(text(about, name=FINDING), source_object(sources[film.source])))
-    lines = [*wording.version(version), *impression.of_report(report)]
+    lines = [*impression.of_report(report), *wording.version(version)]
     return tree_of(report, lines, about_films, films=report.films)
 
 
@@ -90,7 +89,7 @@ def tree_of(
     persons: observers beside the program; corrected: sections of what readers said
     """
     first = container(IMPRESSIONS, content=[impression_text(lines)])
-    use = text(wording.wrapped(wording.intended_use(report, films)), name=FINDING)
+    use = text(wording.intended_use(report, films), name=FINDING)
     section = container(FINDINGS, content=(*about, use))
     content = (*language(), *observer(report), *persons, first, *corrected, section)
     return container(IMAGING_REPORT, template=TEMPLATE, is_root=True, content=content)

@@ -289,7 +289,7 @@ def _faults_of_labels(labels: Sequence[str], boxes: Sequence[ReportedBox], where
 
 
 def _says(label: str, expected: ReportedBox) -> bool:
-    is_review, says_percent = "review" in label, "%" in label
+    is_review, says_percent = "review" in label or "possible" in label, "%" in label
     return (
         expected.name.lower() in label.lower()
         and expected.sure in label

@@ -34,8 +34,8 @@ from tests.support import samples
 _AT: Final = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 _ZONE: Final = ZoneInfo("UTC")
 _LABELER: Final = RuleLabeler()
-_HEADINGS: Final = re.compile(r"^(Also present|[\w ,]*[Rr]eview[\w ,]*): ")
-_COUNTS: Final = re.compile(r"^(not reported, may have been missed|no prompted finding)")
+_HEADINGS: Final = re.compile(r"^(\d+\. |and: )")
+_COUNTS: Final = re.compile(r"^(not reported \(below|not evaluated|not looked for|no prompted finding)")
 
 
 _WRITERS: Final = {"sr": sr.write, "sr3d": sr.write_3d}
@@ -198,7 +198,8 @@ def _items(report: Dataset, section: str) -> Iterator[Dataset]:
 
 def _in_words(evaluation: Dataset) -> str:
     """Return the sentence of an evaluation, or the name of its finding."""
-    return _plain(str(evaluation.get("TextValue") or evaluation.ConceptNameCodeSequence[0].CodeMeaning))
+    said = str(evaluation.get("TextValue", "")).partition(": ")[2]
+    return _plain(said or evaluation.ConceptNameCodeSequence[0].CodeMeaning)
 
 
 def _plain(text: str) -> str:
@@ -251,8 +252,9 @@ def _judged(old: Finding, now: Finding, new: Correction) -> Iterator[str]:
 def _stale(after: Film) -> Iterator[str]:
     """Object to the sentence of a finding that is present and that asks for a review of it."""
     for finding in after.in_state(FindingState.PRESENT):
-        if finding.sentence is not None and after.sentences[finding.sentence].text.startswith("To be reviewed:"):
-            yield f"{finding.prompt} is present, and is to be reviewed: {after.sentences[finding.sentence].text}"
+        text = "" if finding.sentence is None else after.sentences[finding.sentence].text
+        if text != unstated(text):
+            yield f"{finding.prompt} is present, and is to be reviewed: {text}"
 
 
 def _names(text: str, key: str) -> bool:

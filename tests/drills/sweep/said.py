@@ -30,7 +30,7 @@ _SEVERE: Final = re.compile(
     r"\b(large|severe|mild|small|massive|moderate|minimal|extensive|tiny|trace|slight|marked|huge|gross|minor|big|subtle)"
     r"(ly)?\b"
 )
-_REVIEWED: Final = re.compile(r"^To be reviewed\b|\bplease review\b")
+_REVIEWED: Final = re.compile(r"^Possible, please review\b|\bplease review\b")
 _ASSERTS: Final = re.compile(r"^There (is|are)\b")
 
 

@@ -127,7 +127,7 @@ def test_what_is_left_out_is_not_called_unreported() -> None:
     [found] = compare(seen(covering(0.3)), seen(left_out(samples.EFFUSION)), error=ERROR).findings
 
     assert found.text == (
-        "Pleural effusion is not assessed, and cannot be compared with the earlier film: "
+        "Pleural effusion is not evaluated by this model, and cannot be compared with the earlier film: "
         "only one of the films was read for it."
     )
 

@@ -31,10 +31,10 @@ def said(**changes: Json) -> list[str]:
     ("changes", "expected"),
     [
         ({}, "Edema: present, AI probability 52 %"),
-        ({"state": "indeterminate"}, "Edema: review, AI probability 52 %"),
-        ({"state": "uncalibrated"}, "Edema: review, not calibrated, AI probability 52 %"),
-        ({"state": "absent"}, "Edema: not reported (below threshold; may have been missed), AI probability 52 %"),
-        ({"state": "left_out", "score": None}, "Edema: not assessed"),
+        ({"state": "indeterminate"}, "Edema: possible, please review, AI probability 52 %"),
+        ({"state": "uncalibrated"}, "Edema: possible, please review, AI probability 52 %"),
+        ({"state": "absent"}, "Edema: not reported (below threshold, may have been missed), AI probability 52 %"),
+        ({"state": "left_out", "score": None}, "Edema: not evaluated by this model"),
         ({"state": None}, "Edema: AI probability 52 %"),
         (
             {"state": None, "score": None, "message": "this model never learned: zebra"},

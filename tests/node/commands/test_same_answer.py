@@ -19,7 +19,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import FindingState
 from node.__main__ import main
-from node.outputs import wording
+from node.outputs import vocabulary
 from node.outputs.answers import ASKED_FOR, QUESTION
 from node.outputs.sr.findings import STATES
 from tests.node.web.test_web_questions import Asked, Content, asking, bare
@@ -172,7 +172,7 @@ def assert_says(report: Dataset, answer: Content, question: Question) -> None:
     percent, sentence = round(100 * cast(float, answer["score"])), str(answer["sentence"])
     measured = [] if state is FindingState.ABSENT else groups(report)  # what is not reported is located nowhere
 
-    assert [found for found in FindingState if wording.HEADINGS[found] in text] == [state]
+    assert vocabulary.STATES[state].capitalize() in text
     assert f"In words: {sentence}" in text if sentence else "In words" not in text
     assert set(re.findall(r"AI probability (\d+) %", text)) == {str(percent)}
     assert [number_of(group) for group in measured] == [percent] * len(measured)

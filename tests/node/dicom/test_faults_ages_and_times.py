@@ -193,7 +193,7 @@ def test_what_is_doubtful_about_an_age_stands_in_the_report(
 
     assert film is not None
     assert (film.is_read, film.notes) == (True, (note,))
-    assert said in wording.looked_at(film)
+    assert said in wording.limits(film)
     assert said in report_txt.render(samples.report(film)).replace("\n", " ")
 
 

@@ -164,7 +164,7 @@ def test_no_replacement_character_leaves_in_any_output(
     assert names == {read_text(answer.dataset, "PatientName")}
     texts = [said, report_txt.render(samples.report(film_of(answer))), *(str(dataset) for dataset in outputs(answer))]
     assert not [text for text in texts for sign in text if sign == "\ufffd" or "\x80" <= sign <= "\x9f"]
-    assert wording.NOTES[film_of(answer).notes[0]] in wording.looked_at(film_of(answer))
+    assert wording.NOTES[film_of(answer).notes[0]] in wording.limits(film_of(answer))
     assert "Note: text of its header" in said or "could not be decoded" in said
 
 

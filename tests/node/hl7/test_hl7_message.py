@@ -19,7 +19,7 @@ from node.dicom import identity
 from node.domain import Code, Film, OutputObject, Report
 from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
-from node.outputs import impression, oru, wording
+from node.outputs import impression, oru, vocabulary
 from tests.support import samples
 
 SR = OutputObject(
@@ -97,7 +97,7 @@ def test_the_impression_comes_first_and_all_is_preliminary() -> None:
     all_of_them = list(whole.named("OBX"))
 
     assert all_of_them[0].components(3) == ("19005-8", "Impressions", "LN")
-    assert all_of_them[0].text(5) == f"{identity.RESEARCH_LABEL}: Film 1 of 2: Right pleural effusion, lower zone, 83 %"
+    assert all_of_them[0].text(5) == f"{identity.RESEARCH_LABEL}: Film 1 of 2:"
     said = " ".join(line.strip() for line in lines(whole, "19005-8"))
     assert said.endswith(
         " ".join(map(str.strip, impression.of_report(samples.report(samples.several(), samples.unread(2)))))
@@ -117,7 +117,7 @@ def test_every_finding_names_its_state_probability_and_film() -> None:
         FindingState.INDETERMINATE: "Indeterminate",
         FindingState.ABSENT: "Not reported, may have been missed",
     }
-    by_urgency = impression.by_urgency(findings)
+    by_urgency = vocabulary.by_urgency(findings)
     assert [segment.text(3) for segment in coded] == [finding.code.value for finding in by_urgency]
     assert [segment.text(5, 2) for segment in coded] == [states[finding.state] for finding in by_urgency]
     assert [segment.text(5) for segment in numbers] == ["4", "83", "41", "50"]
@@ -133,7 +133,7 @@ def test_what_nobody_measured_is_to_be_reviewed() -> None:
         "Review, not calibrated",
         "99CHEX",
     )
-    assert coded.text(5, 9).startswith("To be reviewed, not calibrated")
+    assert coded.text(5, 9).startswith("Possible, please review")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
     whole = message(samples.film(findings=(samples.absent(),)))
 
     (coded,) = observations(whole, "CWE")
-    assert coded.text(5, 9) == "Not reported (below threshold; may have been missed)"
+    assert coded.text(5, 9) == "Not reported (below threshold, may have been missed)"
     assert not any(segment.text(8) for segment in whole.named("OBX"))  # no flag: N would be normal
     said = " ".join(segment.text(5).strip() for segment in observations(whole, "TX"))
     assert "This is not a report of a normal film" in said
@@ -170,7 +170,7 @@ def test_a_finding_that_the_model_leaves_out_says_so() -> None:
     whole = message(samples.film(findings=(samples.left_out(),)))
 
     (coded,) = observations(whole, "CWE")
-    assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTASSESSED", wording.NEVER)
+    assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTASSESSED", "Not evaluated by this model")
     assert observations(whole, "NM") == []
 
 

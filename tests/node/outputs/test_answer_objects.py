@@ -128,11 +128,11 @@ def test_an_answer_says_question_state_and_limits(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("prompt", "Present (at or above threshold), AI probability 83 %."),
-        ("both", "Indeterminate (neither present nor absent, or contradicted; to be reviewed), AI probability 83 %."),
-        ("box", "Answer: Anything abnormal in the box: To be reviewed, not calibrated"),
-        ("absent", "Not reported (below threshold; may have been missed), AI probability 83 %."),
-        ("absent in the box", "Not reported (below threshold; may have been missed), AI probability 83 %."),
+        ("prompt", "Answer: Present, AI probability 83 %."),
+        ("both", "Answer: Possible, please review, AI probability 83 %."),
+        ("box", "Answer: Anything abnormal in the box: Possible, please review"),
+        ("absent", "Not reported (below threshold, may have been missed), AI probability 83 %."),
+        ("absent in the box", "Not reported (below threshold, may have been missed), AI probability 83 %."),
         ("region", "a place is neither present nor not reported"),
         ("region nowhere", "The network points to no place for what it was asked."),
     ],
@@ -223,14 +223,14 @@ def test_the_box_that_was_asked_about_is_dashed_in_its_layer() -> None:
 
     [dashed] = both[gsps.ASKED].CompoundGraphicSequence
     assert list(dashed.GraphicData) == pytest.approx(BOX.edges)
-    assert texts(both[gsps.BOXES]) == ["pleural effusion 83 % (review)"]
-    assert texts(denied[gsps.ASKED]) == ["pleural effusion: not reported, may have been missed"]
+    assert texts(both[gsps.BOXES]) == ["pleural effusion 83 % (possible)"]
+    assert texts(denied[gsps.ASKED]) == ["pleural effusion: not reported (below threshold, may have been missed)"]
     assert gsps.BOXES not in denied
     assert gsps.ASKED not in found
 
 
 def test_a_state_without_a_box_says_the_answer_in_its_heading() -> None:
-    for question, expected in ((ABSENT, "not reported, may have been missed"), (NOWHERE, "not located")):
+    for question, expected in ((ABSENT, "may have been missed"), (NOWHERE, "not located")):
         drawn = layers(state(question))
         assert drawn.keys() == {gsps.SQUARE, gsps.LABEL}
         assert any(expected in line for line in texts(drawn[gsps.LABEL]))

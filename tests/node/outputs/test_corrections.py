@@ -117,8 +117,8 @@ def test_an_accepted_finding_is_present_and_says_so() -> None:
     assert (accepted.state, accepted.contradiction) == (FindingState.PRESENT, None)
     assert accepted.reader is not None and accepted.reader.what is Assessment.ACCEPTED
     assert accepted.boxes == found("consolidation", film()).boxes
-    assert said("consolidation", answer).text == "There is left consolidation in the lower zone."
-    assert "Left lung consolidation, lower zone, confirmed by a reader" in impression.of_film(answer)
+    assert said("consolidation", answer).text == "There is left lung consolidation in the lower zone."
+    assert "2. Left lung consolidation, lower zone, confirmed by a reader" in impression.of_film(answer)
 
 
 def test_a_rejected_finding_is_gone_from_all_texts() -> None:
@@ -233,7 +233,7 @@ def test_an_added_finding_is_present_in_its_box() -> None:
     assert added.probability == found("pneumothorax", film()).probability
     assert said("pneumothorax", answer).text == "There is a right pneumothorax."
     assert "No pneumothorax." not in [sentence.text for sentence in answer.sentences]
-    assert impression.of_film(answer)[0] == "Right pneumothorax, added by a reader"
+    assert impression.of_film(answer)[0] == "1. Right pneumothorax, added by a reader"
 
 
 def test_a_second_box_makes_a_finding_bilateral() -> None:
@@ -325,7 +325,7 @@ def test_a_finding_without_a_box_is_accepted(before: tuple[CorrectionKind, ...])
     assert (accepted.state, accepted.boxes, accepted.side) == (FindingState.PRESENT, (), Side.LEFT)
     assert accepted.reader is not None and accepted.reader.what is Assessment.ACCEPTED
     assert accepted.output_probability == 0.8
-    assert said("consolidation", answer).text == "There is left consolidation."
+    assert said("consolidation", answer).text == "There is left lung consolidation."
 
 
 @pytest.mark.parametrize(

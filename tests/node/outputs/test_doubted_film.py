@@ -105,7 +105,7 @@ def test_findings_of_a_film_in_doubt_are_to_be_reviewed(of: str, tmp_path: Path)
 
     assert {(found.state, found.contradiction) for found in plain.findings} == {(FindingState.PRESENT, None)}
     assert {(found.state, found.contradiction) for found in film.findings} == {(FindingState.INDETERMINATE, doubt)}
-    assert {said.text.startswith("To be reviewed: ") for said in film.sentences} == {True}
+    assert {said.text.startswith("Possible, please review: ") for said in film.sentences} == {True}
     assert (film.ratio, note in film.notes, wording.CAUTIONS[note] in impression.of_film(film)) == (None, True, True)
     assert plain.ratio is not None
 
@@ -185,7 +185,7 @@ def test_no_answer_calls_anything_present_on_a_film_in_doubt(of: str, tmp_path: 
         told = answer_to_json(answer)
         assert told["positive"] is (doubt is None)
         assert (told["reason"], told["notes"]) == (wording.reason_of(doubt), [] if note is None else [note])
-        assert str(told["sentence"]).startswith("To be reviewed: ") is (doubt is not None)
+        assert str(told["sentence"]).startswith("Possible, please review: ") is (doubt is not None)
 
 
 def test_a_picture_without_a_header_is_asked_about_in_doubt(tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def test_a_present_box_is_a_closed_unfilled_line_with_a_label() -> None:
     ]
     assert [item.UnformattedTextValue for item in boxes.TextObjectSequence] == [
         "Right pleural effusion 83 %",
-        "Pulmonary edema 41 % (review)",
-        "Pulmonary edema 41 % (review)",
+        "Pulmonary edema 41 % (possible)",
+        "Pulmonary edema 41 % (possible)",
         "Support devices 50 %",
     ]
 

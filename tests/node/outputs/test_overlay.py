@@ -84,7 +84,7 @@ def test_the_impression_is_written_above_the_film(monkeypatch: pytest.MonkeyPatc
     assert "Right pleural effusion 83 %" in written.lines  # the label of the box
     above = written.lines[written.lines.index("AI RESEARCH - NOT FOR DIAGNOSIS") + 1 :]
     assert above[:2] == impression.of_film(of)[:2]
-    assert "yellow dashes: to be reviewed" in above[-1]
+    assert "yellow dashes: possible, please review" in above[-1]
     assert written.cut_off() == []
 
 

@@ -280,7 +280,8 @@ def test_the_text_report_has_the_ratio_below_the_findings() -> None:
 
     place = next(number for number, line in enumerate(lines) if "Cardiothoracic ratio: 0.48, not comparable" in line)
     assert place > max(number for number, line in enumerate(lines) if "Not reported (" in line)
-    assert "720 pixels (103 mm), inner width of the thorax 1500 pixels (214 mm)" in lines[place + 1]
+    whole = report_txt.render(report(with_ratio(CALIBRATED)))
+    assert "720 pixels (103 mm), inner width of the thorax 1500 pixels (214 mm)" in whole
 
 
 def message(of: Film) -> str:

@@ -150,7 +150,7 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
             *("source", "status", "reason", "notes", "columns", "rows", "analyzed", "view"),
             *("sentences", "findings", "withheld", "impression", "measurements"),
         }
-    assert read["impression"][0] == "Right pleural effusion, lower zone, 83 %"
+    assert read["impression"][0] == "1. Right pleural effusion, lower zone, 83 %"
     assert left["impression"] == [wording.not_processed(unread(2, Reason.OWN_OBJECT))]
     assert read["findings"]
     for found in read["findings"]:
@@ -163,61 +163,6 @@ def test_the_report_has_the_keys_of_its_contract_and_no_other() -> None:
         assert all(box.keys() == {"box", "score"} for box in sentence["boxes"])
 
 
-def test_the_text_says_what_nobody_measured() -> None:
-    rendered = report_txt.render(report(film(findings=(samples.uncalibrated(),), sentences=False)))
-
-    assert "To be reviewed, not calibrated (the threshold was not measured on such films):" in rendered
-    assert "Present (" not in rendered
-
-
-def test_the_text_gives_no_side_to_what_was_not_seen() -> None:
-    lesion = finding(state=FindingState.ABSENT, side=Side.LEFT, probability=0.04)
-
-    rendered = report_txt.render(report(film(findings=(lesion,), sentences=False)))
-
-    assert "Pleural effusion: probability 4 %" in rendered
-    assert "left" not in rendered
-
-
-def test_the_text_says_first_what_was_found_and_last_by_whom() -> None:
-    rendered = report_txt.render(report(several()))
-
-    first, origin = rendered.split("\n\nFilm 1 of 1\n")
-    assert first == "\n".join(("AI RESEARCH - NOT FOR DIAGNOSIS", *impression.of_film(several())))
-    origin = origin[origin.index("\nAbout this report\n") :]
-    for version in ("phantom 1.2.0", "chexpert14", samples.STUDY, samples.film_uid(1)):
-        assert version in origin
-        assert version not in rendered.removesuffix(origin)
-
-
-def test_a_sentence_that_a_rule_made_says_so() -> None:
-    by_rule = replace(film(findings=(finding(),)), sentences=(replace(film().sentences[0], by="rule"),))
-
-    assert "Small right pleural effusion. (standard wording, not written by the network)" in report_txt.render(
-        report(by_rule)
-    )
-    assert "standard wording" not in report_txt.render(report(film(findings=(finding(),))))
-
-
-def test_the_text_ties_findings_to_sentences_and_boxes() -> None:
-    lines = report_txt.render(report(several())).splitlines()
-
-    [sentence] = [line for line in lines if "The left lung is clear." in line]
-    assert "columns 1000 to 1700, rows 200 to 1500" in sentence
-    place = next(index for index, line in enumerate(lines) if "Pleural effusion, right: probability 83 %" in line)
-    assert lines[place + 1].strip() == "sentence [1]"
-    assert "columns 150 to 700, rows 900 to 1700" in lines[place + 2]
-
-
-def test_the_text_lists_findings_by_state() -> None:
-    rendered = report_txt.render(report(several()))
-
-    details = rendered[rendered.index("Film 1 of 1") :]
-    places = [details.index(name) for name in ("Present (", "Support devices", "Indeterminate (", "Pulmonary edema")]
-    assert places == sorted(places)
-    assert details.index("Not reported (") < details.index("Pneumothorax: probability 4 %")
-
-
 def test_report_json_says_why_what_is_left_out_is_never_reported() -> None:
     written = report_json.report_to_json(report(film(findings=(samples.left_out(), absent(samples.EDEMA)))), [])
 
@@ -225,12 +170,50 @@ def test_report_json_says_why_what_is_left_out_is_never_reported() -> None:
     assert reasons == [f"{wording.NEVER}.", None]
 
 
-def test_the_text_gives_what_is_left_out_no_probability() -> None:
-    rendered = report_txt.render(report(film(findings=(samples.left_out(), absent(samples.EDEMA)), sentences=False)))
+def test_the_text_says_first_what_was_found_and_last_by_whom() -> None:
+    rendered = report_txt.render(report(several()))
 
-    assert f"{wording.HEADINGS[FindingState.LEFT_OUT]}: Pneumothorax\n" in rendered
-    assert "Pneumothorax: probability" not in rendered
-    assert "Pulmonary edema: probability 4 %" in rendered
+    label, blank, title, *lines = rendered.splitlines()
+    assert (label, blank, title) == ("AI RESEARCH - NOT FOR DIAGNOSIS", "", "Impression")
+    assert lines[: len(impression.of_film(several()))] == impression.of_film(several())
+    for version in ("phantom 1.2.0", "chexpert14", samples.STUDY, samples.film_uid(1)):
+        assert version in lines[-1]
+        assert version not in "\n".join(lines[:-1])
+
+
+def test_the_text_has_each_finding_on_a_line_with_boxes_and_sentence() -> None:
+    lesion = replace(finding(state=FindingState.ABSENT, side=Side.LEFT, probability=0.04), sentence=None)
+    sentence = GroundedSentence(text="One.\nTwo.\x00", prompt="left_lung", score=0.5, boxes=())
+    made = replace(film(findings=(finding(), lesion)), sentences=(*film().sentences[:1], sentence))
+
+    details = list(report_txt.details(made))
+
+    assert details[1].startswith(
+        "1. Right pleural effusion, 83 % (present). Box: columns 150 to 700, rows 900 to 1700, "
+    )
+    assert details[1].endswith('"Small right pleural effusion."')
+    assert details[2] == "Not reported (below threshold, may have been missed): Pleural effusion 4 %."
+    assert details[3] == 'Other sentences: left lung: "One. Two."'
+
+
+def test_a_sentence_of_two_findings_stands_once() -> None:
+    both = film(findings=(finding(), finding(samples.EDEMA)))
+
+    assert report_txt.render(report(both)).count("Small right pleural effusion.") == 1
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (film(findings=(finding(),)), "Analyzed was the square of columns 120 to 1880, rows 0 to 1760"),
+        (film(findings=(samples.uncalibrated(),)), "not measured on such films: pulmonary edema."),
+        (film(findings=(replace(finding(side=None), place="no_side"),)), "no side is told of pleural effusion."),
+        (film(findings=(replace(finding(boxes=()), place="no_place"),)), "no place is told of pleural effusion."),
+    ],
+)
+def test_the_text_names_the_limits_once(of: Film, told: str) -> None:
+    assert told in wording.limits(of)
+    assert report_txt.render(report(of)).count(told) == 1
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -243,20 +226,6 @@ def test_a_film_without_findings_is_not_called_normal() -> None:
 
     assert "No prompted finding came near its threshold" in rendered
     assert "normal" not in rendered.replace("This is not a report of a normal film", "")
-
-
-def test_a_film_that_was_analyzed_whole_says_so() -> None:
-    whole = replace(film(), analyzed=Box(left=0, top=0, right=samples.COLUMNS, bottom=samples.ROWS))
-
-    assert "That is the whole film." in report_txt.render(report(whole))
-
-
-def test_line_breaks_in_a_sentence_do_not_break_the_list() -> None:
-    sentence = GroundedSentence(text="One.\nTwo.\x00", prompt="left_lung", score=0.5, boxes=())
-
-    rendered = report_txt.render(report(replace(film(findings=(finding(),)), sentences=(sentence,))))
-
-    assert "left lung: One. Two. (no box)" in rendered
 
 
 @pytest.mark.parametrize(

@@ -87,10 +87,10 @@ def test_a_film_with_findings_is_described_in_words() -> None:
     first = contents(section, "121073")[0].TextValue
     assert " ".join(first.split()).endswith(" ".join(impression.of_film(SEVERAL.films[0])))
     for expected in (
-        "Pleural effusion, right: probability 83 %",
+        "1. Right pleural effusion, 83 % (present). Box: ",
         "right lower zone of lung, 34 % of it",
-        "Pulmonary edema 2/2",
-        "Pneumothorax: probability 4 %",
+        "2. Pulmonary edema, 41 % (possible, please review). Boxes: ",
+        "Not reported (below threshold, may have been missed): Pneumothorax 4 %.",
         "Small right pleural effusion.",
         "Located in 4 boxes. If a viewer draws fewer than that beside this text, open the series again.",
     ):

@@ -43,7 +43,7 @@ def test_a_film_of_unknown_age_is_read_and_the_report_says_so(tmp_path: Path) ->
 
     assert answered.film is not None
     assert (answered.film.is_read, answered.film.notes) == (True, (Note.AGE_UNKNOWN,))
-    assert "states no age that could be read" in wording.looked_at(answered.film)
+    assert "states no age that could be read" in wording.limits(answered.film)
 
 
 def test_no_question_about_a_film_of_a_child_is_answered(tmp_path: Path) -> None:

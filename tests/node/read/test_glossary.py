@@ -10,7 +10,7 @@ import pytest
 from models.contract import PromptKind
 from node.domain import Code
 from node.read import prompts
-from node.web.shown import Explanation, explain, explanations
+from node.web.shown import Explanation, explain, glossary
 
 LONGEST_SENTENCE = 22
 HIGHEST_GRADE = 8.0
@@ -27,7 +27,7 @@ ADVICE = re.compile(
 CODES = [
     code for prompt in prompts.load("chexpert14").prompts for code in (prompt.finding, prompt.site) if code is not None
 ]
-ALL = list(explanations().values())
+ALL = glossary().terms
 
 
 def sentences(text: str) -> list[str]:
@@ -69,7 +69,7 @@ def test_findings_have_explanations_of_their_own() -> None:
 def test_a_text_is_one_or_two_short_sentences(term: Explanation) -> None:
     assert len(sentences(term.text)) <= 2
     assert all(len(words(sentence)) <= LONGEST_SENTENCE for sentence in sentences(term.text))
-    assert grade(f"{term.text} {term.caution}") <= HIGHEST_GRADE
+    assert grade(f"{term.text} {glossary().caution}") <= HIGHEST_GRADE
 
 
 @pytest.mark.parametrize("term", ALL, ids=lambda term: term.name)
@@ -85,7 +85,7 @@ def test_a_text_names_a_public_source_and_the_physician(term: Explanation) -> No
     assert urlsplit(term.link).scheme == "https"
     assert urlsplit(term.link).hostname in PUBLIC_SITES
     assert term.source.startswith(("MedlinePlus, ", "NHS, ", "RadiologyInfo, "))
-    assert "Only a physician can judge" in term.caution
+    assert "Only a physician can judge" in glossary().caution
 
 
 def test_the_grade_tells_plain_words_from_others() -> None:

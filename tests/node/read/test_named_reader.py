@@ -433,7 +433,7 @@ def test_a_classifier_gives_a_valid_report(journey: Journey) -> None:
 
 def test_the_page_shows_what_a_classifier_says(journey: Journey) -> None:
     assert "example-classifier" in journey.page
-    assert "not assessed" in journey.page.lower()
+    assert "not evaluated" in journey.page.lower()
 
 
 def test_doctor_and_explain_know_the_reader(journey: Journey) -> None:

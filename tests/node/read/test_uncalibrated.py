@@ -14,7 +14,7 @@ from models.documents import decode
 from models.manifest import read_manifest, write_manifest
 from node.commands import demo
 from node.domain import Film
-from node.outputs import impression, report_json, report_txt
+from node.outputs import report_json, report_txt, wording
 from node.read import open_film, prompts
 from node.read.film import film_of
 from node.read.manifest import not_calibrated
@@ -45,7 +45,7 @@ def test_every_sentence_leaves_marked_or_has_a_reason(uncalibrated: Path, path: 
     raw, _ = read(uncalibrated, path, checked=False)
     said, film = read(uncalibrated, path, checked=True)
 
-    left = {sentence.text.removeprefix("To be reviewed: "): sentence.by for sentence in said.sentences}
+    left = {sentence.text.removeprefix("Possible, please review: "): sentence.by for sentence in said.sentences}
     reasons = {withheld.text: withheld.reason for withheld in said.withheld}
     assert set(left.values()) <= {"network_uncalibrated"}
     assert {sentence.text for sentence in raw.sentences} == {*left, *reasons}
@@ -59,12 +59,9 @@ def test_each_output_says_who_speaks_and_what_calibrates(uncalibrated: Path) -> 
     _, film = read(uncalibrated, demo.FILMS[0], checked=True)
     found = report(film)
 
-    lines = impression.of_film(film)
-    assert "Not calibrated on such films, so only for review: pneumonia and opacity." in lines
-    assert (
-        "To be reviewed: There is pneumonia. (written by the network, not calibrated on such films)"
-        in report_txt.render(found)
-    )
+    assert "its threshold was not measured on such films: pneumonia and opacity." in wording.limits(film)
+    (line,) = (line for line in report_txt.render(found).splitlines() if "There is pneumonia." in line)
+    assert "(possible, please review)." in line and line.count('"There is pneumonia."') == 1
     sentences = decode(list[dict[str, object]], report_json.film_for_programs(film)["sentences"])
     assert [sentence["by"] for sentence in sentences] == ["network_uncalibrated"] * 2
 

@@ -172,7 +172,7 @@ def test_a_mirrored_film_keeps_its_boxes_and_gets_a_caution(tmp_path: Path) -> N
     assert wording.cautions(plain) == ()
     (caution,) = wording.cautions(mirrored)
     assert caution in impression.of_film(mirrored)
-    assert "looks mirrored" in wording.looked_at(mirrored)
+    assert "looks mirrored" in wording.limits(mirrored)
 
 
 def test_a_film_with_its_view_survives_storage(tmp_path: Path) -> None:

@@ -269,10 +269,10 @@ def test_the_line_of_a_study_says_what_is_to_be_reviewed_on_each_film(
 ) -> None:
     (line,) = client(settings, spool).get("/api/v1/studies").json()["studies"]
 
-    assert line["impression"] == [
-        f"Film {number}: {words}"
-        for number in range(1, 1 + len(two_to_review))
-        for words in ("Right pleural effusion, lower zone, 83 %", "Review: pulmonary edema, 41 %")
+    assert [(mark["text"], mark["state"], mark["is_critical"]) for mark in line["marks"]] == [
+        ("Pleural effusion 83 %", "present", False),
+        ("Pulmonary edema 41 %", "possible", False),
+        ("Support devices 50 %", "present", False),
     ]
 
 
@@ -300,12 +300,11 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
     page = shown.show(film)
 
     assert page.impression == tuple(impression.of_film(film))
-    assert [finding.state for finding in page.findings] == ["present", "present", "review"]
+    assert [finding.state for finding in page.findings] == ["present", "review", "present"]
     assert [finding.number for finding in page.findings] == [1, 2, 3]
     labels = {wording.label(finding, box) for finding in wording.reported(film) for box in finding.boxes}
     assert {box.label for finding in page.findings for box in finding.boxes} == labels
-    assert page.absent == (("Pneumothorax", "4 %"),)
-    assert page.left_out == ()
+    assert page.unreported == (("Not reported (below threshold, may have been missed)", ["Pneumothorax 4 %"]),)
 
 
 def test_a_page_names_apart_what_the_model_leaves_out() -> None:
@@ -313,8 +312,10 @@ def test_a_page_names_apart_what_the_model_leaves_out() -> None:
 
     page = shown.show(film)
 
-    assert page.left_out == ("Pneumothorax",)
-    assert page.absent == (("Pulmonary edema", "4 %"),)
+    assert page.unreported == (
+        ("Not reported (below threshold, may have been missed)", ["Pulmonary edema 4 %"]),
+        ("Not evaluated by this model", ["Pneumothorax"]),
+    )
 
 
 def test_findings_with_their_sides_are_suggested_and_understood(settings: Settings, spool: Spool) -> None:

@@ -17,6 +17,8 @@ from starlette.testclient import TestClient
 
 from models.contract import Box
 from node.jobs.patients import note_patients
+from node.outputs import vocabulary
+from node.read import prompts
 from node.service.worker import LedgerFiller
 from node.store.correction import CorrectionKind
 from node.store.ledger import Ledger, open_ledger
@@ -32,6 +34,7 @@ from tests.support.spoken import PROMPTS
 
 OTHER = "enlarged_cardiomediastinum"  # present on every film of the scripted reader, too
 DRAWN, MISSED = "consolidation", "cardiomegaly"
+NAMES = vocabulary.names(prompts.load("chexpert14"))
 BOX = Box(left=2, top=3, right=20, bottom=30)
 STATION = {"StationName": "ROOM 7", "ManufacturerModelName": "DigitalDiagnost"}
 ROOM = f"station-{hashlib.sha256(b'ROOM 7').hexdigest()[:6]}"
@@ -79,10 +82,10 @@ def test_a_round_counts_its_films_and_what_readers_said(bench: Bench, tmp_path: 
     assert float(day["median_seconds"]) >= 0
     assert lines["scanner", "DigitalDiagnost"]["films"] == lines["station", ROOM]["read"] == "1"
     assert lines["scanner", "'=1+1"]["not_read"] == "1", "a spreadsheet must not take it for a formula"
-    rejected, accepted = lines["finding", KEY], lines["finding", OTHER.replace("_", " ")]
+    rejected, accepted = (lines["finding", NAMES[key]] for key in (KEY, OTHER))
     assert [rejected[name] for name in ("present", "rejected", "agreed")] == ["0", "1", "0.0"]
     assert [accepted[name] for name in ("present", "accepted", "agreed")] == ["1", "1", "1.0"]
-    drawn, missed = lines["finding", DRAWN.replace("_", " ")], lines["finding", MISSED]
+    drawn, missed = (lines["finding", NAMES[key]] for key in (DRAWN, MISSED))
     assert [drawn[name] for name in ("accepted", "added", "agreed")] == ["1", "0", "1.0"]
     assert [missed[name] for name in ("accepted", "added", "agreed")] == ["0", "1", ""]
 

@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 
 from node.domain import About, Assessment, Film, ReaderMark, Subject
 from node.outputs import oru, report_txt
-from tests.node.outputs.test_faults_versions import stated_version, written_in_turn
+from tests.node.outputs.test_versions import stated_version, written_in_turn
 from tests.support.documents import said
 from tests.support.samples import BERLIN, absent, cr, film, finding, ratio, report, sources, unread
 

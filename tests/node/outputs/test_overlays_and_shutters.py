@@ -712,7 +712,7 @@ def test_what_is_said_of_a_picture_speaks_of_no_header(seen: View, reason: Reaso
         for view in (seeing({seen: 0.99}), seeing({"PA": 0.99}, mirrored=True, rotated=True), None)
     ]
 
-    said = [" ".join(wording.about(film)) for film in of_view]
+    said = [wording.limits(film) if film.is_read else wording.not_processed(film) for film in of_view]
 
     assert [film.reason for film in of_view] == [reason, None, None]
     assert of_view[0].view == FilmView(seen=seen, certainty=0.99)

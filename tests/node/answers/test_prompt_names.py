@@ -17,7 +17,7 @@ from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import answer, for_network
 from node.domain import Film
 from node.errors import InputError
-from node.outputs import wording
+from node.outputs import vocabulary, wording
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import film_of
@@ -241,9 +241,9 @@ def test_every_displayed_name_is_answered_as_the_report_does(read: _Read) -> Non
         boxes = tuple((found.box, found.score) for found in finding.boxes)
         prompt = SET[finding.prompt]
         printed = (
-            {wording.name_of(finding), wording.sided(wording.name_of(finding), finding.side)}
+            {vocabulary.name_of(finding), wording.sided(vocabulary.name_of(finding), finding.side)}
             if prompt.paired
-            else {wording.name_of(finding)}
+            else {vocabulary.name_of(finding)}
         )
         for told in read.ask(*names_of(prompt), *printed):
             state, score, located, sentence, contradiction = cast(tuple[object, ...], told)
@@ -286,7 +286,7 @@ def test_a_side_has_the_boxes_of_the_report_on_that_side(read: _Read) -> None:
         if not SET[finding.prompt].paired:
             continue
         for side in {found.side for found in finding.boxes} - {None}:
-            [told] = read.ask(f"{side} {wording.name_of(finding)}")
+            [told] = read.ask(f"{side} {vocabulary.name_of(finding)}")
             state, score, boxes, _, _ = cast(tuple[object, ...], told)
             own = [found.box for found in finding.boxes if found.side is side]
             assert (state, score) == (finding.state, finding.probability)
