@@ -9,14 +9,8 @@ const NEAR = matchMedia("(pointer: coarse)").matches ? 22 : 12; // pixels of the
 export class Drawn {
   // changed: is told the box in pixels of the film, null when there is none
   constructor(rect, viewport, changed) {
-    Object.assign(this, { rect, viewport, changed, box: null, isHeld: false });
+    Object.assign(this, { rect, viewport, changed, box: null, isHeld: false }); // held: a drag on it or its edges moves them
     this.grips = document.getElementById("grips");
-  }
-
-  // Lets the box be held: a drag on it moves it, a drag on an edge moves the edge.
-  hold(isHeld) {
-    this.isHeld = isHeld;
-    this.put(this.box);
   }
 
   // The edges of the box that a drag from a place moves; null outside the box, or if it cannot be held.

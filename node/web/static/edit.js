@@ -1,5 +1,7 @@
 // The box of a correction while it is moved or drawn: the bar that says what it is for, saves it, or gives it up.
 
+const SLIVER = 0.01; // of the longer side of the film: a box that is thinner holds no finding
+
 export class BoxEditing {
   // drawn: the box that is drawn on the film; setTool: sets what a drag does; `closed` is called at the end of each box
   constructor(frame, drawn, setTool) {
@@ -21,7 +23,7 @@ export class BoxEditing {
     return this.task !== null;
   }
 
-  // title: what is done; box: where it begins, null for the middle of what is seen; isNew: whether a drag beside the box
+  // title: what is done; box: where it begins, null if it is still to be drawn; isNew: whether a drag beside the box
   // draws another; save: stores the box; opener: gets the focus back
   open({ title, box, isNew, save, opener }) {
     this.close();
@@ -30,10 +32,11 @@ export class BoxEditing {
     this.alert.textContent = "";
     this.bar.hidden = false;
     this.frame.classList.add("correcting"); // hides what was asked
-    if (box) this.drawn.put(box);
-    else this.drawn.open();
-    this.drawn.hold(true);
-    this.drawn.viewport.reveal(this.drawn.box);
+    this.drawn.isHeld = true;
+    if (box) {
+      this.drawn.put(box);
+      this.drawn.viewport.reveal(box);
+    } else this.where.textContent = "Drag a box around the finding, or press b for one.";
     this.setTool("box");
     this.bar.scrollIntoView({ block: "nearest" });
     this.frame.focus({ preventScroll: true });
@@ -54,7 +57,12 @@ export class BoxEditing {
 
   async save() {
     const { task } = this;
-    const { left, top, right, bottom } = this.drawn.box;
+    const { box, viewport } = this.drawn;
+    if (!box || Math.min(box.right - box.left, box.bottom - box.top) < SLIVER * Math.max(viewport.columns, viewport.rows)) {
+      this.alert.textContent = box ? "This box is too thin: draw it around the finding." : "Draw the box first.";
+      return;
+    }
+    const { left, top, right, bottom } = box;
     const button = this.bar.querySelector(".save");
     button.disabled = true;
     this.alert.textContent = "";

@@ -155,7 +155,7 @@ onKeys({
   n: () => document.querySelector('a[rel="next"]')?.click(),
   u: () => location.assign("/"),
   b() {
-    if (asking.isClosed || editing.isOpen) return;
+    if (asking.isClosed) return;
     setTool("box");
     frame.focus({ preventScroll: true });
     drawn.open();

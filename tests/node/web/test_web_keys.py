@@ -114,9 +114,11 @@ def test_a_box_is_drawn_for_a_finding_of_the_list(node: Node, seen: Browsed) -> 
     tab_to(page.locator("#adding button"))
     page.keyboard.press("Enter")
     expect(page.locator("#editing")).to_contain_text(f"Add: {name}.")
-    for key in ("ArrowLeft", "Shift+ArrowUp"):
-        page.keyboard.press(key)
+    expect(page.locator("#drawn")).to_be_hidden()
     page.keyboard.press("Enter")
+    expect(page.locator("#drawn")).to_be_hidden()
+    for key in ("b", "ArrowLeft", "Shift+ArrowUp", "Enter"):
+        page.keyboard.press(key)
 
     expect(page.locator(".finding", has_text=name)).to_contain_text("confirmed, box drawn by a reader", timeout=SLOW)
     assert_written(page)
