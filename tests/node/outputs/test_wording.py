@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from models.contract import Box, FindingState, Side
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine
 from node.domain import Assessment, Evidence, Film, Finding, GroundedSentence, ReaderMark
-from node.measurement import CardiothoracicRatio, Incomparable, MeasuredLine
 from node.outputs import impression
 from node.outputs.corrected_film import correct
 from node.read import prompts
