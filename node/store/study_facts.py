@@ -2,8 +2,8 @@
 
 It has what is small. Pictures and the content of outputs stay on the disk until somebody needs one of them.
 
-Films are found by their study and UID. A UID names one object (PS3.5 9.1), but a film that was taken under the wrong
-study is sent again into the right one as it is: a UID alone names no film for certain.
+Films are found by their study and UID, or in all studies that have a UID. It names one object (PS3.5 9.1), but a film
+that was taken under the wrong study is sent again into the right one as it is: a UID alone names no film for certain.
 """
 
 from __future__ import annotations
@@ -129,14 +129,22 @@ def film_in(spool: Spool, study_uid: str, uid: str) -> Instance | None:
     return next((instance for instance in instances if instance.sop_instance_uid == uid), None)
 
 
+def films_of(spool: Spool, uid: str) -> list[Instance]:
+    """Return the newest version of every received object with a SOP Instance UID, one for each study that has it."""
+    return _in_each(spool, spool.find_studies(uid), uid)
+
+
 def elsewhere(spool: Spool, film: Instance) -> list[Instance]:
     """Return the received objects of other studies with the SOP Instance UID of a film, as far as they are noted.
 
     Quick enough for every object that arrives: what a power cut took from the index is not looked for.
     """
-    uid = film.sop_instance_uid
-    found = (film_in(spool, study, uid) for study in spool.index.noted(uid) if study != film.study_uid)
-    return [other for other in found if other is not None]
+    studies = spool.index.noted(film.sop_instance_uid)
+    return _in_each(spool, (study for study in studies if study != film.study_uid), film.sop_instance_uid)
+
+
+def _in_each(spool: Spool, studies: Iterable[str], uid: str) -> list[Instance]:
+    return [film for study in studies if (film := film_in(spool, study, uid)) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

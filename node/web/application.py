@@ -59,8 +59,9 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     give(application, parts)
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
-    application.include_router(films.router)
-    application.include_router(replies.router)
+    for routes in (films.routes, questions.routes, replies.routes, corrections.routes):
+        for router in routes.routers:
+            application.include_router(router)
     application.include_router(corrections.router)
     application.include_router(questions.router)
     application.include_router(submit.router)

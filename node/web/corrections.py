@@ -16,13 +16,14 @@ from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.web.api import StudyUid
-from node.web.films import FILM, AddressedFilm
+from node.web.films import AddressedFilm, FilmRoutes
 from node.web.forms import Edges, box_of
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["corrections"])
+routes = FilmRoutes(tag="corrections")
 
 _LONGEST_TEXT = 1000
 
@@ -73,7 +74,7 @@ class Finished(BaseModel):
     changes: int
 
 
-@router.get(f"{FILM}/corrections", responses=responses(404, 409, 422))
+@routes.add("GET", "/corrections", responses=responses(404, 409, 422))
 def list_corrections(parts: Parts, request: Request, film: AddressedFilm) -> Corrections:
     """List what readers corrected on a film."""
     _answered(parts, film)
@@ -81,7 +82,7 @@ def list_corrections(parts: Parts, request: Request, film: AddressedFilm) -> Cor
     return Corrections(corrections=[_known(found) for found in answered_film.corrections_of(parts.spool, film)])
 
 
-@router.post(f"{FILM}/corrections", status_code=202, responses=responses(404, 409, 422, 503))
+@routes.add("POST", "/corrections", status_code=202, responses=responses(404, 409, 422, 503))
 def correct(parts: Parts, request: Request, film: AddressedFilm, new: NewCorrection) -> KnownCorrection:
     """Correct the answer to a film: a new report and overlay will replace the older ones in the archive."""
     answered, uid = _answered(parts, film), film.sop_instance_uid

@@ -1,8 +1,9 @@
-"""Films over the interface for programs: their address, by study and SOP Instance UID, and their pictures."""
+"""The address of a film for programs: its study and SOP Instance UID, or that UID alone if one study has it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
@@ -11,31 +12,75 @@ from starlette.responses import Response
 from node.errors import Undecodable
 from node.read.grayscale import Window
 from node.store.received import Instance
-from node.store.study_facts import film_in
+from node.store.study_facts import film_in, films_of
 from node.web import pictures
 from node.web.api import PNG, FilmUid, StudyUid
-from node.web.parts import Parts
+from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 
-FILM: Final = "/studies/{study}/films/{uid}"
-"""The address of a film below `/api/v1`: a UID alone may be that of films in several studies."""
-
-router = APIRouter(prefix="/api/v1", tags=["films"])
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., object])
 
 
-def film_of(parts: Parts, study: StudyUid, uid: FilmUid) -> Instance:
-    """Return a received film. Raises Problem if there is none."""
-    if (found := film_in(parts.spool, study, uid)) is None:
-        raise Problem(404, "this node has no such film in this study")
-    return found
+def film_of(parts: WebParts, uid: str, *, study: str | None) -> Instance:
+    """Return a received film. Raises Problem if there is none, or if no study is named and several have its UID."""
+    if study is not None:
+        if (found := film_in(parts.spool, study, uid)) is None:
+            raise Problem(404, "this node has no such film in this study")
+        return found
+    films = films_of(parts.spool, uid)
+    if len(films) > 1:
+        studies = " and ".join(film.study_uid for film in films)
+        raise Problem(
+            409,
+            f"{len(films)} studies have a film with this SOP Instance UID: {studies}; "
+            "say which is meant by /api/v1/studies/{study}/films/{uid}/...",
+        )
+    if not films:
+        raise Problem(404, "this node has no such film")
+    return films[0]
 
 
-AddressedFilm: TypeAlias = Annotated[Instance, Depends(film_of)]
-"""The parameter of a route below `FILM` that gets the film."""
+def _in_study(parts: Parts, request: Request, study: StudyUid, uid: FilmUid) -> None:
+    request.state.film = film_of(parts, uid, study=study)
 
 
-@router.get(f"{FILM}/picture", response_class=Response, responses={**PNG, **responses(404, 409, 422)})
+def _by_uid(parts: Parts, request: Request, uid: FilmUid) -> None:
+    request.state.film = film_of(parts, uid, study=None)
+
+
+def _found(request: Request) -> Instance:
+    return cast(Instance, getattr(request.state, "film", None))  # without one the address was refused
+
+
+AddressedFilm: TypeAlias = Annotated[Instance, Depends(_found)]
+"""The parameter of a route of `FilmRoutes` that gets the film."""
+
+
+class FilmRoutes:
+    """Routes on one film, each under both addresses of it."""
+
+    def __init__(self, *, tag: str) -> None:
+        self.routers = tuple(
+            APIRouter(prefix=f"/api/v1/{path}", tags=[tag], dependencies=[Depends(find)])
+            for path, find in (("studies/{study}/films/{uid}", _in_study), ("films/{uid}", _by_uid))
+        )
+
+    def add(self, method: Literal["GET", "POST"], path: str, **described: Any) -> Callable[[_Endpoint], _Endpoint]:  # noqa: ANN401  # as APIRouter.api_route
+        """Serve a function under both addresses; described: as in `APIRouter.api_route`."""
+
+        def added(endpoint: _Endpoint) -> _Endpoint:
+            for router in self.routers:
+                router.add_api_route(path, endpoint, methods=[method], **described)
+            return endpoint
+
+        return added
+
+
+routes = FilmRoutes(tag="films")
+
+
+@routes.add("GET", "/picture", response_class=Response, responses={**PNG, **responses(404, 409, 422)})
 def show_film(
     parts: Parts,
     request: Request,

@@ -24,13 +24,14 @@ from node.store import questions as kept
 from node.store.ledger import is_away
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.web.films import FILM, AddressedFilm
+from node.web.films import AddressedFilm, FilmRoutes
 from node.web.forms import NewQuestions
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
+routes = FilmRoutes(tag="questions")
 
 NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
@@ -75,7 +76,7 @@ class KnownPrompts(BaseModel):
     suggestions: list[str]
 
 
-@router.get(f"{FILM}/questions", responses=responses(404, 409, 422))
+@routes.add("GET", "/questions", responses=responses(404, 409, 422))
 def list_questions(parts: Parts, request: Request, film: AddressedFilm) -> AnsweredQuestions:
     """List what was asked about a film, oldest first."""
     audit(request, "questions.viewed", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)
@@ -83,7 +84,7 @@ def list_questions(parts: Parts, request: Request, film: AddressedFilm) -> Answe
     return AnsweredQuestions(film=film.sop_instance_uid, questions=made)
 
 
-@router.post(f"{FILM}/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
+@routes.add("POST", "/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
 def ask(parts: Parts, request: Request, film: AddressedFilm, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
     questions = new.checked()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
@@ -21,14 +20,14 @@ from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.study_facts import require_valid
 from node.web.api import UID_PATTERN
-from node.web.films import FILM, AddressedFilm, film_of
+from node.web.films import AddressedFilm, FilmRoutes, film_of
 from node.web.forms import LONGEST_PROMPT, Edges, box_of
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.questions import NO_MODEL, ask_network, limit
 from node.web.users import audit, name_of
 
-router = APIRouter(prefix="/api/v1", tags=["questions"])
+routes = FilmRoutes(tag="questions")
 
 _NOT_TOLD: Final = (
     "Only a user who has signed in is told which films are of one patient, and may compare them by words."
@@ -38,9 +37,9 @@ _NOT_OF_DAY: Final = "This node has read no earlier film of this patient of that
 
 
 class NewWords(BaseModel):
-    """A question in words, or a prompt; box: one on the film that it is about.
+    """A question in words, or a prompt; box: one on the film that it is about; earlier: the film to compare with.
 
-    earlier, earlier_study: the film to compare with, both or neither
+    earlier_study: needed if several studies have a film with the UID of the earlier one
     """
 
     text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
@@ -90,7 +89,7 @@ class WordedReply(BaseModel):
     changes: list[FoundChange] = []
 
 
-@router.post(f"{FILM}/replies", responses=responses(404, 409, 422, 429, 503))
+@routes.add("POST", "/replies", responses=responses(404, 409, 422, 429, 503))
 def reply(parts: Parts, request: Request, film: AddressedFilm, new: NewWords) -> WordedReply:
     """Answer a question in words by rule from the report of the film; ask the network what the report does not say."""
     uid, prompts = film.sop_instance_uid, parts.prompts()
@@ -137,8 +136,8 @@ def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Q
         return worded(uid, answer_by(obstacle, query))
     is_known = bool(name_of(request))
     known = parts.patients.earlier(film.instance, parts.spool) if is_known else []
-    if new.earlier is not None or new.earlier_study is not None:
-        other = _named(parts, film, new)
+    if new.earlier is not None:
+        other = _named(parts, film, new.earlier, study=new.earlier_study)
         chosen = next((each for each in known if each.instance == other.instance), None)
     elif (chosen := of_day(known, query.day)) is not None:
         other = _read(parts, chosen.instance)
@@ -157,11 +156,9 @@ def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Q
     return made
 
 
-def _named(parts: WebParts, film: AnsweredFilm, new: NewWords) -> AnsweredFilm:
+def _named(parts: WebParts, film: AnsweredFilm, uid: str, *, study: str | None) -> AnsweredFilm:
     """Return the earlier film that a request names. Raises Problem if it is none."""
-    if new.earlier is None or new.earlier_study is None:
-        raise Problem(422, "earlier and earlier_study name a film together; give both or neither")
-    other = film_of(parts, new.earlier_study, new.earlier)
+    other = film_of(parts, uid, study=study)
     if not parts.patients.are_in_order(other, film.instance):
         raise Problem(409, NOT_IN_ORDER)
     return _read(parts, other)

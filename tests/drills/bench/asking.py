@@ -64,13 +64,13 @@ def measure(folder: Path, *, count: int = FILMS, rounds: int = ROUNDS) -> Found:
 
 
 def send_first(node: Service) -> str:
-    """Send the film that is asked about, and wait until it was read; its address. Raises RuntimeError if not."""
+    """Send the film that is asked about, and wait until it was read; its UID. Raises RuntimeError if it is refused."""
     film = films.rg1()
     film.StudyInstanceUID, film.SOPInstanceUID = "2.25.7", "2.25.8"
     if peers.send(film, port=node.dicom_port) != 0:
         raise RuntimeError("the node did not take the first film")
     node.wait_for("study.finished")
-    return f"/api/v1/studies/{film.StudyInstanceUID}/films/{film.SOPInstanceUID}"
+    return str(film.SOPInstanceUID)
 
 
 def ask(node: Service, film: str, number: int) -> float:
@@ -83,7 +83,7 @@ def ask(node: Service, film: str, number: int) -> float:
     body, fields = json.dumps({"questions": [question]}), {"Content-Type": "application/json"}
     with closing(http.client.HTTPConnection(peers.LOOPBACK, node.http_port, timeout=60)) as connection:
         begun = time.perf_counter()
-        connection.request("POST", f"{film}/questions", body, fields)
+        connection.request("POST", f"/api/v1/films/{film}/questions", body, fields)
         answer = connection.getresponse()
         answer.read()
         seconds = time.perf_counter() - begun

@@ -253,8 +253,7 @@ class Day:
         if kind == "add":
             body["box"] = [20.0, 30.0, 90.0, 120.0]
         reports = len(self._reports(study))
-        path = f"/api/v1/studies/{study}/films/{film}/corrections"
-        status, answer = self._node.ask("POST", path, body)
+        status, answer = self._node.ask("POST", f"/api/v1/films/{film}/corrections", body)
         assert status == 202, answer
         correction = Correction(
             study=study,

@@ -87,7 +87,7 @@ def by_page(node: Asked, question: Question) -> Content:
     if question.prompt is None:
         return only(node.questions(question.content, **page)[1])
     words = {"text": question.prompt, "box": question.box}
-    return only(node.ask("POST", f"{node.film}/replies", words, **page)[1])
+    return only(node.ask("POST", f"/api/v1/films/{node.uid}/replies", words, **page)[1])
 
 
 def by_stored(node: Asked, stored: Dataset) -> tuple[Content, Dataset]:
@@ -120,7 +120,7 @@ def reports(node: Asked) -> list[Dataset]:
 
 
 def listed(node: Asked) -> list[Content]:
-    return cast(list[Content], node.ask("GET", f"{node.film}/questions")[1]["questions"])
+    return cast(list[Content], node.ask("GET", f"/api/v1/films/{node.uid}/questions")[1]["questions"])
 
 
 def only(content: Content) -> Content:
@@ -153,7 +153,7 @@ def test_what_denies_is_asked_in_no_way(node: Asked, capsys: pytest.CaptureFixtu
 
     told = [
         str(node.questions(question.content)[1]["detail"]),
-        str(node.ask("POST", f"{node.film}/replies", {"text": "no opacity", "box": OPACITY})[1]["text"]),
+        str(node.ask("POST", f"/api/v1/films/{node.uid}/replies", {"text": "no opacity", "box": OPACITY})[1]["text"]),
     ]
     assert main(["ask", str(node.path), "--model", str(node.model), *question.options]) == 2
     told.append(capsys.readouterr().err)

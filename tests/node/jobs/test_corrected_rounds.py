@@ -19,6 +19,7 @@ from node.jobs import answered_film, gathering
 from node.outputs import wording
 from node.outputs.document import save_bytes
 from node.store.correction import Correction, CorrectionKind
+from node.store.study_facts import films_of
 from node.web.study_outputs import outputs_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.support import validators
@@ -170,7 +171,7 @@ def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -
         bench = Bench(tmp_path / kind, outputs=(kind,))
         bench.receive(FILM)
         bench.round()
-        (film,) = bench.spool.study(str(FILM.StudyInstanceUID)).instances
+        (film,) = films_of(bench.spool, str(FILM.SOPInstanceUID))
         answer = answered_film.read_film(bench.spool, film).answer
         reported = [finding.prompt for finding in wording.reported(answer)]
         for number, prompt in enumerate(reported, 1):

@@ -49,7 +49,7 @@ class Read:
 
     @property
     def path(self) -> str:
-        return f"/api/v1/studies/{self.film.study_uid}/films/{self.film.sop_instance_uid}/corrections"
+        return f"/api/v1/films/{self.film.sop_instance_uid}/corrections"
 
     def correct(self) -> tuple[int, str]:
         answer = self.client.post(self.path, json=REJECTION)
@@ -250,7 +250,7 @@ def test_a_correction_outlives_both_databases(tmp_path: Path) -> None:
         with Service(settings) as service:
             connection = http.client.HTTPConnection(peers.LOOPBACK, service.http_port, timeout=30)
             said = json.dumps({"kind": "reject", "prompt": "atelectasis"})
-            path = f"/api/v1/studies/{film.StudyInstanceUID}/films/{film.SOPInstanceUID}/corrections"
+            path = f"/api/v1/films/{film.SOPInstanceUID}/corrections"
             connection.request("POST", path, body=said, headers={"Content-Type": "application/json"})
             assert connection.getresponse().status == 202
             connection.close()

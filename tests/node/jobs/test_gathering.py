@@ -30,7 +30,7 @@ Content = dict[str, object]
 
 READ = films.thumbnail()
 UID = str(READ.StudyInstanceUID)
-PATH = f"/api/v1/studies/{READ.StudyInstanceUID}/films/{READ.SOPInstanceUID}/corrections"
+PATH = f"/api/v1/films/{READ.SOPInstanceUID}/corrections"
 LONG = 600.0  # seconds: no test waits for it
 REJECTION: Content = {"kind": "reject", "prompt": KEY}
 ADDITION: Content = {"kind": "add", "prompt": "cardiomegaly", "box": [2.0, 3.0, 20.0, 30.0]}

@@ -217,8 +217,7 @@ def test_too_many_questions_are_told_when_to_come_back(tmp_path: Path) -> None:
         for _ in asking:
             assert reader.asked.acquire(timeout=SECONDS)
         refused = client.post(
-            f"/api/v1/studies/{film.study_uid}/films/{film.sop_instance_uid}/questions",
-            json={"questions": [{"prompt": "Edema"}]},
+            f"/api/v1/films/{film.sop_instance_uid}/questions", json={"questions": [{"prompt": "Edema"}]}
         )
         reader.may_answer.set()
 
@@ -247,9 +246,8 @@ def test_a_question_leaves_the_queue_when_its_client_has_gone(
     reader = Queued()
     answerer = answerer_of(spool, reader)
     request = (
-        f"POST /api/v1/studies/{film.study_uid}/films/{film.sop_instance_uid}/questions HTTP/1.1\r\n"
-        f"Host: {LOOPBACK}\r\nContent-Type: application/json\r\nContent-Length: {len(ANSWERED)}\r\n"
-        "Connection: close\r\n\r\n"
+        f"POST /api/v1/films/{film.sop_instance_uid}/questions HTTP/1.1\r\nHost: {LOOPBACK}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(ANSWERED)}\r\nConnection: close\r\n\r\n"
     ).encode() + ANSWERED
 
     with serving(application=pages_of(spool, answerer)) as served:

@@ -42,13 +42,7 @@ LOOKS: dict[str, Callable[[Spool], int]] = {
     "begun readings": lambda spool: spool.count_begun_readings(STUDY),
     "sent answers": lambda spool: len(questions.answers_of(spool, STUDY)),
 }
-PAGES = (
-    "/",
-    f"/studies/{STUDY}",
-    "/api/v1/studies",
-    f"/api/v1/studies/{STUDY}",
-    f"/api/v1/studies/{STUDY}/films/{FILM}/questions",
-)
+PAGES = ("/", f"/studies/{STUDY}", "/api/v1/studies", f"/api/v1/studies/{STUDY}", f"/api/v1/films/{FILM}/questions")
 
 
 @pytest.fixture

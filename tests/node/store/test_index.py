@@ -16,7 +16,7 @@ from node.store.index import Index
 from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
-from node.store.study_facts import elsewhere, film_in
+from node.store.study_facts import elsewhere, films_of
 from tests.support import films
 
 MANY, FEW = 10_000, 10
@@ -72,11 +72,6 @@ def spool(tmp_path: Path) -> Spool:
 @pytest.fixture
 def film(spool: Spool) -> Instance:
     return films.keep(spool, films.thumbnail()).instance
-
-
-def films_of(spool: Spool, uid: str) -> list[Instance]:
-    found = (film_in(spool, study, uid) for study in spool.find_studies(uid))
-    return [film for film in found if film is not None]
 
 
 def remove(spool: Spool, film: Instance) -> None:

@@ -1,4 +1,4 @@
-"""A film that came into two studies with one UID: an address names one of them, and pages and answers say so."""
+"""A film that came into two studies with one UID: each address names one of them, and pages and answers say so."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Doubled:
     spool: Spool
     uid: str
 
-    def path(self, study: str, what: str) -> str:
-        return f"/api/v1/studies/{study}/films/{self.uid}/{what}"
+    def path(self, study: str | None, what: str) -> str:
+        return f"/api/v1/{f'studies/{study}/' if study else ''}films/{self.uid}/{what}"
 
     def counts(self, kind: str) -> list[int]:
         return [len(list((self.spool.directory / "studies" / study).glob(f"{kind}/*"))) for study in (WRONG, RIGHT)]
@@ -112,12 +112,16 @@ def doubled(tmp_path: Path) -> Iterator[Doubled]:
 
 
 @pytest.mark.parametrize(("method", "what", "body", "expected"), ROUTES)
-def test_a_film_is_addressed_by_its_study_and_uid(
+def test_a_uid_alone_is_no_address_and_with_its_study_it_is(
     doubled: Doubled, method: str, what: str, body: object, expected: int
 ) -> None:
+    refused = doubled.client.request(method, doubled.path(None, what), json=body)
     unknown = doubled.client.request(method, doubled.path("1.2.3", what), json=body)
     answered = [doubled.client.request(method, doubled.path(study, what), json=body) for study in (WRONG, RIGHT)]
 
+    detail = refused.json()["detail"]
+    assert (refused.status_code, WRONG in detail, RIGHT in detail) == (409, True, True)
+    assert "/api/v1/studies/{study}/films/{uid}/" in detail
     assert unknown.status_code == 404
     assert [answer.status_code for answer in answered] == [expected, expected]
     if what == "picture":
@@ -137,7 +141,9 @@ def test_what_is_said_of_a_film_stays_in_the_study_that_was_named(doubled: Doubl
     assert (exported, len({line["file"] for line in lines})) == (2, 2)
 
 
-def test_an_earlier_film_is_named_with_its_study(doubled: Doubled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_film_is_named_with_its_study_where_its_uid_is_doubled(
+    doubled: Doubled, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replies, "obstacle_of", lambda *_model: None)  # the scripted reader compares nothing
     later = keep(doubled.spool, films.as_another(taken(MAN, study="1.2.4"), "later"))
     path = f"/api/v1/studies/1.2.4/films/{later.sop_instance_uid}/replies"
@@ -146,7 +152,8 @@ def test_an_earlier_film_is_named_with_its_study(doubled: Doubled, monkeypatch: 
     refused = doubled.client.post(path, json=words)
     other = doubled.client.post(path, json={**words, "earlier_study": "1.2.9"})
 
-    assert (refused.status_code, other.status_code) == (422, 404)
+    assert (refused.status_code, RIGHT in refused.json()["detail"]) == (409, True)
+    assert other.status_code == 404
 
 
 @pytest.mark.parametrize(("changes", "is_other"), [({}, True), (MAN, False), (dict.fromkeys(WOMAN), False)])
@@ -162,6 +169,7 @@ def test_a_page_and_the_interface_name_the_other_study(
     assert f'<a href="/studies/{RIGHT}?film={doubled.uid}">{RIGHT}</a>' in page
     assert ("of another patient" in page) is is_other
     assert film["also_in"] == [{"study": WRONG, "differs": is_other}]
+    assert "/api/v1/films/" not in page
     assert doubled.path(WRONG, "").rstrip("/") in page
 
 
@@ -178,6 +186,7 @@ def test_the_film_to_review_after_one_is_found_in_its_study(doubled: Doubled, mo
     ]
 
     assert places == [f"/studies/{study}?film={doubled.uid}" for study in (RIGHT, WRONG)]
+    assert "/api/v1/films/" not in doubled.client.get("/review").text
 
 
 def test_commands_name_both_studies(doubled: Doubled) -> None:

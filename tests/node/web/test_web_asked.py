@@ -23,8 +23,7 @@ def test_what_another_reader_asks_appears_by_itself(node: Node, seen: Browsed) -
     expect(page.locator("#asked")).to_be_hidden()
 
     asked = page.context.request.post(
-        f"{seen.origin}/api/v1/studies/{film.StudyInstanceUID}/films/{film.SOPInstanceUID}/questions",
-        data={"questions": [{"prompt": "Pneumonia"}]},
+        f"{seen.origin}/api/v1/films/{film.SOPInstanceUID}/questions", data={"questions": [{"prompt": "Pneumonia"}]}
     )
 
     answer = page.locator("#answers li")

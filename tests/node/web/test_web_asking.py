@@ -49,7 +49,7 @@ class Asked:
 
     @property
     def path(self) -> str:
-        return f"/api/v1/studies/{self.film.study_uid}/films/{self.film.sop_instance_uid}"
+        return f"/api/v1/films/{self.film.sop_instance_uid}"
 
     def look(self) -> str:
         body = films.file_bytes(films.thumbnail())

@@ -23,7 +23,6 @@ from tests.support.web_access import PASSWORD, routes_of
 
 FILM = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "SECRET-7"})
 STUDY, UID = str(FILM.StudyInstanceUID), str(FILM.SOPInstanceUID)
-PATH = f"/api/v1/studies/{STUDY}/films/{UID}"
 OTHER = films.as_another(films.thumbnail(), "submitted", study="submitted")
 BASIC = f"Basic {b64encode(f'ada:{PASSWORD}'.encode()).decode()}"
 NO_STUDY = ""
@@ -79,8 +78,13 @@ def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
         "GET corrections": ("corrections.viewed", None),
         "POST corrections": ("correction.made", {"kind": "reject", "prompt": "atelectasis"}),
     }
+    addresses = {
+        "/api/v1/films/{uid}": f"/api/v1/films/{UID}",
+        "/api/v1/studies/{study}/films/{uid}": f"/api/v1/studies/{STUDY}/films/{UID}",
+    }
     return {
-        f"{method} /api/v1/studies/{{study}}/films/{{uid}}/{what}": Asked(path=f"{PATH}/{what}", event=event, body=body)
+        f"{method} {address}/{what}": Asked(path=f"{path}/{what}", event=event, body=body)
+        for address, path in addresses.items()
         for (method, what), (event, body) in ((tuple(route.split()), asked) for route, asked in of_films.items())
     } | {
         "GET /studies/{uid}": Asked(path=f"/studies/{STUDY}", event="study.viewed", film=""),
@@ -149,7 +153,7 @@ def node(start_node: StartNode) -> Node:
     started.archive.wait_for_kept(2)
     outputs = send(service, "GET", f"/api/v1/studies/{STUDY}").json()["outputs"]
     question = {"questions": [{"prompt": "Edema"}]}
-    asked = send(service, "POST", f"{PATH}/questions", question).json()["questions"]
+    asked = send(service, "POST", f"/api/v1/films/{UID}/questions", question).json()["questions"]
     look = send(service, "POST", "/api/v1/looks", films.file_bytes(FILM)).json()["id"]
     requests = routes_with(output=outputs[0]["uid"], question=asked[0]["id"], look=look)
     return Node(service=service, requests=requests)
@@ -186,7 +190,7 @@ def test_no_audit_event_says_more_than_user_and_uids(node: Node) -> None:
 
 
 def test_a_moved_window_is_an_audit_event_once_a_minute(node: Node) -> None:
-    path = f"{PATH}/picture?size=64"
+    path = f"/api/v1/films/{UID}/picture?size=64"
     windows = [f"{path}&center={center}&width=50" for center in range(100, 105)]
     before = len(node.audited())
 
@@ -200,7 +204,7 @@ def test_a_moved_window_is_an_audit_event_once_a_minute(node: Node) -> None:
 
 def test_what_was_refused_is_an_audit_event(node: Node) -> None:
     body = {"kind": "accept", "prompt": "cardiomegaly"}
-    refused = Asked(path=f"{PATH}/corrections", event="correction.made", body=body)
+    refused = Asked(path=f"/api/v1/films/{UID}/corrections", event="correction.made", body=body)
 
     status, _ = node.left("POST", refused)
     peers.wait_until(lambda: node.audited()[-1]["outcome"] == "refused", what="an audit event")

@@ -36,7 +36,7 @@ class Reviewed:
 
     @property
     def path(self) -> str:
-        return f"/api/v1/studies/{self.film.StudyInstanceUID}/films/{self.film.SOPInstanceUID}/corrections"
+        return f"/api/v1/films/{self.film.SOPInstanceUID}/corrections"
 
     def reports(self) -> list[Dataset]:
         return [kept.dataset for kept in self.archive.kept if kept.dataset.Modality == "SR"]
@@ -100,10 +100,7 @@ def test_what_cannot_be_corrected_changes_nothing(reviewed: Reviewed) -> None:
 
         assert answered == status, body
         assert words in str(answer["detail"])
-    assert (
-        reviewed.ask("POST", "/api/v1/studies/1.2/films/1.2.3/corrections", {"kind": "reject", "prompt": PRESENT})[0]
-        == 404
-    )
+    assert reviewed.ask("POST", "/api/v1/films/1.2.3/corrections", {"kind": "reject", "prompt": PRESENT})[0] == 404
     assert reviewed.ask("GET", reviewed.path)[1] == {"corrections": []}
 
 

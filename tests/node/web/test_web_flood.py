@@ -87,7 +87,7 @@ def slow_ones() -> Iterator[tuple[bytes, int]]:
     for path, kind in (("instances", "dicom"), ("dicomweb/studies", "dicom"), ("looks", "dicom"), ("looks", "png")):
         head = requested("POST", f"/api/v1/{path}", f"Content-Type: application/{kind}", f"Content-Length: {HUGE}")
         yield from [(head + film, 0)] * 8
-    picture = requested("GET", f"/api/v1/studies/{SEEN.StudyInstanceUID}/films/{SEEN.SOPInstanceUID}/picture")
+    picture = requested("GET", f"/api/v1/films/{SEEN.SOPInstanceUID}/picture")
     page = requested("GET", f"/studies/{SEEN.StudyInstanceUID}")
     yield from [(picture * 40, 2048), (page * 40, 2048)] * 4
 

@@ -25,7 +25,7 @@ from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, read_and_stop, settings_for
 
 FILM = films.thumbnail()
-PATH = f"/api/v1/studies/{FILM.StudyInstanceUID}/films/{FILM.SOPInstanceUID}"
+PATH = f"/api/v1/films/{FILM.SOPInstanceUID}"
 CORRECTION = {"kind": "reject", "prompt": "atelectasis", "id": "a" * 32}
 # answer, queue, send, send: an SR and a GSPS, one destination
 ANSWER_STEPS = 4

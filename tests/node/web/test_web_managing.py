@@ -125,7 +125,7 @@ def test_a_study_is_read_again_by_hand(node: Node) -> None:
 def test_a_refused_question_is_removed_and_never_counts(node: Node, seen: Browsed) -> None:
     film = node.sent("asked")
     study, uid = str(film.StudyInstanceUID), str(film.SOPInstanceUID)
-    asked = node.ask("POST", f"/api/v1/studies/{study}/films/{uid}/questions", {"questions": [{"prompt": "Edema"}]})
+    asked = node.ask("POST", f"/api/v1/films/{uid}/questions", {"questions": [{"prompt": "Edema"}]})
     known = cast(list[dict[str, str]], asked.json()["questions"])[0]["id"]
     (stored,) = node.spool.documents(study, "questions")
     answer: JsonObject = {**cast(JsonObject, stored["answer"]), "never_learned": ["zyx"], "boxes": []}

@@ -256,7 +256,7 @@ def test_a_refused_question_says_why(node: Node, seen: Browsed) -> None:
             await new Promise((done) => setTimeout(done, 500));
           }
         }""",
-        f"/api/v1/studies/{node.alone.StudyInstanceUID}/films/{node.alone.SOPInstanceUID}/questions",
+        f"/api/v1/films/{node.alone.SOPInstanceUID}/questions",
     )
 
     expect(page.locator("#ask-alert")).to_contain_text("too many questions from here; ask again in")

@@ -85,7 +85,7 @@ def node(start_node: StartNode) -> Node:
 
 def live_through(node: Node) -> None:
     """Do everything that a user can do with a study, so that all that it leaves is there to be searched."""
-    film, study = f"/api/v1/studies/{node.study}/films/{node.uid}", f"/api/v1/studies/{node.study}"
+    film, study = f"/api/v1/films/{node.uid}", f"/api/v1/studies/{node.study}"
     about = {"questions": [{"prompt": "Edema", "box": [2, 3, 20, 30]}]}
     asked = node.json("POST", f"{film}/questions", about)["questions"]
     assert isinstance(asked, list)
@@ -118,7 +118,7 @@ def outputs_of(node: Node) -> Iterator[str]:
 
 def paths_of(node: Node) -> list[str]:
     """What can be read of a node, but for the pages that name patients."""
-    film = f"/api/v1/studies/{node.study}/films/{node.uid}"
+    film = f"/api/v1/films/{node.uid}"
     return [
         *("/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
         *("/api/v1/review", "/system", "/system/settings"),
@@ -130,7 +130,7 @@ def paths_of(node: Node) -> list[str]:
 
 def bad_requests(node: Node) -> Iterator[tuple[str, str, object, str]]:
     """Requests that hold a patient's values where a careless program quotes them: method, path, body, its type."""
-    name, film = quote(f"{MARK}^{MARK}ö"), f"/api/v1/studies/{node.study}/films/{node.uid}"
+    name, film = quote(f"{MARK}^{MARK}ö"), f"/api/v1/films/{node.uid}"
     for path in ("/api/v1/studies", "/api/v1/outputs", "/studies", "/upload", "/static"):
         yield "GET", f"{path}/{name}", None, JSON
     yield from (("GET", path, None, JSON) for path in (f"/{name}", f"/?q={name}", f"/api/v1/studies?q={name}"))
@@ -200,7 +200,7 @@ def test_no_refusal_quotes_what_was_sent(node: Node) -> None:
 
 
 def test_what_a_user_typed_is_not_logged(node: Node) -> None:
-    film = f"/api/v1/studies/{node.study}/films/{node.uid}"
+    film = f"/api/v1/films/{node.uid}"
     answered = node.ask("POST", f"{film}/questions", {"questions": [{"prompt": f"{MARK} effusion"}]})
     node.ask("POST", f"{film}/replies", {"text": f"has {MARK} an effusion?"})
     reworded = {"kind": "reword", "prompt": "atelectasis", "text": f"{MARK} has atelectasis."}

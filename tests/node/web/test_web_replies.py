@@ -18,7 +18,7 @@ from node.commands import demo
 from node.config import ModelSettings
 from node.jobs.answered_film import read_film
 from node.store.spool import Spool
-from node.store.study_facts import film_in
+from node.store.study_facts import films_of
 from tests.support import films
 from tests.support.archived import StartNode
 from tests.support.service import Service
@@ -44,9 +44,8 @@ class Node:
         return self.service.ask(method, path, body, **self.headers)
 
     def reply(self, text: str, *, about: Dataset | None = None, **others: object) -> Content:
-        film = about or self.film
-        path = f"/api/v1/studies/{film.StudyInstanceUID}/films/{film.SOPInstanceUID}/replies"
-        status, content = self.ask("POST", path, {"text": text, **others})
+        uid = (about or self.film).SOPInstanceUID
+        status, content = self.ask("POST", f"/api/v1/films/{uid}/replies", {"text": text, **others})
         assert status == 200, content
         return content
 
@@ -55,7 +54,7 @@ class Node:
         return cast(Content, film["film"])
 
     def questions(self) -> list[Content]:
-        path = f"/api/v1/studies/{self.film.StudyInstanceUID}/films/{self.film.SOPInstanceUID}/questions"
+        path = f"/api/v1/films/{self.film.SOPInstanceUID}/questions"
         return cast(list[Content], self.ask("GET", path)[1]["questions"])
 
 
@@ -103,8 +102,7 @@ def unknown(start_node: StartNode, phantom_model: Path) -> Node:
 )
 def test_a_reply_is_what_the_rules_say_of_the_report(node: Node, text: str) -> None:
     spool = Spool(node.directory)
-    received = film_in(spool, node.film.StudyInstanceUID, node.film.SOPInstanceUID)
-    assert received is not None
+    (received,) = films_of(spool, str(node.film.SOPInstanceUID))
     film = read_film(spool, received).answer
     before = len(node.questions())
 
@@ -140,7 +138,7 @@ def test_the_network_is_asked_what_the_report_does_not_say(
 
 def test_words_and_question_get_the_same_answer(node: Node) -> None:
     (by_words,) = cast(list[Content], node.reply("Pneumonia")["questions"])
-    path = f"/api/v1/studies/{node.film.StudyInstanceUID}/films/{node.film.SOPInstanceUID}/questions"
+    path = f"/api/v1/films/{node.film.SOPInstanceUID}/questions"
     (by_prompt,) = cast(list[Content], node.ask("POST", path, {"questions": [{"prompt": "Pneumonia"}]})[1]["questions"])
 
     facts = ("id", "asked_at")
@@ -165,13 +163,13 @@ def test_a_drawn_box_is_answered_by_report_and_network(node: Node) -> None:
         ("", {"text": "x" * 301}, 422),
         ("", {"text": "what is here?", "box": [9, 9, 9, 9]}, 422),
         ("", {"text": "what is here?", "box": [0, 0, 99999, 9]}, 409),
-        ("", {"text": "what changed?", "earlier": "no uid", "earlier_study": "1.2"}, 422),
+        ("", {"text": "what changed?", "earlier": "no uid"}, 422),
         ("1.2.3", {"text": "summarize"}, 404),
     ],
 )
 def test_words_that_cannot_be_answered_are_refused(node: Node, path: str, body: Content, status: int) -> None:
     uid = path or node.film.SOPInstanceUID
-    answered, content = node.ask("POST", f"/api/v1/studies/{node.film.StudyInstanceUID}/films/{uid}/replies", body)
+    answered, content = node.ask("POST", f"/api/v1/films/{uid}/replies", body)
 
     assert (answered, content["status"]) == (status, status)
 
@@ -226,11 +224,10 @@ def test_the_film_of_a_day_or_a_named_one_is_compared(signed_in: Node) -> None:
 
 @pytest.mark.parametrize("other", ["other patient", "other issuer", "nameless", "last"])
 def test_films_that_are_not_of_one_patient_are_not_compared(signed_in: Node, other: str) -> None:
-    earlier = taken(other, at="02")
-    named = {"earlier": earlier.SOPInstanceUID, "earlier_study": earlier.StudyInstanceUID}
-    path = f"/api/v1/studies/{signed_in.film.StudyInstanceUID}/films/{signed_in.film.SOPInstanceUID}/replies"
+    uid = taken(other, at="02").SOPInstanceUID
+    path = f"/api/v1/films/{signed_in.film.SOPInstanceUID}/replies"
 
-    status, content = signed_in.ask("POST", path, {"text": "what changed?", **named})
+    status, content = signed_in.ask("POST", path, {"text": "what changed?", "earlier": uid})
 
     assert (status, "one patient" in str(content["detail"])) == (409, True)
 

@@ -118,7 +118,7 @@ def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Br
 
 @pytest.mark.drill(part="pages")
 def test_a_film_leaves_when_a_reader_has_judged_each_finding(node: Node, seen: Browsed) -> None:
-    path = f"/api/v1/studies/{node.first.StudyInstanceUID}/films/{node.first.SOPInstanceUID}/corrections"
+    path = f"/api/v1/films/{node.first.SOPInstanceUID}/corrections"
     prompts = [str(item["prompt"]) for item in cast(list[Content], node.films()[0]["findings"])]
 
     for left, prompt in enumerate(reversed(prompts)):

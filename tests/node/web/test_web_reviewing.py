@@ -415,7 +415,7 @@ def test_a_correction_that_is_refused_says_why(node: Node, seen: Browsed) -> Non
     finding = page.locator(".correct").first
     finding.locator('[data-correct="move"]').first.click()
     body = json.dumps({"kind": "reject", "prompt": finding.get_attribute("data-prompt")})
-    path = f"{seen.origin}/api/v1/studies/{film.StudyInstanceUID}/films/{film.SOPInstanceUID}/corrections"
+    path = f"{seen.origin}/api/v1/films/{film.SOPInstanceUID}/corrections"
 
     other = page.context.request.post(path, data=body, headers={"Content-Type": "application/json"})
     page.locator("#editing .save").click()

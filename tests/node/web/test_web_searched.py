@@ -165,7 +165,7 @@ def test_a_finding_that_a_reader_adds_leaves_the_layer(node: Node, seen: Browsed
     before = page.locator(LAYER).count()
     gone = node.searched()[added]
     correction = {"id": "0" * 32, "kind": "add", "prompt": added, "box": [10, 10, 40, 40]}
-    path = f"/api/v1/studies/{node.film.StudyInstanceUID}/films/{node.film.SOPInstanceUID}/corrections"
+    path = f"/api/v1/films/{node.film.SOPInstanceUID}/corrections"
 
     status, _ = node.service.ask("POST", path, correction)
 

@@ -69,7 +69,7 @@ def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser:
 
 
 def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed) -> None:
-    path = f"/api/v1/studies/{node.film.StudyInstanceUID}/films/{node.film.SOPInstanceUID}/corrections"
+    path = f"/api/v1/films/{node.film.SOPInstanceUID}/corrections"
     beside = {"kind": "add", "prompt": "atelectasis", "box": [130, 320, 210, 380]}
     elsewhere = {"kind": "add", "prompt": "pleural_effusion", "box": [400, 300, 480, 420]}
     assert [node.ask("POST", path, added)[0] for added in (beside, elsewhere)] == [202, 202]
@@ -106,7 +106,7 @@ def test_lit_boxes_stay_lit_when_a_correction_redraws_them(node: Node, seen: Bro
     page.locator("#reply .text").focus()
     lit, drawn = tracked(page, ".lit"), tracked(page, "[data-tracking]")
     assert lit
-    path = f"/api/v1/studies/{node.film.StudyInstanceUID}/films/{node.film.SOPInstanceUID}/corrections"
+    path = f"/api/v1/films/{node.film.SOPInstanceUID}/corrections"
     # As after a correction of one's own, whose next version the page puts in place without being asked.
     page.locator("#version").evaluate("version => { version.dataset.state = 'pending' }")
     assert node.ask("POST", path, {"kind": "add", "prompt": "atelectasis", "box": [100, 300, 180, 420]})[0] == 202
