@@ -7,21 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
-import pytest
-
 from node.store import begun
 from node.store.begun import MOST_INTERRUPTIONS, BegunWork
-from tests.support.damage import FILM, STUDY, Bench, benches
+from tests.support.damage import FILM, STUDY, Bench
 from tests.support.peers import wait_until
 
 Turn = Callable[[], AbstractContextManager[None]]
 LIMIT_SECONDS = 30.0
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with benches(tmp_path) as bench:
-        yield bench
 
 
 class Worker:

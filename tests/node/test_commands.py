@@ -211,8 +211,7 @@ def test_wrong_input_ends_with_2_and_one_clear_line(arguments: tuple[str, ...]) 
 @pytest.mark.drill(part="packaging")
 def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) -> None:
     film = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "PatientBirthDate": "not a date"})
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(film))
+    path = films.saved(tmp_path, film)
 
     done = run_command("read", path, "--model", phantom_model, "--engine", "torch", "--out", tmp_path / "out", "--json")
 

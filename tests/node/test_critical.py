@@ -26,13 +26,12 @@ from node.output_kinds import OUTPUTS
 from node.outputs import vocabulary
 from node.pipeline import Pipeline
 from node.read import prompts
-from node.settings.destinations import DicomDestination, Hl7Destination
+from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from tests.support import films, peers, samples, senders
 from tests.support.fakes import ScriptedReader
-from tests.support.mllp import InformationSystem
 from tests.support.service import Service, settings_for
 
 WRITTEN = st.floats(1.74e9, 3.7e9)  # 2025 to 2087
@@ -166,27 +165,6 @@ def test_a_critical_finding_is_sent_first_though_it_came_last(tmp_path: Path) ->
     assert [first.Modality, second.Modality] == ["SR", "PR"]
     assert first.StudyInstanceUID == second.StudyInstanceUID == urgent.StudyInstanceUID
     assert len(archive.requests) == 14  # none twice
-
-
-@pytest.mark.drill(part="peers")
-def test_messages_with_a_critical_finding_go_first_too(tmp_path: Path) -> None:
-    urgent, port = study("urgent"), peers.free_port()
-    settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
-    settings = replace(settings, destinations=(Hl7Destination(name="ris", host=peers.LOOPBACK, port=port),))
-    with Service(settings) as node:
-        for number in range(4):
-            assert peers.send(study(f"routine {number}"), port=node.dicom_port) == 0
-        node.wait_for("study.finished", count=4)
-        node.wait_for("destination.down")
-        with pneumothorax(tmp_path):
-            assert peers.send(urgent, port=node.dicom_port) == 0
-            node.wait_for("study.finished", count=5)
-        with InformationSystem(port=port) as system:
-            kept = system.wait_for_kept(5)
-            assert node.stop() == 0
-
-    assert urgent.StudyInstanceUID.encode() in kept[0].content
-    assert [message.content.count(b"|AA|") for message in kept] == [1, 0, 0, 0, 0]
 
 
 @pytest.mark.drill(part="peers")

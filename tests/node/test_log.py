@@ -1,7 +1,10 @@
+from __future__ import annotations
+
 import io
 import json
 import logging
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -164,3 +167,43 @@ def test_lines_of_two_threads_never_share_a_line(monkeypatch: pytest.MonkeyPatch
         speaker.join()
 
     assert [json.loads(line)["event"] for line in said.getvalue().splitlines()] == ["instance.kept"] * 60
+
+
+def test_a_library_that_repeats_itself_has_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure(form="json")
+    for number in range(1000):
+        logging.getLogger("urllib3.connectionpool").warning("Doe^Jane %s", number)
+    logging.getLogger("h11").error("Doe^Jane")
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["library"] for line in lines] == ["urllib3.connectionpool", "h11"]
+    assert "Doe" not in json.dumps(lines)
+
+
+COMMAND = """
+import argparse, logging, sys
+from node import __main__ as program
+
+def run(_options):
+    logging.getLogger(sys.argv[1]).error("Doe^Jane")
+    print("{}")
+    return 0
+
+class Parser:
+    def parse_args(self, _arguments):
+        return argparse.Namespace(run=run)
+
+program._parser = Parser
+sys.exit(program.main([]))
+"""
+
+
+@pytest.mark.parametrize("library", ["PIL.Image", "urllib3.connectionpool", "pydicom", "pynetdicom.acse"])
+def test_no_library_speaks_beside_the_result_of_a_command(library: str) -> None:
+    command = [sys.executable, "-c", COMMAND, library]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    assert (done.returncode, done.stdout) == (0, "{}\n")
+    assert "Doe" not in done.stderr
+    for line in done.stderr.splitlines():
+        assert (json.loads(line)["event"], json.loads(line)["library"]) == ("library.warned", library)

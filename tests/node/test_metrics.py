@@ -57,10 +57,6 @@ def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], flo
     }
 
 
-def test_live_answers_while_the_process_works(service: Service) -> None:
-    assert service.get("/live")[0] == 200
-
-
 def test_ready_answers_503_and_names_the_part_that_is_not(service: Service) -> None:
     assert service.get("/ready")[0] == 200
 
@@ -86,10 +82,6 @@ def test_metrics_carry_counters_and_what_is_counted_when_asked(service: Service)
         'cxr_build_info{model="phantom 1",prompts="chexpert14 1",version="0.1"} 1.0',
     ):
         assert line in body
-
-
-def test_any_other_path_is_not_found(service: Service) -> None:
-    assert service.get("/studies")[0] == 404
 
 
 def test_counters_start_at_zero_for_every_label_they_can_have() -> None:

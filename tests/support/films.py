@@ -265,6 +265,13 @@ def body_of(content: bytes) -> bytes:
     return content[144 + group_length :]
 
 
+def saved(folder: Path, film: Dataset) -> Path:
+    """Write the file of a film into a folder."""
+    path = folder / "film.dcm"
+    path.write_bytes(file_bytes(film))
+    return path
+
+
 def keep(spool: Spool, film: Dataset, *, study_uid: str | None = None) -> Kept:
     """Keep a film on a spool as the listener does, of another study if one is named."""
     content = file_bytes(film)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import stat
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +20,17 @@ from node.audit.trail import Trail, recording
 from node.config import AuditSettings
 from node.errors import InputError
 from node.metrics import Metrics
-from tests.support.peers import wait_until
-from tests.support.service import settings_for
+from tests.paths import FIXTURES
+from tests.support import films, peers
+from tests.support.certificates import Authority
+from tests.support.collectors import Collector, Forwarder
+from tests.support.peers import LOOPBACK, ReceivingArchive, wait_until
+from tests.support.service import Service, settings_for
 
 REPORTER = Reporter(ae_title="CHEX", machine="reader-1", executor="node", process_id=4711)
+SCHEMA = etree.RelaxNG(etree.parse(FIXTURES / "audit_message.rng"))
+FILM = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "SECRET-7"})
+STUDY = str(FILM.StudyInstanceUID)
 
 
 @contextmanager
@@ -153,3 +162,53 @@ def test_log_events_below_the_level_become_messages(
     assert studies(file.read_text(encoding="utf-8").splitlines()) == [1]
     assert "Doe" not in file.read_text(encoding="utf-8")
     assert capsys.readouterr().out == ""
+
+
+def told(messages: Sequence[str]) -> Counter[tuple[str | None, ...]]:
+    """EventID, EventTypeCode and outcome of each message, all of which have to be valid."""
+    found: Counter[tuple[str | None, ...]] = Counter()
+    for text in messages:
+        message = etree.fromstring(text.partition("\N{ZERO WIDTH NO-BREAK SPACE}")[2].encode())
+        SCHEMA.assertValid(message)
+        (identification,) = message.findall("EventIdentification")
+        codes = (identification.find(name) for name in ("EventID", "EventTypeCode"))
+        values = [None if code is None else code.get("originalText") for code in codes]
+        found[(*values, identification.get("EventOutcomeIndicator"))] += 1
+    return found
+
+
+@pytest.mark.drill(part="kills")
+def test_a_killed_node_tells_everything_in_order(tmp_path: Path) -> None:
+    authority = Authority.found(tmp_path / "ca")
+    file, collector = tmp_path / "audit.log", Collector(authority)
+    audit = AuditSettings(file=file)
+
+    with ReceivingArchive() as archive:
+        settings = replace(settings_for(tmp_path / "storage", archive_port=archive.port), audit=audit)
+        with Service(settings) as node:
+            peers.send(FILM, port=node.dicom_port)
+            peers.send(FILM, port=node.dicom_port, calling_ae="STRANGER")
+            node.wait_for("delivery.sent", count=2)
+            page = http.client.HTTPConnection(LOOPBACK, node.http_port, timeout=30)
+            page.request("GET", f"/studies/{STUDY}")
+            assert page.getresponse().status == 200
+            page.close()
+            node.wait_for("study.viewed")
+            wait_until(lambda: len(file.read_bytes().splitlines()) == 9, what="nine messages")
+            node.kill()  # SIGKILL
+        with collector, Forwarder(tmp_path / "rsyslog", authority, file=file, port=collector.port):
+            with Service(settings) as node:
+                assert node.stop() == 0
+            written = file.read_text(encoding="utf-8").splitlines()
+            collector.wait_for(len(written))
+
+    assert collector.messages == written
+    assert told(collector.messages) == {
+        ("Application Activity", "Application Start", "0"): 2,
+        ("DICOM Instances Transferred", None, "0"): 3,
+        ("DICOM Instances Accessed", None, "0"): 2,
+        ("Begin Transferring DICOM Instances", None, "0"): 2,
+        ("Security Alert", "Node Authentication", "4"): 1,
+        ("Application Activity", "Application Stop", "0"): 1,
+    }
+    assert not any(secret in "".join(collector.messages) for secret in ("Zyx", "SECRET-7"))

@@ -8,8 +8,8 @@ import resource
 import shutil
 import socket
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -85,25 +85,42 @@ def test_what_is_said_of_a_folder_fits_what_the_disk_says(
     assert remedy in check.message
 
 
-def test_a_good_folder_is_used_and_left_as_it_was(settings: Settings) -> None:
-    check = only(check_storage(settings))
+def format_of(content: str | None) -> Callable[[Path], object]:
+    """A folder with a study, of another format or of none."""
 
-    assert check.state is CheckState.OK
-    assert "GiB free" in check.message
-    assert list(settings.storage.directory.iterdir()) == []
+    def make(directory: Path) -> None:
+        (directory / "studies" / "1.2.3").mkdir(parents=True)
+        if content is not None:
+            (directory / "format").write_text(content, encoding="utf-8")
+
+    return make
 
 
-@pytest.mark.parametrize("content", ["1\n", "4\n", None])
-def test_a_folder_of_another_format_is_a_fault_as_for_serve(settings: Settings, content: str | None) -> None:
-    directory = settings.storage.directory
-    (directory / "studies" / "1.2.3").mkdir(parents=True)
-    if content is not None:
-        (directory / "format").write_text(content, encoding="utf-8")
+@pytest.mark.parametrize(
+    ("make", "found", "said"),
+    [
+        (lambda _: None, {"storage": CheckState.OK}, "GiB free"),
+        (format_of("1\n"), {"storage": CheckState.FAULT}, "docs/operate/upgrade.md"),
+        (format_of("4\n"), {"storage": CheckState.FAULT}, "docs/operate/upgrade.md"),
+        (format_of(None), {"storage": CheckState.FAULT}, "docs/operate/upgrade.md"),
+        (lambda folder: folder.chmod(0o500), {"storage": CheckState.FAULT}, "chown"),
+        (lambda folder: folder.chmod(0o755), {"storage": CheckState.OK, "storage mode": CheckState.NOTE}, ""),
+        (lambda folder: folder.rmdir(), {"storage": CheckState.NOTE}, "the first start creates it"),
+        (lambda folder: (folder.rmdir(), folder.touch()), {"storage": CheckState.FAULT}, ""),
+    ],
+)
+def test_a_folder_is_good_odd_or_a_fault_and_left_as_it_was(
+    settings: Settings, make: Callable[[Path], object], found: dict[str, CheckState], said: str
+) -> None:
+    make(settings.storage.directory)
+    before = sorted(settings.storage.directory.parent.rglob("*"))
 
-    check = only(check_storage(settings))
+    with another_user() if said == "chown" else nullcontext():
+        checks = list(check_storage(settings))
 
-    assert check.state is CheckState.FAULT
-    assert "docs/operate/upgrade.md" in check.message
+    assert states(checks) == found
+    assert said in checks[0].message
+    assert sorted(settings.storage.directory.parent.rglob("*")) == before
 
 
 def test_a_full_disk_is_a_fault_and_a_nearly_full_one_a_note(settings: Settings) -> None:
@@ -127,33 +144,6 @@ def test_what_cannot_be_written_leaves_no_file(settings: Settings) -> None:
     assert check.state is CheckState.FAULT
     assert os.strerror(27) in check.message  # EFBIG
     assert list(settings.storage.directory.iterdir()) == []
-
-
-def test_an_absent_folder_is_a_note_and_a_blocked_one_a_fault(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    absent = only(check_storage(settings_for(tmp_path / "a" / "node", archive_port=104)))
-    impossible = only(check_storage(settings_for(tmp_path / "file" / "node", archive_port=104)))
-
-    assert (absent.state, impossible.state) == (CheckState.NOTE, CheckState.FAULT)
-    assert "the first start creates it" in absent.message
-    assert not (tmp_path / "a").exists()
-
-
-def test_a_folder_of_somebody_else_is_a_fault(settings: Settings) -> None:
-    settings.storage.directory.chmod(0o500)
-
-    with another_user():
-        check = only(check_storage(settings))
-
-    assert check.state is CheckState.FAULT
-    assert "chown" in check.message
-
-
-def test_a_folder_that_is_open_to_others_is_a_note(settings: Settings) -> None:
-    settings.storage.directory.chmod(0o755)
-
-    assert states(check_storage(settings)) == {"storage": CheckState.OK, "storage mode": CheckState.NOTE}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

@@ -101,42 +101,36 @@ def shown(identity: Identity, authority: Authority) -> TlsSettings:
     return TlsSettings(ca=authority.certificate, certificate=identity.certificate, key=identity.key)
 
 
-def test_lasting_certificates_are_good_and_short_ones_a_note(
-    tmp_path: Path, lasting: Authority, own: Identity, authority: Authority
+OK, NOTE, FAULT = CheckState.OK, CheckState.NOTE, CheckState.FAULT
+CERTIFICATES: dict[str, tuple[list[CheckState], str]] = {
+    "lasting": ([OK, OK], "days"),
+    "short": ([NOTE, NOTE], ""),
+    "expired": ([OK, FAULT], "expired 1 day ago"),
+    "with another key": ([FAULT], "mismatch"),
+    "without its key": ([FAULT], "nowhere.key"),
+    "of another authority": ([OK, OK, NOTE], "was not issued by"),
+}
+
+
+@pytest.mark.parametrize("case", CERTIFICATES)
+def test_a_certificate_is_good_short_or_a_fault(
+    tmp_path: Path, lasting: Authority, own: Identity, authority: Authority, case: str
 ) -> None:
-    good = list(check_certificates(with_tls(tmp_path, own, lasting)))
-    short = list(check_certificates(with_tls(tmp_path, authority.issue("short"), authority)))
+    shown, by = {
+        "lasting": lambda: (own, lasting),
+        "short": lambda: (authority.issue("short"), authority),
+        "expired": lambda: (lasting.issue("expired", days=-1), lasting),
+        "with another key": lambda: (replace(own, key=lasting.issue("other").key), lasting),
+        "without its key": lambda: (replace(own, key=tmp_path / "nowhere.key"), lasting),
+        "of another authority": lambda: (authority.issue("node", days=400), lasting),
+    }[case]()
 
-    assert states(good) == [CheckState.OK, CheckState.OK]
-    assert states(short) == [CheckState.NOTE, CheckState.NOTE]
-    assert {check.name for check in good} == {"certificate orders.tls"}
-    assert "399 days" in good[1].message or "400 days" in good[1].message
+    checks = list(check_certificates(with_tls(tmp_path, shown, by)))
 
-
-def test_an_expired_certificate_is_a_fault(tmp_path: Path, lasting: Authority) -> None:
-    checks = list(check_certificates(with_tls(tmp_path, lasting.issue("expired", days=-1), lasting)))
-
-    assert states(checks) == [CheckState.OK, CheckState.FAULT]
-    assert "expired 1 day ago" in checks[1].message
-
-
-def test_a_foreign_key_and_a_missing_file_are_faults(tmp_path: Path, lasting: Authority, own: Identity) -> None:
-    wrong_key = replace(own, key=lasting.issue("other").key)
-    no_key = replace(own, key=tmp_path / "nowhere.key")
-
-    (wrong,) = check_certificates(with_tls(tmp_path, wrong_key, lasting))
-    (missing,) = check_certificates(with_tls(tmp_path, no_key, lasting))
-
-    assert wrong.state is missing.state is CheckState.FAULT
-    assert "mismatch" in wrong.message
-    assert "nowhere.key" in missing.message
-
-
-def test_a_certificate_of_another_authority_is_a_note(tmp_path: Path, lasting: Authority, authority: Authority) -> None:
-    checks = list(check_certificates(with_tls(tmp_path, authority.issue("node", days=400), lasting)))
-
-    assert states(checks) == [CheckState.OK, CheckState.OK, CheckState.NOTE]
-    assert "was not issued by" in checks[2].message
+    found, said = CERTIFICATES[case]
+    assert states(checks) == found
+    assert said in checks[-1].message
+    assert {check.name for check in checks} == {"certificate orders.tls"}
 
 
 def test_a_chain_leads_to_an_authority_over_its_certificates(tmp_path: Path) -> None:
@@ -178,34 +172,31 @@ def test_no_destination_is_a_note(tmp_path: Path) -> None:
     assert (check.state, "nothing is sent" in check.message) == (CheckState.NOTE, True)
 
 
-def test_an_archive_that_takes_all_is_good_and_is_sent_nothing(tmp_path: Path) -> None:
-    with peers.ReceivingArchive(handlers=Committing().handlers) as archive:
-        (check,) = asked(tmp_path, to_archive(archive.port, storage_commitment=True))
-
-    assert check.state is CheckState.OK, check
-    assert "Comprehensive SR" in check.message and "Storage Commitment" in check.message
-    assert (archive.echoes, archive.requests) == (1, [])
-
-
-def test_a_rejecting_archive_is_told_with_reason_and_titles(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        archive.reject()
-        (check,) = asked(tmp_path, to_archive(archive.port))
-
-    assert check.state is CheckState.FAULT
-    assert "calling AE title not recognised" in check.message
-    assert "CHEX" in check.message and "ARCHIVE" in check.message
+ARCHIVES: dict[str, tuple[list[CheckState], list[str]]] = {
+    "takes all": ([OK], ["Comprehensive SR", "Storage Commitment"]),
+    "rejects": ([FAULT], ["calling AE title not recognised", "CHEX", "ARCHIVE"]),
+    "refuses reports and commitment": ([FAULT, FAULT], ["Comprehensive SR Storage", "output sr"]),
+    "has no echo": ([NOTE], []),
+}
 
 
-def test_a_refused_class_or_commitment_names_the_setting(tmp_path: Path) -> None:
-    archive = peers.ReceivingArchive()
-    archive.refuse_class(ComprehensiveSRStorage)
+@pytest.mark.parametrize("case", ARCHIVES)
+def test_an_archive_is_asked_what_it_takes_and_sent_nothing(tmp_path: Path, case: str) -> None:
+    archive = peers.ReceivingArchive(handlers=Committing().handlers if case == "takes all" else [])
+    if case == "refuses reports and commitment":
+        archive.refuse_class(ComprehensiveSRStorage)
+    if case == "has no echo":
+        archive.verify_nobody()
     with archive:
-        checks = asked(tmp_path, to_archive(archive.port, storage_commitment=True))
+        if case == "rejects":
+            archive.reject()
+        checks = asked(tmp_path, to_archive(archive.port, storage_commitment=case != "has no echo"))
 
-    assert states(checks) == [CheckState.FAULT, CheckState.FAULT]
-    assert "Comprehensive SR Storage" in checks[0].message and "output sr" in checks[0].message
-    assert "storage_commitment" in checks[1].message
+    found, said = ARCHIVES[case]
+    assert states(checks) == found, checks
+    assert [words for words in said if words not in checks[0].message] == []
+    assert len(checks) == 1 or "storage_commitment" in checks[1].message
+    assert archive.requests == []
 
 
 def test_every_class_of_a_form_is_asked_for(tmp_path: Path) -> None:
@@ -217,19 +208,9 @@ def test_every_class_of_a_form_is_asked_for(tmp_path: Path) -> None:
         )
         refused, accepted = asked(tmp_path, forms, texts)
 
-    assert refused.state is CheckState.FAULT
+    assert (refused.state, accepted.state) == (FAULT, OK)
     assert "Comprehensive SR Storage" in refused.message and "output sr3d" in refused.message
-    assert accepted.state is CheckState.OK
     assert "Basic Text SR Storage" in accepted.message
-
-
-def test_an_archive_without_echo_is_a_note(tmp_path: Path) -> None:
-    archive = peers.ReceivingArchive()
-    archive.verify_nobody()
-    with archive:
-        (check,) = asked(tmp_path, to_archive(archive.port))
-
-    assert check.state is CheckState.NOTE
 
 
 def test_a_closed_or_silent_peer_is_a_fault_in_time(tmp_path: Path) -> None:
@@ -302,10 +283,6 @@ def test_the_webhook_of_alerts_is_tried_without_an_alert(tmp_path: Path) -> None
         shown = [check.message for each in alerts for check in check_alerts(replace(settings, alerts=each))]
         assert house.posts == []
 
-    assert shown == [
-        "[alerts.webhook] can be reached; no alert was sent",
-        "the webhook cannot be reached (Connection refused); start it, or correct [alerts.webhook]",
-        "the webhook cannot be reached (wrong version number); start it, or correct [alerts.webhook]",
-        "the webhook cannot be reached (No such file or directory); start it, or correct [alerts.webhook]",
-    ]
+    assert ["cannot be reached" in said for said in shown] == [False, True, True, True]
+    assert "SECRET" not in "".join(shown)
     assert list(check_alerts(settings)) == []

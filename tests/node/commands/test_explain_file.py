@@ -30,8 +30,7 @@ MODEL = REPOSITORY / "models" / "weights" / "phantom"
 
 
 def explained(folder: Path, film: Dataset, *, model: Path = MODEL) -> FilmExplanation:
-    path = folder / "film.dcm"
-    path.write_bytes(films.file_bytes(film))
+    path = films.saved(folder, film)
     return explain_file(path, model=model)
 
 
@@ -171,8 +170,7 @@ def test_the_last_rule_applied_is_the_decision(texts: dict[str, str]) -> None:
 def test_nothing_of_a_patient_is_shown(tmp_path: Path, keywords: str) -> None:
     film = quoting(marked(films.thumbnail()), keywords.split())
     film.SeriesDescription = f"{film.SeriesDescription} LATEROQzvxwkjp DECUBQzvxwkjp chest"
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(film))
+    path = films.saved(tmp_path, film)
 
     plain, as_json = (run_command("explain", path, *more) for more in ((), ("--json",)))
 
@@ -183,8 +181,7 @@ def test_nothing_of_a_patient_is_shown(tmp_path: Path, keywords: str) -> None:
 
 
 def test_the_command_answers_with_one_document(tmp_path: Path) -> None:
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(films.lateral()))
+    path = films.saved(tmp_path, films.lateral())
 
     done = run_command("explain", path, "--json")
 

@@ -136,25 +136,36 @@ def test_plain_lines_say_the_same_in_the_sites_time(finished: tuple[Path, Path])
     assert told(UID, settings_path).splitlines()[-1] == "do: nothing; the node is done with it"
 
 
-def test_damage_and_a_conflict_are_marked_with_what_to_do(tmp_path: Path) -> None:
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node,
-    ):
-        other = films.thumbnail()
-        other.PixelData = other.PixelData[::-1]
-        assert peers.send(FILM, port=node.dicom_port) == 0
+def test_what_went_wrong_is_told_with_what_to_do(
+    tmp_path: Path, archive: peers.ReceivingArchive, settings: Settings
+) -> None:
+    other = films.thumbnail()
+    refused, waiting = (films.as_another(films.thumbnail(), name, study=name) for name in ("a", "b"))
+    other.PixelData = other.PixelData[::-1]
+    with Service(settings) as node:
+        for film in (FILM, other):
+            assert peers.send(film, port=node.dicom_port) == 0
         node.wait_for("delivery.sent", count=2)
-        assert peers.send(other, port=node.dicom_port) == 0
-        node.kill()
+        archive.refuse(0xC000)
+        assert peers.send(refused, port=node.dicom_port) == 0
+        node.wait_for("delivery.parked", count=2)
+        parked = told(str(refused.StudyInstanceUID), node.settings_path)
+        with archive.down():
+            assert peers.send(waiting, port=node.dicom_port) == 0
+            node.wait_for("destination.down")
+            delayed = told(str(waiting.StudyInstanceUID), node.settings_path)
+            node.kill()
         (path,) = (tmp_path / "node").rglob(f"received/{UID}~*")
         flip_a_pixel(path)
+        damaged = told(STUDY, node.settings_path)
 
-        said = told(UID, node.settings_path)
-
-    assert "DAMAGED on disk" in said and "CONFLICT" in said
-    assert f"do: send film {UID} again from where it came" in said
-    assert "do: find out which of the two films" in said
+    assert "DAMAGED on disk" in damaged and "CONFLICT" in damaged
+    assert f"do: send film {UID} again from where it came" in damaged
+    assert "do: find out which of the two films" in damaged
+    assert parked.count("PARKED") == 2 and "refused the object with status C000" in parked
+    assert f"python -m node retry {node.settings_path} {refused.StudyInstanceUID}" in parked.splitlines()[-1]
+    assert "cannot be reached" in delayed
+    assert f"python -m node doctor {node.settings_path}" in delayed.splitlines()[-1]
 
 
 def test_a_study_is_found_by_the_whole_uid_of_an_object_alone(tmp_path: Path) -> None:
@@ -207,31 +218,6 @@ def test_what_was_not_answered_or_sent_can_be_asked_again(tmp_path: Path) -> Non
     assert step.startswith("ask again and send the new answer: answer 7")
     (step,) = steps(replace(known, received=(refused,)))
     assert "save it as a new object" in step
-
-
-def test_a_parked_delivery_says_why_and_how_to_go_on(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        archive.refuse(0xC000)
-        with Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node:
-            assert peers.send(FILM, port=node.dicom_port) == 0
-            node.wait_for("delivery.parked", count=2)
-
-            said = told(STUDY, node.settings_path)
-
-    assert said.count("PARKED") == 2
-    assert "refused the object with status C000" in said
-    assert f"python -m node retry {node.settings_path} {STUDY}" in said.splitlines()[-1]
-
-
-def test_a_waiting_delivery_names_the_destination_that_is_down(tmp_path: Path) -> None:
-    with Service(settings_for(tmp_path / "node", archive_port=peers.free_port())) as node:
-        assert peers.send(FILM, port=node.dicom_port) == 0
-        node.wait_for("delivery.delayed")
-
-        said = told(STUDY, node.settings_path)
-
-    assert "cannot be reached" in said
-    assert f"python -m node doctor {node.settings_path}" in said.splitlines()[-1]
 
 
 @pytest.mark.drill(part="processes")

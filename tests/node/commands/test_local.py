@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import struct
 from pathlib import Path
@@ -19,7 +20,7 @@ from models.contract import Box, Question
 from node.commands import ask, read_files
 from node.dicom.film_header import only_evidence
 from node.domain import JsonObject
-from node.errors import InputError
+from node.errors import InputError, NodeError
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.asked_question import answer_to_json
 from node.prompt_set import PromptSet
@@ -177,26 +178,6 @@ def test_reading_again_changes_no_byte_of_an_object(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.dcm")} == objects
 
 
-def test_another_model_makes_other_objects(tmp_path: Path) -> None:
-    film = saved(tmp_path / "in", "film", films.thumbnail())
-    read(tmp_path / "one", film)
-    read(tmp_path / "two", film, version="2")
-
-    first, second = (
-        {dcmread(path).SOPInstanceUID for path in (tmp_path / name).rglob("*.dcm")} for name in ("one", "two")
-    )
-    assert not first & second
-
-
-def test_a_film_without_preamble_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "film"
-    path.write_bytes(films.headerless_bytes(films.thumbnail()))
-
-    (report,) = read(tmp_path / "out", path)
-
-    assert json.loads(json.dumps(report))["films"][0]["status"] == "read"
-
-
 @pytest.mark.parametrize("content", [b"", b"no film at all", b"\0" * 128 + b"DICM"])
 def test_a_named_file_that_is_no_dicom_says_so(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "film.dcm"
@@ -240,19 +221,6 @@ def test_results_of_a_film_that_is_no_longer_read_do_not_stay(tmp_path: Path) ->
     folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
     assert sorted(path.name for path in folder.iterdir()) == ["report.json", "report.txt", "sr.dcm"]
     assert report["outputs"] == ["sr.dcm"]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_half_written_object_is_written_again(tmp_path: Path, share: float) -> None:
-    film = saved(tmp_path / "in", "film", films.thumbnail())
-    read(tmp_path / "out", film)
-    (report,) = (tmp_path / "out").rglob("sr.dcm")
-    whole = report.read_bytes()
-    report.write_bytes(whole[: int(len(whole) * share)])
-
-    read(tmp_path / "out", film)
-
-    assert len(report.read_bytes()) == len(whole)
 
 
 def test_the_order_of_films_does_not_matter(tmp_path: Path) -> None:
@@ -395,3 +363,32 @@ def test_a_film_with_an_endless_header_is_answered(tmp_path: Path) -> None:
 
     assert [film["reason"] for film in json.loads(json.dumps(report))["films"]] == ["undecodable"]
     assert "sr.dcm" in json.loads(json.dumps(report))["outputs"]
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_table_has_a_line_for_each_film(tmp_path: Path) -> None:
+    first = films.thumbnail()
+    lateral = films.as_another(films.thumbnail({"ViewPosition": "LL"}), "lateral")
+    paths = [saved(tmp_path / "in", name, film) for name, film in (("first", first), ("lateral", lateral))]
+    reports = read(tmp_path / "out", *paths)
+
+    read_files.write_table(tmp_path / "films.csv", reports)
+
+    lines = {line["film"]: line for line in table(tmp_path / "films.csv")}
+    assert lines.keys() == {first.SOPInstanceUID, lateral.SOPInstanceUID}
+    found, other = lines[first.SOPInstanceUID], lines[lateral.SOPInstanceUID]
+    assert (found["study"], found["status"], found["reason"]) == (first.StudyInstanceUID, "read", "")
+    assert (found["atelectasis"], found["pneumothorax"]) == ("present", "not_reported")
+    assert float(found["atelectasis_probability"]) > float(found["pneumothorax_probability"])
+    assert found["impression"]
+    assert (other["status"], other["reason"], other["atelectasis"]) == ("not_processed", "lateral", "")
+    assert str(first.PatientID) not in (tmp_path / "films.csv").read_text(encoding="utf-8")
+
+
+def test_a_table_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match=r"cannot be written \(Is a directory\)"):
+        read_files.write_table(tmp_path, [])

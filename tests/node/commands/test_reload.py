@@ -39,30 +39,15 @@ def write(path: Path, settings: Settings) -> None:
     path.write_text(config.render(settings), encoding="utf-8")
 
 
-def test_a_refused_caller_is_accepted_after_a_reload(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
-    with Service(settings) as node:
-        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") is None
-        write(node.settings_path, with_caller(settings))
-
-        done = run_command("reload", node.settings_path)
-
-        assert (done.returncode, done.stdout) == (0, "node: listener.callers in use\n"), done.stderr
-        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") == 0
-        assert run_command("reload", node.settings_path).stdout == "node: nothing has changed\n"
-        assert node.stop() == 0
-
-
-@pytest.mark.drill(part="processes")
-def test_a_wrong_line_or_one_for_a_restart_changes_nothing(tmp_path: Path) -> None:
+def test_a_refused_caller_is_accepted_after_a_good_reload(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
     with Service(settings) as node:
         changed = with_caller(settings)
         write(node.settings_path, replace(changed, study=replace(changed.study, quiet_seconds=1.0)))
         restart = run_command("reload", node.settings_path)
         write(node.settings_path, changed)
-        with node.settings_path.open("a", encoding="utf-8") as file:
-            file.write("[stduy]\n")
+        good = node.settings_path.read_text(encoding="utf-8")
+        node.settings_path.write_text(f"{good}[stduy]\n", encoding="utf-8")
         wrong = run_command("reload", node.settings_path)
         os.kill(node.pid, signal.SIGHUP)  # without the command, which finds the mistake before the node does
         refusal = node.wait_for("configuration.refused", count=2)
@@ -73,6 +58,13 @@ def test_a_wrong_line_or_one_for_a_restart_changes_nothing(tmp_path: Path) -> No
         assert "did you mean study?" in str(refusal["message"])
         assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") is None
         assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="TESTER") == 0
+
+        node.settings_path.write_text(good, encoding="utf-8")
+        done = run_command("reload", node.settings_path)
+
+        assert (done.returncode, done.stdout) == (0, "node: listener.callers in use\n"), done.stderr
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") == 0
+        assert run_command("reload", node.settings_path).stdout == "node: nothing has changed\n"
         assert node.stop() == 0
 
 

@@ -96,52 +96,6 @@ def named_in(report: str) -> set[str]:
     return set(re.findall(r"prompt set (own \d \(sha256 \w+\))", report))
 
 
-@pytest.mark.drill(part="processes")
-def test_the_next_film_is_read_with_the_changed_prompts(tmp_path: Path) -> None:
-    with running(tmp_path) as node:
-        first = hashlib.sha256(node.path.read_bytes()).hexdigest()
-        node.send("before")
-        (before,) = node.reports(1)
-        second = write(node.path, "2", RENAMED)
-
-        done = node.reload()
-        node.send("after")
-        reports = node.reports(2)
-
-        assert (done.returncode, done.stdout) == (0, "node: model.prompts in use\n"), done.stderr
-        assert [named_in(report) for report in reports] == [
-            {f"own 1 (sha256 {first})"},
-            {f"own 2 (sha256 {second})"},
-        ]
-        assert reports[0] == before, "the report of the first film was sent once"
-        assert "Water in the lung is seen here." not in reports[0]
-        assert "Water in the lung is seen here." in reports[1]
-        assert node.service.logged("prompts.reloaded")[0]["prompts"] == "own 2"
-        assert "Water in the lung" in node.get("/api/v1/prompts")
-        assert [line for line in node.get("/metrics").splitlines() if line.startswith("cxr_build_info")] == [
-            f'cxr_build_info{{model="scripted 1",prompts="own 2",version="{VERSION}"}} 1.0'
-        ]
-        assert node.reload().stdout == "node: nothing has changed\n"
-
-
-@pytest.mark.drill(part="peers")
-def test_a_round_ends_with_the_prompts_it_began_with(tmp_path: Path) -> None:
-    with running(tmp_path) as node:
-        (tmp_path / "hold").touch()
-        node.send("held")
-        node.service.wait_for("study.ready")
-        write(node.path, "2", RENAMED)
-
-        done = node.reload()
-        (tmp_path / "hold").unlink()
-        node.send("next")
-        reports = node.reports(2)
-
-        assert done.stdout == "node: model.prompts in use\n", done.stderr
-        assert [{name[:5] for name in named_in(report)} for report in reports] == [{"own 1"}, {"own 2"}]
-        assert "Water in the lung" not in reports[0]
-
-
 WRONG = {
     "own.toml: prompt Edema: key: 'Edema' must be a snake_case word": ('key = "edema"', 'key = "Edema"'),
     "own.toml: Illegal character": ('key = "edema"', 'key = "edema'),
@@ -150,24 +104,42 @@ WRONG = {
 
 
 @pytest.mark.drill(part="processes")
-def test_a_wrong_set_is_refused_with_the_rest_of_the_file(tmp_path: Path) -> None:
+def test_a_wrong_set_is_refused_and_a_good_one_is_used_from_the_next_round(tmp_path: Path) -> None:
     with running(tmp_path) as node:
+        first, text = node.path.read_bytes(), node.service.settings_path.read_text(encoding="utf-8")
         destination = node.settings.destinations[0]
         assert isinstance(destination, DicomDestination)
         changed = replace(node.settings, destinations=(replace(destination, name="other"),))
         node.service.settings_path.write_text(config.render(changed), encoding="utf-8")
-        refusals = []
-        for change in WRONG.values():
+        for said, change in WRONG.items():
             write(node.path, "2", change)
-            refusals.append(node.reload())
-        node.send("after")
-        (report,) = node.reports(1)
+            refused = node.reload()
+            assert (refused.returncode, said in refused.stderr) == (2, True)
+        node.service.settings_path.write_text(text, encoding="utf-8")
+        node.path.write_bytes(first)
+        (tmp_path / "hold").touch()
+        node.send("held")
+        node.service.wait_for("study.ready")
+        second = write(node.path, "2", RENAMED)
 
-        assert [refused.returncode for refused in refusals] == [2, 2, 2]
-        for said, refused in zip(WRONG, refusals, strict=True):
-            assert said in refused.stderr
-        assert {name[:5] for name in named_in(report)} == {"own 1"}
-        assert node.service.logged("delivery.sent")[0]["destination"] == "archive"
+        done = node.reload()
+        (tmp_path / "hold").unlink()
+        node.send("next")
+        reports = node.reports(2)
+
+        assert (done.returncode, done.stdout) == (0, "node: model.prompts in use\n"), done.stderr
+        assert [named_in(report) for report in reports] == [
+            {f"own 1 (sha256 {hashlib.sha256(first).hexdigest()})"},
+            {f"own 2 (sha256 {second})"},
+        ]
+        assert ["Water in the lung is seen here." in report for report in reports] == [False, True]
+        assert node.service.logged("delivery.sent")[0]["destination"] == "archive", "the rest of the file was refused"
+        assert node.service.logged("prompts.reloaded")[0]["prompts"] == "own 2"
+        assert "Water in the lung" in node.get("/api/v1/prompts")
+        assert [line for line in node.get("/metrics").splitlines() if line.startswith("cxr_build_info")] == [
+            f'cxr_build_info{{model="scripted 1",prompts="own 2",version="{VERSION}"}} 1.0'
+        ]
+        assert node.reload().stdout == "node: nothing has changed\n"
 
 
 @pytest.mark.drill(part="processes")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,15 +23,11 @@ from node.store.ledger import Ledger
 from node.store.questions import SentAnswer
 from node.store.spool import Spool
 from tests.support import films, peers
-from tests.support.orthanc import beside_node
-from tests.support.postgres import Postgres
-from tests.support.service import Service, on_database, read_and_stop, run_command, settings_for
+from tests.support.service import Service, read_and_stop, run_command, settings_for
 
 FILM = films.thumbnail()
 STUDY = str(FILM.StudyInstanceUID)
 QUESTION = "3f2a91bc" * 4
-# answer, queue, send, send: an SR and a GSPS, one destination
-STEPS = 4
 
 
 def question(question_id: str = QUESTION, *, weights_sha256: str = "0" * 64) -> AskedQuestion:
@@ -83,40 +78,12 @@ def without_databases(settings: Settings) -> None:
         path.unlink()
 
 
-def modalities(archive: peers.ReceivingArchive) -> list[str]:
-    return sorted(received.dataset.Modality for received in archive.kept)
-
-
-@pytest.fixture
-def archive() -> Iterator[peers.ReceivingArchive]:
-    with peers.ReceivingArchive() as archive:
-        yield archive
-
-
 @pytest.fixture
 def settings(tmp_path: Path, archive: peers.ReceivingArchive) -> Settings:
     """The settings of a node that has read and delivered one film, and is stopped."""
     settings = settings_for(tmp_path / "node", archive_port=archive.port)
     read_and_stop(settings, FILM)
     return settings
-
-
-@pytest.mark.drill(part="kills")
-@pytest.mark.parametrize("die_at", range(1, STEPS + 1))
-def test_a_kill_after_any_step_sends_an_answer_once(
-    settings: Settings, archive: peers.ReceivingArchive, die_at: int
-) -> None:
-    with Service(settings, die_at=die_at) as first:
-        send(settings, question())
-        assert first.wait_until_dead() == -9
-
-    with Service(settings) as second:
-        archive.wait_for_kept(4)
-        send(settings, question())  # the person presses again
-        assert second.stop() == 0
-
-    assert modalities(archive) == ["PR", "PR", "SR", "SR"]
-    assert len({received.sop_instance_uid for received in archive.requests}) == len(archive.requests) == 4
 
 
 @pytest.mark.drill(part="peers")
@@ -246,43 +213,3 @@ def test_an_answer_that_no_destination_takes_is_refused(tmp_path: Path) -> None:
 def test_no_file_is_reached_by_a_bad_id(tmp_path: Path, question_id: str) -> None:
     with pytest.raises(InputError, match="no id of a question"):
         questions.question(Spool(tmp_path), STUDY, question_id)
-
-
-@pytest.mark.drill(part="peers")
-def test_an_archive_commits_to_an_answer_in_its_study(tmp_path: Path) -> None:
-    with beside_node(tmp_path) as (orthanc, settings):
-        [archive] = settings.destinations
-        assert isinstance(archive, DicomDestination)
-        settings = replace(settings, destinations=(replace(archive, host="localhost", storage_commitment=True),))
-        with Service(settings) as service:
-            orthanc.upload(FILM)
-            orthanc.wait_for_count(3, study_uid=STUDY)
-            send(settings, question())
-            service.wait_for("delivery.committed", count=4)
-            assert service.stop() == 0
-
-        found = orthanc.instances(STUDY)
-        assert sorted(instance.Modality for instance in found) == ["CR", "PR", "PR", "SR", "SR"]
-        assert len({instance.PatientID for instance in found}) == 1
-
-
-@pytest.mark.drill(part="processes")
-@pytest.mark.parametrize("die_at", [1, 2])  # answer, queue: what a worker does; the sender does the rest
-def test_an_answer_outlives_its_worker_on_postgresql(postgres: Postgres, tmp_path: Path, die_at: int) -> None:
-    with ExitStack() as processes, peers.ReceivingArchive() as archive:
-        settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)
-        with Service(settings) as whole:
-            assert peers.send(FILM, port=whole.dicom_port) == 0
-            whole.wait_for("delivery.sent", count=2)
-            whole.wait_for("study.finished")
-            assert whole.stop() == 0
-        sender = processes.enter_context(Service(settings, only="sender"))
-        worker = processes.enter_context(Service(settings, only="worker", executor="first", die_at=die_at))
-
-        send(settings, question())
-        assert worker.wait_until_dead() == -9
-        processes.enter_context(Service(settings, only="worker", executor="second"))
-        sender.wait_for("delivery.sent", count=2)
-
-        assert modalities(archive) == ["PR", "PR", "SR", "SR"]
-        assert len({received.sop_instance_uid for received in archive.requests}) == len(archive.requests) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import time
@@ -97,23 +98,9 @@ def test_an_archive_that_takes_nothing_now_is_down(archive: WebArchive, status: 
 
 
 @pytest.mark.parametrize(
-    ("reason", "status", "error"),
-    [
-        (0xA700, 409, RetryLater),
-        (0x0110, 202, RetryLater),
-        (0xA900, 409, GiveUp),
-        (0x0122, 202, GiveUp),
-        (0xC000, 200, GiveUp),
-    ],
+    ("status", "body"),
+    [*((status, b"") for status in range(200, 205)), (200, b"<xml/>"), (202, b"{}"), (200, b"[" * 100_000)],
 )
-def test_the_reason_of_a_failure_decides(archive: WebArchive, reason: int, status: int, error: type[Exception]) -> None:
-    archive.fail(reason, status=status)
-
-    with pytest.raises(error, match=f"{reason:04X}"):
-        deliver(to(archive.port))
-
-
-@pytest.mark.parametrize(("status", "body"), [(200, b""), (200, b"<xml/>"), (202, b"{}"), (200, b"[" * 100_000)])
 def test_an_answer_without_a_failure_means_stored(archive: WebArchive, status: int, body: bytes) -> None:
     archive.status, archive.body = status, body
 
@@ -273,3 +260,80 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
     assert (soon.again, soon.open) == ((), (delivery,))
     assert (later.again, later.open) == ((delivery,), ())
     ledger.close()
+
+
+def body(
+    *parts: bytes,
+    end: bytes = b"\r\n",
+    headers: bytes = b"Content-Type: application/dicom\r\n",
+    before: bytes = b"",
+    padding: bytes = b"",
+) -> bytes:
+    """A multipart body whose lines end so; before: the first boundary; padding: behind each."""
+    lines = b"".join(b"--end-of-film" + padding + end + headers + end + part + end for part in parts)
+    return before + lines + b"--end-of-film--"
+
+
+def reason(value: object, *, sequence: str = "00081198") -> bytes:
+    failed = {"00081197": {"vr": "US", "Value": [value]}}
+    return json.dumps({sequence: {"vr": "SQ", "Value": [failed]}}).encode()
+
+
+XML = """<?xml version="1.0"?><NativeDicomModel xmlns="http://dicom.nema.org/PS3.19/models/NativeDICOM">
+<DicomAttribute tag="00081198" vr="SQ" keyword="FailedSOPSequence"><Item number="1"><DicomAttribute tag="00081197"
+vr="US"><Value number="1">{}</Value></DicomAttribute></Item></DicomAttribute></NativeDicomModel>"""
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "error", "words"),
+    [
+        (200, reason("43264"), GiveUp, "A900"),
+        (201, reason("A900"), GiveUp, "A900"),
+        (202, reason("0xA900"), GiveUp, "A900"),
+        (409, reason(" a900 "), GiveUp, "A900"),
+        (409, reason(43264.0), GiveUp, "A900"),
+        (409, reason("A700"), RetryLater, "A700"),
+        (202, reason("272"), RetryLater, "0110"),
+        (202, reason("0110"), RetryLater, "0110"),
+        (409, reason(0xA700), RetryLater, "A700"),
+        (202, reason(0x0122), GiveUp, "0122"),
+        (200, reason(0xC000), GiveUp, "C000"),
+        (409, reason("no space"), RetryLater, "0110"),
+        (409, reason(None), RetryLater, "0110"),
+        (409, reason(-1), RetryLater, "0110"),
+        (409, reason(True), RetryLater, "0110"),
+        (202, reason(43264, sequence="0008119A"), GiveUp, "A900"),
+        (409, XML.format(43264).encode(), GiveUp, "A900"),
+        (202, XML.format(42752).encode(), RetryLater, "A700"),
+        (406, b"", GiveUp, "406"),
+        (414, b"", GiveUp, "414"),
+        (406, b"Transfer Syntax not supported", GiveUp, "406 (transfer syntax not supported)"),
+        (400, b"<html><h1>Bad Request</h1><p>Invalid <b>SOP Class</b></p></html>", GiveUp, "invalid sop class"),
+        (409, b'{"Message": "The instance already exists"}', GiveUp, "the instance already exists"),
+        (500, b"No space left on device", RetryLater, "500 (no space left on device)"),
+        (507, b"", RetryLater, "507"),
+    ],
+)
+def test_the_reason_of_an_archive_is_read_and_told(
+    archive: WebArchive, status: int, said: bytes, error: type[Exception], words: str
+) -> None:
+    archive.status, archive.body = status, said
+
+    with pytest.raises(error) as caught:
+        deliver(to(archive.port))
+
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["Meier^Hans 19700101 PID-7788 already exists", "Patient MEIER, Hans: duplicate of PID-7788"]
+)
+def test_what_an_archive_quotes_of_a_patient_is_not_told(archive: WebArchive, text: str) -> None:
+    archive.status, archive.body = 400, text.encode() * 500
+
+    with pytest.raises(GiveUp) as caught:
+        deliver(to(archive.port))
+
+    told = str(caught.value).lower()
+    assert not any(secret in told for secret in ("meier", "hans", "1970", "7788"))
+    assert len(told) < 250

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import random
 import socket
+import socketserver
 import ssl
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from node.deliver import hl7
 from node.deliver.results import Outcome, Sent, delivery_of
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
+from node.hl7 import mllp as frames
 from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
 from node.jobs.round_steps import Steps
@@ -30,8 +34,19 @@ from node.store.ledger import Ledger
 from node.store.spool import Spool
 from tests.support import films, mllp, peers, samples, senders
 from tests.support.fakes import ScriptedReader
-from tests.support.mllp import InformationSystem, Mood
+from tests.support.mllp import END, START, InformationSystem, Mood
 from tests.support.ordered import PATIENT, ordered
+
+BOM = b"\xef\xbb\xbf"
+BEFORE = {
+    "nothing": b"",
+    "a byte order mark": BOM,
+    "blanks": b"  \t",
+    "line ends": b"\r\n\r\n",
+    "two more starts": START + START,
+    "all of it": START + BOM + b" \r" + START + b"\n ",
+    "zeros": b"\0\0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,28 +100,6 @@ def test_a_repeat_is_the_very_same_message(system: InformationSystem, result: Pa
     assert system.kept[0] == system.kept[1]
 
 
-@pytest.mark.parametrize("mood", [Mood.ERROR, Mood.REJECT])
-def test_a_refusal_without_a_reason_is_tried_again(system: InformationSystem, result: Path, mood: Mood) -> None:
-    system.mood = lambda: mood
-
-    with pytest.raises(RetryLater, match=r"ris answered A[ER]"):
-        deliver(result, to(system))
-
-
-@pytest.mark.parametrize("mood", [Mood.ERROR, Mood.REJECT])
-@pytest.mark.parametrize(
-    ("condition", "outcome"), [("101", GiveUp), ("200", GiveUp), ("204", RetryLater), ("207", RetryLater)]
-)
-def test_the_reason_of_a_refusal_decides(
-    system: InformationSystem, result: Path, mood: Mood, condition: str, outcome: type[Exception]
-) -> None:
-    system.mood, system.condition = (lambda: mood), condition
-
-    with pytest.raises(outcome) as caught:
-        deliver(result, to(system))
-    assert not isinstance(caught.value, DestinationDown)
-
-
 _UNREADABLE = (
     Mood.CUT_NAME,
     Mood.LATE_ANSWER,
@@ -120,14 +113,30 @@ _UNREADABLE = (
 )
 
 
-@pytest.mark.parametrize("mood", [*_UNREADABLE, Mood.DROP_BEFORE, Mood.DROP_AFTER, Mood.RESET])
-def test_anything_but_an_answer_is_retried_and_delays_no_other(
-    system: InformationSystem, result: Path, mood: Mood
+@pytest.mark.parametrize(
+    ("mood", "condition", "outcome"),
+    [
+        *((mood, "", OutcomeUnknown) for mood in _UNREADABLE),
+        *((mood, "", RetryLater) for mood in (Mood.DROP_BEFORE, Mood.DROP_AFTER, Mood.RESET, Mood.HANG)),
+        *(
+            (mood, condition, outcome)
+            for mood in (Mood.ERROR, Mood.REJECT)
+            for condition, outcome in (
+                *(("", RetryLater), ("204", RetryLater), ("207", RetryLater)),
+                *(("101", GiveUp), ("200", GiveUp)),
+            )
+        ),
+    ],
+)
+def test_what_is_no_acceptance_delays_no_other_result(
+    system: InformationSystem, result: Path, mood: Mood, condition: str, outcome: type[Exception]
 ) -> None:
     system.mood = lambda: mood
+    if condition:
+        system.condition = condition
 
-    with pytest.raises(RetryLater) as caught:
-        deliver(result, to(system, answer_seconds=0.5 if mood is Mood.WITHOUT_END else 60.0))
+    with pytest.raises(outcome) as caught:
+        deliver(result, to(system, answer_seconds=0.5 if mood in (Mood.WITHOUT_END, Mood.HANG) else 60.0))
     assert not isinstance(caught.value, DestinationDown)
     assert isinstance(caught.value, OutcomeUnknown) is (mood in _UNREADABLE)
 
@@ -140,29 +149,16 @@ def test_a_late_answer_to_another_message_is_passed_over(system: InformationSyst
     assert len(system.kept) == 1
 
 
-def test_silence_is_tried_again_and_stops_no_other_result(system: InformationSystem, result: Path) -> None:
-    system.mood = lambda: Mood.HANG
-
-    with pytest.raises(RetryLater, match="gave no answer") as caught:
-        deliver(result, to(system, answer_seconds=0.2))
-    assert not isinstance(caught.value, DestinationDown)
-
-
-def test_a_closed_port_holds_everything_for_this_destination(system: InformationSystem, result: Path) -> None:
-    with socket.socket() as bound:  # and not listening: nobody else gets this port meanwhile
-        bound.bind((peers.LOOPBACK, 0))
-
-        with pytest.raises(DestinationDown, match="cannot be reached"):
-            deliver(result, dataclasses.replace(to(system), port=bound.getsockname()[1]))
-
-
-def test_a_system_that_was_down_is_looked_for_without_a_message(system: InformationSystem) -> None:
+def test_a_closed_port_is_down_and_is_probed_without_a_message(system: InformationSystem, result: Path) -> None:
     senders.probe(to(system), calling_aet="CHEX")
 
-    with socket.socket() as bound:
+    with socket.socket() as bound:  # and not listening: nobody else gets this port meanwhile
         bound.bind((peers.LOOPBACK, 0))
+        closed = dataclasses.replace(to(system), port=bound.getsockname()[1])
         with pytest.raises(DestinationDown, match="cannot be reached"):
-            senders.probe(dataclasses.replace(to(system), port=bound.getsockname()[1]), calling_aet="CHEX")
+            deliver(result, closed)
+        with pytest.raises(DestinationDown, match="cannot be reached"):
+            senders.probe(closed, calling_aet="CHEX")
     assert system.kept == []
 
 
@@ -354,3 +350,51 @@ def _arrives(path: Path, destination: Hl7Destination) -> bool:
     except RetryLater:
         return False
     return True
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """Run an information system that answers every message with the same bytes; yields its port, and what came."""
+    came: list[bytes] = []
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            connection: socket.socket = self.request
+            came.append(frames.Frames(connection).next(idle_seconds=60, frame_seconds=60) or b"")
+            connection.sendall(answer)
+
+    with socketserver.ThreadingTCPServer((peers.LOOPBACK, 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield int(server.server_address[1]), came
+        server.shutdown()
+        thread.join()
+
+
+def send(content: bytes, port: int) -> None:
+    senders.deliver(
+        content, Hl7Destination(name="ris", host=peers.LOOPBACK, port=port, answer_seconds=5.0), calling_aet="CHEX"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "error"),
+    [
+        *((before, "MSA|AA|{id}", None) for before in BEFORE.values()),
+        (BEFORE["all of it"], "MSA|AA|", None),
+        (b"", "MSA|AA", None),
+        (b"", 'MSA|AA|""', None),
+        (b"", "MSA|CA||done", None),
+        (b"", "MSA|AE|", "AE"),
+        (b"", "MSA|AA|OTHER", "acknowledged another message"),
+    ],
+)
+def test_an_acknowledgment_counts_as_others_write_it(content: bytes, before: bytes, said: str, error: str) -> None:
+    control_id = content.split(b"|", 10)[9].decode()
+    answer = f"MSH|^~\\&|RIS|H|CHEX|H|20260101||ACK|1|P|2.5.1\r{said.format(id=control_id)}\r".encode()
+
+    expected = pytest.raises(RetryLater, match=error) if error else nullcontext()
+    with answering(START + before + answer + END) as (port, came), expected:
+        send(content, port)
+
+    assert len(came) == 1

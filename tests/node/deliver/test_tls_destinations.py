@@ -35,8 +35,7 @@ def own(authority: Authority) -> Identity:
 
 @pytest.fixture
 def film(tmp_path: Path) -> Path:
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(films.thumbnail()))
+    path = films.saved(tmp_path, films.thumbnail())
     return path
 
 
@@ -95,31 +94,25 @@ def refusal(film: Path, destination: DicomDestination) -> str:
     return str(sent.value)
 
 
-def test_an_archive_certified_by_a_foreign_authority_is_refused(
-    film: Path, authority: Authority, stranger: Authority, own: Identity
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("foreign", "unable to get local issuer"),
+        ("expired", "certificate has expired"),
+        ("of another name", "IP address mismatch"),
+    ],
+)
+def test_an_archive_without_a_good_certificate_is_refused(
+    film: Path, authority: Authority, stranger: Authority, own: Identity, kind: str, said: str
 ) -> None:
-    with archive_of(stranger.issue("pacs"), authority) as archive:
-        assert "its certificate is refused (unable to get local issuer" in refusal(
-            film, to(archive.port, authority, own)
-        )
+    shown = {"foreign": stranger.issue("pacs"), "expired": authority.issue("old", days=-1)}.get(kind)
+    host = peers.LOOPBACK if shown else "127.0.0.2"
+    with archive_of(shown or authority.issue("pacs"), authority) as archive:
+        archive.stop()
+        archive.start(host=host)
+        assert f"its certificate is refused ({said}" in refusal(film, to(archive.port, authority, own, host=host))
 
     assert archive.requests == []
-
-
-def test_an_archive_with_an_expired_certificate_is_refused(film: Path, authority: Authority, own: Identity) -> None:
-    with archive_of(authority.issue("old", days=-1), authority) as archive:
-        assert "its certificate is refused (certificate has expired)" in refusal(film, to(archive.port, authority, own))
-
-
-def test_an_archive_under_another_name_is_not_believed(
-    film: Path, authority: Authority, pacs: Identity, own: Identity
-) -> None:
-    with archive_of(pacs, authority) as archive:
-        archive.stop()
-        archive.start(host="127.0.0.2")
-        said = refusal(film, to(archive.port, authority, own, host="127.0.0.2"))
-
-    assert "its certificate is refused (IP address mismatch" in said
 
 
 @pytest.mark.parametrize("kind", ["none", "stranger"])

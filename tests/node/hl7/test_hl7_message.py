@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import FindingState
 from node.dicom import identity
-from node.domain import Code, Film, OutputObject, Report
+from node.domain import Code, Film, Finding, OutputObject, Report
 from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
 from node.outputs import impression, oru, vocabulary
@@ -125,17 +125,6 @@ def test_every_finding_names_its_state_probability_and_film() -> None:
     assert {segment.text(4) for segment in (*coded, *numbers)} == {"2"}
 
 
-def test_what_nobody_measured_is_to_be_reviewed() -> None:
-    (coded,) = observations(message(samples.film(findings=(samples.uncalibrated(),))), "CWE")
-
-    assert (coded.text(5, 1), coded.text(5, 2), coded.text(5, 3)) == (
-        "NOTCALIBRATED",
-        "Review, not calibrated",
-        "99CHEX",
-    )
-    assert coded.text(5, 9).startswith("Possible, please review")
-
-
 @pytest.mark.parametrize(
     ("code", "state", "flag"),
     [
@@ -166,12 +155,26 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
     assert said.lower().count("normal") == said.count("not a report of a normal film")
 
 
-def test_a_finding_that_the_model_leaves_out_says_so() -> None:
-    whole = message(samples.film(findings=(samples.left_out(),)))
+@pytest.mark.parametrize(
+    ("found", "said", "words"),
+    [
+        (samples.left_out(), ("NOTASSESSED",), "Not evaluated by this model"),
+        (
+            samples.uncalibrated(),
+            ("NOTCALIBRATED", "Review, not calibrated", "99CHEX"),
+            "Possible, please review",
+        ),
+    ],
+)
+def test_what_the_model_leaves_out_or_nobody_measured_says_so(
+    found: Finding, said: tuple[str, ...], words: str
+) -> None:
+    whole = message(samples.film(findings=(found,)))
 
     (coded,) = observations(whole, "CWE")
-    assert (coded.text(5, 1), coded.text(5, 9)) == ("NOTASSESSED", "Not evaluated by this model")
-    assert observations(whole, "NM") == []
+    assert tuple(coded.text(5, part) for part in range(1, len(said) + 1)) == said
+    assert coded.text(5, 9).startswith(words)
+    assert bool(observations(whole, "NM")) is (found.state is not FindingState.LEFT_OUT)
 
 
 def test_a_film_that_was_not_read_says_why() -> None:
@@ -212,17 +215,13 @@ def test_a_probability_has_the_same_code_in_every_state(state: FindingState) -> 
     assert (number.text(5), number.text(6)) == ("83", "%")
 
 
-def test_every_observation_has_the_time_of_the_films() -> None:
+def test_each_observation_has_the_time_of_the_films_and_the_report_is_named() -> None:
+    (reference,) = observations(message(), "HD")
+
     assert {segment.text(14) for segment in message().named("OBX")} == {"20240131101530+0100"}
     assert {segment.text(14) for segment in message(header=samples.bare()).named("OBX")} == {""}
-
-
-def test_the_structured_report_is_named_where_there_is_one() -> None:
-    (reference,) = observations(message(), "HD")
     assert (reference.text(3, 2), reference.text(5)) == ("SR Instance UID", "2.25.77")
-
-    _, alone = written(documents=())
-    assert observations(read(alone), "HD") == []
+    assert observations(read(written(documents=())[1]), "HD") == []
 
 
 def test_order_numbers_come_from_the_order_or_else_the_film() -> None:
@@ -247,26 +246,24 @@ def test_order_numbers_come_from_the_order_or_else_the_film() -> None:
     assert request_said.text(7) == "20240131101530+0100"
 
 
-def test_a_name_in_three_scripts_becomes_three_repetitions() -> None:
-    name = only(message(header=samples.named("chrH31.dcm")), "PID").fields[5]
+def test_a_patient_is_named_as_the_standard_has_it() -> None:
+    scripts = only(message(header=samples.named("chrH31.dcm")), "PID").fields[5]
+    titled = samples.cr()
+    titled.PatientName = "Adams^John^Robert^Rev.^B.A."
+    unknown = only(message(header=samples.bare()), "PID")
 
-    assert name.split("~") == ["Yamada^Tarou^^^^^L^A", "山田^太郎^^^^^L^I", "やまだ^たろう^^^^^L^P"]
-
-
-def test_prefix_and_suffix_change_places() -> None:
-    header = samples.cr()
-    header.PatientName = "Adams^John^Robert^Rev.^B.A."
-
-    assert only(message(header=header), "PID").components(5) == (
-        "Adams", "John", "Robert", "B.A.", "Rev.", "", "L", "A"
-    )  # fmt: skip
-
-
-def test_what_is_not_known_of_a_patient_stays_empty() -> None:
-    patient = only(message(header=samples.bare()), "PID")
-
-    assert (patient.text(7), patient.text(8)) == ("", "")
-    assert patient.components(5)[6] == "U"
+    assert scripts.split("~") == ["Yamada^Tarou^^^^^L^A", "山田^太郎^^^^^L^I", "やまだ^たろう^^^^^L^P"]
+    assert only(message(header=titled), "PID").components(5) == (
+        "Adams",
+        "John",
+        "Robert",
+        "B.A.",
+        "Rev.",
+        "",
+        "L",
+        "A",
+    )
+    assert (unknown.text(7), unknown.text(8), unknown.components(5)[6]) == ("", "", "U")
 
 
 def test_a_film_without_a_patients_number_gets_one_of_its_study() -> None:
@@ -319,28 +316,22 @@ def test_any_text_arrives_as_it_was_said(text: str) -> None:
     assert only(whole, "OBR").components(2) == (printable(text).strip(), "RIS")
 
 
-def test_the_order_lends_its_accession_number_to_a_film_without() -> None:
+@pytest.mark.parametrize(
+    ("own", "requested", "ordered", "expected"),
+    [("", None, "A-17", "A-17"), ("A-18", None, "A-17", "A-18"), ("", "A-18", None, "A-18")],
+)
+def test_the_accession_number_is_that_of_the_film_its_request_or_the_order(
+    own: str, requested: str | None, ordered: str | None, expected: str
+) -> None:
     header = samples.cr()
-    header.AccessionNumber = ""
+    header.AccessionNumber = own
+    if requested is not None:
+        request = Dataset()
+        request.AccessionNumber = requested
+        header.RequestAttributesSequence = [request]
+    order = None if ordered is None else Order(accession=ordered, placer_number=("P1",))
 
-    whole = message(header=header, order=Order(accession="A-17", placer_number=("P1",)))
+    whole = message(header=header, order=order)
 
-    assert only(whole, "OBR").text(18) == "A-17"
-    assert only(whole, "ORC").text(3) == only(whole, "OBR").text(3) == "A-17"
-
-
-def test_the_accession_number_of_the_film_goes_first() -> None:
-    header = samples.cr()
-    header.AccessionNumber = "A-18"
-
-    assert only(message(header=header, order=Order(accession="A-17")), "OBR").text(18) == "A-18"
-
-
-def test_the_accession_number_is_found_in_the_request_too() -> None:
-    header = samples.cr()
-    header.AccessionNumber = ""
-    request = Dataset()
-    request.AccessionNumber = "A-18"
-    header.RequestAttributesSequence = [request]
-
-    assert only(message(header=header), "OBR").text(18) == "A-18"
+    assert only(whole, "OBR").text(18) == expected
+    assert only(whole, "ORC").text(3) == only(whole, "OBR").text(3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
 from models.documents import encode
@@ -27,10 +25,8 @@ from node.store.spool import Spool
 from node.web import application
 from node.web.look_files import Looks
 from node.web.parts import WebParts
-from tests.node.jobs.test_rounds import predecessor
-from tests.support import films, peers, samples
-from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, settings_for
+from tests.support import films, samples
+from tests.support.service import settings_for
 from tests.support.web_access import as_user
 
 PRESENT = samples.several().findings[0].prompt
@@ -119,14 +115,14 @@ def test_a_study_that_goes_while_it_is_read_is_not_corrected(
 def test_a_film_that_was_removed_is_not_corrected(read: Read) -> None:
     remove(read)
 
-    assert read.correct() == (404, "this node has no such film in this study")
+    assert read.correct() == (404, "this node has no such film")
     assert read.client.get(read.path).status_code == 404
 
 
 def test_a_film_whose_file_is_lost_is_not_corrected(read: Read) -> None:
     read.film.path.unlink()
 
-    assert read.correct() == (404, "this node has no such film in this study")
+    assert read.correct() == (404, "this node has no such film")
 
 
 @pytest.mark.parametrize("damaged", ["film", "answer"])
@@ -234,33 +230,3 @@ def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> No
     assert first[0] == 503
     assert first[1].startswith("the correction is stored, but the database does not answer")
     assert read.stored() == 1
-
-
-@pytest.mark.drill(part="kills")
-def test_a_correction_outlives_both_databases(tmp_path: Path) -> None:
-    film = films.thumbnail()
-    with ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as service:
-            assert peers.send(film, port=service.dicom_port) == 0
-            archive.wait_for_kept(2)
-            service.wait_for("study.finished")
-        for database in (tmp_path / "node").glob("*.sqlite*"):
-            database.unlink()
-        with Service(settings) as service:
-            connection = http.client.HTTPConnection(peers.LOOPBACK, service.http_port, timeout=30)
-            said = json.dumps({"kind": "reject", "prompt": "atelectasis"})
-            path = f"/api/v1/films/{film.SOPInstanceUID}/corrections"
-            connection.request("POST", path, body=said, headers={"Content-Type": "application/json"})
-            assert connection.getresponse().status == 202
-            connection.close()
-            peers.wait_until(lambda: len(reports(archive)) == 2, what="the new version arrives")
-
-    old, new = reports(archive).values()
-    assert predecessor(new) == old.SOPInstanceUID
-
-
-def reports(archive: ReceivingArchive) -> dict[str, Dataset]:
-    """The reports by UID; one that was sent again, because its delivery was forgotten, counts once."""
-    kept = (received.dataset for received in archive.kept)
-    return {str(dataset.SOPInstanceUID): dataset for dataset in kept if dataset.Modality == "SR"}

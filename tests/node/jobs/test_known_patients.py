@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from zoneinfo import ZoneInfo
-
-import pytest
 
 from node.jobs.patients import note_patients, patients_of
 from node.service.worker import LedgerFiller
@@ -18,7 +15,7 @@ from node.store.ledger import Ledger
 from node.store.worklist import WorklistFilter, worklist
 from node.store.worklist import patients_of as recorded_patients
 from tests.support import films, peers
-from tests.support.damage import FILM, STUDY, Bench, benches
+from tests.support.damage import FILM, STUDY, Bench
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
 
@@ -31,12 +28,6 @@ NAMED = {
     "Modality": "DX",
     "StationName": "ROOM 4",
 }
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    with benches(tmp_path) as made:
-        yield made
 
 
 def filled(bench: Bench, ledger: Ledger, *, with_patients: bool, until: Callable[[], bool]) -> None:

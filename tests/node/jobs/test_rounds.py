@@ -290,14 +290,16 @@ def test_an_added_destination_gets_the_results_of_later_rounds(tmp_path: Path) -
     assert kinds == {"archive": ["gsps", "sr", "sr"], "added": ["gsps", "gsps", "sr", "sr", "sr"]}
 
 
-def test_what_was_delivered_and_removed_is_never_written_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_film_that_comes_in_another_encoding_is_not_answered_again(tmp_path: Path, is_removed: bool) -> None:
     bench = Bench(tmp_path)
     bench.receive(films.thumbnail())
     bench.round()
-    bench.ledger.forget(STUDY)
-    assert bench.spool.remove_study(STUDY)
+    if is_removed:  # and what was delivered is known all the same
+        bench.ledger.forget(STUDY)
+        assert bench.spool.remove_study(STUDY)
 
     bench.receive(films.compressed(films.thumbnail(), JPEG2000Lossless))
 
     assert bench.round() == []
-    assert not list(tmp_path.rglob("outputs/*"))
+    assert len(list(tmp_path.rglob("outputs/*.dcm"))) == (0 if is_removed else 2)

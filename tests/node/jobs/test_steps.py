@@ -305,6 +305,39 @@ def test_a_film_over_which_the_process_ended_three_times_is_read(bench: Bench) -
         assert steps.read(STUDY, bench.first.path.name) == "read"
 
 
+def test_a_film_that_another_model_read_is_read_again(bench: Bench) -> None:
+    steps = bench.steps()
+    plan = steps.plan(STUDY)
+    assert plan is not None
+    assert steps.read(STUDY, bench.first.path.name) == "read"
+
+    class Second(ScriptedReader):
+        """Counts what it reads."""
+
+        count = 0
+
+        def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+            self.count += 1
+            return super().read(image, prompts)
+
+    second = Second("2")
+    assert bench.steps(second).write(plan) is not None
+    assert second.count == 1
+    assert b"scripted 2" in bench.report()
+
+
+def test_a_study_whose_workflow_was_lost_is_parked_unless_it_is_done(bench: Bench) -> None:
+    steps = bench.steps()
+
+    steps.park_lost(STUDY, reason="its thread ended")
+    [row] = bench.ledger.parked()
+    bench.round(steps)
+    steps.park_lost(STUDY, reason="its thread ended")
+
+    assert (row.study, row.stage) == (STUDY, "workflow")
+    assert (bench.ledger.parked(), bench.ledger.study_state(STUDY)) == ([], "finished")
+
+
 def test_a_film_that_came_during_a_round_asks_for_another_once(bench: Bench) -> None:
     steps = bench.steps()
     plan, written = bench.written(steps)

@@ -118,22 +118,6 @@ def test_what_waits_in_a_queue_is_seen_by_who_scales_the_workers(postgres: Postg
 
 
 @pytest.mark.drill(part="processes")
-@pytest.mark.parametrize("die_at", [3, 5, 8])  # after plan, write and one send; test_crash.py has all
-def test_a_killed_postgresql_node_still_delivers_exactly_once(postgres: Postgres, tmp_path: Path, die_at: int) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_on(postgres, tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=die_at) as first:
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            assert first.wait_until_dead() == -9
-
-        with Service(settings) as second:
-            archive.wait_for_kept(2, limit_seconds=60)
-            assert second.stop() == 0
-
-        assert sorted(received.dataset.Modality for received in archive.kept) == ["PR", "SR"]
-
-
-@pytest.mark.drill(part="processes")
 def test_the_study_of_a_killed_worker_is_answered_once(postgres: Postgres, tmp_path: Path) -> None:
     with ExitStack() as processes, peers.ReceivingArchive() as archive:
         settings = settings_on(postgres, tmp_path / "node", archive_port=archive.port)
@@ -246,14 +230,9 @@ def test_tables_are_built_again_when_they_are_lost(postgres: Postgres, tmp_path:
 
 
 @pytest.mark.drill(part="processes")
-@pytest.mark.parametrize("is_server", [False, True])
-def test_what_the_engine_keeps_of_old_work_is_removed(
-    request: pytest.FixtureRequest, tmp_path: Path, is_server: bool
-) -> None:
+def test_what_the_engine_keeps_of_old_work_is_removed(postgres: Postgres, tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        if is_server:
-            settings = settings_on(request.getfixturevalue("postgres"), tmp_path / "node", archive_port=archive.port)
+        settings = settings_on(postgres, tmp_path / "node", archive_port=archive.port)
         with Service(settings) as first:
             assert peers.send(film(1), port=first.dicom_port) == 0
             first.wait_for("delivery.sent", count=2)
@@ -285,12 +264,9 @@ def test_several_processes_on_sqlite_are_refused(tmp_path: Path) -> None:
 def engine_rows(settings: Settings) -> dict[str, int]:
     """How many rows the durable engine's tables have, those of what it was asked, did and answered."""
     sql = database.open_executor_database(settings.storage)
-    schema = "dbos." if database.is_server(sql) else ""
     names = ("workflow_status", "operation_outputs", "workflow_input", "workflow_output")
     with sql.connect() as connection:
-        rows = {
-            name: connection.execute(sa.text(f"SELECT count(*) FROM {schema}{name}")).scalar_one() for name in names
-        }
+        rows = {name: connection.execute(sa.text(f"SELECT count(*) FROM dbos.{name}")).scalar_one() for name in names}
     sql.dispose()
     return rows
 
@@ -298,7 +274,6 @@ def engine_rows(settings: Settings) -> dict[str, int]:
 def grow_old(settings: Settings) -> None:
     """Let everything that is over have been over long ago."""
     sql = database.open_executor_database(settings.storage)
-    schema = "dbos." if database.is_server(sql) else ""
     with sql.begin() as connection:
-        connection.execute(sa.text(f"UPDATE {schema}workflow_status SET completed_at = 1 WHERE completed_at > 0"))
+        connection.execute(sa.text("UPDATE dbos.workflow_status SET completed_at = 1 WHERE completed_at > 0"))
     sql.dispose()

@@ -1,4 +1,7 @@
-"""kill -9 between any two steps, then a start: the study still gets exactly its SR and GSPS, once."""
+"""kill -9, lost databases, a failing disk, then a start: the study still gets exactly its SR and GSPS.
+
+`tests/node/jobs/test_deaths.py` has a death after every step.
+"""
 
 import json
 import sqlite3
@@ -8,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from node.config import Settings
 from node.jobs.executor import Client
 from node.store.database import open_executor_database
 from node.store.spool import Spool
 from tests.support import films, peers
+from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, run_command, settings_for
-
-# place, ready, plan, read, write, queue, finish, send, send: one film, an SR and a GSPS, one destination
-STEPS = 9
 
 
 def status_of(node: Service) -> dict[str, object]:
@@ -24,36 +26,19 @@ def status_of(node: Service) -> dict[str, object]:
 
 
 @pytest.mark.drill(part="kills")
-@pytest.mark.parametrize("die_at", range(1, STEPS + 1))
-def test_a_node_killed_after_any_step_delivers_exactly_once(tmp_path: Path, die_at: int) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=die_at) as first:
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            assert first.wait_until_dead() == -9
-
-        with Service(settings) as second:
-            archive.wait_for_kept(2)
-            second.wait_for("service.ready")
-            assert second.stop() == 0
-
-        assert sorted(received.dataset.Modality for received in archive.kept) == ["PR", "SR"]
-
-
-@pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("step", [4, 7])  # the round was planned without it; it was noted as finished
-def test_a_film_that_was_never_handed_on_is_read_after_a_kill(tmp_path: Path, step: int) -> None:
+def test_a_film_that_was_never_handed_on_is_read_after_a_kill(
+    step: int, archive: ReceivingArchive, settings: Settings
+) -> None:
     late = films.as_another(films.thumbnail(), "late")
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=step) as first:
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            assert first.wait_until_dead() == -9
-        films.keep(Spool(settings.storage.directory), late)  # acknowledged by a process that died before it said so
+    with Service(settings, die_at=step) as first:
+        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+        assert first.wait_until_dead() == -9
+    films.keep(Spool(settings.storage.directory), late)  # acknowledged by a process that died before it said so
 
-        with Service(settings) as second:
-            archive.wait_until(lambda: any(late.SOPInstanceUID.encode() in kept.content for kept in archive.kept))
-            assert not status_of(second)["parked"]
+    with Service(settings) as second:
+        archive.wait_until(lambda: any(late.SOPInstanceUID.encode() in kept.content for kept in archive.kept))
+        assert not status_of(second)["parked"]
 
 
 @pytest.mark.drill(part="kills")
@@ -72,54 +57,36 @@ def test_a_parked_film_that_was_sent_again_is_read_after_a_kill(tmp_path: Path) 
             archive.wait_for_kept(2)
 
 
-@pytest.mark.drill(part="kills")
-def test_a_node_killed_right_after_success_still_delivers(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as first:
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            first.kill()
+def test_a_node_killed_right_after_success_still_delivers(archive: ReceivingArchive, settings: Settings) -> None:
+    with Service(settings) as first:
+        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+        first.kill()
 
-        with Service(settings):
-            archive.wait_for_kept(2)
+    with Service(settings):
+        archive.wait_for_kept(2)
 
-        assert len(archive.kept) == 2
+    assert len(archive.kept) == 2
 
 
 @pytest.mark.drill(part="kills")
-def test_a_film_read_by_an_older_model_is_read_again(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=4) as first:  # right after the film was read
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            assert first.wait_until_dead() == -9
-
-        with Service(settings, version="2"):
-            archive.wait_for_kept(2)
-
-        report = next(received.dataset for received in archive.kept if received.dataset.Modality == "SR")
-        assert "scripted" in report.ContributingEquipmentSequence[0].SoftwareVersions[1]
-
-
-@pytest.mark.drill(part="kills")
-def test_a_failing_disk_ends_the_process_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_failing_disk_ends_the_process_and_nothing_is_lost(
+    tmp_path: Path, archive: ReceivingArchive, settings: Settings
+) -> None:
     film = films.thumbnail()
     in_the_way = tmp_path / "node" / "studies" / film.StudyInstanceUID / "readings"
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as first:
-            in_the_way.parent.mkdir(parents=True)
-            in_the_way.write_text("no folder", encoding="utf-8")
-            assert peers.send(film, port=first.dicom_port) == 0
-            assert first.wait_until_dead() == 1
-            assert first.logged("executor.broken")
-        in_the_way.unlink()
+    with Service(settings) as first:
+        in_the_way.parent.mkdir(parents=True)
+        in_the_way.write_text("no folder", encoding="utf-8")
+        assert peers.send(film, port=first.dicom_port) == 0
+        assert first.wait_until_dead() == 1
+        assert first.logged("executor.broken")
+    in_the_way.unlink()
 
-        with Service(settings) as second:
-            archive.wait_for_kept(2)
-            assert second.stop() == 0
+    with Service(settings) as second:
+        archive.wait_for_kept(2)
+        assert second.stop() == 0
 
-        assert len(archive.kept) == 2
+    assert len(archive.kept) == 2
 
 
 def test_a_second_node_on_the_same_directory_is_refused(tmp_path: Path) -> None:
@@ -146,20 +113,20 @@ def without_queued_deliveries(storage: Path) -> None:
 
 @pytest.mark.drill(part="kills")
 @pytest.mark.parametrize("lose", (without_databases, without_queued_deliveries))
-def test_undelivered_results_go_out_after_the_engine_forgot_them(tmp_path: Path, lose: Callable[[Path], None]) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with archive.down(), Service(settings) as first:
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            first.wait_for("study.finished")
-            first.wait_for("delivery.delayed")
-        lose(settings.storage.directory)
+def test_undelivered_results_go_out_after_the_engine_forgot_them(
+    lose: Callable[[Path], None], archive: ReceivingArchive, settings: Settings
+) -> None:
+    with archive.down(), Service(settings) as first:
+        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+        first.wait_for("study.finished")
+        first.wait_for("delivery.delayed")
+    lose(settings.storage.directory)
 
-        with Service(settings) as second:
-            archive.wait_for_kept(2)
-            assert second.stop() == 0
+    with Service(settings) as second:
+        archive.wait_for_kept(2)
+        assert second.stop() == 0
 
-        assert len(archive.kept) == 2
+    assert len(archive.kept) == 2
 
 
 @pytest.mark.drill(part="kills")
@@ -178,12 +145,10 @@ def test_a_node_that_loses_its_databases_starts_from_the_spool(tmp_path: Path) -
 
 
 @pytest.mark.drill(part="kills")
-def test_a_study_that_has_just_become_quiet_is_queued_once(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=1) as node:  # its place in the queue is known, and the study is not in it yet
-            assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
-            assert node.wait_until_dead() == -9
+def test_a_study_that_has_just_become_quiet_is_queued_once(settings: Settings) -> None:
+    with Service(settings, die_at=1) as node:  # its place in the queue is known, and the study is not in it yet
+        assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
+        assert node.wait_until_dead() == -9
 
     with closing(Client(open_executor_database(settings.storage))) as client:
         planned = client.planned_files()

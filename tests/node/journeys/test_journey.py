@@ -8,12 +8,24 @@ from pathlib import Path
 import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
-from pydicom.uid import JPEG2000Lossless
 
 from node.commands.operate import status
-from node.config import ModelSettings
-from tests.support import films, peers
-from tests.support.service import Service, run_command, settings_for
+from node.config import ModelSettings, Settings
+from node.hl7.text import read
+from tests.support import films, mllp, peers
+from tests.support.mllp import InformationSystem, Mood
+from tests.support.peers import ReceivingArchive
+from tests.support.service import Service, run_command, settings_for, settings_with
+
+FILM = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "AccessionNumber": "ACC-9911"})
+ORDER = "\r".join(
+    (
+        r"MSH|^~\&|RIS||CHEX||20240131||ORM^O01|C1|P|2.3.1",
+        "PID|1||PID-7788||Zyxwvu^Qrst",
+        "ORC|NW|P1^RIS|F1^RIS||||^^^^^S",
+        "OBR|1|P1^RIS|F1^RIS|XCHEST||||||||||||||ACC-9911",
+    )
+)
 
 
 def tracking_uids(report: Dataset) -> set[str]:
@@ -74,77 +86,17 @@ def test_a_film_that_is_sent_twice_adds_nothing(tmp_path: Path) -> None:
     assert (studies["receiving"], studies["finished"]) == (0, 1)  # not even looked at
 
 
-@pytest.mark.drill(part="peers")
-def test_the_same_film_in_another_encoding_adds_nothing(tmp_path: Path) -> None:
-    film = films.thumbnail()
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
-        peers.send(film, port=service.dicom_port)
-        service.wait_for("study.finished")
-        peers.send(films.compressed(film, JPEG2000Lossless), port=service.dicom_port)
-        service.wait_for("study.finished", count=2)
-        assert service.stop() == 0
-
-        assert len(archive.requests) == 2
-
-
-@pytest.mark.drill(part="peers")
-def test_a_late_film_gets_a_report_beside_the_first_films(tmp_path: Path) -> None:
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
-        peers.send(films.as_another(films.thumbnail(), "first"), port=service.dicom_port)
-        first = next(received for received in archive.wait_for_kept(2) if received.dataset.Modality == "SR").dataset
-        service.wait_for("study.finished")
-        peers.send(films.as_another(films.thumbnail(), "late"), port=service.dicom_port)
-        later = [received.dataset for received in archive.wait_for_kept(5)[2:]]
-        service.wait_for("study.finished", count=2)
-        assert service.stop() == 0
-        assert len(archive.requests) == 5  # the first film's report and state are not sent again
-
-    second, study = sorted((dataset for dataset in later if dataset.Modality == "SR"), key=lambda sr: sr.SeriesNumber)
-    assert len({report.SeriesInstanceUID for report in (first, second, study)}) == 3
-    assert not any("PredecessorDocumentsSequence" in report for report in (first, second, study))
-    (evidence,) = study.CurrentRequestedProcedureEvidenceSequence
-    named = {
-        image.ReferencedSOPInstanceUID
-        for series in evidence.ReferencedSeriesSequence
-        for image in series.ReferencedSOPSequence
-    }
-    assert named == {films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("first", "late")}
-
-
-@pytest.mark.drill(part="processes")
-def test_a_corrected_patient_name_makes_a_new_version(tmp_path: Path) -> None:
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
-        peers.send(films.thumbnail(), port=service.dicom_port)
-        service.wait_for("study.finished")
-        peers.send(films.thumbnail({"PatientName": "Corrected^Name"}), port=service.dicom_port)
-        answers = [received.dataset for received in archive.wait_for_kept(4)]
-
-    assert len({answer.SOPInstanceUID for answer in answers}) == 4
-    assert [str(answer.PatientName) for answer in answers].count("Corrected^Name") == 2
-
-
-def test_an_archive_that_was_down_gets_everything_afterwards(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as service:
-            with archive.down():
-                peers.send(films.thumbnail(), port=service.dicom_port)
-                service.wait_for("delivery.delayed")
-                answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
-                assert answer["deliveries"]["archive"]["paused"] is True
-            archive.wait_for_kept(2)
-            service.wait_for("delivery.sent", count=2)
-            took = [service.logged(event)[0] for event in ("film.decided", "study.finished", "delivery.sent")]
+def test_an_archive_that_was_down_gets_everything_afterwards(archive: ReceivingArchive, settings: Settings) -> None:
+    with Service(settings) as service:
+        with archive.down():
+            peers.send(films.thumbnail(), port=service.dicom_port)
+            service.wait_for("delivery.delayed")
             answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
+            assert answer["deliveries"]["archive"]["paused"] is True
+        archive.wait_for_kept(2)
+        service.wait_for("delivery.sent", count=2)
+        took = [service.logged(event)[0] for event in ("film.decided", "study.finished", "delivery.sent")]
+        answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
 
     assert all(line["study"] == films.thumbnail().StudyInstanceUID for line in took)
     assert all(0 < float(str(line["seconds"])) < 60 for line in took)
@@ -155,11 +107,8 @@ def test_an_archive_that_was_down_gets_everything_afterwards(tmp_path: Path) -> 
 
 
 @pytest.mark.drill(part="peers")
-def test_objects_refused_for_now_go_out_later_and_delay_no_other(tmp_path: Path) -> None:
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
+def test_objects_refused_for_now_go_out_later_and_delay_no_other(archive: ReceivingArchive, settings: Settings) -> None:
+    with Service(settings) as service:
         archive.refuse(0xA700)
         for name in ("a", "b", "c"):  # more studies than a destination has slots
             peers.send(films.as_another(films.thumbnail(), name, study=name), port=service.dicom_port)
@@ -172,74 +121,32 @@ def test_objects_refused_for_now_go_out_later_and_delay_no_other(tmp_path: Path)
 
 
 @pytest.mark.drill(part="processes")
-def test_parked_deliveries_go_out_after_retry(tmp_path: Path) -> None:
-    film = films.thumbnail()
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
+def test_parked_deliveries_go_out_after_retry(archive: ReceivingArchive, settings: Settings) -> None:
+    first, second = (films.as_another(films.thumbnail(), name, study=name) for name in "ab")
+    with Service(settings) as service:
         archive.refuse(0xC000)
-        peers.send(film, port=service.dicom_port)
-        service.wait_for("delivery.parked", count=2)
-        parked = json.loads(run_command("status", service.settings_path, "--json").stdout)["parked"]
-        assert [(entry["study"], entry["stage"]) for entry in parked] == [
-            (film.StudyInstanceUID, "deliver archive")
-        ] * 2
-        archive.accept()
-
-        done = run_command("retry", service.settings_path, film.StudyInstanceUID, "--json")
-
-        assert json.loads(done.stdout) == {"queued": {film.StudyInstanceUID: 2}}
-        archive.wait_for_kept(2)
-        service.wait_for("delivery.sent", count=2)
-        unknown = run_command("retry", service.settings_path, "1.2.3")
-        assert (unknown.returncode, "has no such study" in unknown.stderr) == (2, True)
-        nowhere = run_command("retry", service.settings_path, "--destination", "nowhere")
-        assert (nowhere.returncode, "no such destination" in nowhere.stderr) == (2, True)
-        nothing = run_command("retry", service.settings_path, "--all")
-        assert (nothing.returncode, nothing.stdout) == (0, "nothing is parked\n")
-        unclear = run_command("retry", service.settings_path, film.StudyInstanceUID, "--all")
-        assert (unclear.returncode, "one of the three" in unclear.stderr) == (2, True)
-
-
-@pytest.mark.drill(part="peers")
-@pytest.mark.parametrize("which", [("--all",), ("--destination", "archive")])
-def test_what_is_parked_of_many_studies_goes_out_after_one_retry(tmp_path: Path, which: tuple[str, ...]) -> None:
-    sent = [films.as_another(films.thumbnail(), name, study=name) for name in "ab"]
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
-        archive.refuse(0xC000)
-        for film in sent:
+        for film in (first, second):
             peers.send(film, port=service.dicom_port)
         service.wait_for("delivery.parked", count=4)
+        parked = json.loads(run_command("status", service.settings_path, "--json").stdout)["parked"]
+        assert sorted((entry["study"], entry["stage"]) for entry in parked) == sorted(
+            2 * [(film.StudyInstanceUID, "deliver archive") for film in (first, second)]
+        )
         archive.accept()
 
-        done = run_command("retry", service.settings_path, *which, "--json")
-
-        assert json.loads(done.stdout) == {"queued": {film.StudyInstanceUID: 2 for film in sent}}
+        for which, film in (((first.StudyInstanceUID,), first), (("--destination", "archive"), second)):
+            done = run_command("retry", service.settings_path, *which, "--json")
+            assert json.loads(done.stdout) == {"queued": {film.StudyInstanceUID: 2}}
         archive.wait_for_kept(4)
-
-
-def test_no_line_and_no_metric_holds_patient_data(tmp_path: Path) -> None:
-    film = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "AccessionNumber": "ACC-9911"})
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
-        peers.send(film, port=service.dicom_port)
-        peers.send(films.as_another(films.cut_short(), "broken", study="broken"), port=service.dicom_port)
-        archive.wait_for_kept(3)
-        service.wait_for("study.finished", count=2)
-        metrics = service.metrics()
-        assert service.stop() == 0
-
-    databases = b"".join(path.read_bytes() for path in (tmp_path / "node").glob("*.sqlite*"))
-    for secret in ("Zyxwvu", "PID-7788", "ACC-9911"):
-        assert secret not in json.dumps(service.lines)
-        assert secret not in metrics
-        assert secret.encode() not in databases
+        service.wait_for("delivery.sent", count=4)
+        for words, code, said in (
+            (["1.2.3"], 2, "has no such study"),
+            (["--destination", "nowhere"], 2, "no such destination"),
+            (["--all"], 0, "nothing is parked"),
+            ([first.StudyInstanceUID, "--all"], 2, "one of the three"),
+        ):
+            done = run_command("retry", service.settings_path, *words)
+            assert (done.returncode, said in done.stdout + done.stderr) == (code, True)
 
 
 def _findings_drawn(state: Dataset) -> list[Dataset]:
@@ -249,3 +156,59 @@ def _findings_drawn(state: Dataset) -> list[Dataset]:
         for graphic in annotation.get("GraphicObjectSequence", [])
         if "TrackingUID" in graphic
     ]
+
+
+def test_a_result_answers_the_order_before_its_film_and_no_line_names_the_patient(tmp_path: Path) -> None:
+    moods = iter((Mood.DROP_AFTER, Mood.ERROR))
+    with (
+        peers.ReceivingArchive() as archive,
+        InformationSystem(lambda: next(moods, Mood.ACCEPT)) as system,
+        Service(settings_with(system, tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        (answer,) = mllp.ask(int(str(service.logged("service.ready")[0]["orders_port"])), ORDER.encode())
+        assert str(answer.segment("MSA")[1]) == "AA"
+        assert peers.send(FILM, port=service.dicom_port) == 0
+        archive.wait_for_kept(2)
+        first, second = system.wait_for_kept(2)
+        service.wait_for("delivery.sent", count=3)
+        said = json.loads(run_command("status", service.settings_path, "--json").stdout)
+        peers.send(films.as_another(films.cut_short(), "broken", study="broken"), port=service.dicom_port)
+        service.wait_for("study.finished", count=2)
+        metrics = service.metrics()
+        assert service.stop() == 0
+
+    assert first == second  # kept and not acknowledged, so it came again: the very same
+    message = read(first.content)
+    order, reference = (
+        next(message.named("ORC")),
+        [segment for segment in message.named("OBX") if segment.text(2) == "HD"],
+    )
+    assert (order.components(2), order.components(3)) == (("P1", "RIS"), ("F1", "RIS"))
+    assert next(message.named("PID")).components(5)[:2] == ("Zyxwvu", "Qrst")
+    report = next(received.dataset for received in archive.kept if received.dataset.Modality == "SR")
+    assert [segment.text(5) for segment in reference] == [report.SOPInstanceUID]
+    assert said["orders"] == {"stat": 1, "asap": 0, "routine": 0}
+    assert said["deliveries"]["ris"]["sent"] == 1
+    databases = b"".join(path.read_bytes() for path in (tmp_path / "node").glob("*.sqlite*"))
+    for secret in ("Zyxwvu", "PID-7788", "ACC-9911"):
+        assert secret not in json.dumps(service.lines) + metrics
+        assert secret.encode() not in databases
+
+
+@pytest.mark.drill(part="kills")
+def test_a_node_killed_after_it_wrote_sends_what_it_wrote(tmp_path: Path) -> None:
+    with peers.ReceivingArchive() as archive, InformationSystem() as system:
+        settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
+        with Service(settings, die_at=5) as first:  # right after the outputs were written
+            assert peers.send(FILM, port=first.dicom_port) == 0
+            assert first.wait_until_dead() == -9
+        (written,) = (tmp_path / "node").rglob("*.hl7")
+        content = written.read_bytes()
+
+        with Service(settings) as second:
+            (kept,) = system.wait_for_kept(1)
+            second.wait_for("delivery.sent", count=3)
+
+    assert kept.content.split(b"\r")[1:] == content.split(b"\r")[1:]
+    assert [kept.control_id.encode()] == content.split(b"|")[9:10]
+    assert list((tmp_path / "node").rglob("*.hl7")) == [written]

@@ -10,15 +10,20 @@ from pydicom import Dataset
 
 from node.commands import operate
 from node.config import Settings
+from node.domain import derive_uid
 from node.settings.destinations import DicomDestination
 from tests.support import films, peers
 from tests.support.committing import Answer, Committing, report
+from tests.support.orthanc import Orthanc
+from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, settings_for
 
 pytestmark = pytest.mark.drill(part="peers")
 
 # ready, place, plan, read, write, queue, finish, send, send
 SENT = 9
+STUDIES = 4
+AT_ONCE = 2
 
 
 def study(number: int) -> Dataset:
@@ -41,18 +46,16 @@ def deliveries_of(settings: Settings) -> dict[str, int]:
     return operate.status(settings)["deliveries"]["archive"]
 
 
-def test_an_archive_that_is_down_costs_few_attempts(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as node:
-            with archive.down():
-                statuses = peers.send_all([study(number) for number in range(6)], port=node.dicom_port)
-                node.wait_for("study.finished", count=6)
-                node.wait_for("destination.down")
-                assert deliveries_of(settings)["paused"] is True
-            archive.wait_for_kept(12, limit_seconds=60.0)
-            node.wait_for("destination.back")
-            assert node.stop() == 0
+def test_an_archive_that_is_down_costs_few_attempts(archive: ReceivingArchive, settings: Settings) -> None:
+    with Service(settings) as node:
+        with archive.down():
+            statuses = peers.send_all([study(number) for number in range(6)], port=node.dicom_port)
+            node.wait_for("study.finished", count=6)
+            node.wait_for("destination.down")
+            assert deliveries_of(settings)["paused"] is True
+        archive.wait_for_kept(12, limit_seconds=60.0)
+        node.wait_for("destination.back")
+        assert node.stop() == 0
 
     assert statuses == [0] * 6
     assert len(archive.requests) == 12  # none twice
@@ -129,3 +132,47 @@ def test_deliveries_to_a_removed_destination_are_parked(tmp_path: Path) -> None:
         assert second.stop() == 0
 
     assert deliveries_of(settings)["parked"] == 2
+
+
+def test_orthanc_commits_to_its_objects_though_it_is_no_caller(tmp_path: Path) -> None:
+    dicom_port = peers.free_port()
+    with Orthanc(tmp_path, node_port=dicom_port) as orthanc:
+        settings = settings_for(
+            tmp_path / "node", archive_port=orthanc.dicom_port, archive_ae=orthanc.ae_title, dicom_port=dicom_port
+        )
+        (archive,) = settings.destinations
+        assert isinstance(archive, DicomDestination)
+        archive = dataclasses.replace(archive, host="localhost", storage_commitment=True)
+        settings = dataclasses.replace(settings, destinations=(archive,))
+        with Service(settings) as node:
+            assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
+            node.wait_for("delivery.committed", count=2)
+            assert node.logged("commitment.refused") == []
+            assert peers.send(films.lateral(), port=node.dicom_port, calling_ae=orthanc.ae_title) is None  # no films
+            assert node.stop() == 0
+
+        assert deliveries_of(settings)["committed"] == orthanc.count(films.thumbnail().StudyInstanceUID) == 2
+
+
+def test_an_archive_that_is_down_gets_few_commitment_requests(tmp_path: Path) -> None:
+    committing = Committing(Answer.BUSY)
+    archive = peers.ReceivingArchive(handlers=committing.handlers)
+    settings = settings_for(tmp_path / "node", archive_port=archive.port)
+    (receiver,) = settings.destinations
+    assert isinstance(receiver, DicomDestination)
+    settings = dataclasses.replace(settings, destinations=(dataclasses.replace(receiver, storage_commitment=True),))
+    with archive, Service(settings) as node:
+        for number in range(STUDIES):
+            names = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
+            film = films.thumbnail({name: derive_uid(name, str(number)) for name in names})
+            assert peers.send(film, port=node.dicom_port) == 0
+        node.wait_for("delivery.sent", count=2 * STUDIES)
+        with archive.down():
+            committing.answer = Answer.AT_ONCE  # only now: an archive that is up would commit to everything first
+            node.wait_for("destination.down")
+        node.wait_for("delivery.committed", count=2 * STUDIES)
+
+        in_vain = [line for line in node.logged("commitment.delayed") if "0213" not in str(line["reason"])]
+        assert 1 <= len(in_vain) <= AT_ONCE
+        assert len(node.logged("destination.back")) == 1
+        assert node.stop() == 0

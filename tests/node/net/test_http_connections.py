@@ -276,3 +276,23 @@ def test_damaged_requests_never_stop_the_server(caplog: pytest.LogCaptureFixture
         assert served.ask().startswith(ANSWERED)
 
     assert [record.getMessage() for record in caplog.records] == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3",
+        b"transfer-encoding: Chunked\r\nCONTENT-LENGTH: 0",
+        b"Content-Length: 3\r\nTransfer-Encoding : chunked",
+        b"Content-Length: 3\r\nContent-Length: 5",
+    ],
+)
+@pytest.mark.parametrize("before", [b"", LIVE], ids=["first", "on a kept connection"])
+def test_a_request_of_two_lengths_closes_the_connection(fields: bytes, before: bytes) -> None:
+    head = b"POST /live HTTP/1.1\r\nHost: node\r\n" + fields + b"\r\n\r\n"
+    with serving() as served, served.connect(before + head + b"0\r\n\r\n" + LIVE) as connection:
+        answers = read_to_end(connection)
+
+    assert answers.count(b"HTTP/1.1 200") == (1 if before else 0)
+    assert answers.count(b"HTTP/1.1 400") == 1

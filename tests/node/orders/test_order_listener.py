@@ -1,12 +1,15 @@
-"""The order port: what is answered to whom, who is let in, and that nobody holds it for the others."""
+"""The order port, plain and with TLS: what is answered to whom, who is let in, and that nobody holds it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -20,7 +23,19 @@ from node.orders.store import OrderStore
 from tests.node.orders.test_orders import OMI, ORM, PATIENT, STUDY
 from tests.node.test_metrics import samples
 from tests.support import mllp, peers
+from tests.support.mllp import START
 from tests.support.ordered import find, ordered
+
+BOM = b"\xef\xbb\xbf"
+BEFORE = {
+    "nothing": b"",
+    "a byte order mark": BOM,
+    "blanks": b"  \t",
+    "line ends": b"\r\n\r\n",
+    "two more starts": START + START,
+    "all of it": START + BOM + b" \r" + START + b"\n ",
+    "zeros": b"\0\0",
+}
 
 
 @pytest.fixture
@@ -76,18 +91,6 @@ def test_orders_are_answered_in_turn_once_they_are_kept(
     assert find(store, study_uid="1.9", accession="A-18") is not None
     assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 2.0, ("cancelled",): 0.0, ("refused",): 0.0}
     assert refused(metrics) == {}
-
-
-def test_a_cancelled_order_is_answered_and_forgotten(
-    listener: OrderListener, store: OrderStore, metrics: Metrics
-) -> None:
-    mllp.ask(listener.port, ORM.encode())
-
-    (answer,) = mllp.ask(listener.port, ORM.replace("ORC|NW", "ORC|CA").encode())
-
-    assert str(answer.segment("MSA")[1]) == "AA"
-    assert find(store, study_uid=STUDY, accession="A-17") is None
-    assert samples(metrics.registry, "cxr_orders_total") == {("kept",): 1.0, ("cancelled",): 1.0, ("refused",): 0.0}
 
 
 @pytest.mark.parametrize(
@@ -243,3 +246,178 @@ def _writer(fifo: Path) -> int:
             return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
         time.sleep(0.01)
     raise AssertionError("nobody read the order within 60 s")
+
+
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+def test_an_order_is_read_behind_what_others_send_first(
+    listener: OrderListener,
+    store: OrderStore,
+    before: bytes,
+) -> None:
+    (answer,) = mllp.ask(listener.port, before + ORM.encode())
+
+    assert (str(answer.segment("MSA")[1]), str(answer.segment("MSA")[2])) == ("AA", "C1")
+    assert find(store, study_uid=STUDY, accession="A-17") is not None
+
+
+BATCHES = {
+    "a file": f"FHS|^~\\&|RIS\rBHS|^~\\&|RIS\r{ORM}\rBTS|1\rFTS|1",
+    "a batch": f"BHS|^~\\&|RIS\r{ORM}\rBTS|1",
+    "a batch without messages": "BHS|^~\\&|RIS\rBTS|0",
+    "two messages": f"{ORM}\r{ORM.replace('A-17', 'A-99')}",
+    "a message and a trailer": f"{ORM}\rBTS|1",
+    "line feeds": f"BHS|^~\\&|RIS\n{ORM}\nBTS|1",
+}
+
+
+@pytest.mark.parametrize("content", BATCHES.values(), ids=BATCHES)
+def test_a_batch_is_refused_in_words(
+    listener: OrderListener,
+    store: OrderStore,
+    metrics: Metrics,
+    content: str,
+) -> None:
+    batch, single = mllp.ask(listener.port, content.encode(), ORM.replace("A-17", "A-18").encode())
+
+    assert (str(batch.segment("MSA")[1]), str(single.segment("MSA")[1])) == ("AR", "AA")
+    assert "send each message in its own frame" in str(batch.segment("MSA")[3])
+    assert str(batch.segment("ERR")[3][0][0]) == "200"
+    assert refused(metrics) == {"content": 1.0}
+    assert find(store, study_uid="", accession="A-17") is None
+
+
+@pytest.mark.parametrize(
+    ("control", "status", "is_cancelled"),
+    [
+        ("SC", "CA", True),
+        ("XO", "CA", True),
+        ("NW", "CA", True),
+        ("SC", "ca", True),
+        ("SC", "DC", True),
+        ("", "CA", True),
+        ("CA", "", True),
+        ("OC", "", True),
+        ("DC", "", True),
+        ("OD", "", True),
+        ("CR", "", True),
+        ("CA", "IP", True),
+        ("SC", "IP", False),
+        ("SC", "CM", False),
+        ("NW", "", False),
+        ("UC", "", False),
+    ],
+)
+def test_an_order_is_cancelled_by_control_code_or_status(
+    listener: OrderListener,
+    store: OrderStore,
+    metrics: Metrics,
+    tmp_path: Path,
+    control: str,
+    status: str,
+    is_cancelled: bool,
+) -> None:
+    order = ORM.replace("ORC|NW|P1^RIS|F1^RIS|", f"ORC|{control}|P1^RIS|F1^RIS||{status}")
+    mllp.ask(listener.port, ORM.encode())
+
+    (answer,) = mllp.ask(listener.port, order.encode())
+
+    assert str(answer.segment("MSA")[1]) == "AA"
+    assert (find(store, study_uid=STUDY, accession="A-17") is None) == is_cancelled
+    assert bool(list((tmp_path / "orders").glob("*.json"))) is not is_cancelled
+    assert samples(metrics.registry, "cxr_orders_total")[("cancelled",)] == is_cancelled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secured:
+    """A listener with TLS, the files it uses, and the certificate of the one who may speak to it."""
+
+    listener: OrderListener
+    metrics: Metrics
+    own: tuple[Path, Path]
+    theirs: tuple[Path, Path]
+
+    def context(self, certificate: tuple[Path, Path] | None) -> ssl.SSLContext:
+        """What a sender uses: it believes the node, and shows a certificate or none."""
+        context = ssl.create_default_context(cafile=self.own[0])
+        if certificate is not None:
+            context.load_cert_chain(*certificate)
+        return context
+
+    def ask(self, certificate: tuple[Path, Path] | None, content: str = ORM) -> bytes:
+        """Send a message and return what comes back; nothing where the connection ends."""
+        with (
+            socket.create_connection((peers.LOOPBACK, self.listener.port), timeout=60) as plain,
+            self.context(certificate).wrap_socket(plain, server_hostname=peers.LOOPBACK) as connection,
+        ):
+            connection.sendall(mllp.START + content.encode() + mllp.END)
+            return connection.recv(65536)
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    own, theirs = mllp.certificate(tmp_path, "node"), mllp.certificate(tmp_path, "ris")
+    metrics = Metrics()
+    tls = OrdersTlsSettings(certificate=own[0], key=own[1], ca=theirs[0])
+    with listening(OrderStore(tmp_path / "storage"), metrics, tls=tls, patience_seconds=20) as listener:
+        yield Secured(listener=listener, metrics=metrics, own=own, theirs=theirs)
+
+
+def test_an_order_comes_in_from_whom_the_authority_knows(secured: Secured) -> None:
+    assert b"MSA|AA|C1" in secured.ask(secured.theirs)
+    assert b"MSA|AA|C2" in secured.ask(secured.theirs, OMI)
+    assert refused(secured.metrics) == {}
+
+
+@pytest.mark.parametrize("who", ["nobody", "a stranger"])
+def test_a_sender_without_a_good_certificate_is_refused(secured: Secured, tmp_path: Path, who: str) -> None:
+    certificate = mllp.certificate(tmp_path, "stranger") if who == "a stranger" else None
+
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        secured.ask(certificate)
+
+    peers.wait_until(lambda: refused(secured.metrics) == {"tls": 1.0}, what="one is counted", limit_seconds=60)
+
+
+def test_an_order_in_plain_text_is_not_answered(secured: Secured) -> None:
+    with socket.create_connection((peers.LOOPBACK, secured.listener.port), timeout=60) as connection:
+        connection.sendall(mllp.START + ORM.encode() + mllp.END)
+        received = b"".join(iter(lambda: receive(connection), b""))
+
+    assert b"MSA" not in received
+    peers.wait_until(lambda: refused(secured.metrics) == {"tls": 1.0}, what="one is counted", limit_seconds=60)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """The next bytes; none at the end, however it came."""
+    try:
+        return connection.recv(65536)
+    except ConnectionError:
+        return b""
+
+
+def test_a_handshake_that_never_begins_delays_nothing(secured: Secured) -> None:
+    with socket.create_connection((peers.LOOPBACK, secured.listener.port), timeout=60) as silent:
+        assert b"MSA|AA" in secured.ask(secured.theirs)
+
+        secured.listener.close()
+
+        assert receive(silent) == b""
+
+
+def test_a_certificate_that_was_renewed_is_shown_to_the_next_one(secured: Secured, tmp_path: Path) -> None:
+    before = shown(secured)
+    (tmp_path / "new").mkdir()
+    for path, newer in zip(secured.own, mllp.certificate(tmp_path / "new", "node"), strict=True):
+        shutil.move(newer, path)
+
+    assert b"MSA|AA" in secured.ask(secured.theirs)
+    assert shown(secured) != before
+
+
+def shown(secured: Secured) -> bytes:
+    """The certificate that the node shows."""
+    with (
+        socket.create_connection((peers.LOOPBACK, secured.listener.port), timeout=60) as plain,
+        secured.context(secured.theirs).wrap_socket(plain, server_hostname=peers.LOOPBACK) as connection,
+    ):
+        return connection.getpeercert(binary_form=True) or b""

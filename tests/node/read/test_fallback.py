@@ -14,11 +14,7 @@ import torch
 from models.engines import GPU_ENGINES, EngineUnavailable
 from models.engines.opening import ORDER, open_engine, open_first
 from models.errors import ModelError
-from models.reading.reader import open_reader as open_model
-from node import config, log
 from node.config import ModelSettings
-from node.read import prompts
-from node.read.model import open_reader
 from tests.support.service import Service, settings_for
 
 without_gpu = pytest.mark.skipif(
@@ -100,18 +96,6 @@ def test_a_damaged_model_is_refused_by_every_engine(half_model: Path, tmp_path: 
 
 @pytest.mark.drill(part="runtimes")
 @without_gpu
-def test_the_identity_names_the_engine_that_answers(half_model: Path, tmp_path: Path) -> None:
-    prompt_set = prompts.load("chexpert14")
-
-    reader = open_reader(half_model, prompts=prompt_set, engine="tensorrt", threads=1, engines=tmp_path / "engines")
-
-    assert reader.identity.engine == "onnx"
-    assert [fallback.reason for fallback in reader.fallbacks] == ["not_installed", "no_gpu", "no_gpu"]
-    assert open_model(half_model, engine="onnx", threads=1).fallbacks == ()
-
-
-@pytest.mark.drill(part="runtimes")
-@without_gpu
 def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_path: Path) -> None:
     model = ModelSettings(directory=half_model, engine="tensorrt", threads=1)
     (tmp_path / "storage").mkdir(mode=0o700)
@@ -134,8 +118,3 @@ def test_a_service_logs_publishes_and_counts_a_fallback(half_model: Path, tmp_pa
     assert ready["engine"] == "onnx"
     assert ready["fallbacks"] == {"tensorrt": "not_installed", "onnx-cuda": "no_gpu", "torch-cuda": "no_gpu"}
     assert 'cxr_engine_info{engine="onnx",fallback="not_installed"} 1.0' in metrics
-
-
-def test_the_setting_and_the_event_exist() -> None:
-    assert "tensorrt" in config.ENGINES
-    assert "runtime.fell_back" in log.EVENTS

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from models.contract import Box, Side
 from node.read.decoding import side_of, turned
 from node.read.framing import Framing, Turn, leaving
-from tests.paths import REPOSITORY
 
 TURNS = [Turn(transpose=t, mirror_columns=c, mirror_rows=r) for t, c, r in product((False, True), repeat=3)]
 UNIT = st.floats(0.0, 1.0)
@@ -167,9 +166,3 @@ def test_a_box_that_leaves_the_film_is_told_its_size(edges: tuple[float, float, 
 
     assert leaving(box, columns=10, rows=20) == "the box leaves the film, which has 10 x 20 pixels"
     assert leaving(Box(left=0, top=0, right=10, bottom=20), columns=10, rows=20) is None
-
-
-def test_one_place_says_that_a_box_leaves_its_film() -> None:
-    places = (REPOSITORY / "node").rglob("*.py")
-
-    assert [path.name for path in places if "leaves the film, which" in path.read_text("utf-8")] == ["framing.py"]

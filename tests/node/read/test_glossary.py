@@ -86,8 +86,3 @@ def test_a_text_names_a_public_source_and_the_physician(term: Explanation) -> No
     assert urlsplit(term.link).hostname in PUBLIC_SITES
     assert term.source.startswith(("MedlinePlus, ", "NHS, ", "RadiologyInfo, "))
     assert "Only a physician can judge" in glossary().caution
-
-
-def test_the_grade_tells_plain_words_from_others() -> None:
-    assert grade("The heart is large.") < 3
-    assert grade("Bilateral interstitial opacification demonstrates cardiogenic pulmonary congestion.") > 20

@@ -177,8 +177,7 @@ def rotated(_directory: Path) -> Scripted:
 
 @pytest.mark.parametrize(("opened", "side"), [("straight", None), ("rotated", Side.LEFT)])
 def test_sides_go_by_the_spine_that_a_network_locates(tmp_path: Path, opened: str, side: Side | None) -> None:
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(films.thumbnail({"PatientOrientation": ["L", "F"]})))
+    path = films.saved(tmp_path, films.thumbnail({"PatientOrientation": ["L", "F"]}))
     reader = model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:{opened}")
 
     film = answer_film(path, reader, PROMPTS).film
@@ -471,8 +470,7 @@ def test_a_changed_classifier_is_compared_before_it_is_served(tmp_path: Path, jo
 
 @pytest.mark.parametrize("command", ["read", "ask"])
 def test_the_commands_take_a_reader(tmp_path: Path, classifier: Path, command: str) -> None:
-    film = tmp_path / "film.dcm"
-    film.write_bytes(films.file_bytes(films.thumbnail()))
+    film = films.saved(tmp_path, films.thumbnail())
     last = ["--out", tmp_path / "out"] if command == "read" else ["--prompt", "pleural effusion"]
 
     done = run_command(command, film, "--model", classifier, "--reader", EXAMPLE, "--json", *last)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,13 +17,15 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 
-from node.dicom import attributes
+from node.commands.explain.film import explain_file
+from node.dicom import attributes, header_reading
 from node.dicom.film_header import parse_header
 from node.dicom.header_reading import read_header
 from node.domain import Note, Reason
 from node.errors import Undecodable
-from node.read import routing
+from node.read import routing, views
 from node.read.routing import Action, Decision
+from tests.node.read.test_view_routing import answered, seeing
 from tests.paths import FIXTURES
 from tests.support import films
 from tests.support.decoded import load
@@ -30,7 +33,10 @@ from tests.support.decoded import load
 READ = Decision(action=Action.READ)
 READ_AGE_UNKNOWN = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))
 READ_AGE_WITHOUT_UNIT = Decision(action=Action.READ, notes=(Note.AGE_WITHOUT_UNIT,))
-READ_VIEW_UNKNOWN = Decision(action=Action.READ, notes=(Note.VIEW_UNKNOWN,))
+UNKNOWN = Decision(action=Action.READ, notes=(Note.VIEW_UNKNOWN,))
+NOT_CHEST = Decision(action=Action.ANSWER, reason=Reason.NOT_CHEST)
+LATERAL = Decision(action=Action.ANSWER, reason=Reason.LATERAL)
+WORDS: dict[str, list[str]] = tomllib.loads(FIXTURES.joinpath("header_words.toml").read_text(encoding="utf-8"))
 
 
 def choose(dataset: Dataset) -> Decision:
@@ -118,21 +124,14 @@ def test_every_refused_film_has_its_reason_from_header_or_pixels(name: str) -> N
         assert refused.value.reason == reason
 
 
-def test_own_objects_are_left_alone() -> None:
+def test_objects_that_are_no_images_and_own_ones_are_left_alone() -> None:
     assert choose(films.own_object()) == Decision(action=Action.LEAVE, reason=Reason.OWN_OBJECT)
-
-
-@pytest.mark.parametrize("modality", films.NON_IMAGES)
-def test_objects_that_are_no_images_are_left_alone(modality: str) -> None:
-    assert choose(films.non_image(modality)) == Decision(action=Action.LEAVE, reason=Reason.MODALITY)
-
-
-def test_an_object_of_a_private_class_with_a_size_is_an_image() -> None:
-    image = films.of_class(header(), UID("1.2.3.4"))
-    report = films.of_class(films.non_image("SR"), UID("1.2.3.4"))
-
-    assert choose(image) == answer(Reason.MODALITY)
-    assert choose(report) == Decision(action=Action.LEAVE, reason=Reason.MODALITY)
+    for odd in (
+        *map(films.non_image, films.NON_IMAGES),
+        films.of_class(films.non_image("SR"), UID("1.2.3.4")),
+    ):
+        assert choose(odd) == Decision(action=Action.LEAVE, reason=Reason.MODALITY)
+    assert choose(films.of_class(header(), UID("1.2.3.4"))) == answer(Reason.MODALITY), "it has a size"
 
 
 @pytest.mark.parametrize(
@@ -158,146 +157,74 @@ def test_storage_class_and_modality_together_say_what_is_a_film(
     assert choose(films.of_class(header(changes), storage_class)) == expected
 
 
-@pytest.mark.parametrize("part", ["CHEST", "chest", "CHEST PA", "THORAX AP", "CHEST_1", "LUNG", "TORAX", "CHESTPA"])
-def test_vendor_spellings_of_the_chest_are_known(part: str) -> None:
-    assert choose(header({"BodyPartExamined": part})) == READ
-
-
-@pytest.mark.parametrize("part", ["CHESTABDOMEN", "CHEST ABDOMEN", "RIB", "TSPINE", "ABDOMEN", "HAND", "WHOLEBODY"])
-def test_other_body_parts_are_not_the_chest(part: str) -> None:
-    assert choose(header({"BodyPartExamined": part})) == answer(Reason.NOT_CHEST)
-
-
-@pytest.mark.parametrize("part", [None, "", "UNKNOWN"])
-def test_an_unnamed_body_part_is_read_with_a_note(part: str | None) -> None:
-    assert choose(header({"BodyPartExamined": part, "StudyDescription": ""})) == READ_VIEW_UNKNOWN
-
-
-def test_the_anatomic_region_stands_in_for_the_body_part() -> None:
-    chest = header({"BodyPartExamined": "", "AnatomicRegionSequence": coded("816094009")})
-    older = header({"BodyPartExamined": "", "AnatomicRegionSequence": coded("T-D3000", "SRT")})
-    knee = header({"BodyPartExamined": "", "AnatomicRegionSequence": coded("72696002")})
-
-    assert [choose(film) for film in (chest, older, knee)] == [READ, READ, answer(Reason.NOT_CHEST)]
-
-
-def test_descriptions_count_only_when_they_name_one_kind_of_part() -> None:
-    hip = header({"BodyPartExamined": "", "StudyDescription": "Hip, left"})
-    both = header({"BodyPartExamined": "", "StudyDescription": "Chest and abdomen"})
-
-    assert choose(hip) == answer(Reason.NOT_CHEST)
-    assert choose(both) == READ_VIEW_UNKNOWN
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"ViewPosition": "LL"},
-        {"ViewPosition": "RL"},
-        {"ViewPosition": "LATERAL"},
-        {"ViewPosition": "LLO"},
-        {"ViewPosition": "RAO"},
-        {"ViewCodeSequence": coded("399067008")},
-        {"ViewCodeSequence": coded("399173006")},
-        {"ViewCodeSequence": coded("R-10232", "SRT")},
-        {"PatientOrientation": ["A", "F"]},
-        {"PatientOrientation": ["P", "F"]},
-        {"PatientOrientation": ["F", "A"]},
-        {"BodyPartExamined": "CHEST LAT"},
-        {"ViewPosition": "", "SeriesDescription": "Thorax lat."},
-    ],
+SPECIES, TWO, IMAGE_TYPE = (
+    answer(Reason.SPECIES),
+    Decision(action=Action.READ, notes=(Note.TWO_VIEWS,)),
+    Decision(action=Action.READ, notes=(Note.IMAGE_TYPE,)),
 )
-def test_one_attribute_that_says_lateral_or_oblique_is_enough(changes: dict[str, object]) -> None:
-    assert choose(header(changes)) == answer(Reason.LATERAL)
-
-
-def test_a_protocol_puts_no_film_with_a_frontal_header_in_doubt() -> None:
-    """Modalities keep the name of the protocol that was chosen first."""
-    assert choose(header({"ViewPosition": "AP", "ProtocolName": "Chest lateral"})) == READ
-
-
-def test_a_description_of_both_views_makes_no_film_lateral() -> None:
-    assert choose(header({"ViewPosition": "", "SeriesDescription": "CHEST PA AND LATERAL"})) == READ_VIEW_UNKNOWN
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"ViewPosition": "PA", "SeriesDescription": "Thorax LAT"},
-        {"ViewPosition": "", "ViewCodeSequence": coded("399348003"), "SeriesDescription": "CHEST LAT"},
-    ],
+PEOPLE = (
+    *("Human", "HOMO SAPIENS", "Mensch", "humain", "ヒト", "", "UNKNOWN", "n/a", "Homo sapiens (organism)"),
+    *("unspecified", "NOT SPECIFIED", "Man", "Adult", "Male", "Patient", "H", "Default", "Human, non-pregnant"),
+    *("Мужчина", "M\N{REPLACEMENT CHARACTER}nniska"),
 )
-def test_a_lateral_series_beside_a_frontal_header_is_noted(changes: dict[str, object]) -> None:
-    assert choose(header(changes)) == Decision(action=Action.READ, notes=(Note.TWO_VIEWS,))
-
-
-@pytest.mark.parametrize(
-    ("values", "notes"),
-    [
-        (["DERIVED", "PRIMARY", "BONE"], (Note.IMAGE_TYPE,)),
-        (["DERIVED", "PRIMARY", "", "SUBTRACTION"], (Note.IMAGE_TYPE,)),
-        (["ORIGINAL", "PRIMARY", "TOMO"], (Note.IMAGE_TYPE,)),
-        (["ORIGINAL", "PRIMARY", "LOCALIZER"], (Note.IMAGE_TYPE,)),
-        (["ORIGINAL", "PRIMARY", "", "", "BONE"], ()),
-        (["DERIVED", "PRIMARY", "POST_PROCESSED", "", "100000"], ()),
-        (["DERIVED", "PRIMARY", "RT", "STANDARD"], ()),
-        (["ORIGINAL", "PRIMARY"], ()),
-        (None, ()),
-    ],
+ANIMALS = (
+    *("Canine", "FELINE", "non-human primate", "Hund", "馬", "Canis lupus familiaris", "Cat, domestic"),
+    *("Macaca mulatta", "Genus Mus", "non-human", "BOVINE/ADULT", "Kaninchen"),
 )
-def test_an_image_type_that_is_no_plain_film_is_noted(values: list[str] | None, notes: tuple[Note, ...]) -> None:
-    assert choose(header({"ImageType": values})).notes == notes
-
-
-@pytest.mark.parametrize("text", ["Thorax BONE enhanced", "TOMO off", "Chest localizer", "subtraction none"])
-def test_words_of_a_series_say_nothing_of_its_image_type(text: str) -> None:
-    assert choose(header({"SeriesDescription": text, "ProtocolName": text})) == READ
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "expected"),
     [
-        *({"PatientSpeciesDescription": word} for word in ("Human", "HOMO SAPIENS", "Mensch", "humain", "ヒト", "")),
-        *({"PatientSpeciesDescription": word} for word in ("UNKNOWN", "n/a", "Homo sapiens (organism)", "unspecified")),
-        *({"PatientSpeciesDescription": word} for word in ("NOT SPECIFIED", "Man", "Adult", "Male", "Patient", "H")),
+        *(({"BodyPartExamined": part, "StudyDescription": ""}, UNKNOWN) for part in (None, "", "UNKNOWN")),
+        *(({"ViewPosition": view}, UNKNOWN) for view in (None, "", "ERECT", "LLD", "RLD", "LEFT LATERAL DECUBITUS")),
         *(
-            {"PatientSpeciesDescription": word}
-            for word in ("Default", "Human, non-pregnant", "Мужчина", "M\N{REPLACEMENT CHARACTER}nniska")
+            ({"ViewPosition": "", "ViewCodeSequence": coded(code)}, READ)
+            for code in ("399033003", "272479007", "399348003")
         ),
-        *({"PatientSpeciesCodeSequence": coded(*code)} for code in (("337915000",), ("L-85B00", "SRT"), ("", ""))),
-        {"PatientSpeciesCodeSequence": coded("337915000"), "PatientSpeciesDescription": "Adult"},
-        {"PatientSpeciesCodeSequence": coded("HUM", "99LOCAL")},
-    ],
-)
-def test_films_of_people_are_read_however_their_species_is_named(changes: dict[str, object]) -> None:
-    assert choose(header(changes)) == READ
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"PatientSpeciesDescription": word} for word in ("Canine", "FELINE", "non-human primate", "Hund", "馬")),
+        # one attribute that says lateral or oblique is enough
+        *(({"ViewPosition": view}, LATERAL) for view in ("LL", "RL", "LATERAL", "LLO", "RAO")),
         *(
-            {"PatientSpeciesDescription": word}
-            for word in ("Canis lupus familiaris", "Cat, domestic", "Macaca mulatta")
+            ({"ViewCodeSequence": coded(*code)}, LATERAL)
+            for code in (("399067008",), ("399173006",), ("R-10232", "SRT"))
         ),
-        *({"PatientSpeciesDescription": word} for word in ("Genus Mus", "non-human", "BOVINE/ADULT", "Kaninchen")),
-        *({"PatientSpeciesCodeSequence": coded(*code)} for code in (("448771007",), ("L-80700", "SRT"))),
-        {"PatientSpeciesCodeSequence": coded("448771007"), "PatientSpeciesDescription": "Human"},
+        *(({"PatientOrientation": axes}, LATERAL) for axes in (["A", "F"], ["P", "F"], ["F", "A"])),
+        ({"BodyPartExamined": "CHEST LAT"}, LATERAL),
+        ({"ViewPosition": "", "SeriesDescription": "Thorax lat."}, LATERAL),
+        (
+            {"ViewPosition": "AP", "ProtocolName": "Chest lateral"},
+            READ,
+        ),  # modalities keep the one that was chosen first
+        ({"ViewPosition": "PA", "SeriesDescription": "Thorax LAT"}, TWO),
+        ({"ViewPosition": "", "ViewCodeSequence": coded("399348003"), "SeriesDescription": "CHEST LAT"}, TWO),
+        # what is no plain film
+        ({"ImageType": ["DERIVED", "PRIMARY", "BONE"]}, IMAGE_TYPE),
+        ({"ImageType": ["DERIVED", "PRIMARY", "", "SUBTRACTION"]}, IMAGE_TYPE),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "TOMO"]}, IMAGE_TYPE),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, IMAGE_TYPE),
+        ({"ImageType": ["ORIGINAL", "PRIMARY", "", "", "BONE"]}, READ),
+        ({"ImageType": ["DERIVED", "PRIMARY", "POST_PROCESSED", "", "100000"]}, READ),
+        ({"ImageType": ["DERIVED", "PRIMARY", "RT", "STANDARD"]}, READ),
+        ({"ImageType": ["ORIGINAL", "PRIMARY"]}, READ),
+        ({"ImageType": None}, READ),
+        *(
+            ({"SeriesDescription": text, "ProtocolName": text}, READ)
+            for text in ("Thorax BONE enhanced", "TOMO off", "Chest localizer", "subtraction none")
+        ),
+        # people, however their species is named, and animals
+        *(({"PatientSpeciesDescription": word}, READ) for word in PEOPLE),
+        *(
+            ({"PatientSpeciesCodeSequence": coded(*code)}, READ)
+            for code in (("337915000",), ("L-85B00", "SRT"), ("", ""), ("HUM", "99LOCAL"))
+        ),
+        ({"PatientSpeciesCodeSequence": coded("337915000"), "PatientSpeciesDescription": "Adult"}, READ),
+        *(({"PatientSpeciesDescription": word}, SPECIES) for word in ANIMALS),
+        *(({"PatientSpeciesCodeSequence": coded(*code)}, SPECIES) for code in (("448771007",), ("L-80700", "SRT"))),
+        ({"PatientSpeciesCodeSequence": coded("448771007"), "PatientSpeciesDescription": "Human"}, SPECIES),
     ],
 )
-def test_films_of_animals_are_not_read(changes: dict[str, object]) -> None:
-    assert choose(header(changes)) == answer(Reason.SPECIES)
-
-
-@pytest.mark.parametrize("view", [None, "", "ERECT", "LLD", "RLD", "LEFT LATERAL DECUBITUS"])
-def test_unnamed_views_and_decubitus_films_are_read_with_a_note(view: str | None) -> None:
-    assert choose(header({"ViewPosition": view})) == READ_VIEW_UNKNOWN
-
-
-@pytest.mark.parametrize("code", ["399033003", "272479007", "399348003"])
-def test_a_view_code_stands_in_for_the_view_position(code: str) -> None:
-    assert choose(header({"ViewPosition": "", "ViewCodeSequence": coded(code)})) == READ
+def test_every_attribute_of_a_header_is_decided_so(changes: dict[str, object], expected: Decision) -> None:
+    assert choose(header(changes)) == expected
 
 
 def test_a_broken_value_counts_as_absent() -> None:
@@ -379,3 +306,144 @@ def test_no_age_is_asked_for_by_a_model_for_all_ages() -> None:
     child, unknown = header({"PatientAge": "003D"}), header({"PatientAge": None, "PatientBirthDate": None})
 
     assert (choose(child), choose(unknown)) == (READ, READ)
+
+
+def choose_words(**changes: object) -> Decision:
+    return routing.choose(parse_header(header_of_words(**changes)), routing.RULES)
+
+
+def header_of_words(**changes: object) -> Dataset:
+    """A frontal chest film whose descriptions say nothing."""
+    silent = {"StudyDescription": "", "SeriesDescription": "", "ProtocolName": ""}
+    return films.thumbnail({**silent, **changes})
+
+
+def coded_word(value: str, scheme: str) -> list[Dataset]:
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, "as coded"
+    return [item]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "word", "expected"),
+    [
+        (keyword, word, expected)
+        for name, keyword, expected in (
+            ("chests", "BodyPartExamined", READ),
+            ("other_parts", "BodyPartExamined", NOT_CHEST),
+            ("strange", "BodyPartExamined", UNKNOWN),
+            ("slanted", "ViewPosition", LATERAL),
+            ("frontal", "ViewPosition", READ),
+        )
+        for word in WORDS[name]
+    ],
+)
+def test_parts_and_views_are_known_in_many_languages(keyword: str, word: str, expected: Decision) -> None:
+    assert choose_words(**{keyword: word}) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"BodyPartExamined": "XQZ", "AnatomicRegionSequence": coded_word("72696002", "SCT")}, NOT_CHEST),
+        ({"BodyPartExamined": "", "AnatomicRegionSequence": coded_word("T-D9200", "SRT")}, NOT_CHEST),
+        ({"BodyPartExamined": "", "AnatomicRegionSequence": coded_word("T-D3000", "SRT")}, READ),
+        ({"BodyPartExamined": "XQZ", "AnatomicRegionSequence": coded_word("816094009", "SCT")}, READ),
+        ({"BodyPartExamined": "", "AnatomicRegionSequence": coded_word("TH", "99SITE")}, UNKNOWN),
+        ({"BodyPartExamined": "", "AnatomicRegionSequence": coded_word("816094009", "99SITE")}, UNKNOWN),
+        ({"BodyPartExamined": "XQZ", "StudyDescription": "Rodilla derecha"}, NOT_CHEST),
+        ({"BodyPartExamined": "", "SeriesDescription": "膝関節 正面"}, NOT_CHEST),
+        ({"BodyPartExamined": "", "ProtocolName": "Kolano boczne"}, NOT_CHEST),
+        ({"BodyPartExamined": "XQZ", "StudyDescription": "胸部"}, UNKNOWN),
+        ({"BodyPartExamined": "", "StudyDescription": "main building, walk-in"}, UNKNOWN),
+        ({"BodyPartExamined": "", "StudyDescription": "Chest and abdomen"}, UNKNOWN),
+        ({"BodyPartExamined": "CHEST", "StudyDescription": "Knie rechts"}, READ),
+        ({"ViewPosition": "", "SeriesDescription": "TÓRAX PERFIL"}, LATERAL),
+        ({"ViewPosition": "", "SeriesDescription": "Torace LL"}, LATERAL),
+        ({"ViewPosition": "", "ProtocolName": "Thorax seitl."}, LATERAL),
+        ({"ViewPosition": "", "SeriesDescription": "胸部側面"}, LATERAL),
+        ({"ViewPosition": "", "SeriesDescription": "胸部正側位"}, UNKNOWN),
+        ({"ViewPosition": "", "SeriesDescription": "thorax face et profil"}, UNKNOWN),
+        ({"ViewPosition": "", "SeriesDescription": "CHEST PA AND LATERAL"}, UNKNOWN),
+        ({"ViewPosition": "", "SeriesDescription": "5 ll"}, UNKNOWN),
+        ({"ViewPosition": "", "BodyPartExamined": "TORACE LL"}, LATERAL),
+        ({"ViewPosition": "", "BodyPartExamined": "CHESTLAT"}, LATERAL),
+        ({"ViewPosition": "", "BodyPartExamined": "CHESTPA"}, READ),
+        ({"ViewPosition": "", "ViewCodeSequence": coded_word("LL", "99SITE")}, UNKNOWN),
+        ({"ViewPosition": "XQZ"}, UNKNOWN),
+        ({"ViewPosition": "Decúbito lateral"}, UNKNOWN),
+        ({"ViewPosition": "左侧卧位"}, UNKNOWN),
+    ],
+)
+def test_every_attribute_of_part_and_view_is_read_so(changes: dict[str, object], expected: Decision) -> None:
+    assert choose_words(**changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "sets", "expected"),
+    [
+        ("TÓRAX".encode(), None, READ),
+        ("TÓRAX".encode(), "ISO_IR 100", READ),
+        ("TÓRAX".encode("iso8859-1"), None, READ),
+        ("TÓRAX".encode("iso8859-1"), "ISO_IR 192", READ),
+        ("грудная клетка".encode("iso8859-5"), "ISO_IR 144", READ),
+        ("колено".encode("iso8859-5"), "ISO_IR 144", NOT_CHEST),
+        ("胸部".encode("gb18030"), "GB18030", READ),
+        ("胸部".encode("gb18030"), None, UNKNOWN),
+        (b"\xff\xfe\x00C", "ISO_IR 192", UNKNOWN),
+        (b"CHEST\x00", None, READ),
+        ("GÖĞÜS".encode("iso8859-9"), "ISO_IR 148", READ),
+    ],
+)
+def test_a_body_part_is_read_in_the_set_of_its_bytes(
+    part: bytes, sets: str | None, expected: Decision, tmp_path: Path
+) -> None:
+    film = header_of_words(BodyPartExamined="Q" * len(part), SpecificCharacterSet=sets)
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(film).replace(b"Q" * len(part), part))
+
+    assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "certain", "expected"),
+    [
+        ("XQZ", {"not_chest": 0.97}, NOT_CHEST.reason),
+        ("", {"not_chest": 0.97}, NOT_CHEST.reason),
+        ("XQZ", {"not_chest": 0.5, "PA": 0.5}, None),
+        ("XQZ", {"lateral": 0.97}, LATERAL.reason),
+        ("XQZ", {"lateral": 0.5, "not_chest": 0.47}, LATERAL.reason),
+        ("Brust", {"not_chest": 0.97}, None),
+    ],
+)
+def test_the_picture_decides_where_the_part_is_unknown(
+    tmp_path: Path, part: str, certain: dict[str, float], expected: Reason | None
+) -> None:
+    silent = {"ViewPosition": "PA", "StudyDescription": ""}
+
+    film = answered(tmp_path, seeing(certain), {**silent, "BodyPartExamined": part})
+
+    assert film.reason == expected
+    assert (Note.VIEW_UNKNOWN in film.notes) == (part != "Brust")
+
+
+def test_explain_shows_the_words_that_count_alone(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    named = header_of_words(StudyDescription="Müller, Knie", SeriesDescription="Thorax seitl. Hans")
+    named.SpecificCharacterSet = "ISO_IR 192"
+    path.write_bytes(films.file_bytes(named))
+
+    explained = explain_file(path, model=tmp_path / "none")
+
+    shown = {keyword: value for rule in explained.rules for keyword, value in rule.attributes.items()}
+    assert shown["StudyDescription"] == "text with KNIE"
+    assert shown["SeriesDescription"] == "text with SEITL, THORAX"
+
+
+def test_the_tag_follows_the_words_of_other_languages() -> None:
+    tags = {
+        view: views.tag_of(parse_header(header_of_words(ViewPosition=view)))
+        for view in ("后前位", "PERFIL", "FACE", "XQZ")
+    }
+
+    assert tags == {"后前位": "PA", "PERFIL": "lateral", "FACE": "frontal", "XQZ": None}

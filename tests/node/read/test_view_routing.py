@@ -49,8 +49,7 @@ class SeeingReader(ScriptedReader):
 
 
 def answered(folder: Path, view: ViewReading | None, changes: Mapping[str, object] | None = None) -> Film:
-    path = folder / "film.dcm"
-    path.write_bytes(films.file_bytes(films.thumbnail(changes)))
+    path = films.saved(folder, films.thumbnail(changes))
     film = answer_film(path, SeeingReader(view), PROMPTS).film
     assert film is not None
     return film

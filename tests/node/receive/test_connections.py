@@ -56,14 +56,6 @@ def until_the_end(connection: socket.socket) -> list[bytes]:
     return list(iter(lambda: pdus.read_pdu(connection), b""))
 
 
-def test_silent_connections_keep_no_association_out(tmp_path: Path) -> None:
-    with listening(tmp_path, settings=ListenerSettings(max_associations=1)) as node, ExitStack() as silent:
-        for _ in range(20):
-            silent.enter_context(connect(node.listener.port))
-
-        assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
-
-
 @pytest.mark.parametrize("said", [b"", b"\1\0\0\0\1\0half of a request"], ids=["nothing", "half a request"])
 def test_who_asks_for_no_association_in_time_is_refused(tmp_path: Path, said: bytes) -> None:
     with listening(tmp_path, request_seconds=0.2) as node, connect(node.listener.port) as silent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from models.contract import COMPARISON
+from models.manifest import WEIGHTS
 from node.config import ModelSettings
 from node.domain import ModelIdentity
 from node.errors import InputError
 from node.service.model import ServedModels, admit
 from tests.support.compared import compared, write
-from tests.support.service import settings_for
+from tests.support.service import Service, run_command, settings_for
 from tests.support.spoken import PROMPTS
 
 FIRST, SECOND, OTHER = (
@@ -87,3 +89,18 @@ def test_processes_that_start_together_admit_the_same_model(
     admit(settings, FIRST, PROMPTS)
 
     assert ServedModels(tmp_path).has(IN_USE)
+
+
+def test_a_node_with_other_weights_ends_and_says_why(phantom_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
+    settings = settings_for(tmp_path / "storage", archive_port=9, model=ModelSettings(directory=model))
+    with Service(settings, scripted=False) as service:
+        pass
+    content = bytearray((model / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (model / WEIGHTS).write_bytes(content)
+
+    ended = run_command("serve", service.settings_path)
+
+    assert ended.returncode == 2
+    assert "is not the file that the manifest names" in ended.stderr

@@ -60,19 +60,18 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     shelf.ledger.close()
 
 
-def test_an_old_delivered_study_may_go(shelf: Shelf) -> None:
+def test_an_old_delivered_study_may_go_and_a_young_one_stays(shelf: Shelf) -> None:
     assert shelf.removable() == [STUDY]
-
-
-def test_a_young_study_stays(shelf: Shelf) -> None:
     assert shelf.removable(now=datetime.fromtimestamp(2, UTC) + MONTH / 2) == []
 
 
 @pytest.mark.parametrize("state", [DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED])
 def test_work_that_waits_or_is_parked_never_ages_out(shelf: Shelf, state: DeliveryState) -> None:
     shelf.ledger.set_delivery(shelf.delivery, state, attempts=1)
-
     assert shelf.removable() == []
+
+    shelf.clean(keep_days=0)
+    assert shelf.ledger.study_state(STUDY) == "finished", "its rows stay while it is on disk"
 
 
 @pytest.mark.parametrize("state", ["receiving", "reading", "parked"])
@@ -134,11 +133,3 @@ def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:
     assert shelf.ledger.overview().studies == {"receiving": 1}
     assert shelf.ledger.overview().deliveries == {}
     assert len(shelf.spool.rounds(STUDY)) == 1
-
-
-def test_the_rows_of_a_study_that_is_still_on_disk_stay(shelf: Shelf) -> None:
-    shelf.ledger.set_delivery(shelf.delivery, DeliveryState.PARKED, attempts=1)
-
-    shelf.clean(keep_days=0)
-
-    assert shelf.ledger.study_state(STUDY) == "finished"

@@ -133,67 +133,58 @@ def test_a_delivery_parked_before_it_was_noted_has_its_reason(ledger: Ledger) ->
     assert ledger.parked() == [Parked(study="1", stage="deliver pacs", reason="refused")]
 
 
-def test_a_destination_is_paused_while_a_delivery_awaits_a_retry(ledger: Ledger) -> None:
-    ledger.add_delivery(delivery("down"))
-    ledger.set_delivery(delivery("down"), DeliveryState.WAITING, attempts=1, reason="no answer")
-    ledger.add_delivery(delivery("up"))
-    assert set(ledger.overview().pauses) == {"down"}
-
-    ledger.set_delivery(delivery("down"), DeliveryState.SENDING, attempts=2)
-    assert set(ledger.overview().pauses) == {"down"}
-
-    ledger.set_delivery(delivery("down"), DeliveryState.SENT, attempts=2)
-    assert ledger.overview().pauses == {}
-
-
 def numbered(number: int) -> Delivery:
     return Delivery(destination="pacs", study_uid=f"1.{number}", sop_instance_uid=f"2.{number}", kind="sr")
 
 
-@pytest.mark.parametrize(("refused", "taken"), [(1, 2), (2, 1)])
-def test_a_later_success_keeps_a_destination_from_being_delayed(ledger: Ledger, refused: int, taken: int) -> None:
+WAITING, SENDING, SENT, PARKED = (
+    *(DeliveryState.WAITING, DeliveryState.SENDING),
+    *(DeliveryState.SENT, DeliveryState.PARKED),
+)
+REFUSED_THEN_SENT = [(1, WAITING, 1), (2, SENT, 1)]
+
+
+@pytest.mark.parametrize(
+    ("course", "is_paused"),
+    [
+        ([(1, WAITING, 0)], False),
+        ([(1, WAITING, 1)], True),
+        ([(1, WAITING, 1), (1, SENDING, 2)], True),
+        ([(1, WAITING, 1), (1, SENT, 2)], False),
+        # a later success
+        (REFUSED_THEN_SENT, False),
+        ([(2, WAITING, 1), (1, SENT, 1)], False),
+        ([*REFUSED_THEN_SENT, (1, SENDING, 2), (1, WAITING, 2)], False),
+        ([(2, WAITING, 1), (1, SENT, 1), (2, SENDING, 2), (2, WAITING, 2)], False),
+        # a failure after earlier success
+        ([(1, SENT, 1), (2, SENDING, 1), (2, WAITING, 1)], True),
+        ([(2, SENT, 1), (1, SENDING, 1), (1, WAITING, 1)], True),
+        # parked work, which a person has tried again
+        ([(1, WAITING, 1), (1, PARKED, 9), (2, SENT, 1), (1, WAITING, 0)], False),
+        ([(1, WAITING, 1), (1, PARKED, 9), (2, SENT, 1), (1, WAITING, 0), (1, WAITING, 1)], True),
+    ],
+)
+def test_a_destination_is_paused_from_a_failure_to_the_next_success(
+    ledger: Ledger, course: list[tuple[int, DeliveryState, int]], is_paused: bool
+) -> None:
     for number in (1, 2):
         ledger.add_delivery(numbered(number))
-    ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=1, reason="refused")
-    assert set(ledger.overview().pauses) == {"pacs"}
+    ledger.add_delivery(delivery("up"))
 
-    ledger.set_sent(numbered(taken), attempts=1)
-    assert ledger.overview().pauses == {}
+    for number, state, attempts in course:
+        if state is SENT:
+            ledger.set_sent(numbered(number), attempts=attempts)
+        else:
+            ledger.set_delivery(numbered(number), state, attempts=attempts, reason="why" if attempts else None)
 
-    ledger.set_delivery(numbered(refused), DeliveryState.SENDING, attempts=2)
-    ledger.set_delivery(numbered(refused), DeliveryState.WAITING, attempts=2, reason="refused")
-    assert ledger.overview().pauses == {}
-
-
-@pytest.mark.parametrize(("taken", "failed"), [(1, 2), (2, 1)])
-def test_a_failure_delays_a_destination_after_earlier_success(ledger: Ledger, taken: int, failed: int) -> None:
-    for number in (1, 2):
-        ledger.add_delivery(numbered(number))
-    ledger.set_sent(numbered(taken), attempts=1)
-
-    ledger.set_delivery(numbered(failed), DeliveryState.SENDING, attempts=1)
-    ledger.set_delivery(numbered(failed), DeliveryState.WAITING, attempts=1, reason="no answer")
-
-    assert set(ledger.overview().pauses) == {"pacs"}
-
-
-def test_parked_work_that_fails_again_delays_its_destination(ledger: Ledger) -> None:
-    for state, attempts in ((DeliveryState.WAITING, 1), (DeliveryState.PARKED, 9)):
-        ledger.set_delivery(numbered(1), state, attempts=attempts, reason="no answer")
-    ledger.set_sent(numbered(2), attempts=1)
-
-    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=0)
-    assert ledger.overview().pauses == {}
-    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="no answer")
-
-    assert set(ledger.overview().pauses) == {"pacs"}
+    assert set(ledger.overview().pauses) == ({"pacs"} if is_paused else set())
 
 
 def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
-    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=1, reason="refused")
+    ledger.set_delivery(numbered(1), WAITING, attempts=1, reason="refused")
     ledger.set_sent(numbered(2), attempts=1)
 
-    ledger.set_delivery(numbered(1), DeliveryState.WAITING, attempts=2, reason="no connection", is_down=True)
+    ledger.set_delivery(numbered(1), WAITING, attempts=2, reason="no connection", is_down=True)
 
     assert set(ledger.overview().pauses) == {"pacs"}
 

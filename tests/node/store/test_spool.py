@@ -1,8 +1,10 @@
+from __future__ import annotations
+
 import os
 import resource
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +24,8 @@ from node.store.spool import Spool
 from tests.support import films
 
 STUDY, FILM = "1.2.3", "1.2.3.4"
+LIMIT_SECONDS = 20.0
+FIRST, SECOND = "1.2.3", "1.2.4"
 
 
 def keep(spool: Spool, body: bytes = b"film", *, study: str = STUDY, film: str = FILM) -> Kept:
@@ -38,6 +42,11 @@ def output() -> OutputObject:
     )
 
 
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool(tmp_path)
+
+
 def test_a_kept_object_lies_byte_for_byte_under_its_final_name(tmp_path: Path) -> None:
     kept = keep(Spool(tmp_path))
 
@@ -46,8 +55,7 @@ def test_a_kept_object_lies_byte_for_byte_under_its_final_name(tmp_path: Path) -
     assert [path.name for path in kept.instance.path.parent.iterdir()] == [kept.instance.path.name]
 
 
-def test_the_same_object_twice_is_kept_once(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_the_same_object_twice_is_kept_once(spool: Spool) -> None:
     first = keep(spool)
 
     again = keep(spool)
@@ -56,8 +64,7 @@ def test_the_same_object_twice_is_kept_once(tmp_path: Path) -> None:
     assert again.instance == first.instance
 
 
-def test_other_bytes_of_a_uid_are_kept_and_the_newest_counts(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_other_bytes_of_a_uid_are_kept_and_the_newest_counts(spool: Spool) -> None:
     first = keep(spool, b"first")
     os.utime(first.instance.path, (1, 1))
 
@@ -76,9 +83,7 @@ def test_a_text_is_a_uid_only_when_it_cannot_leave_its_folder(text: str) -> None
 
 
 @pytest.mark.parametrize("uid", ["../../etc", "1.2/3", "", "1..2", ".1", "1.2.", "1" * 65, "1.2\n", "1.2\0"])
-def test_a_uid_with_a_path_in_it_is_refused(tmp_path: Path, uid: str) -> None:
-    spool = Spool(tmp_path)
-
+def test_a_uid_with_a_path_in_it_is_refused(uid: str, spool: Spool) -> None:
     with pytest.raises(Refused, match="not a valid UID"):
         keep(spool, study=uid)
     with pytest.raises(Refused, match="not a valid UID"):
@@ -97,8 +102,7 @@ def test_below_the_reserve_nothing_is_kept(tmp_path: Path) -> None:
     assert not spool.has_room
 
 
-def test_a_disk_that_fills_while_writing_leaves_no_file(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_disk_that_fills_while_writing_leaves_no_file(tmp_path: Path, spool: Spool) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
@@ -111,8 +115,7 @@ def test_a_disk_that_fills_while_writing_leaves_no_file(tmp_path: Path) -> None:
     assert keep(spool, b"x" * 100_000).is_new
 
 
-def test_half_written_files_are_swept_and_whole_ones_stay(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_half_written_files_are_swept_and_whole_ones_stay(spool: Spool) -> None:
     whole = keep(spool).instance.path
     (whole.parent / ".incoming-half").write_bytes(b"ha")
 
@@ -120,8 +123,7 @@ def test_half_written_files_are_swept_and_whole_ones_stay(tmp_path: Path) -> Non
     assert list(whole.parent.iterdir()) == [whole]
 
 
-def test_a_study_has_unread_files_until_a_round_covers_each(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_study_has_unread_files_until_a_round_covers_each(spool: Spool) -> None:
     first = keep(spool).instance.path.name
     assert spool.has_unread(STUDY)
 
@@ -134,8 +136,7 @@ def test_a_study_has_unread_files_until_a_round_covers_each(tmp_path: Path) -> N
     assert [round_mark.files for round_mark in spool.rounds(STUDY)] == [(first,), (first, late)]
 
 
-def test_the_mark_of_one_round_never_replaces_that_of_another(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_the_mark_of_one_round_never_replaces_that_of_another(spool: Spool) -> None:
     spool.mark_round(STUDY, first := mark("a"))
 
     spool.mark_round(STUDY, second := mark("b"))
@@ -145,8 +146,7 @@ def test_the_mark_of_one_round_never_replaces_that_of_another(tmp_path: Path) ->
     assert spool.rounds(STUDY) == [first, replace(second, number=2)]
 
 
-def test_an_output_that_exists_keeps_its_bytes(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_an_output_that_exists_keeps_its_bytes(spool: Spool) -> None:
     spool.keep_output(output(), b"first")
 
     spool.keep_output(output(), b"second")
@@ -154,8 +154,7 @@ def test_an_output_that_exists_keeps_its_bytes(tmp_path: Path) -> None:
     assert spool.output(output()) == b"first"
 
 
-def test_of_many_that_write_an_output_at_once_one_does(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_of_many_that_write_an_output_at_once_one_does(spool: Spool) -> None:
     ready = threading.Barrier(16)
 
     def write(number: int) -> bytes | None:
@@ -175,8 +174,7 @@ def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
         folder = folder.parent
 
 
-def test_many_senders_of_one_study_at_once_lose_nothing(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_many_senders_of_one_study_at_once_lose_nothing(spool: Spool) -> None:
     threads = [threading.Thread(target=keep, args=(spool,), kwargs={"film": f"1.2.{i}"}) for i in range(20)]
     for thread in threads:
         thread.start()
@@ -186,8 +184,7 @@ def test_many_senders_of_one_study_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len(spool.study(STUDY).instances) == 20
 
 
-def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path, spool: Spool) -> None:
     kept = keep(spool).instance.path
     spool.keep_output(output(), b"sr")
     spool.mark_round(STUDY, mark(kept.name))
@@ -199,8 +196,7 @@ def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path) -> 
     assert not spool.has_unread(STUDY)
 
 
-def test_a_version_superseded_before_its_reading_delays_no_study(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_version_superseded_before_its_reading_delays_no_study(spool: Spool) -> None:
     keep(spool, b"first")
     spool.mark_round(STUDY, mark(keep(spool, b"second").instance.path.name))
 
@@ -208,8 +204,7 @@ def test_a_version_superseded_before_its_reading_delays_no_study(tmp_path: Path)
     assert spool.remove_study(STUDY)
 
 
-def test_a_study_with_something_unread_is_not_removed(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_study_with_something_unread_is_not_removed(spool: Spool) -> None:
     kept = keep(spool).instance.path
     spool.mark_round(STUDY, mark(kept.name))
     late = keep(spool, film="1.2.3.5").instance.path
@@ -221,8 +216,7 @@ def test_a_study_with_something_unread_is_not_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_removal_that_was_cut_short_loses_nothing_unread(tmp_path: Path, moved: bool) -> None:
-    spool = Spool(tmp_path)
+def test_a_removal_that_was_cut_short_loses_nothing_unread(tmp_path: Path, moved: bool, spool: Spool) -> None:
     kept = keep(spool).instance.path
     spool.mark_round(STUDY, mark(kept.name))
     folder, aside = tmp_path / "studies" / STUDY, tmp_path / "studies" / f".removing-{STUDY}"
@@ -238,8 +232,7 @@ def test_a_removal_that_was_cut_short_loses_nothing_unread(tmp_path: Path, moved
     assert len(spool.rounds(STUDY)) == 1
 
 
-def test_a_film_that_follows_an_interrupted_removal_is_kept(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_film_that_follows_an_interrupted_removal_is_kept(tmp_path: Path, spool: Spool) -> None:
     old = keep(spool).instance.path
     spool.mark_round(STUDY, mark(old.name))
     (tmp_path / "studies" / STUDY).rename(tmp_path / "studies" / f".removing-{STUDY}")
@@ -252,8 +245,7 @@ def test_a_film_that_follows_an_interrupted_removal_is_kept(tmp_path: Path) -> N
     assert spool.has_unread(STUDY)
 
 
-def test_beside_other_processes_only_what_is_old_is_swept(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_beside_other_processes_only_what_is_old_is_swept(tmp_path: Path, spool: Spool) -> None:
     young, old = (tmp_path / "studies" / f".incoming-{name}" for name in ("young", "old"))
     for path in (young, old):
         path.write_bytes(b"half a film")
@@ -272,8 +264,7 @@ def test_a_study_removed_by_another_process_is_left_alone(tmp_path: Path) -> Non
     assert len(spool.rounds(STUDY)) == 1
 
 
-def test_the_newest_version_is_the_last_received_at_any_clock(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_the_newest_version_is_the_last_received_at_any_clock(spool: Spool) -> None:
     first = keep(spool, b"first").instance
     os.utime(first.path, (2**31, 2**31))
 
@@ -285,8 +276,7 @@ def test_the_newest_version_is_the_last_received_at_any_clock(tmp_path: Path) ->
     assert spool.study(STUDY).instances == (again.instance,)
 
 
-def test_a_folder_that_cannot_be_synced_is_not_acknowledged(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_folder_that_cannot_be_synced_is_not_acknowledged(spool: Spool) -> None:
     folder = keep(spool).instance.path.parent
     folder.rename(folder.parent / "elsewhere")
     folder.write_text("in the way", encoding="utf-8")
@@ -295,8 +285,7 @@ def test_a_folder_that_cannot_be_synced_is_not_acknowledged(tmp_path: Path) -> N
         keep(spool, b"other")
 
 
-def test_a_damaged_mark_counts_as_none(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_damaged_mark_counts_as_none(tmp_path: Path, spool: Spool) -> None:
     kept = keep(spool).instance.path
     spool.mark_round(STUDY, mark(kept.name))
     next(tmp_path.rglob("000001.json")).write_text("", encoding="utf-8")
@@ -304,8 +293,7 @@ def test_a_damaged_mark_counts_as_none(tmp_path: Path) -> None:
     assert spool.has_unread(STUDY)
 
 
-def test_only_readings_that_never_ended_are_counted(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_only_readings_that_never_ended_are_counted(tmp_path: Path, spool: Spool) -> None:
     with suppress(KeyError), spool.reading_film(STUDY, "key"):
         raise KeyError
     returned = spool.interrupted_readings(STUDY, "key")
@@ -355,8 +343,7 @@ def test_two_processes_number_versions_of_one_uid_apart(tmp_path: Path) -> None:
     assert first.study(STUDY).instances == (overtaker.instance,)
 
 
-def test_a_study_without_any_kept_object_leaves_no_folder(tmp_path: Path) -> None:
-    spool = Spool(tmp_path)
+def test_a_study_without_any_kept_object_leaves_no_folder(tmp_path: Path, spool: Spool) -> None:
     keep(spool).instance.path.unlink()
 
     assert spool.remove_study(STUDY)
@@ -389,3 +376,104 @@ def test_a_removal_succeeds_while_a_starting_process_sweeps(tmp_path: Path) -> N
 
     spool.sweep()
     assert not list((tmp_path / "studies").glob(".removing-*"))
+
+
+@pytest.fixture
+def on_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Path], None]], None]]:
+    """Have a function called with the path of all that is synced, before it is."""
+    functions: list[Callable[[Path], None]] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        for function in functions:
+            function(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    yield functions.append
+    functions.clear()
+
+
+def hold_first(on_sync: Callable[[Callable[[Path], None]], None]) -> tuple[threading.Event, threading.Event]:
+    """Hold a thread named "first" where it syncs the folder of studies; it is there, and it may go on."""
+    is_there, may_go_on = threading.Event(), threading.Event()
+
+    def hold(path: Path) -> None:
+        if threading.current_thread().name.startswith("first") and path.name == "studies":
+            is_there.set()
+            assert may_go_on.wait(LIMIT_SECONDS)
+
+    on_sync(hold)
+    return is_there, may_go_on
+
+
+def test_new_folders_do_not_wait_for_the_syncs_of_another_study(
+    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
+) -> None:
+    spool = Spool(tmp_path)
+    is_first_there, may_go_on = hold_first(on_sync)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="first") as first, ThreadPoolExecutor(1) as second:
+        held = first.submit(keep, spool, study=FIRST)
+        assert is_first_there.wait(LIMIT_SECONDS)
+        try:
+            kept = second.submit(keep, spool, study=SECOND).result(LIMIT_SECONDS)
+        finally:
+            may_go_on.set()
+
+        assert kept.is_new
+        assert held.result(LIMIT_SECONDS).is_new
+
+
+def test_a_second_object_waits_until_its_folders_are_synced(
+    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
+) -> None:
+    spool = Spool(tmp_path)
+    is_first_there, may_go_on = hold_first(on_sync)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="first") as first, ThreadPoolExecutor(1) as second:
+        held = first.submit(spool.keep_reading, FIRST, "key", {})
+        assert is_first_there.wait(LIMIT_SECONDS)
+        waiting = second.submit(keep, spool, study=FIRST)
+
+        assert not waiting.done()
+        with pytest.raises(TimeoutError):
+            waiting.result(0.2)
+
+        may_go_on.set()
+        held.result(LIMIT_SECONDS)
+        assert waiting.result(LIMIT_SECONDS).is_new
+
+
+@pytest.mark.parametrize("folder", ["studies", FIRST])
+def test_a_folder_its_maker_did_not_sync_is_synced_by_the_next(
+    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None], folder: str
+) -> None:
+    synced, failures = list[str](), [folder]
+
+    def fail_once(path: Path) -> None:
+        if path.name in failures:
+            failures.remove(path.name)
+            raise OSError(5, "the disk had an error")
+        synced.append(path.name)
+
+    on_sync(fail_once)
+    with pytest.raises(SpoolFull):
+        keep(Spool(tmp_path), film="1.2.3.4")
+    assert (tmp_path / "studies" / FIRST).is_dir()
+    synced.clear()
+
+    keep(Spool(tmp_path), film="1.2.3.5")
+
+    assert folder in synced
+    synced.clear()
+    keep(Spool(tmp_path), film="1.2.3.6")
+    assert folder not in synced
+
+
+def test_a_note_that_a_power_cut_has_damaged_stops_nothing(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for path in map("keeping/{:02d}.folders".format, range(64)):
+        (tmp_path / path).write_bytes(b"studies/1.2.9\n\0\0\xff")
+
+    assert keep(spool).is_new

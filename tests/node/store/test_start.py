@@ -28,6 +28,7 @@ from node.store.ledger import Ledger, is_away
 from node.store.spool import DocumentKind, Spool
 from tests.support import films, peers
 from tests.support.fakes import ScriptedReader
+from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, run_command, settings_for
 
 
@@ -136,25 +137,23 @@ def test_a_damaged_database_is_moved_aside(tmp_path: Path, damage: Callable[[Pat
 @pytest.mark.drill(part="kills")
 @pytest.mark.parametrize(("name", "damage"), [("ledger.sqlite", cut), ("engine.sqlite", overwrite_a_page)])
 def test_a_node_builds_a_damaged_database_anew_and_goes_on(
-    tmp_path: Path, name: str, damage: Callable[[Path], None]
+    name: str, damage: Callable[[Path], None], archive: ReceivingArchive, settings: Settings
 ) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with archive.down(), Service(settings) as first:
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            first.wait_for("study.finished")
-            first.wait_for("delivery.delayed")
-            assert first.stop() == 0
-        without_journal(settings.storage.directory / name)
-        damage(settings.storage.directory / name)
-        told = run_command("status", first.settings_path)
+    with archive.down(), Service(settings) as first:
+        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+        first.wait_for("study.finished")
+        first.wait_for("delivery.delayed")
+        assert first.stop() == 0
+    without_journal(settings.storage.directory / name)
+    damage(settings.storage.directory / name)
+    told = run_command("status", first.settings_path)
 
-        with Service(settings) as second:
-            archive.wait_for_kept(2)
-            assert peers.send(films.as_another(films.thumbnail(), "new", study="new"), port=second.dicom_port) == 0
-            archive.wait_until(lambda: len({received.sop_instance_uid for received in archive.kept}) == 4)
-            status = json.loads(run_command("status", second.settings_path, "--json").stdout)
-            assert second.stop() == 0
+    with Service(settings) as second:
+        archive.wait_for_kept(2)
+        assert peers.send(films.as_another(films.thumbnail(), "new", study="new"), port=second.dicom_port) == 0
+        archive.wait_until(lambda: len({received.sop_instance_uid for received in archive.kept}) == 4)
+        status = json.loads(run_command("status", second.settings_path, "--json").stdout)
+        assert second.stop() == 0
 
     if name == "ledger.sqlite":
         assert (told.returncode, "restart the node" in told.stderr) == (1, True)

@@ -12,15 +12,20 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 from pydicom import dcmread
+from pydicom.datadict import tag_for_keyword
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
+from pydicom.tag import BaseTag
 
 from models.contract import FindingState, Question
 from node import config
 from node.commands.doctor import passed
 from node.config import Settings, SiteSettings, StorageSettings
+from node.dicom.dates import patient_age
 from node.dicom.film_header import parse_header
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import Assessment, Note, ReaderMark, Reason, Report
+from node.errors import InputError
 from node.health.checks import check_clock
 from node.hl7.text import read
 from node.outputs import answers, oru, rejection, report_txt, wording
@@ -28,7 +33,7 @@ from node.outputs.asked_question import AskedQuestion
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.outputs.writers import write_objects
-from node.read import prompts, routing
+from node.read import open_film, prompts, routing
 from node.read.film import Answered, answer_film
 from node.read.model import FilmAnswer
 from tests.support import films, samples
@@ -38,6 +43,7 @@ from tests.support.fakes import ScriptedReader
 PROMPTS = prompts.load("chexpert14")
 ADULTS = range(18, 200)
 BORN_2019 = {"PatientAge": None, "StudyDate": "20240601"}
+BORN = {"PatientBirthDate": "20060315", "StudyDate": "20240315"}
 
 
 class AdultReader(ScriptedReader):
@@ -57,8 +63,7 @@ def age_of(**values: str | None) -> int | None:
 
 
 def answered(folder: Path, **values: str | None) -> Answered:
-    path = folder / "film.dcm"
-    path.write_bytes(films.file_bytes(as_written(values, films.thumbnail())))
+    path = films.saved(folder, as_written(values, films.thumbnail()))
     return answer_film(path, AdultReader(), PROMPTS)
 
 
@@ -175,6 +180,7 @@ def test_no_child_is_read_by_a_model_for_adults(tmp_path: Path, values: Mapping[
 
     assert result.film is not None
     assert (result.film.is_read, result.film.reason) == (False, Reason.AGE)
+    assert "age lies outside" in wording.not_processed(result.film)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +203,15 @@ def test_what_is_doubtful_about_an_age_stands_in_the_report(
     assert said in report_txt.render(samples.report(film)).replace("\n", " ")
 
 
+def test_no_question_about_a_film_of_a_child_is_answered(tmp_path: Path) -> None:
+    path = films.saved(tmp_path, films.thumbnail({"PatientAge": "011Y"}))
+    question = Question(prompt="Edema")
+
+    assert open_film.ask(path, [question], reader=ScriptedReader(), prompts=PROMPTS)
+    with pytest.raises(InputError, match="age"):
+        open_film.ask(path, [question], reader=AdultReader(), prompts=PROMPTS)
+
+
 def test_a_model_for_every_age_notes_nothing_about_ages() -> None:
     for said in ("45", "grown up"):
         header = parse_header(as_written({"PatientAge": said, "PatientBirthDate": None}))
@@ -205,6 +220,8 @@ def test_a_model_for_every_age_notes_nothing_about_ages() -> None:
 
 
 UTC_ZONE = ZoneInfo("UTC")
+
+
 QUESTION = AskedQuestion(
     id="3f2a91bc" * 4,
     study_uid=samples.STUDY,
@@ -216,6 +233,8 @@ QUESTION = AskedQuestion(
     weights_sha256="ab" * 32,
     answer=FilmAnswer(question=Question(prompt="edema"), sentence="", score=0.1, state=FindingState.ABSENT, boxes=()),
 )
+
+
 JUDGED = replace(
     samples.finding(sentence=None),
     reader=ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2024, 2, 1, 0, 30, tzinfo=UTC)),
@@ -364,3 +383,38 @@ def test_a_site_whose_zone_was_left_at_utc_is_warned(zone: str, is_warned: bool,
 
     assert check.message.endswith(config.ZONE_IS_LEFT) is is_warned
     assert passed([check])
+
+
+def header(**values: object) -> Dataset:
+    return films.changed(Dataset(), values)
+
+
+@pytest.mark.parametrize(
+    ("values", "age"),
+    [
+        ({"PatientAge": "045Y"}, 45),
+        ({"PatientAge": "018Y"}, 18),
+        ({"PatientAge": "216M"}, 18),
+        ({"PatientAge": "215M"}, 17),
+        ({"PatientAge": "010D"}, 0),
+        ({"PatientAge": "45"}, 45),
+        (BORN, 18),
+        (BORN | {"StudyDate": "20240314"}, 17),
+        (BORN | {"StudyDate": ""}, None),
+        (BORN | {"PatientBirthDate": "19500229"}, None),
+        (BORN | {"StudyDate": "20050101"}, None),
+        (BORN | {"PatientAge": "045Y"}, 18),
+        (BORN | {"PatientAge": "012Y"}, 12),
+        ({}, None),
+    ],
+)
+def test_the_age_is_in_completed_years_and_the_lower_of_two(values: Mapping[str, str], age: int | None) -> None:
+    assert patient_age(header(**values)).years == age
+
+
+@pytest.mark.parametrize("keyword", ["PatientAge", "PatientBirthDate"])
+def test_a_broken_attribute_counts_as_absent(keyword: str) -> None:
+    tag = BaseTag(tag_for_keyword(keyword) or 0)
+    dataset = Dataset({tag: RawDataElement(tag, "US", 3, b"abc", 0, False, True)})
+
+    assert patient_age(dataset).years is None

@@ -227,7 +227,7 @@ def state_of(film: Dataset, folder: Path) -> Dataset:
 
 def written(film: Dataset, folder: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
     """The report on a film, and its objects."""
-    return written_from(saved(folder, film), kinds=kinds)
+    return written_from(films.saved(folder, film), kinds=kinds)
 
 
 def written_from(path: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
@@ -248,12 +248,6 @@ def written_from(path: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tu
 def texts(dataset: Dataset) -> list[str]:
     """Everything that an object says, with blanks for line breaks."""
     return [" ".join(str(element.value).split()) for element in dataset.iterall() if element.VR != "SQ"]
-
-
-def saved(folder: Path, film: Dataset) -> Path:
-    path = folder / "film.dcm"
-    path.write_bytes(films.file_bytes(film))
-    return path
 
 
 def test_a_table_that_declares_too_many_bits_is_scaled(tmp_path: Path) -> None:
@@ -485,7 +479,7 @@ def test_a_picture_of_a_few_grays_is_refused(
 
 
 def test_a_question_about_a_stretched_film_says_so(tmp_path: Path) -> None:
-    path = saved(tmp_path, film_of({"WindowWidth": 1}))
+    path = films.saved(tmp_path, film_of({"WindowWidth": 1}))
 
     (answer,) = open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
 
@@ -742,9 +736,9 @@ def test_meta_elements_of_a_received_film_reach_no_output(tmp_path: Path) -> Non
         assert [element.tag for element in dataset.iterall() if element.tag.group == 2] == []
     assert sender_of(read_header(path)) != "NOBODY"
     assert class_of(path) == film.SOPClassUID
-    plain = saved(tmp_path, film)
+    plain = films.saved(tmp_path, film)
     assert not has_other_pixels(path, plain)
-    assert has_other_pixels(path, saved(tmp_path, films.changed(film, {"PixelData": bytes(len(film.PixelData))})))
+    assert has_other_pixels(path, films.saved(tmp_path, films.changed(film, {"PixelData": bytes(len(film.PixelData))})))
 
 
 def coded(film: Dataset, frame: bytes, syntax: UID) -> Dataset:

@@ -219,17 +219,7 @@ def test_a_film_in_small_pieces_is_kept(node: Node, recording: Recording) -> Non
 
 
 @pytest.mark.drill(part="flood")
-@pytest.mark.parametrize("count", [14_000, 1], ids=["long requests", "short requests"])
-def test_a_stranger_slows_no_known_sender(tmp_path: Path, count: int) -> None:
-    figures = strangers.measure(Plan(bytes_per_second=1e6, syntaxes=count, seconds=1.0, rounds=3), tmp_path)
+def test_a_stranger_slows_no_known_sender(tmp_path: Path) -> None:
+    figures = strangers.measure(Plan(bytes_per_second=1e6, syntaxes=14_000, seconds=1.0, rounds=3), tmp_path)
 
     assert figures["passed"], str(figures)
-
-
-@pytest.mark.drill(part="flood")
-def test_films_of_a_known_sender_pass_beside_many_strangers(node: Node) -> None:
-    with ExitStack() as waiting:
-        for _ in range(200):
-            waiting.enter_context(pdus.calling_from(ELSEWHERE, node.listener.port))
-
-        assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000

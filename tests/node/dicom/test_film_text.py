@@ -13,14 +13,10 @@ from pydicom.dataset import Dataset
 
 from node import config
 from node.character_sets import TERMS
-from node.config import OrdersSettings
 from node.dicom import film_text
 from node.dicom.film_header import parse_header
 from node.domain import Film, Note, Reason
 from node.errors import ConfigError
-from node.hl7.acknowledgment import AcknowledgmentCode
-from node.hl7.text import read
-from node.orders.messages import OrderRefused, read_orders
 from node.outputs import oru, report_txt, wording
 from node.outputs.document import save_bytes
 from node.outputs.patient import read_text
@@ -37,8 +33,7 @@ LATIN, UTF, CHINESE = "latin-1", "utf-8", "gb18030"
 
 
 def answered(folder: Path, values: Mapping[str, bytes | None], *, site: str = "") -> Answered:
-    path = folder / "film.dcm"
-    path.write_bytes(films.file_bytes(films.as_written(films.thumbnail(), values)))
+    path = films.saved(folder, films.as_written(films.thumbnail(), values))
     return answer_film(path, ScriptedReader(), PROMPTS, character_set=site)
 
 
@@ -185,8 +180,7 @@ def test_a_text_that_no_output_copies_gets_no_note(tmp_path: Path) -> None:
 def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
     request = films.as_written(Dataset(), {"RequestedProcedureDescription": "Thorax für Köniz".encode(UTF)})
     film = films.thumbnail({"RequestAttributesSequence": [request]})
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(films.as_written(film, {"SpecificCharacterSet": b"ISO_IR 100"})))
+    path = films.saved(tmp_path, films.as_written(film, {"SpecificCharacterSet": b"ISO_IR 100"}))
 
     answer = answer_film(path, ScriptedReader(), PROMPTS)
 
@@ -254,118 +248,9 @@ def test_every_defined_term_can_be_the_set_of_a_site(term: str) -> None:
         config.parse({**table, "site": {"character_set": "latin"}})
 
 
-KANJI = "山田^太郎"
 ORDER = "MSH|^~\\&|RIS|A|CHEX|B|20240131||ORM^O01|M1|P|2.5.1||||||{}\rPID|||P-1||王^小明\rORC|NW|P1|F1\rOBR|1|||{}\r"
 
 
 def said(character_set: str, encoding: str, name: str) -> bytes:
     """A message about a patient of a name."""
     return ORDER.replace("王^小明", name).format(character_set, "Thorax").encode(encoding)
-
-
-@pytest.mark.parametrize(
-    ("character_set", "encoding", "name"),
-    [
-        ("GB 18030-2000", CHINESE, "王^小明"),
-        ("GB18030", CHINESE, "王^小明"),
-        ("UNICODE UTF-8", UTF, "王^小明"),
-        ("utf-8", UTF, "王^小明"),
-        ("BIG-5", "big5", "王^小明"),
-        ("8859/1", LATIN, "Müller^Jörg"),
-        ("ISO 8859-1", LATIN, "MÜLLER^JÖRG"),
-        ("8859/15", "iso8859-15", "Müller^Jörg"),
-        ("8859/1~8859/5", LATIN, "Müller^Jörg"),
-        ("8859/5", "iso8859-5", "Иванов^Иван"),
-        ("KS X 1001", "euc_kr", "김^철수"),
-        ("", "ascii", "Smith^John"),
-        ("ASCII~ISO IR87", "iso2022_jp", f"{KANJI}^^^^^L^I"),
-        ("~ISO IR87", "iso2022_jp", f"Yamada^Tarou^^^^^L^A~{KANJI}^^^^^L^I"),
-        ("ISO IR14~ISO IR87~ISO IR159", "iso2022_jp", f"{KANJI}^^^^^L^I"),
-    ],
-)  # fmt: skip
-def test_a_message_is_read_in_the_set_that_it_names(character_set: str, encoding: str, name: str) -> None:
-    message = read(said(character_set, encoding, name))
-
-    assert (message.doubt, next(message.named("PID")).fields[5]) == ("", name)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        said("", CHINESE, "王^小明"),  # ASCII, as the standard has it
-        said("", UTF, "王^小明"),
-        said("", LATIN, "Müller"),
-        said("ASCII", UTF, "王^小明"),
-        said("UNICODE UTF-8", CHINESE, "王^小明"),
-        said("UNICODE UTF-8", LATIN, "Müller"),
-        said("8859/1", UTF, "Müller"),
-        said("8859/1", UTF, "王^小明"),
-        said("8859/5", UTF, "Иванов"),
-        said("GB 18030-2000", UTF, "王^小明"),
-        said("KS X 1001", UTF, "김^철수"),
-        said("8859/3", "iso8859-1", "Ã^Ñ"),  # no such byte there
-        said("EBCDIC", "ascii", "SMITH"),
-        said("CNS 11643-1992", "ascii", "SMITH"),
-        said("UNICODE UTF-16", "ascii", "SMITH"),
-        said("UNICODE UTF-8~KLINGON", "ascii", "SMITH"),
-        said("UNICODE UTF-8~ISO IR87", "iso2022_jp", KANJI),
-        said("8859/1~8859/5", LATIN, "M\x1b-L\xd9"),
-        said("8859/1", LATIN, "\\C2D4C\\Müller"),
-    ],
-)  # fmt: skip
-def test_a_message_in_a_doubtful_set_says_so(message: bytes) -> None:
-    assert read(message).doubt
-
-
-def test_a_site_may_name_the_set_of_messages_that_name_none() -> None:
-    message = read(said("", CHINESE, "王^晓明"), default="GB 18030-2000")
-
-    assert (message.doubt, next(message.named("PID")).fields[5]) == ("", "王^晓明")
-    assert OrdersSettings(hosts=(), character_set="8859/1").character_set == "8859/1"
-
-
-@pytest.mark.parametrize(
-    ("character_set", "encoding", "procedure"),
-    [
-        ("GB 18030-2000", CHINESE, "胸部|^|"),
-        ("GB 18030-2000", CHINESE, "亅"),  # its second byte is that of the field separator
-        ("", UTF, "胸部"),
-        ("", LATIN, "Röntgen"),
-        ("KLINGON", LATIN, "Röntgen"),
-    ],
-)
-def test_an_order_is_taken_where_its_numbers_are_certain(character_set: str, encoding: str, procedure: str) -> None:
-    content = ORDER.format(character_set, procedure).encode(encoding, errors="replace")
-
-    [change] = read_orders(read(content))
-
-    assert (change.order.placer_number, change.order.filler_number) == (("P1",), ("F1",))
-
-
-@pytest.mark.parametrize(
-    ("character_set", "procedure", "filler"),
-    [
-        ("KLINGON", b"\x81\x7c", b"F1"),
-        ("", b"\x81\x7c", b"F1"),
-        ("", b"Thorax", b"F\xfc1"),
-        ("CNS 11643-1992", b"Thorax", b"F\xc4\xa11"),
-    ],
-)
-def test_an_order_that_may_be_garbled_is_refused(character_set: str, procedure: bytes, filler: bytes) -> None:
-    content = ORDER.format(character_set, "PROCEDURE").encode(CHINESE)
-    content = content.replace(b"PROCEDURE", procedure).replace(b"|F1", b"|" + filler)
-
-    with pytest.raises(OrderRefused) as caught:
-        read_orders(read(content))
-
-    assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "103")
-
-
-@pytest.mark.parametrize("encoded", [b"P\xfc-1", b"\xb1\x69-1"])
-def test_an_order_whose_patient_may_be_garbled_is_refused(encoded: bytes) -> None:
-    content = ORDER.format("CNS 11643-1992", "Thorax").encode().replace(b"|P-1|", b"|" + encoded + b"|")
-
-    with pytest.raises(OrderRefused) as caught:
-        read_orders(read(content))
-
-    assert caught.value.complaint.condition == "103"

@@ -11,16 +11,20 @@ from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
 from node import config
+from node.config import OrdersSettings
 from node.deliver.hl7 import address
 from node.errors import ConfigError
 from node.hl7 import mllp
+from node.hl7.acknowledgment import AcknowledgmentCode
 from node.hl7.text import CODECS, Delimiters, escape, read, unescape
+from node.orders.messages import OrderRefused, read_orders
 from node.outputs import oru
 from node.settings.destinations import Hl7Destination
 from tests.support import peers, samples
 
 RIS = Hl7Destination(name="ris", host=peers.LOOPBACK, port=2575)
 ORDER = "MSH|^~\\&|Röntgen|A|CHEX|X|20240131||ORM^O01|77|P|2.3||||||{}\rORC|NW|Größe\r"
+LATIN, UTF, CHINESE = "latin-1", "utf-8", "gb18030"
 
 
 def message(name: str) -> bytes:
@@ -123,3 +127,122 @@ def test_a_set_that_breaks_frames_or_delimiters_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="character_set: 'BIG-5' is unknown; use UNICODE UTF-8 or ASCII or 8859/1"):
         config.parse(table)
+
+
+KANJI = "山田^太郎"
+
+
+REQUEST = "MSH|^~\\&|RIS|A|CHEX|B|20240131||ORM^O01|M1|P|2.5.1||||||{}\rPID|||P-1||王^小明\rORC|NW|P1|F1\rOBR|1|||{}\r"
+
+
+def said(character_set: str, encoding: str, name: str) -> bytes:
+    """A message about a patient of a name."""
+    return REQUEST.replace("王^小明", name).format(character_set, "Thorax").encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("character_set", "encoding", "name"),
+    [
+        ("GB 18030-2000", CHINESE, "王^小明"),
+        ("GB18030", CHINESE, "王^小明"),
+        ("UNICODE UTF-8", UTF, "王^小明"),
+        ("utf-8", UTF, "王^小明"),
+        ("BIG-5", "big5", "王^小明"),
+        ("8859/1", LATIN, "Müller^Jörg"),
+        ("ISO 8859-1", LATIN, "MÜLLER^JÖRG"),
+        ("8859/15", "iso8859-15", "Müller^Jörg"),
+        ("8859/1~8859/5", LATIN, "Müller^Jörg"),
+        ("8859/5", "iso8859-5", "Иванов^Иван"),
+        ("KS X 1001", "euc_kr", "김^철수"),
+        ("", "ascii", "Smith^John"),
+        ("ASCII~ISO IR87", "iso2022_jp", f"{KANJI}^^^^^L^I"),
+        ("~ISO IR87", "iso2022_jp", f"Yamada^Tarou^^^^^L^A~{KANJI}^^^^^L^I"),
+        ("ISO IR14~ISO IR87~ISO IR159", "iso2022_jp", f"{KANJI}^^^^^L^I"),
+    ],
+)  # fmt: skip
+def test_a_message_is_read_in_the_set_that_it_names(character_set: str, encoding: str, name: str) -> None:
+    found = read(said(character_set, encoding, name))
+
+    assert (found.doubt, next(found.named("PID")).fields[5]) == ("", name)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        said("", CHINESE, "王^小明"),  # ASCII, as the standard has it
+        said("", UTF, "王^小明"),
+        said("", LATIN, "Müller"),
+        said("ASCII", UTF, "王^小明"),
+        said("UNICODE UTF-8", CHINESE, "王^小明"),
+        said("UNICODE UTF-8", LATIN, "Müller"),
+        said("8859/1", UTF, "Müller"),
+        said("8859/1", UTF, "王^小明"),
+        said("8859/5", UTF, "Иванов"),
+        said("GB 18030-2000", UTF, "王^小明"),
+        said("KS X 1001", UTF, "김^철수"),
+        said("8859/3", "iso8859-1", "Ã^Ñ"),  # no such byte there
+        said("EBCDIC", "ascii", "SMITH"),
+        said("CNS 11643-1992", "ascii", "SMITH"),
+        said("UNICODE UTF-16", "ascii", "SMITH"),
+        said("UNICODE UTF-8~KLINGON", "ascii", "SMITH"),
+        said("UNICODE UTF-8~ISO IR87", "iso2022_jp", KANJI),
+        said("8859/1~8859/5", LATIN, "M\x1b-L\xd9"),
+        said("8859/1", LATIN, "\\C2D4C\\Müller"),
+    ],
+)  # fmt: skip
+def test_a_message_in_a_doubtful_set_says_so(encoded: bytes) -> None:
+    assert read(encoded).doubt
+
+
+def test_a_site_may_name_the_set_of_messages_that_name_none() -> None:
+    found = read(said("", CHINESE, "王^晓明"), default="GB 18030-2000")
+
+    assert (found.doubt, next(found.named("PID")).fields[5]) == ("", "王^晓明")
+    assert OrdersSettings(hosts=(), character_set="8859/1").character_set == "8859/1"
+
+
+@pytest.mark.parametrize(
+    ("character_set", "encoding", "procedure"),
+    [
+        ("GB 18030-2000", CHINESE, "胸部|^|"),
+        ("GB 18030-2000", CHINESE, "亅"),  # its second byte is that of the field separator
+        ("", UTF, "胸部"),
+        ("", LATIN, "Röntgen"),
+        ("KLINGON", LATIN, "Röntgen"),
+    ],
+)
+def test_an_order_is_taken_where_its_numbers_are_certain(character_set: str, encoding: str, procedure: str) -> None:
+    content = REQUEST.format(character_set, procedure).encode(encoding, errors="replace")
+
+    [change] = read_orders(read(content))
+
+    assert (change.order.placer_number, change.order.filler_number) == (("P1",), ("F1",))
+
+
+@pytest.mark.parametrize(
+    ("character_set", "procedure", "filler"),
+    [
+        ("KLINGON", b"\x81\x7c", b"F1"),
+        ("", b"\x81\x7c", b"F1"),
+        ("", b"Thorax", b"F\xfc1"),
+        ("CNS 11643-1992", b"Thorax", b"F\xc4\xa11"),
+    ],
+)
+def test_an_order_that_may_be_garbled_is_refused(character_set: str, procedure: bytes, filler: bytes) -> None:
+    content = REQUEST.format(character_set, "PROCEDURE").encode(CHINESE)
+    content = content.replace(b"PROCEDURE", procedure).replace(b"|F1", b"|" + filler)
+
+    with pytest.raises(OrderRefused) as caught:
+        read_orders(read(content))
+
+    assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "103")
+
+
+@pytest.mark.parametrize("encoded", [b"P\xfc-1", b"\xb1\x69-1"])
+def test_an_order_whose_patient_may_be_garbled_is_refused(encoded: bytes) -> None:
+    content = REQUEST.format("CNS 11643-1992", "Thorax").encode().replace(b"|P-1|", b"|" + encoded + b"|")
+
+    with pytest.raises(OrderRefused) as caught:
+        read_orders(read(content))
+
+    assert caught.value.complaint.condition == "103"

@@ -1,0 +1,292 @@
+"""What the log says of those who call in vain."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
+
+from node import config
+from node.config import Caller, ListenerSettings
+from node.net import callers
+from node.net.callers import (
+    OTHERS,
+    Call,
+    Refusal,
+    RefusalKey,
+    Refusals,
+    RefusedCaller,
+    RefusedCallers,
+    admit,
+    printable,
+    read_all,
+)
+from tests.support import films, pdus, peers
+from tests.support.listening import connect, listening
+from tests.support.pdus import request
+from tests.support.peers import wait_until
+from tests.support.service import Service, run_command, settings_for
+
+SCANNER = Caller(ae_title="SCANNER", hosts=("192.0.2.1", "2001:db8::1"))
+WARD = Caller(ae_title="WARD", hosts=("192.0.2.2",), max_associations=2)
+SETTINGS = ListenerSettings(ae_title="CHEX", callers=(SCANNER, WARD), max_associations=5)
+CALL = Call(calling_aet="SCANNER", called_aet="CHEX", host="192.0.2.1")
+
+
+class Watch:
+    """Refusals under a clock that stands until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.refusals = Refusals(clock=lambda: self.now)
+
+    def refuse(self, host: str = "192.0.2.1", reason: str = "caller") -> None:
+        self.refusals.note(RefusalKey("association.refused", reason, host))
+
+    def tell_after(self, seconds: float) -> None:
+        self.now += seconds
+        self.refusals.tell()
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+def facts(said: list[EventDict]) -> list[tuple[object, object, object]]:
+    return [(event["host"], event["reason"], event.get("times")) for event in said]
+
+
+def test_the_first_of_each_host_and_reason_is_told_at_once(watch: Watch) -> None:
+    with capture_logs() as said:
+        for host, reason in (("192.0.2.1", "caller"), ("192.0.2.2", "caller"), ("192.0.2.1", "silent")):
+            watch.refuse(host, reason)
+            watch.refuse(host, reason)
+
+    assert facts(said) == [
+        ("192.0.2.1", "caller", None), ("192.0.2.2", "caller", None), ("192.0.2.1", "silent", None)
+    ]  # fmt: skip
+
+
+def test_what_comes_again_is_counted_and_told_once_a_minute(watch: Watch) -> None:
+    with capture_logs() as said:
+        for _ in range(3):
+            for _ in range(1000):
+                watch.refuse()
+            watch.tell_after(59.0)
+            watch.tell_after(1.0)
+
+    assert facts(said) == [
+        ("192.0.2.1", "caller", None), ("192.0.2.1", "caller", 999),
+        ("192.0.2.1", "caller", 1000), ("192.0.2.1", "caller", 1000),
+    ]  # fmt: skip
+
+
+def test_who_was_quiet_for_a_minute_is_told_at_once_again(watch: Watch) -> None:
+    with capture_logs() as said:
+        watch.refuse()
+        watch.tell_after(60.0)
+        watch.refuse()
+
+    assert facts(said) == [("192.0.2.1", "caller", None)] * 2
+
+
+def test_many_addresses_are_told_of_together(watch: Watch) -> None:
+    with capture_logs() as said:
+        for number in range(10_000):
+            watch.refuse(f"2001:db8::{number:x}")
+        watch.tell_after(60.0)
+
+    assert len(said) == 102
+    assert facts(said)[100:] == [("others", "caller", None), ("others", "caller", 9899)]
+
+
+def test_what_was_counted_is_told_in_the_end(watch: Watch) -> None:
+    with capture_logs() as said:
+        watch.refuse()
+        watch.refuse()
+        watch.refusals.close()
+
+    assert facts(said) == [("192.0.2.1", "caller", None), ("192.0.2.1", "caller", 1)]
+
+
+def test_a_repeated_stranger_is_always_counted_and_seldom_logged(tmp_path: Path) -> None:
+    with capture_logs() as said:
+        with listening(tmp_path) as node:
+            for _ in range(20):
+                with connect(node.listener.port) as stranger:
+                    stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            node.wait_for_refusal("protocol", count=20)
+        refused = [event for event in said if event["event"] == "association.refused"]
+
+    assert facts(refused)[0] == ("127.0.0.1", "protocol", None)
+    assert sum(event.get("times", 1) for event in refused) == 20
+    assert len(refused) < 5  # two, if it took less than a minute
+
+
+def test_aborted_associations_have_one_line_and_a_count(tmp_path: Path) -> None:
+    with capture_logs() as said:
+        with listening(tmp_path) as node:
+            for _ in range(10):
+                with connect(node.listener.port) as peer:
+                    peer.sendall(request())
+                    pdus.read_pdu(peer)
+                    peer.sendall(b"\x63\0\0\0\0\4abcd")
+                    pdus.read_pdu(peer)
+            wait_until(lambda: node.count("cxr_associations_aborted_total", reason="protocol") == 10, what="all ended")
+        lines = [line for line in said if line["event"] == "association.aborted"]
+
+    assert [(line["calling_aet"], line.get("times", 1)) for line in lines] == [("TESTER", 1), ("TESTER", 9)]
+
+
+def refused(reason: str = "caller", *, calling: str = "CR2", called: str = "CHEX") -> RefusedCaller:
+    return RefusedCaller(
+        at="2026-01-02T03:04:05Z", reason=reason, host="192.0.2.7", calling_aet=calling, called_aet=called, times=1
+    )
+
+
+def test_the_last_ten_are_kept_with_how_often_each_came(tmp_path: Path) -> None:
+    callers = RefusedCallers(tmp_path / "refused-callers.json")
+    for number in range(12):
+        callers.note(RefusalKey("association.refused", "caller", "192.0.2.7", f"CR{number}", "CHEX"), 1)
+    callers.note(RefusalKey("association.refused", "caller", "192.0.2.7", "CR5", "CHEX"), 41)
+    callers.note(RefusalKey("association.refused", "caller", OTHERS), 1000)
+    callers.close()
+
+    kept = RefusedCallers(tmp_path / "refused-callers.json")
+    kept.note(RefusalKey("association.refused", "silent", "192.0.2.8"), 1)
+    kept.close()
+
+    found = [(caller.calling_aet, caller.times) for caller in read_all(tmp_path)]
+    assert found == [("CR3", 1), ("CR4", 1), *((f"CR{number}", 1) for number in range(6, 12)), ("CR5", 42), ("", 1)]
+
+
+def test_a_disk_that_is_gone_refuses_nobody_twice(tmp_path: Path) -> None:
+    callers = RefusedCallers(tmp_path / "gone" / "refused-callers.json")
+    callers.note(RefusalKey("association.refused", "caller", "::1"), 1)
+    callers.close()
+
+    assert read_all(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("caller", "lines"),
+    [
+        (refused(), {"listener": {"callers": [{"ae_title": "CR2", "hosts": ["192.0.2.7"]}]}}),
+        (refused(calling='A"]\\'), {"listener": {"callers": [{"ae_title": 'A"]\\', "hosts": ["192.0.2.7"]}]}}),
+    ],
+)
+def test_the_lines_that_let_a_caller_in_are_settings(caller: RefusedCaller, lines: dict[str, object]) -> None:
+    assert tomllib.loads(callers.settings_for(caller)) == lines
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        refused("silent", calling="", called=""),
+        refused(calling=""),
+        refused(calling="A?"),
+        refused("called_ae", called="?"),
+        refused("called_ae", called="CHEST"),
+    ],
+)
+def test_no_line_is_offered_where_none_would_let_a_caller_in(caller: RefusedCaller) -> None:
+    assert callers.settings_for(caller) == ""
+
+
+def test_a_title_is_shown_without_what_a_terminal_would_obey() -> None:
+    assert printable("  A\x1b[2J\r\nB\x9b0123456789abcdef") == "A?[2J??B?0123456"
+
+
+def test_an_operator_lets_a_refused_caller_in_as_the_lines_say(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), callers=("ELSEWHERE",))
+    with Service(settings) as node:
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") is None
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="ELSEWHERE", called_ae="CHESS") is None
+        line = node.wait_for("association.refused", count=1)
+        peers.wait_until(lambda: len(read_all(tmp_path / "node")) == 2, what="the list is written")
+        assert (line["reason"], line["calling_aet"], line["called_aet"]) == ("caller", "NEWROOM", "CHEX")
+
+        status = run_command("status", node.settings_path)
+        first, second = json.loads(run_command("status", node.settings_path, "--json").stdout)["refused_callers"]
+
+        assert "refused NEWROOM at 127.0.0.1, calling CHEX: caller, once, last at" in status.stdout
+        assert (second["calling_aet"], second["called_aet"], second["reason"]) == ("ELSEWHERE", "CHESS", "called_ae")
+        assert (second["settings"], second["to_do"], first["to_do"]) == ("", "at ELSEWHERE, call CHEX", "")
+        assert f"  {second['to_do']}\n" in status.stdout
+        assert "would admit it" in status.stdout.partition("calling CHESS")[0]
+        assert "would admit it" not in status.stdout.partition("calling CHESS")[2]
+        assert node.wait_for("association.refused", count=2)["message"] == second["to_do"]
+        assert node.stop() == 0
+
+    lines = config.render(settings) + "\n" + first["settings"]
+    let_in = replace(config.parse(tomllib.loads(lines)), storage=settings.storage)
+    with Service(let_in) as node:
+        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") == 0
+
+
+def reason(
+    call: Call, *, may_report: bool = False, has_room: bool = True, open_callers: list[Caller] | None = None
+) -> str:
+    admitted = admit(call, SETTINGS, may_report=may_report, has_room=has_room, open_callers=open_callers or [])
+    return admitted.reason if isinstance(admitted, Refusal) else f"as {admitted.ae_title}"
+
+
+def test_a_caller_is_known_by_title_and_address_together() -> None:
+    assert reason(CALL) == "as SCANNER"
+    assert reason(replace(CALL, calling_aet="SCANNER         ")) == "as SCANNER"
+    assert reason(replace(CALL, calling_aet="scanner")) == "caller"
+    assert reason(replace(CALL, host="192.0.2.2")) == "caller"
+    assert reason(replace(CALL, calling_aet="WARD")) == "caller"
+
+
+def test_an_address_is_known_however_it_is_written() -> None:
+    assert reason(replace(CALL, host="::ffff:192.0.2.1")) == "as SCANNER"
+    assert reason(replace(CALL, host="2001:0db8:0:0:0:0:0:1")) == "as SCANNER"
+    assert reason(replace(CALL, host="no address")) == "caller"
+
+
+def test_a_caller_is_known_by_its_network() -> None:
+    by_network = Caller(ae_title="CR", hosts=("198.51.100.0/24", "2001:db8:1::/64"))
+    settings = replace(SETTINGS, callers=(by_network,))
+
+    def caller(host: str) -> Caller | Refusal:
+        call = Call(calling_aet="CR", called_aet="CHEX", host=host)
+        return admit(call, settings, may_report=False, has_room=True, open_callers=[])
+
+    assert caller("198.51.100.255") == caller("::ffff:198.51.100.1") == caller("2001:db8:1::7") == by_network
+    assert isinstance(caller("198.51.101.1"), Refusal)
+
+
+def test_another_called_title_and_a_full_disk_are_refused() -> None:
+    assert reason(replace(CALL, called_aet="OTHER")) == "called_ae"
+    assert reason(CALL, has_room=False) == "disk"
+
+
+def test_a_destination_may_report_even_when_the_disk_is_full() -> None:
+    archive = Call(calling_aet="ARCHIVE", called_aet="CHEX", host="192.0.2.9")
+
+    assert reason(archive) == "caller"
+    assert reason(archive, may_report=True, has_room=False) == "as ARCHIVE"
+    assert reason(archive, may_report=True, open_callers=[SCANNER] * 5) == "limit"
+
+
+@given(st.lists(st.sampled_from((SCANNER, WARD)), max_size=30))
+def test_however_many_call_no_limit_is_passed(calls: list[Caller]) -> None:
+    opened: list[Caller] = []
+    for caller in calls:
+        call = Call(calling_aet=caller.ae_title, called_aet="CHEX", host=caller.hosts[0])
+        admitted = admit(call, SETTINGS, may_report=False, has_room=True, open_callers=opened)
+        if isinstance(admitted, Caller):
+            opened.append(admitted)
+
+    assert opened.count(WARD) == min(2, calls.count(WARD)) or len(opened) == 5
+    assert opened.count(WARD) <= 2
+    assert len(opened) <= 5
