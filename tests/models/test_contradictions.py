@@ -21,8 +21,10 @@ from models.contract import (
 from models.engines import FloatArray, IntArray, Patches, Regions
 from models.reading.contradictions import found_on_other_side
 from models.reading.reader import ChexReader
+from node.domain import Note
 from node.outputs import report_json, report_txt, wording
 from node.outputs.sr.findings import measurements
+from node.read import views
 from tests.support import samples
 from tests.support.scripted_engine import (
     EDEMA,
@@ -224,9 +226,13 @@ def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: Contradic
     [[group]] = measurements(report, report.films[0], samples.cr(), zone=samples.BERLIN)
 
     texts = [str(item.TextValue) for item in group.ContentSequence if "TextValue" in item]
-    assert f"Small right pleural effusion. {words}" in texts
-    assert words in report_txt.render(report)
+    assert f'"Small right pleural effusion." {words}' in texts
+    assert (words in report_txt.render(report)) is (contradiction not in wording.OF_FILM)
     assert f'"reason": "{words}"' in json.dumps(report_json.report_to_json(report, []))
+
+
+def test_what_speaks_against_a_film_stands_in_its_impression() -> None:
+    assert {note for note in Note if views.is_doubt(note)} <= set(wording.CAUTIONS)
 
 
 def test_a_finding_without_a_sentence_still_says_why() -> None:

@@ -38,7 +38,7 @@ def test_read_writes_the_study_and_prints_one_json_document(
     assert report["model"]["engine"] == "onnx"
     assert (tmp_path / report["study"] / "sr.dcm").exists()
     said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
-    (left_out,) = (line for line in said.splitlines() if STATES[FindingState.LEFT_OUT].capitalize() in line)
+    *_, left_out = (line for line in said.splitlines() if STATES[FindingState.LEFT_OUT].capitalize() in line)
     assert "Pneumonia" in left_out
 
 

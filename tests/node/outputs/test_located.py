@@ -102,7 +102,7 @@ def test_the_report_of_an_absent_finding_refers_to_the_film() -> None:
     [document] = samples.datasets(sr.write, report(denying()), sources(cr(1)), BERLIN)
     document = dcmread(BytesIO(save_bytes(document)))
 
-    [denial] = [item for item in _everything(document) if item.get("TextValue", "").endswith(DENIAL.text)]
+    [denial] = [item for item in _everything(document) if item.get("TextValue", "").endswith(f'"{DENIAL.text}"')]
     [ground] = denial.ContentSequence
 
     assert (ground.RelationshipType, ground.ValueType) == ("INFERRED FROM", "IMAGE")
@@ -120,7 +120,7 @@ def test_every_other_output_stands_what_has_no_box() -> None:
 
     [boxes] = [item for item in state.GraphicAnnotationSequence if item.GraphicLayer == gsps.BOXES]
     assert len(boxes.GraphicObjectSequence) == 1
-    assert "No pneumothorax. (no box)" in text
+    assert 'pneumothorax: "No pneumothorax."' in text
     assert [len(entry["boxes"]) for entry in found["findings"]] == [1, 0]
     assert [len(entry["boxes"]) for entry in found["sentences"]] == [1, 1, 0]
     assert decode(Film, encode(denying())) == denying()

@@ -112,7 +112,7 @@ def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
 
     asking = {path: routes["post"] for path, routes in paths.items() if path.endswith(("}/questions", "}/replies"))}
 
-    assert len(asking) == 4
+    assert len(asking) == 6
     assert [path for path, route in asking.items() if "429" not in route["responses"]] == []
 
 
