@@ -44,6 +44,8 @@ _ADDED = re.compile(
     r"""/(
         TEXT\ \((125309,DCM,"Short\ Label"|122405,DCM,"Algorithm\ Manufacturer")\)
         | CODE\ \(363698007,SCT,"Finding\ Site"\)/NUM\ \(SHAREOFZONE,99CHEX,"[^"]+"\)
+        | CONTAINER\ \(125007,DCM,"Measurement\ Group"\)/TEXT\ \(121106,DCM,"Comment"\)
+          /CODE\ \(SENTENCEBY,99CHEX,"[^"]+"\)
         | CONTAINER\ \((C0034375,UMLS,"[^"]+"\)/CODE\ \([^/]+|59776-5,LN,"Findings")\)
           /NUM\ \(P[^,]+,99CHEX,"[^"]+,\ AI\ probability"\)
         | CONTAINER\ \(125007,DCM,"Measurement\ Group"\)/CODE\ \((?!363698007|121071|121005)[^/]+\)
