@@ -160,7 +160,7 @@ float16: setup model
 
 # Goes on where it was stopped; what it makes is looked at before it takes the place of $(PHANTOM).
 train: setup
-	$(VENV)/bin/torchrun --standalone --nproc-per-node 2 -m models.train models/lab/training/runs/phantom.toml
+	$(VENV)/bin/torchrun --standalone --shutdown-timeout 600 --nproc-per-node 2 -m models.train models/lab/training/runs/phantom.toml
 
 # The extra test has what the extras paper and evaluate have.
 paper-small: setup

@@ -81,7 +81,9 @@ def _in_folder(folder: Path) -> Path:
     for name in _PIECES_OF_OTHERS:
         if (folder / name).is_file():
             return folder / name
-    below = {path.relative_to(folder).as_posix(): (path.stat().st_mtime,) for path in folder.rglob("*")}
+    below = {
+        path.relative_to(folder).as_posix(): (path.stat().st_mtime,) for path in folder.rglob("*") if path.exists()
+    }
     return folder / choose(below, title=str(folder))
 
 

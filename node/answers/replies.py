@@ -195,7 +195,7 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
         yield _Said(text="The film does not tell which side is which; left and right are as on an upright film.")
     for sentence in film.sentences:
         if sentence.prompt in query.regions and _may_be_quoted(sentence, film):
-            yield _Said(text=f"The report says: {sentence.text.strip()}")
+            yield _Said(text=f"The report says: {wording.said(sentence)}")
 
 
 def _list(_query: Query, film: Film) -> Iterator[_Said]:

@@ -255,7 +255,7 @@ def _lines(report: JsonObject) -> Iterator[dict[str, object]]:
             "status": film["status"],
             "reason": film["reason"],
             "cardiothoracic_ratio": next(iter(ratios), None),
-            "impression": " ".join(cast(list[str], film.get("impression", []))),
+            "impression": "; ".join(cast(list[str], film.get("impression", []))),
         }
         for finding in _items(film, "findings"):
             line[str(finding["prompt"])] = _state(finding)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from models.contract import FindingState
 from node.dicom import identity
-from node.domain import Film, Finding, FindingBox, Report
+from node.domain import Film, Finding, FindingBox, GroundedSentence, Report
 from node.outputs import impression, measured, wording
-from node.outputs.vocabulary import READER, by_urgency, name_of, said_of
+from node.outputs.vocabulary import MARKS, READER, by_urgency, name_of, said_of
 
 
 def render(report: Report) -> str:
@@ -36,7 +36,7 @@ def details(film: Film) -> Iterator[str]:
     carriers = {finding.sentence: finding for finding in reversed(reported)}  # the first of several says it
     for number, finding in enumerate(reported, 1):
         is_first = finding.sentence is not None and carriers[finding.sentence] is finding
-        sentence = wording.quoted(film.sentences[finding.sentence or 0]) if is_first else None
+        sentence = _sentence(finding, film.sentences[finding.sentence or 0]) if is_first else None
         yield " ".join(filter(None, (f"{number}.", _finding(finding), sentence, _objection(finding))))
     for heading, names in unreported(film):
         yield f"{heading}: {', '.join(names)}."
@@ -70,6 +70,13 @@ def _finding(finding: Finding) -> str:
     return f"{name}{f', {number}' if number else ''} ({said_of(finding)}).{placed}"
 
 
+def _sentence(finding: Finding, sentence: GroundedSentence) -> str:
+    """Return a finding's sentence; without a state before it that is the finding's own."""
+    said, words = wording.said(sentence), wording.quoted(sentence)
+    is_of_another = finding.state not in MARKS or "(" in said.removesuffix(words)
+    return said if is_of_another else words
+
+
 def _objection(finding: Finding) -> str | None:
     """Return what speaks against a finding alone; what speaks against its film stands in the impression."""
     return None if finding.contradiction in wording.OF_FILM else wording.reason_of(finding.contradiction)
@@ -77,4 +84,5 @@ def _objection(finding: Finding) -> str | None:
 
 def _box(found: FindingBox) -> str:
     drawn = None if found.reader is None else READER[found.reader.what]
-    return ", ".join(filter(None, (wording.edges(found.box), wording.zone_of(found.evidence), drawn)))
+    place = wording.zone_of(found.evidence) or found.side
+    return ", ".join(filter(None, (wording.edges(found.box), place, drawn)))

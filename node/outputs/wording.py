@@ -125,7 +125,7 @@ CONTRADICTIONS: Mapping[Contradiction, str] = {
 """What speaks against a finding that is reported, by its short name in `Finding.contradiction`: what the network itself
 says of the finding, how the whole picture looks, or what its header says of it."""
 _PLACES: Final[Mapping[KnownPlace, str]] = {"no_side": "side", "no_place": "place"}
-NOTHING_ELSE: Final = "Only the listed findings were looked for."
+NOTHING_ELSE: Final = "Nothing else was looked for."
 
 OF_FILM: Final[Collection[str]] = get_args(Doubt)
 """Those that are about the film, and so about each of its findings."""
@@ -438,6 +438,11 @@ def _square(film: Film) -> Iterator[str]:
 def _unmeasured(film: Film) -> Iterator[str]:
     if findings := by_urgency(film.in_state(FindingState.UNCALIBRATED)):
         yield f"Only possible, because its threshold was not measured on such films: {_names(findings)}."
+    in_band = [
+        each for each in film.in_state(FindingState.INDETERMINATE) if each.contradiction is None and not each.reader
+    ]
+    if in_band:
+        yield f"Only possible, because its probability is just below its threshold: {_names(by_urgency(in_band))}."
 
 
 def _unreliable(film: Film) -> Iterator[str]:

@@ -115,7 +115,7 @@ class Release:
 
 def releases_in(folder: Path) -> Iterator[Release]:
     """Yield the releases in a study's folder; one that cannot be read releases nothing: its corrections wait again."""
-    for path in files.listed(folder / "released", "*.json"):
+    for path in files.documents(folder / "released"):
         try:
             yield decode(Release, files.read_json(path))
         except ValueError:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ ORDINARY: Final = 0o666
 """The mode of a file that is not the node's own; the umask narrows it."""
 
 _HASH: Final = "content_sha256"
+_DOCUMENT: Final = re.compile(r"[A-Za-z0-9._-]+\.json")
+"""Names that the node gives to its JSON files; copies that people and their tools make have others."""
 
 _T = TypeVar("_T")
 
@@ -210,6 +213,11 @@ def listed(folder: Path, pattern: str) -> list[Path]:
         return sorted(folder.glob(pattern))
     except FileNotFoundError:
         return []
+
+
+def documents(folder: Path) -> list[Path]:
+    """Return the JSON files of a folder whose names the node may have given, by name; none if the folder is missing."""
+    return [path for path in listed(folder, "*.json") if _DOCUMENT.fullmatch(path.name) and path.is_file()]
 
 
 def changed_at(path: Path) -> datetime | None:

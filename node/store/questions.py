@@ -73,8 +73,10 @@ def keep_answer(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
 
 def find_answer(spool: Spool, study_uid: str, question_id: str) -> SentAnswer | None:
     """Return a sent answer; None if nobody has sent it."""
-    wanted = _checked(question_id)
-    return next((answer for answer in answers_of(spool, study_uid) if answer.question == wanted), None)
+    content = spool.document(study_uid, "sent", _checked(question_id))
+    return (
+        None if content is None else files.made(partial(decode, SentAnswer), content, place=f"sent/{question_id}.json")
+    )
 
 
 def answers_of(spool: Spool, study_uid: str) -> list[SentAnswer]:

@@ -57,8 +57,8 @@ class RoundMark:
 
 def marks(folder: Path) -> list[RoundMark]:
     """Return the marks in a folder, oldest first; empty when the folder does not exist."""
-    found = (content for path in files.listed(folder, "*.json") if (content := files.read_json(path)))
-    return [mark for content in found if (mark := _mark(content)) is not None]
+    found = (files.read_json(path) for path in files.documents(folder) if path.stem.isdecimal())
+    return [mark for content in found if content and (mark := _mark(content)) is not None]
 
 
 def covered(marks: Collection[RoundMark], *, said: Iterable[str] = ()) -> set[str]:

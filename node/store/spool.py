@@ -231,7 +231,7 @@ class Spool:
         """Return all stored answers about the films of a study, of every model, with their time; oldest first."""
         kept = [
             (at, content)
-            for path in files.listed(self._folder(study_uid) / "readings", "*.json")
+            for path in files.documents(self._folder(study_uid) / "readings")
             if (at := files.changed_at(path)) is not None and (content := files.read_json(path)) is not None
         ]
         return sorted(kept, key=lambda reading: reading[0])
@@ -265,7 +265,7 @@ class Spool:
 
     def documents_as(self, make: Callable[[JsonObject], _T], study_uid: str, kind: DocumentKind) -> list[_T]:
         """Return what the documents of a study of one kind say, as `files.read_as`."""
-        paths = files.listed(self._folder(study_uid) / kind, "*.json")
+        paths = files.documents(self._folder(study_uid) / kind)
         return [found for path in paths if (found := files.read_as(make, path)) is not None]
 
     def corrections(self, study_uid: str) -> list[Correction]:
@@ -428,4 +428,4 @@ def _waiting(folder: Path, marks: list[RoundMark]) -> frozenset[str]:
 
 
 def _names(folder: Path) -> set[str]:
-    return {path.stem for path in files.listed(folder, "*.json")}
+    return {path.stem for path in files.documents(folder)}

@@ -167,7 +167,9 @@ def _ordered(query: sa.Select[tuple[object, ...]], wanted: WorklistFilter) -> sa
 def _rank(wanted: WorklistFilter) -> sa.ScalarSelect[int]:
     """Return the rank of a study's first finding: by urgency, and of one urgency present before possible; or NULL."""
     found = COUNTED_FINDINGS.c
-    urgency = sa.case(*((found.prompt == key, value) for key, value in wanted.urgencies.items()), else_=_LAST_RANK // 2)
+    last = sa.literal(_LAST_RANK // 2)
+    ranks = [(found.prompt == key, value) for key, value in wanted.urgencies.items()]
+    urgency = sa.case(*ranks, else_=last) if ranks else last
     rank = 2 * urgency + sa.case((found.state == str(FindingState.PRESENT), 0), else_=1)
     is_of_study = (found.study_uid == STUDIES.c.uid) & found.state.in_(_REPORTED)
     return sa.select(sa.func.min(rank)).where(is_of_study).scalar_subquery()

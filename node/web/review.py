@@ -2,7 +2,7 @@
 
 A film comes into the queue when its round ends, and stays until a reader has said something about each such finding.
 The page keeps it, marked as finished, until the next round ends.
-STAT studies come first, then the film whose finding is most urgent (`outputs.impression`), then the oldest.
+STAT studies come first, then the film whose finding is most urgent (`outputs.vocabulary`), then the oldest.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
 from node.errors import Undecodable
 from node.jobs import gathering
-from node.outputs import report_json, vocabulary, wording
+from node.outputs import measured, report_json, vocabulary, wording
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import name_different
 from node.prompt_set import PromptSet
@@ -58,7 +58,7 @@ class StudyLine:
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
-    marks: its findings in short, the most urgent first; cautions: what may be wrong with the reading of a film
+    marks: its findings in short, the most urgent first; cautions: a wide heart, and what may be wrong with a reading
     deliveries: how many by destination and state
     delivered: whether its destinations have taken all deliveries, some or none; nothing: there is none
     waits: by destination, why deliveries that are not sent wait or are parked
@@ -320,7 +320,7 @@ def _line(
         not_processed=statuses.count("not_processed"),
         rejected=statuses.count("rejected"),
         marks=_marks(films),
-        cautions=tuple(dict.fromkeys(caution for film in films for caution in wording.cautions(film))),
+        cautions=tuple(dict.fromkeys(caution for film in films for caution in _cautions(film))),
         deliveries=deliveries,
         delivered=_delivered(deliveries),
         waits=waits,
@@ -342,6 +342,13 @@ def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
     if not total:
         return "nothing"
     return "all" if taken == total else "some" if taken else "none"
+
+
+def _cautions(film: Film) -> Iterator[str]:
+    """Yield what a film's impression says beside its findings: a wide heart, and what may be wrong with its reading."""
+    if (heart := measured.wide_heart(film)) is not None:
+        yield heart
+    yield from wording.cautions(film) if film.is_read else wording.cautions_of_header(film)
 
 
 def _marks(films: Iterable[Film]) -> tuple[FindingMark, ...]:

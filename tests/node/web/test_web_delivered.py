@@ -217,6 +217,8 @@ STRANGE = [
     "rounds/latest.json",
     "rounds/000001 (copy).json",
     "corrections/notes.txt",
+    "corrections/0 (1).json",
+    "questions/0 copy.json",
     "questions/~lock",
 ]
 
@@ -229,7 +231,8 @@ def test_a_strange_file_is_nothing_of_a_study_and_stays(spool: Spool, name: str)
     )
     path = spool.directory / "studies" / STUDY / name
     files.make_folder(path.parent)
-    path.write_bytes(b"{}")
+    strange = files.to_json({"status": "read"})
+    path.write_bytes(strange)
 
     spool.keep_output(output, b"report")
     again = Spool(spool.directory)
@@ -238,7 +241,8 @@ def test_a_strange_file_is_nothing_of_a_study_and_stays(spool: Spool, name: str)
     assert again.output(output) == b"report"
     assert len(again.study(STUDY).instances) == len(again.versions(STUDY)) == 1
     assert [*again.conflicts(STUDY), *again.rounds(STUDY), *again.readings(STUDY)] == []
-    assert path.read_bytes() == b"{}"
+    assert (again.corrections(STUDY), again.documents(STUDY, "questions")) == ([], [])
+    assert path.read_bytes() == strange
 
 
 def test_a_strange_folder_among_the_studies_is_no_study(spool: Spool) -> None:
