@@ -27,7 +27,7 @@ def listed() -> list[str]:
         ("node/outputs/", "columns {} to {}, rows {} to {}"),
         ("node/web/templates/", "Look at a film"),
         ("node/web/static/", "Nothing is asked: type a finding or a question, or draw a box."),
-        ("node/commands/", "password of {}:"),
+        ("node/commands/", "{} is not a number of threads; 0 means all cores"),
     ],
 )
 def test_a_text_is_listed_with_its_place(listed: list[str], place: str, text: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from language.sentences import unstated
 from models.contract import FindingState
 from node.__main__ import main
 from node.outputs import vocabulary
@@ -173,7 +174,7 @@ def assert_says(report: Dataset, answer: Content, question: Question) -> None:
     measured = [] if state is FindingState.ABSENT else groups(report)  # what is not reported is located nowhere
 
     assert vocabulary.STATES[state].capitalize() in text
-    assert f"In words: {sentence}" in text if sentence else "In words" not in text
+    assert unstated(sentence) in text if sentence else "In words" not in text
     assert set(re.findall(r"AI probability (\d+) %", text)) == {str(percent)}
     assert [number_of(group) for group in measured] == [percent] * len(measured)
     assert [state_of(group) for group in measured] == [STATES[state].meaning] * len(measured)

@@ -44,13 +44,13 @@ PLAIN = picture(PA=1.0)
 SAID_OF_PRESENT = {
     "sr": "P60046008",
     "sr3d": "P60046008",
-    "text": r"Present \(at or above threshold\)",
+    "text": r" % \(present\)",
     "gsps": r"effusion 83 %$",
-    "oru": r"Present \(at or above threshold\)",
-    "report.txt": r"Present \(at or above threshold\)",
+    "oru": r" % \(present\)",
+    "report.txt": r" % \(present\)",
     "report.json": '"state": "present"',
     "study page": "state='present'",
-    "impression": "^Right pneumothorax",
+    "impression": r"^1\. [^%]+ %(?! \(possible)",
     "sc": r"effusion 83 %$",
 }
 """By output, what says that a finding is present."""

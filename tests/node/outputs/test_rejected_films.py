@@ -79,12 +79,11 @@ def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
         service.stop()
 
     [shown] = [item for item in detail["films"] if item["uid"] == uid]
-    said = "Rejected by the archive: Rejected for Quality Reasons (113001 DCM)"
     assert 'class="finding ' in before
     assert 'class="finding ' not in page
     assert "Rejected for Quality Reasons (113001 DCM)" in page
     assert (shown["status"], shown["rejected"]["code"]) == ("rejected", "113001")
-    assert (line["read"], line["rejected"], line["impression"]) == (0, 1, [said])
+    assert (line["read"], line["rejected"], line["marks"]) == (0, 1, [])
     assert "1 rejected" in worklist
     assert queue["films"] == []
     assert "rejected by the archive" in explained
