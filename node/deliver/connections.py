@@ -162,14 +162,19 @@ def end(association: Association, *, is_lost: bool = False, limit_seconds: float
     """Release an association that is still open, or abort it if its peer gives no answer.
 
     If the peer closes the connection during the release, pynetdicom 3.0.4 may wait for the whole ACSE timeout: another
-    of its threads may take the event from the queue first.
+    of its threads may take the event from the queue first. Once its release was seen to wait for another of its threads
+    without an end, so it has a thread of its own and twice its time; the abort ends that wait.
     """
-    if association.is_established:
-        association.acse_timeout = limit_seconds
-        if is_lost:
-            association.abort()
-        else:
-            association.release()
+    if not association.is_established:
+        return
+    association.acse_timeout = limit_seconds
+    if not is_lost:
+        releasing = threading.Thread(target=association.release, name="release", daemon=True)
+        releasing.start()
+        releasing.join(2 * limit_seconds)
+        is_lost = releasing.is_alive()
+    if is_lost:
+        association.abort()
 
 
 def connect(peer: DestinationSettings, *, limit_seconds: float) -> socket.socket:

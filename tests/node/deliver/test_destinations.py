@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -18,6 +19,7 @@ from pynetdicom.association import Association
 from pynetdicom.pdu import P_DATA_TF
 
 from node.deliver.commitment import Commitments
+from node.deliver.connections import end
 from node.deliver.dicom import confirm, judge, judge_request
 from node.deliver.kinds import Asking, Calling
 from node.domain import Delivery
@@ -185,6 +187,15 @@ def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
 
     peers.wait_until(lambda: bool(committing.reported), what="the archive hears that it was understood")
     assert committing.reported == [0x0000]
+
+
+def test_a_release_without_an_end_is_aborted() -> None:
+    over = threading.Event()
+    waiting = SimpleNamespace(is_established=True, release=over.wait, abort=over.set)
+
+    end(cast(Association, waiting), limit_seconds=0.05)
+
+    assert over.is_set()
 
 
 @given(st.integers(0, 0xFFFF))
