@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from typing import Final
@@ -34,6 +34,12 @@ from tests.support import films, pdus
 Rows = list[Sequence[str]]
 
 _ARCHIVE: Final = DicomDestination(name="archive", ae_title="ARCHIVE", host="192.0.2.4", port=104)
+_FAILURES: Final[Mapping[type[Exception], str]] = {
+    DestinationDown: "the destination counts as down: it waits",  # a kind of RetryLater
+    GiveUp: "the delivery is parked, for a person",
+    RetryLater: "tried again",
+}
+"""What the node does with a delivery, by the error that its status raises."""
 _HOST, _CALLER = "192.0.2.9", "MODALITY"
 
 
@@ -267,32 +273,57 @@ def store_answers() -> Rows:
 
 def store_outcomes() -> Rows:
     """Return what the node does at each status of a C-STORE response."""
-    return _outcomes(lambda status: dicom.judge(status, "archive"), done="the object counts as sent")
+    return _of_dimse(lambda status: dicom.judge(status, "archive"), done="the object counts as sent")
 
 
 def commitment_outcomes() -> Rows:
     """Return what the node does at each status of an N-ACTION response."""
-    return _outcomes(lambda status: dicom.judge_request(status, _ARCHIVE), done="the node waits for the report")
+    return _of_dimse(lambda status: dicom.judge_request(status, _ARCHIVE), done="the node waits for the report")
 
 
-def _outcomes(judge: Callable[[Dataset], None], *, done: str) -> Rows:
+def web_outcomes() -> Rows:
+    """Return what the node does at each HTTP status of a STOW-RS response without a failed object."""
+    found = _found(
+        lambda code: dicomweb.judge(dicomweb.WebAnswer(status=code), "archive"),
+        range(100, 600),
+        done="the object counts as sent",
+    )
+    return _outcomes(found, _each, silence="tried again")
+
+
+def _of_dimse(judge: Callable[[Dataset], None], *, done: str) -> Rows:
     status = Dataset()
     status.Status = 0
-    found: dict[str, list[int]] = {done: [], "the delivery is parked, for a person": [], "tried again": []}
-    accepted, parked, again = found.values()
-    for code in range(0x10000):
+
+    def judge_code(code: int) -> None:
         status[0x0000, 0x0900].value = code
+        judge(status)
+
+    return _outcomes(_found(judge_code, range(0x10000), done=done), _ranges, silence=_FAILURES[DestinationDown])
+
+
+def _found(judge: Callable[[int], None], codes: Iterable[int], *, done: str) -> dict[str, list[int]]:
+    """Return the codes by what the node does at them; judge: raises an error for what does not count as done."""
+    found: dict[str, list[int]] = {done: [], **{words: [] for words in _FAILURES.values()}}
+    for code in codes:
+        outcome = done
         try:
-            judge(status)
-        except GiveUp:
-            parked.append(code)
-        except RetryLater:
-            again.append(code)
-        else:
-            accepted.append(code)
+            judge(code)
+        except tuple(_FAILURES) as error:
+            outcome = next(words for kind, words in _FAILURES.items() if isinstance(error, kind))
+        found[outcome].append(code)
+    return found
+
+
+def _outcomes(found: Mapping[str, list[int]], written: Callable[[Iterable[int]], str], *, silence: str) -> Rows:
+    """Return the rows of a table; what most codes lead to is said of all that no row names."""
     most = max(found.values(), key=len)
-    rows = [("any other" if codes is most else _ranges(codes), outcome) for outcome, codes in found.items() if codes]
-    return [("status", "what the node does"), *rows, ("no answer in time", "the destination counts as down: it waits")]
+    rows = [("any other" if codes is most else written(codes), outcome) for outcome, codes in found.items() if codes]
+    return [("status", "what the node does"), *rows, ("no answer in time", silence)]
+
+
+def _each(codes: Iterable[int]) -> str:
+    return ", ".join(f"`{code}`" for code in codes)
 
 
 def _ranges(codes: Iterable[int]) -> str:
@@ -302,34 +333,6 @@ def _ranges(codes: Iterable[int]) -> str:
         run = [code for _, code in group]
         texts.append(f"`{run[0]:04X}`" + (f" to `{run[-1]:04X}`" if len(run) > 1 else ""))
     return ", ".join(texts)
-
-
-def web_outcomes() -> Rows:
-    """Return what the node does at each HTTP status of a STOW-RS response without a failed object."""
-    found: dict[str, list[int]] = {
-        "the object counts as sent": [],
-        "the destination counts as down: it waits": [],
-        "the delivery is parked, for a person": [],
-        "tried again": [],
-    }
-    accepted, down, parked, again = found.values()
-    for status in range(100, 600):
-        try:
-            dicomweb.judge(dicomweb.WebAnswer(status=status), "archive")
-        except GiveUp:
-            parked.append(status)
-        except DestinationDown:
-            down.append(status)
-        except RetryLater:
-            again.append(status)
-        else:
-            accepted.append(status)
-    most = max(found.values(), key=len)
-    rows = [
-        ("any other" if codes is most else ", ".join(f"`{code}`" for code in codes), outcome)
-        for outcome, codes in found.items()
-    ]
-    return [("status", "what the node does"), *rows, ("no answer in time", "tried again")]
 
 
 def failure_reasons() -> Rows:

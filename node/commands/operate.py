@@ -54,14 +54,15 @@ def status(settings: Settings) -> Status:
     """Return the state of a node (design §8)."""
     with open_ledger(settings.storage) as ledger:
         running = processes.states(settings.storage, settings.http, patience_seconds=_PATIENCE_SECONDS)
-        overview, parked = ledger.overview(), [asdict(work) for work in ledger.parked()]
+        overview, undelivered = ledger.overview(), ledger.undelivered_count()
+        parked = [asdict(work) for work in ledger.parked()]
         corrections = _corrections(settings)
     studies, pauses, counts = overview.studies, overview.pauses, overview.deliveries
     return {
         "ready": any(process.ready for process in running) and all(process.ready is not False for process in running),
         "processes": {process.executor: process.ready for process in running},
         "studies": {state: studies.get(state, 0) for state in STUDY_STATES},
-        "not_delivered": overview.undelivered,
+        "not_delivered": undelivered,
         "corrections": corrections,
         "deliveries": {
             destination.name: {

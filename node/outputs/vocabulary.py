@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from models.contract import FindingState
-from node.domain import Assessment, Finding
+from node.domain import Assessment, Code, Finding
 from node.outputs.patient import short_text
 from node.prompt_set import PromptSet
 
@@ -74,7 +74,7 @@ def names(prompts: PromptSet) -> dict[str, str]:
 def urgencies(prompts: PromptSet) -> dict[str, int]:
     """Return the urgency of each finding of a prompt set, by the key of its prompt."""
     codes = {each.key: each.finding for each in prompts.prompts if each.finding is not None}
-    return {key: URGENCIES.get((code.scheme, code.value), DAYS) for key, code in codes.items()}
+    return {key: _urgency(code) for key, code in codes.items()}
 
 
 def said_of(finding: Finding) -> str:
@@ -84,7 +84,11 @@ def said_of(finding: Finding) -> str:
 
 def urgency(finding: Finding) -> int:
     """Return how soon a finding is to be told: within minutes, hours or days; the lowest number is the soonest."""
-    return URGENCIES.get((finding.code.scheme, finding.code.value), DAYS)
+    return _urgency(finding.code)
+
+
+def _urgency(code: Code) -> int:
+    return URGENCIES.get((code.scheme, code.value), DAYS)
 
 
 def by_urgency(findings: Iterable[Finding]) -> list[Finding]:

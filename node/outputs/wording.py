@@ -318,18 +318,25 @@ def loose(film: Film, carriers: Iterable[Finding]) -> list[tuple[str, tuple[Scor
     Without the score of its regions, which is no probability: beside "No pneumonia." it would read like one.
     """
     carried = {finding.sentence for finding in carriers}
-    named = {finding.prompt: uncapitalized(name_of(finding)) for finding in film.findings}
+    topics = topics_of(film)
     found: dict[str, list[GroundedSentence]] = {}
     for index, sentence in enumerate(film.sentences):
         if index not in carried:
             found.setdefault(said(sentence), []).append(sentence)
     return [
         (
-            f"{joined([named.get(each.prompt, each.prompt.replace('_', ' ')) for each in same])}: {text}",
+            f"{joined([topics[each.prompt] for each in same])}: {text}",
             tuple(dict.fromkeys(scored for each in same for scored in each.boxes)),
         )
         for text, same in found.items()
     ]
+
+
+def topics_of(film: Film) -> dict[str, str]:
+    """Return what each sentence of a film is about, by its prompt: the name of its finding, or of its region."""
+    prompts = [*(each.prompt for each in film.sentences), *(each.prompt for each in film.withheld)]
+    names = {finding.prompt: uncapitalized(name_of(finding)) for finding in film.findings}
+    return {prompt: names.get(prompt, prompt.replace("_", " ")) for prompt in prompts}
 
 
 def said(sentence: GroundedSentence) -> str:

@@ -217,7 +217,11 @@ def listed(folder: Path, pattern: str) -> list[Path]:
 
 def documents(folder: Path) -> list[Path]:
     """Return the JSON files of a folder whose names the node may have given, by name; none if the folder is missing."""
-    return [path for path in listed(folder, "*.json") if _DOCUMENT.fullmatch(path.name) and path.is_file()]
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(each) for each in entries if _DOCUMENT.fullmatch(each.name) and each.is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def changed_at(path: Path) -> datetime | None:

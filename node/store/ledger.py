@@ -33,6 +33,7 @@ from node.store.tables import (
     TABLES,
     TAKEN,
     TRANSACTIONS,
+    is_undelivered,
 )
 from node.store.worklist import ReviewRow, Searchable, write_reviews
 
@@ -300,6 +301,12 @@ class Ledger:
         """Count everything, and look up since when it waits."""
         with self._database.connect() as connection:
             return overview_of(connection)
+
+    def undelivered_count(self) -> int:
+        """Return the number of finished studies with deliveries of which no destination has taken one."""
+        query = sa.select(sa.func.count()).select_from(STUDIES).where(is_undelivered())
+        with self._database.connect() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def parked(self) -> list[Parked]:
         """Return all work that waits for a person."""

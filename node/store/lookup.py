@@ -25,7 +25,6 @@ from node.store.tables import (
     STUDIES,
     TABLES,
     TAKEN,
-    is_undelivered,
 )
 
 NOT_DELIVERED: Final = "not_delivered"
@@ -89,7 +88,7 @@ class Overview:
     """What the tables hold of all studies and deliveries; what is not there is left out of a mapping.
 
     studies, reviews: number of studies by state, of films that wait for review by reason
-    deliveries: number by destination and state; undelivered: number of studies as in `tables.is_undelivered`
+    deliveries: number by destination and state
     pauses, taken: of destinations, as in `pauses` and `last_taken`
     oldest, last_change: when the oldest open study changed, and any study last
     oldest_deliveries: by destination, when the oldest delivery that is to be sent was queued
@@ -99,7 +98,6 @@ class Overview:
     studies: Mapping[str, int] = field(default_factory=dict)
     reviews: Mapping[str, int] = field(default_factory=dict)
     deliveries: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    undelivered: int = 0
     pauses: Mapping[str, Pause] = field(default_factory=dict)
     taken: Mapping[str, float] = field(default_factory=dict)
     oldest: datetime | None = None
@@ -127,7 +125,6 @@ def overview_of(connection: sa.Connection) -> Overview:
     reviews = connection.execute(sa.select(REVIEWS.c.reason, count).group_by(REVIEWS.c.reason))
     pair = (name, DELIVERIES.c.state)
     deliveries = connection.execute(sa.select(*pair, count).group_by(*pair))
-    undelivered = connection.execute(sa.select(count).select_from(STUDIES).where(is_undelivered()))
     is_open = STUDIES.c.state.in_(("receiving", "reading"))
     oldest = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(is_open)).scalar()
     last_change = connection.execute(sa.select(sa.func.max(STUDIES.c.changed_at))).scalar()
@@ -137,7 +134,6 @@ def overview_of(connection: sa.Connection) -> Overview:
         studies={state: number for state, number in studies},
         reviews={reason: number for reason, number in reviews},
         deliveries={(destination, state): number for destination, state, number in deliveries},
-        undelivered=int(undelivered.scalar_one()),
         pauses=pauses(connection),
         taken=last_taken(connection),
         oldest=None if oldest is None else moment(oldest),

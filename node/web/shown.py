@@ -227,11 +227,10 @@ def _boxes(finding: Finding) -> Iterator[ShownBox]:
 
 def _withheld(film: Film) -> Iterator[ShownWithheld]:
     """Yield the withheld sentences by reason. Their texts stay in report.json: no page says them."""
-    named = {finding.prompt: wording.uncapitalized(vocabulary.name_of(finding)) for finding in film.findings}
+    topics = wording.topics_of(film)
     names: dict[str, list[str]] = {}
     for sentence in film.withheld:
-        name = named.get(sentence.prompt, sentence.prompt.replace("_", " "))
-        names.setdefault(sentence.reason, []).append(name)
+        names.setdefault(sentence.reason, []).append(topics[sentence.prompt])
     for reason, prompts in names.items():
         yield ShownWithheld(reason=WITHHELD.get(reason, reason), names=tuple(prompts))
 

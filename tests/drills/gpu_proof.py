@@ -30,7 +30,6 @@ from models.engines import Engine, EngineUnavailable, Unavailable
 from models.engines.comparison import FLOAT16, GPU_FLOAT32, agree, compare_readings, drawn_films
 from models.engines.devices import CudaGpu, Gpu
 from models.engines.opening import open_engine
-from models.engines.proof import Precision
 from models.errors import ModelError
 from models.manifest import Manifest, NetworkSizes, read_manifest
 from tests.paths import REPOSITORY
@@ -40,7 +39,6 @@ PHANTOM: Final = REPOSITORY / "models/weights/phantom"
 PACKAGES: Final = ("torch", "onnxruntime-gpu", "onnxruntime", "tensorrt", "nvidia-cudnn-cu13", "numpy")
 ROUNDS: Final = 20
 PROMPTS: Final = 29
-Open = Callable[[Precision | None], Engine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

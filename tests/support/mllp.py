@@ -26,6 +26,17 @@ import hl7
 from tests.support.peers import LOOPBACK, require
 
 START, END = b"\x0b", b"\x1c\r"
+_BOM = b"\xef\xbb\xbf"
+BEFORE = {
+    "nothing": b"",
+    "a byte order mark": _BOM,
+    "blanks": b"  \t",
+    "line ends": b"\r\n\r\n",
+    "two more starts": START + START,
+    "all of it": START + _BOM + b" \r" + START + b"\n ",
+    "zeros": b"\0\0",
+}
+"""What some systems send before a message."""
 
 
 class Mood(Enum):

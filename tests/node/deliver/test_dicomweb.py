@@ -262,18 +262,6 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
     ledger.close()
 
 
-def body(
-    *parts: bytes,
-    end: bytes = b"\r\n",
-    headers: bytes = b"Content-Type: application/dicom\r\n",
-    before: bytes = b"",
-    padding: bytes = b"",
-) -> bytes:
-    """A multipart body whose lines end so; before: the first boundary; padding: behind each."""
-    lines = b"".join(b"--end-of-film" + padding + end + headers + end + part + end for part in parts)
-    return before + lines + b"--end-of-film--"
-
-
 def reason(value: object, *, sequence: str = "00081198") -> bytes:
     failed = {"00081197": {"vr": "US", "Value": [value]}}
     return json.dumps({sequence: {"vr": "SQ", "Value": [failed]}}).encode()

@@ -34,19 +34,8 @@ from node.store.ledger import Ledger
 from node.store.spool import Spool
 from tests.support import films, mllp, peers, samples, senders
 from tests.support.fakes import ScriptedReader
-from tests.support.mllp import END, START, InformationSystem, Mood
+from tests.support.mllp import BEFORE, END, START, InformationSystem, Mood
 from tests.support.ordered import PATIENT, ordered
-
-BOM = b"\xef\xbb\xbf"
-BEFORE = {
-    "nothing": b"",
-    "a byte order mark": BOM,
-    "blanks": b"  \t",
-    "line ends": b"\r\n\r\n",
-    "two more starts": START + START,
-    "all of it": START + BOM + b" \r" + START + b"\n ",
-    "zeros": b"\0\0",
-}
 
 
 @pytest.fixture(scope="module")

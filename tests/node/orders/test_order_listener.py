@@ -23,19 +23,8 @@ from node.orders.store import OrderStore
 from tests.node.orders.test_orders import OMI, ORM, PATIENT, STUDY
 from tests.node.test_metrics import samples
 from tests.support import mllp, peers
-from tests.support.mllp import START
+from tests.support.mllp import BEFORE
 from tests.support.ordered import find, ordered
-
-BOM = b"\xef\xbb\xbf"
-BEFORE = {
-    "nothing": b"",
-    "a byte order mark": BOM,
-    "blanks": b"  \t",
-    "line ends": b"\r\n\r\n",
-    "two more starts": START + START,
-    "all of it": START + BOM + b" \r" + START + b"\n ",
-    "zeros": b"\0\0",
-}
 
 
 @pytest.fixture
