@@ -25,7 +25,7 @@ from models.program import command_for
 if TYPE_CHECKING:
     from models.lab.datasets.preparation import Listing
 
-DATA_SETS: Final = ("mimic", "imagenome", "vindr", "nih", "mscxr")
+DATA_SETS: Final = ("mimic", "imagenome", "vindr", "nih", "mscxr", "readings")
 
 
 def main(arguments: list[str]) -> int:
@@ -69,7 +69,7 @@ def _prepare(options: argparse.Namespace, stop: Event) -> int:
 
 
 def _listing(options: argparse.Namespace) -> Listing[Any]:
-    from models.lab.datasets import imagenome, mimic, mscxr, nih, vindr
+    from models.lab.datasets import imagenome, mimic, mscxr, nih, readings, vindr
 
     match options.data_set:
         case "mimic":
@@ -78,6 +78,8 @@ def _listing(options: argparse.Namespace) -> Listing[Any]:
             return vindr.listing(options.source)
         case "nih":
             return nih.listing(options.source)
+        case "readings":
+            return readings.listing(options.source)
         case "imagenome":
             return imagenome.listing(options.source, _prepared(options))
     return mscxr.listing(options.source, _prepared(options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from models.lab.evaluation.request import Request
 from models.prepare import main
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
-from tests.lab.datasets import chest_xray_14, figures, lines, trained
+from tests.lab.datasets import chest_xray_14, draw, figures, lines, trained
 
 MODEL = VOCABULARIES.parent
 
@@ -164,3 +165,59 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureF
 
     assert main(["nih", str(source), str(tmp_path / "out")]) == 2
     assert str(source / name) in capsys.readouterr().err
+
+
+FURTHER = [
+    {"file": "1_000.png", "det10": [{"label": "Consolidation", "xyxy": [8, 8, 24, 24]}], "google": {"fracture": True}},
+    {"file": "2_000.png", "det10": [], "google": {"pneumothorax": False, "airspace_opacity": True}},
+    {"file": "3_000.png", "google": {"airspace_opacity": True, "nodule_or_mass": False}},
+    {"file": "4_000.png", "det10": [{"label": "Fibrosis", "xyxy": [8, 8, 24, 24]}]},
+]
+
+
+def with_readings(source: Path, readings: list[dict[str, object]]) -> Path:
+    films = [{"file": f"{patient}_000.png", "nih_labels": ["Effusion"]} for patient in range(1, 6)]
+    films[2]["rsna"] = "No Lung Opacity / Not Normal"
+    for number, film in enumerate(films):
+        draw(source / str(film["file"]), number)
+    for name, rows in (("nih_512.jsonl", films), ("nih_512_readings.jsonl", readings)):
+        (source / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return source
+
+
+def test_a_reading_goes_before_a_mined_label_and_an_empty_one_denies(tmp_path: Path) -> None:
+    source = with_readings(tmp_path / "source", FURTHER)
+
+    assert main(["readings", str(source), str(tmp_path / "out"), "--processes", "1"]) == 0
+    boxed, empty, labelled, other, unread = (film.line for film in trained(tmp_path / "out" / "films.jsonl"))
+
+    assert boxed["present"] | {"edema": False} == {
+        **dict.fromkeys(("atelectasis", "edema", "lung_lesion", "pleural_effusion", "pneumothorax"), False),
+        **dict.fromkeys(("cardiomegaly", "pleural_other", "pneumonia", "no_finding"), False),
+        **dict.fromkeys(("consolidation", "fracture", "lung_opacity"), True),
+    }
+    assert "pleural_effusion" not in boxed["mined"] and "edema" in boxed["mined"]
+    assert len(boxed["boxes"]["consolidation"]) == 1 and "pleural_effusion" in boxed["located"]
+    assert empty["present"]["pleural_effusion"] is False and empty["present"]["lung_opacity"] is True
+    assert labelled["present"]["lung_opacity"] is False, "the RSNA's radiologists saw no opacity"
+    assert labelled["present"]["pleural_effusion"] is True and labelled["present"]["lung_lesion"] is False
+    assert other["boxes"] == {} and other["present"]["consolidation"] is False
+    assert unread["present"]["pleural_effusion"] is True and "pleural_effusion" in unread["mined"]
+
+
+@pytest.mark.parametrize(
+    ("reading", "complaint"),
+    [
+        ({"file": "1_000.png", "det10": [{"label": "Effusoin", "xyxy": [8, 8, 24, 24]}]}, "'Effusoin' is no label"),
+        ({"file": "1_000.png", "google": {"opacity": True}}, "'opacity' is no label"),
+        ({"file": "9_000.png", "det10": []}, "has a reading of 9_000.png, which nih_512.jsonl does not list"),
+        ({"det10": []}, "nih_512_readings.jsonl, line 1: not a reading"),
+    ],
+)
+def test_a_reading_that_fits_no_film_or_label_is_refused(
+    reading: dict[str, object], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = with_readings(tmp_path / "source", [reading])
+
+    assert main(["readings", str(source), str(tmp_path / "out"), "--processes", "1"]) == 2
+    assert complaint in capsys.readouterr().err
