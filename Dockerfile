@@ -27,7 +27,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_EXTRA_INDEX_URL=${TORCH_INDEX}
 WORKDIR /opt/chex-node
 RUN python3 -m venv --without-pip /opt/venv
-COPY LICENSE constraints.txt pyproject.toml ./
+COPY LICENSE README.md constraints.txt pyproject.toml ./
 COPY models/program.py models/
 COPY deploy/image deploy/image
 

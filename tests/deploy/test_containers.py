@@ -164,6 +164,7 @@ def test_everything_that_the_image_copies_is_let_through() -> None:
     ignored = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     needed = (
         "LICENSE",
+        "README.md",
         "constraints.txt",
         "pyproject.toml",
         "export",
