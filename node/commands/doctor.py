@@ -345,7 +345,7 @@ def check_passwords(settings: Settings) -> Iterator[Check]:
         yield note(
             _PASSWORDS,
             f"{path} belongs to user {found.st_uid}, and this command ran as {os.geteuid()}; run it as the user of the "
-            "node to see whether the node may read it, and replace old hashes in it",
+            "node to see whether the node may read it",
         )
     yield ok(
         _PASSWORDS, f"{path} has {count} user{'' if count == 1 else 's'}; with the role administrator: {administrators}"

@@ -3,12 +3,17 @@
 The machine pages are open. All else needs a host name of the node, an encrypted way or a trusted proxy, a user, and
 for changes from a browser a page of the node that sent them. A user is known by the header of a trusted proxy, by HTTP
 Basic, by a session, which a password or single sign-on began, or, where no users are set, by being on this machine.
+
+Two attacks come through the browser of a user. A page of another site sends a form or a script to the node; browsers
+say so in `Sec-Fetch-Site` and `Origin`. A name of another site is made to lead to the node's address (DNS rebinding);
+then `Host` has that name.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import re
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -18,20 +23,25 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from node import log
 from node.net.callers import RefusalKey, Refusals
 from node.settings.http import HttpSettings
-from node.web import origins, passwords, single_sign_on
+from node.settings.rules import is_loopback
+from node.web import passwords, single_sign_on
 from node.web.passwords import Busy, Passwords
-from node.web.sessions import Session, Sessions, is_same_token
-from node.web.single_sign_on import SingleSignOn
-from node.web.users import Means, Role, User, is_user_name
+from node.web.problems import MEDIA_TYPE
+from node.web.sign_in import LOGIN, LOGOUT, SCHEMES, SignIn
+from node.web.users import PROXY, Means, Role, User, address_of, client_of, is_forwarded, is_user_name
 
 MACHINE_PATHS: Final = ("/metrics", "/live", "/ready")
-LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
+STATIC: Final = "/static/"
 SEARCH: Final = "/search"
 """Is posted and changes nothing, so that a form without a script may send it; other sites may not."""
+
+_SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing (RFC 9110 9.2.1)."""
 
 _HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -43,9 +53,7 @@ _HEADERS: Final = {
 }
 _USERS: Final = "set http.password_file, http.oidc or http.user_header"
 
-Reason: TypeAlias = Literal[
-    "closed", "unencrypted", "host", "other_site", "proxy", "user", "token", "password", "busy", "state"
-]
+Reason: TypeAlias = Literal["closed", "unencrypted", "host", "other_site", "proxy", "user", "token", "password", "busy"]
 
 
 class Forbidden(Exception):
@@ -58,9 +66,7 @@ class Forbidden(Exception):
     def response(self) -> Response:
         """Return the answer: a problem document (RFC 9457)."""
         content = {"type": "about:blank", "title": self.reason, "status": self.status, "detail": self.detail}
-        return JSONResponse(
-            content, status_code=self.status, headers=self.headers, media_type="application/problem+json"
-        )
+        return JSONResponse(content, status_code=self.status, headers=self.headers, media_type=MEDIA_TYPE)
 
 
 class Access:
@@ -73,23 +79,16 @@ class Access:
 
     def __init__(self, settings: HttpSettings, storage: Path, *, refusals: Refusals) -> None:
         self._settings, self._refusals = settings, refusals
-        self._proxies = frozenset(map(origins.address, settings.trusted_proxy))
-        self._names = (*settings.hosts, *([] if origins.is_unspecified(settings.host) else [settings.host]))
-        self.sessions = Sessions(storage)
-        self.passwords = None if settings.password_file is None else Passwords(settings.password_file)
-        self.single_sign_on = None if settings.oidc is None else SingleSignOn(settings.oidc)
+        names = {address_of(name) or name.lower() for name in (*settings.hosts, settings.host)}
+        self._names = names - {"0.0.0.0", "::"}  # which stand for all addresses of a machine
+        self.sign_in = SignIn(settings, storage, refusals=refusals)
         if not settings.serves_pages:
             message = f"{_USERS} to serve pages and API on this address"
             log.get().warning("access.closed", name=settings.host, message=message)
 
-    @property
-    def has_login(self) -> bool:
-        """Whether there is a page to sign in."""
-        return self.passwords is not None or self.single_sign_on is not None
-
     def protected(self, application: ASGIApp) -> ASGIApp:
         """Return the application as other people may see it."""
-        return _Protection(application, self)
+        return _Protection(application, self, proxies=self._settings.trusted_proxy)
 
     async def admit(self, request: Request) -> User | None:
         """Return who sends a request; None for a public path. Raises Forbidden."""
@@ -102,79 +101,51 @@ class Access:
             return user
         if user is None:
             raise Forbidden(401, "user", "sign in first", headers=self._challenge(request.headers))
-        if request.method not in origins.SAFE_METHODS and path != SEARCH:
-            self._check_token(request, user)
+        if request.method not in _SAFE_METHODS and path != SEARCH:
+            _check_token(request, user)
         return user
 
-    def note(self, refused: Forbidden, request: Request) -> None:
-        """Log a refused request. That nobody has signed in yet is not worth a line."""
+    def refusal(self, refused: Forbidden, request: Request) -> Response:
+        """Log a refused request, and return its answer: a page that needs a user leads to the login page.
+
+        That nobody has signed in yet is not worth a line.
+        """
         if refused.reason != "user":
-            self._refusals.note(RefusalKey("access.refused", refused.reason, self.host_of(request)))
-
-    def host_of(self, request: Request) -> str:
-        """Return the address of the client, which a trusted proxy may name."""
-        return origins.client_of(_peer(request), request.headers, proxies=self._proxies)
-
-    def scheme_of(self, request: Request) -> str:
-        """Return what the browser uses, `http` or `https`, if only to the proxy."""
-        scheme = str(request.scope["scheme"])
-        if self._is_of_proxy(request):
-            scheme = request.headers.get("x-forwarded-proto", scheme).lower()
-        return "https" if scheme == "https" else "http"
-
-    def session_of(self, request: Request) -> Session | None:
-        """Return the session of a request, if what let its user in, and the role, are as at its beginning."""
-        session = self.sessions.read(request.scope["session"])  # by `request.session` caches keep files for each cookie
-        if session is None:
-            return None
-        credentials = set[str]()
-        if self.passwords is not None and (found := self.passwords.users.get(session.user)) is not None:
-            credentials.add(found.credential)
-        if self.single_sign_on is not None:
-            credentials.add(self.single_sign_on.credential)
-        return session if session.credential in credentials else None
+            self._refusals.note(RefusalKey("access.refused", refused.reason, client_of(request)))
+        is_page = request.method in _SAFE_METHODS and "text/html" in request.headers.get("accept", "")
+        if refused.reason != "user" or not is_page or not self.sign_in.is_offered:
+            return refused.response()
+        query = request.scope["query_string"].decode("latin-1")
+        asked = quote(request.scope["path"]) + (f"?{query}" if query else "")
+        return RedirectResponse(f"{LOGIN}?{urlencode({'next': asked})}", status_code=303)
 
     def _check_way(self, request: Request) -> None:
         """Check encryption, the name that was asked for, and the site that asks. Raises Forbidden."""
-        is_of_proxy, peer = self._is_of_proxy(request), _peer(request)
-        if request.scope["scheme"] != "https" and not (is_of_proxy or origins.is_loopback(peer)):
+        url, is_of_proxy = request.base_url, request.scope[PROXY]
+        if url.scheme != "https" and not (is_of_proxy or is_loopback(client_of(request))):
             raise Forbidden(403, "unencrypted", "this way is not encrypted; use HTTPS, or the reverse proxy")
-        scheme = self.scheme_of(request)
-        places = [origins.place_of(value, scheme=scheme) for value in request.headers.getlist("host")]
-        local = (request.scope.get("server") or ("", 0))[0]
-        if len(places) != 1 or places[0] is None:
+        if request.headers.getlist("host") != [url.netloc]:  # Starlette takes no other Host into the URL
             raise Forbidden(400, "host", "the request has no usable Host header")
-        if not origins.is_own_name(places[0].host, local=local, names=self._names):
+        host = (url.hostname or "").rstrip(".")
+        if (address_of(host) or host) not in self._names | _names_of((request.scope.get("server") or ("", 0))[0]):
             raise Forbidden(400, "host", "the node is not known by this name; add it to http.hosts")
-        own = self._origins(request, places[0], scheme=scheme)
-        if origins.is_of_other_site(request.headers, method=request.method, own=own):
+        schemes, hosts = (url.scheme,), (url.netloc,)
+        if is_of_proxy:  # it may replace Host and hide the scheme
+            schemes, hosts = SCHEMES, (url.netloc, *self._settings.hosts)
+        if _is_of_other_site(request, {f"{scheme}://{host}".lower() for scheme in schemes for host in hosts}):
             raise Forbidden(403, "other_site", "another site may not send this request")
-
-    def _origins(self, request: Request, asked: origins.Place, *, scheme: str) -> set[str]:
-        """Return the origins that pages of the node may have. A proxy may replace Host and hide the scheme."""
-        host = f"[{asked.host}]" if ":" in asked.host else asked.host
-        own = {f"{scheme}://{host}:{asked.port}"}
-        if asked.port == origins.PORTS[scheme]:
-            own.add(f"{scheme}://{host}")
-        if self._is_of_proxy(request):
-            names = (*self._settings.hosts, request.headers["host"])
-            own |= {f"{known}://{name}" for known in origins.PORTS for name in names}
-        return {origin.lower() for origin in own}
 
     async def _user(self, request: Request) -> User | None:
         """Find out who sends a request. Raises Forbidden for a user that is wrong instead of missing."""
-        if self._settings.user_header and self._is_of_proxy(request):
-            names = request.headers.getlist(self._settings.user_header)
-            if names:
-                return self._proxy_user(names, request)
-        if self.passwords is not None and "authorization" in request.headers:
-            return await self._basic_user(request, self.passwords)
-        if (session := self.session_of(request)) is not None:
-            self.sessions.renew(request.scope["session"], session)
+        if request.scope[PROXY] and (names := request.headers.getlist(self._settings.user_header)):
+            return self._proxy_user(names, request)
+        if self.sign_in.passwords is not None and "authorization" in request.headers:
+            return await self._basic_user(request, self.sign_in.passwords)
+        if (session := self.sign_in.session_of(request)) is not None:
             return self._made(session.user, "session", request, role=session.role, owner=session.id)
         if self._settings.knows_users:
             return None
-        if not origins.is_loopback(_peer(request)) or origins.is_forwarded(request.headers):
+        if not is_loopback(client_of(request)) or is_forwarded(request.headers):
             raise Forbidden(403, "proxy", "a reverse proxy must be listed in http.trusted_proxy")
         return self._made("", "local", request, role=Role.ADMINISTRATOR)
 
@@ -207,7 +178,7 @@ class Access:
         if scheme.lower() != "basic" or not colon:
             raise Forbidden(401, "password", "send user and password by HTTP Basic", headers=challenge)
         try:
-            found = await passwords.check(name, password, host=self.host_of(request), is_repeated=True)
+            found = await passwords.check(name, password, host=client_of(request))
         except Busy as busy:
             detail = f"too many attempts; try again in {busy.seconds} s"
             raise Forbidden(429, "busy", detail, headers={"retry-after": str(busy.seconds)}) from busy
@@ -216,23 +187,13 @@ class Access:
         return self._made(name, "password", request, role=found.role)
 
     def _made(self, name: str, means: Means, request: Request, *, role: Role, owner: str | None = None) -> User:
-        token = self.sessions.token(owner or f"{means}:{name}")
-        return User(name=name, means=means, host=self.host_of(request), csrf_token=token, role=role)
-
-    def _check_token(self, request: Request, user: User) -> None:
-        """Require the token of the user's pages, unless a program sends the request. Raises Forbidden."""
-        if user.means != "session" and not origins.is_of_browser(request.headers):
-            return
-        if not is_same_token(request.headers.get("x-csrf-token", ""), user.csrf_token):
-            raise Forbidden(403, "token", "X-CSRF-Token is missing or old; load the page again")
+        token = self.sign_in.sessions.token(owner or f"{means}:{name}")
+        return User(name=name, means=means, host=client_of(request), csrf_token=token, role=role)
 
     def _challenge(self, headers: Headers) -> dict[str, str]:
         """Ask a program for HTTP Basic. A browser would open a window of its own, and send the password by itself."""
-        scheme = "Session" if self.passwords is None or origins.is_of_browser(headers) else "Basic"
+        scheme = "Session" if self.sign_in.passwords is None or _is_of_browser(headers) else "Basic"
         return {"www-authenticate": f'{scheme} realm="ChEX Node", charset="UTF-8"'}
-
-    def _is_of_proxy(self, request: Request) -> bool:
-        return _peer(request) in self._proxies
 
 
 def check_files(settings: HttpSettings) -> None:
@@ -246,49 +207,69 @@ def check_files(settings: HttpSettings) -> None:
 class _Protection:
     """Lets requests through that may pass, and adds the headers that protect what is answered."""
 
-    def __init__(self, application: ASGIApp, access: Access) -> None:
+    def __init__(self, application: ASGIApp, access: Access, *, proxies: tuple[str, ...]) -> None:
         self._application, self._access = application, access
-        self._with_session = {scheme: access.sessions.around(self._serve, scheme=scheme) for scheme in origins.PORTS}
+        self._proxies = frozenset(map(address_of, proxies))
+        with_session = access.sign_in.sessions.around(self._serve)
+        self._as_sent = ProxyHeadersMiddleware(with_session, list(proxies))  # type: ignore[arg-type]  # types of its own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in MACHINE_PATHS):
             await self._application(scope, receive, send)
         elif scope["type"] == "http":  # a websocket gets no answer
-            await self._with_session[self._access.scheme_of(Request(scope))](scope, receive, send)
+            peer = address_of((scope.get("client") or ("", 0))[0])
+            scope = {**scope, "client": (peer, 0), PROXY: peer if peer in self._proxies else ""}
+            await self._as_sent(scope, receive, send)  # type: ignore[arg-type]
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
 
         async def send_protected(message: Message) -> None:
             if message["type"] == "http.response.start":
-                _protect(MutableHeaders(scope=message), is_static=scope["path"].startswith(STATIC))
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                if not scope["path"].startswith(STATIC):
+                    headers["cache-control"] = "no-store"
             await send(message)
 
         try:
             user = await self._access.admit(request)
         except Forbidden as refused:
-            self._access.note(refused, request)
-            await self._refusal(refused, request)(scope, receive, send_protected)
+            await self._access.refusal(refused, request)(scope, receive, send_protected)
             return
         scope.setdefault("state", {})["user"] = user
         await self._application(scope, receive, send_protected)
 
-    def _refusal(self, refused: Forbidden, request: Request) -> Response:
-        """Return the answer to a refused request: a page that needs a user leads to the login page."""
-        is_page = request.method in origins.SAFE_METHODS and "text/html" in request.headers.get("accept", "")
-        if refused.reason != "user" or not is_page or not self._access.has_login:
-            return refused.response()
-        query = request.scope["query_string"].decode("latin-1")
-        asked = quote(request.scope["path"]) + (f"?{query}" if query else "")
-        return RedirectResponse(f"{LOGIN}?{urlencode({'next': asked})}", status_code=303)
+
+def _check_token(request: Request, user: User) -> None:
+    """A program that sends its password with each request needs no token: no other site can make it send one."""
+    if user.means in ("local", "password") and not _is_of_browser(request.headers):
+        return
+    sent = request.headers.get("x-csrf-token", "")
+    if not hmac.compare_digest(sent.encode(errors="replace"), user.csrf_token.encode()):
+        raise Forbidden(403, "token", "X-CSRF-Token is missing or old; load the page again")
 
 
-def _protect(headers: MutableHeaders, *, is_static: bool) -> None:
-    for name, value in _HEADERS.items():
-        headers[name] = value
-    if not is_static:
-        headers["cache-control"] = "no-store"
+def _is_of_other_site(request: Request, own: set[str]) -> bool:
+    """Say whether a browser sent a request for a page of another site. A link to a page of the node is no such request.
+
+    own: the origins of the node
+    """
+    headers = request.headers
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site not in (None, "same-origin", "none"):
+        is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return not (is_link and request.method in _SAFE_METHODS)
+    if origin is None or (origin == "null" and site is not None):
+        return False  # `null` stands for our own origin where a form is sent with the policy `no-referrer`
+    return origin.lower() not in own
 
 
-def _peer(request: Request) -> str:
-    return origins.address(request.client.host) if request.client is not None else ""
+def _is_of_browser(headers: Headers) -> bool:
+    """Say whether a browser may have sent a request: browsers add `Origin` to every request that changes something."""
+    return any(name in headers for name in ("origin", "sec-fetch-site", "cookie"))
+
+
+def _names_of(address: str) -> set[str]:
+    """Return by which names a browser on this machine reaches the address of the node on which its request came."""
+    return {"localhost", "127.0.0.1", "::1", address} if is_loopback(address) else {address_of(address)}

@@ -14,7 +14,6 @@ from node.web import (
     api,
     corrections,
     films,
-    login,
     looks,
     managing,
     pages,
@@ -77,7 +76,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(system.api)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.api)
-    application.router.routes.extend(login.routes(access) if access is not None else ())
+    application.router.routes.extend(access.sign_in.routes() if access is not None else ())
     # As FastAPI's documents say to extend the description: made when somebody asks for it, not at every start.
     application.openapi = partial(_described, application.openapi)  # type: ignore[method-assign]
     return application

@@ -1,10 +1,10 @@
 """The users of the password file: lines `USER:HASH:ROLE`, with argon2id hashes (RFC 9106), and checks of passwords.
 
 A running node reads the file again when it has changed. A missing file and a line that cannot be understood let nobody
-in. A hash with other parameters than the library's present ones is replaced at the next correct password.
+in.
 
 A check takes 64 MiB and 0.1 s of a processor, so one runs at a time, and wrong passwords are limited for each user at
-an address, and for each address. Programs send a password with every request; a right one is remembered.
+an address, and for each address. Programs send a password with every request; each user's last right one is remembered.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import secrets
 import threading
 import unicodedata
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,7 +36,6 @@ _FEWEST_CHARACTERS: Final = 12
 _MOST_BYTES: Final = 1024
 _MOST_FILE_BYTES: Final = 1024 * 1024
 _MOST_WAITING: Final = 16
-_MOST_REMEMBERED: Final = 128
 _FORM: Final = f"is not USER:HASH:ROLE, with the role {' or '.join(Role)}"
 _HASHER: Final = PasswordHasher()
 _NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$5dxUk0fpFhh5vm47QF09QQ$fSojmZx+xipySLjNVNp6SikQuA2q7mCSdniIWNxGlyU"
@@ -73,8 +71,9 @@ class Passwords:
         self._by_user = RateLimit(burst=5, seconds=60.0)
         self._by_address = RateLimit(burst=20, seconds=15.0)
         self._turn = anyio.CapacityLimiter(1)
+        self._thread = anyio.CapacityLimiter(1)  # apart from the threads that make pages, which may all be busy
         self._secret = secrets.token_bytes(32)
-        self._remembered: OrderedDict[bytes, None] = OrderedDict()
+        self._remembered: dict[str, tuple[Entry, bytes]] = {}
         self._read()
 
     @property
@@ -85,51 +84,46 @@ class Passwords:
                 log.get().info("passwords.reloaded")
             return self._users
 
-    async def check(self, user: str, password: str, *, host: str, is_repeated: bool = False) -> Entry | None:
-        """Return the user if the password is right, else None. Raises Busy.
-
-        is_repeated: remember a right password, because it will be sent again
-        """
-        if is_repeated and self._mark(user, password) in self._remembered:
-            return self.users.get(user)
+    async def check(self, user: str, password: str, *, host: str) -> Entry | None:
+        """Return the user if the password is right, else None; a right one is remembered. Raises Busy."""
+        if (found := self._recall(user, password)) is not None:
+            return found
         if self._turn.statistics().tasks_waiting >= _MOST_WAITING:
             raise Busy(1.0)
         async with self._turn:
-            if is_repeated and self._mark(user, password) in self._remembered:  # by a request that was before this one
-                return self.users.get(user)
-            return await self._check(user, password, network_of(host), is_repeated=is_repeated)
+            if (found := self._recall(user, password)) is not None:  # by a request that was before this one
+                return found
+            address = network_of(host)
+            if wait := self._by_address.take(address):
+                raise Busy(wait)
+            if wait := self._by_user.take((address, user)):
+                self._by_address.give_back(address)
+                raise Busy(wait)
+            found = await anyio.to_thread.run_sync(self.verify, user, password, limiter=self._thread)
+            if found is not None:
+                self._by_address.give_back(address)
+                self._by_user.give_back((address, user))
+                self._remembered[user] = found, self._mark(password)
+            return found
 
-    async def _check(self, user: str, password: str, address: str, *, is_repeated: bool) -> Entry | None:
-        if wait := self._by_address.take(address):
-            raise Busy(wait)
-        if wait := self._by_user.take((address, user)):
-            self._by_address.give_back(address)
-            raise Busy(wait)
-        apart = anyio.CapacityLimiter(1)  # from the threads that make pages, which may all be busy
-        if not await anyio.to_thread.run_sync(self.verify, user, password, limiter=apart):
-            return None
-        self._by_address.give_back(address)
-        self._by_user.give_back((address, user))
-        if is_repeated:
-            self._remembered[self._mark(user, password)] = None
-            if len(self._remembered) > _MOST_REMEMBERED:
-                self._remembered.popitem(last=False)
-        return self.users.get(user)
-
-    def verify(self, user: str, password: str) -> bool:
-        """Say whether a password is right; an unknown user takes the same time."""
+    def verify(self, user: str, password: str) -> Entry | None:
+        """Return the user if the password is right, else None; an unknown user takes the same time."""
         found = self.users.get(user) if _is_short(password) else None
         try:
             _HASHER.verify(_NOBODY if found is None else found.hash, _normalized(password[:_MOST_BYTES]))
         except (VerificationError, InvalidHashError):
-            return False
-        return found is not None
+            return None
+        return found
 
-    def _mark(self, user: str, password: str) -> bytes:
-        """Return what stands for a right password in memory; it changes with the user's line of the file."""
+    def _recall(self, user: str, password: str) -> Entry | None:
+        """Return the user if this password was right for the present line of the file."""
         found = self.users.get(user)
-        content = "\0".join((user, password, "" if found is None else found.credential))
-        return hashlib.blake2b(content.encode(errors="replace"), key=self._secret).digest()
+        is_right = found is not None and self._remembered.get(user) == (found, self._mark(password))
+        return found if is_right else None
+
+    def _mark(self, password: str) -> bytes:
+        """Return what stands for a password in memory."""
+        return hashlib.blake2b(password.encode(errors="replace"), key=self._secret).digest()
 
     def _read(self) -> bool:
         """Read the file; returns whether all of it was understood."""

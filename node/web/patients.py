@@ -16,8 +16,7 @@ from starlette.requests import Request
 
 from node.settings.http import HttpSettings
 from node.store.worklist import PatientRow
-from node.web.origins import is_forwarded
-from node.web.users import name_of, user_of
+from node.web.users import is_forwarded, name_of, user_of
 
 LONGEST_SEARCH: Final = 100
 _MOST_SEARCHES: Final = 500

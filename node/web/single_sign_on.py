@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -38,16 +37,10 @@ _ALGORITHMS: Final = frozenset(f"{family}{bits}" for family in ("RS", "PS", "ES"
 
 Reason: TypeAlias = Literal["provider", "denied", "state", "token", "group", "busy"]
 _ANSWERS: Final[Mapping[Reason, tuple[int, str]]] = {
-    "provider": (
-        502,
-        "Single sign-on gives no usable answer. Try again; the log of this node says why.",
-    ),
+    "provider": (502, "Single sign-on gives no usable answer. Try again; the log of this node says why."),
     "denied": (403, "Single sign-on did not let you in. Sign in again, or ask its administrator."),
     "state": (400, "This sign-in took too long, or was begun in another window. Sign in again."),
-    "token": (
-        403,
-        "Single sign-on says nothing of you that can be trusted. Sign in again; the log of this node says why.",
-    ),
+    "token": (403, "Single sign-on cannot be trusted about you. Sign in again; the log of this node says why."),
     "group": (403, "You are known, but none of your groups may use this node. Ask its administrator."),
     "busy": (429, "Too many people sign in from your network. Try again in a minute."),
 }
@@ -65,17 +58,6 @@ class Refused(Exception):
         self.status, self.text = _ANSWERS[reason]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
-    """Whom the provider has signed in.
-
-    name: what the provider displays, which may change or be of several, and a mark of issuer and subject
-    """
-
-    name: str
-    role: Role
-
-
 class SingleSignOn:
     """Sends browsers to the provider, and judges with whom they come back. Only the thread of the server calls it."""
 
@@ -87,17 +69,18 @@ class SingleSignOn:
 
     async def begin(self, request: Request, *, host: str, callback: str) -> Response:
         """Send the browser to the provider, which sends it back to `callback`. Raises Refused."""
-        if self._rate.take(network_of(host)):
-            raise Refused("busy", "too many sign-ins")
+        self._count(host)
         with _refusing():
             client = await self._client()
             answer: Response = await client.authorize_redirect(request, callback)
             return answer
 
-    async def finish(self, request: Request, *, host: str) -> Person:
-        """Return whom the provider has signed in, after its token is checked. Raises Refused."""
-        if self._rate.take(network_of(host)):
-            raise Refused("busy", "too many sign-ins")
+    async def finish(self, request: Request, *, host: str) -> tuple[str, Role]:
+        """Return the name and role of whom the provider has signed in, after its token is checked. Raises Refused.
+
+        The name is what the provider displays, which may change or be of several, and a mark of issuer and subject.
+        """
+        self._count(host)
         from authlib.integrations.starlette_client import StarletteIntegration
 
         begun = StarletteIntegration(_CLIENT).get_state_data(request.session, request.query_params.get("state", ""))
@@ -113,12 +96,17 @@ class SingleSignOn:
             )
             if "userinfo" not in token:
                 raise Refused("token", "the provider sent no ID token")
-            return self._person(token["userinfo"])
+            return self._user_of(token["userinfo"])
 
     async def examine(self) -> None:
         """Ask the provider for its addresses and keys. Raises Refused."""
         with _refusing():
             await (await self._client()).fetch_jwk_set()
+
+    def _count(self, host: str) -> None:
+        """Let one network sign in so often; anybody may come here. Raises Refused."""
+        if self._rate.take(network_of(host)):
+            raise Refused("busy", "too many sign-ins")
 
     async def _client(self) -> StarletteOAuth2App:
         """Make a client with what the provider says of itself now (OpenID Connect Discovery 1.0, 4.3)."""
@@ -154,21 +142,24 @@ class SingleSignOn:
         if (asked.scheme, asked.hostname, asked.port) != (own.scheme, own.hostname, own.port):
             raise Refused("provider", "the provider has an address on another server than http.oidc.issuer")
 
-    def _person(self, claims: dict[str, Any]) -> Person:
+    def _user_of(self, claims: dict[str, Any]) -> tuple[str, Role]:
+        settings = self._settings
         name, subject = claims.get("preferred_username"), claims.get("sub")
         if not (isinstance(name, str) and is_user_name(name) and len(name) <= _LONGEST_NAME):
             name = _CLIENT
         if not (isinstance(subject, str) and subject):
             raise Refused("token", "no subject in sub")
-        mark = hashlib.sha256(f"{self._settings.issuer}\n{subject}".encode()).hexdigest()[:_MARK_LETTERS]
+        mark = hashlib.sha256(f"{settings.issuer}\n{subject}".encode()).hexdigest()[:_MARK_LETTERS]
         name = f"{name} ({mark})"
-        claimed = claims.get(self._settings.groups_claim)
+        claimed = claims.get(settings.groups_claim)
         groups = {group for group in (claimed if isinstance(claimed, list) else [claimed]) if isinstance(group, str)}
-        if groups & set(self._settings.administrator_groups):
-            return Person(name=name, role=Role.ADMINISTRATOR)
-        if groups & set(self._settings.reader_groups):
-            return Person(name=name, role=Role.READER)
-        raise Refused("group", f"{len(groups)} groups in {self._settings.groups_claim}, none with a role", user=name)
+        for role, its_groups in (
+            (Role.ADMINISTRATOR, settings.administrator_groups),
+            (Role.READER, settings.reader_groups),
+        ):
+            if groups.intersection(its_groups):
+                return name, role
+        raise Refused("group", f"{len(groups)} groups in {settings.groups_claim}, none with a role", user=name)
 
 
 def check_files(settings: OidcSettings) -> None:
@@ -190,29 +181,19 @@ def check_files(settings: OidcSettings) -> None:
 @contextmanager
 def _refusing() -> Iterator[None]:
     """Turn what Authlib raises into Refused, without what the provider wrote."""
-    import httpx2
-    from authlib.integrations.base_client.errors import MismatchingStateError, OAuthError
+    from authlib.integrations.base_client.errors import OAuthError
     from joserfc.errors import JoseError
 
     try:
         yield
-    except MismatchingStateError as error:
-        raise Refused("state", "no such sign-in was begun in this browser") from error
+    except Refused:
+        raise
     except JoseError as error:  # signature, issuer, audience, nonce, time
         claim = getattr(error, "claim", "") or error.error
         raise Refused("token", f"{type(error).__name__} ({claim})") from error
     except OAuthError as error:
         raise Refused("provider", "the provider refused the node; check client_id and client_secret_file") from error
-    except (
-        httpx2.HTTPError,
-        httpx2.InvalidURL,
-        OSError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ) as error:  # whatever the documents of the provider hold
+    except Exception as error:  # of the connection, or whatever the documents of the provider hold
         raise Refused("provider", tls.cause(error)) from error
 
 

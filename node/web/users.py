@@ -5,11 +5,13 @@ An audit event has a user, an address and UIDs. It never has a name, number or d
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from node import log
@@ -38,6 +40,10 @@ AuditEvent: TypeAlias = Literal[
 ListEvent: TypeAlias = Literal["worklist.viewed"]
 Outcome: TypeAlias = Literal["done", "not_found", "refused", "failed"]
 
+PROXY: Final = "trusted_proxy"
+"""The key of a request's scope for the address of the trusted proxy that sent it; "" if none did."""
+
+_OF_PROXIES: Final = ("forwarded", "via", "x-real-ip")
 _UID: Final = re.compile(r"[0-9.]{1,64}")
 _NAME: Final = re.compile(r"[^\s:](?:[^:]{0,126}[^\s:])?")
 
@@ -63,6 +69,27 @@ class User:
     host: str
     csrf_token: str
     role: Role | None
+
+
+def address_of(text: str) -> str:
+    """Return an IP address in its shortest form, an IPv4 address also where IPv6 carries it; empty for other texts."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return ""
+    inner = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(inner or found)
+
+
+def client_of(connection: HTTPConnection) -> str:
+    """Return the address of the client, which a trusted proxy may name; else that of the proxy."""
+    named = address_of(connection.client.host) if connection.client is not None else ""
+    return named or str(connection.scope.get(PROXY, ""))
+
+
+def is_forwarded(headers: Headers) -> bool:
+    """Say whether a request came through a proxy that says so."""
+    return any(name in _OF_PROXIES or name.startswith("x-forwarded-") for name in headers)
 
 
 def is_user_name(name: str) -> bool:

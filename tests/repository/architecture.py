@@ -93,7 +93,7 @@ HOMES = {
         "node/jobs/processes.py",
         "node/web/single_sign_on.py",
     ),
-    "itsdangerous": ("node/web/sessions.py",),
+    "itsdangerous": ("node/web/sign_in.py",),
     "jinja2": ("models/checkpoint/card.py", "node/web/"),
     "joserfc": ("node/web/single_sign_on.py",),
     "matplotlib": ("models/lab/evaluation/plots.py",),

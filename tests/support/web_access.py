@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from node.net.callers import Refusals
 from node.settings.http import HttpSettings
 from node.web.access import Access
-from node.web.login import routes
 from node.web.users import Role, User, audit, user_of
 
 ADDRESS = "http://127.0.0.1:8080"
@@ -68,7 +67,7 @@ def application(access: Access) -> Starlette:
             Route("/api/v1/studies/{study}/film", _film),
             Route("/static/page.css", _style),
             Route("/live", _style),
-            *routes(access),
+            *access.sign_in.routes(),
         ]
     )
 

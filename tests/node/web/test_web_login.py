@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from node.settings.http import HttpSettings
 from node.store import files
 from node.web.passwords import Busy, Passwords, set_password, set_role
-from node.web.sessions import IDLE_SECONDS, LONGEST_SECONDS, Sessions, load_key
+from node.web.sign_in import IDLE_SECONDS, LONGEST_SECONDS, Sessions, load_key
 from node.web.users import Role
 from tests.node.web.test_rate import Clock
 from tests.support.web_access import BROWSER, PASSWORD, client_of, opened, sign_in, users_in
@@ -136,11 +136,11 @@ def test_a_program_is_checked_once_until_the_password_changes(tmp_path: Path) ->
 
     async def check() -> list[bool]:
         users = Passwords(path)
-        many = [users.check("ada", PASSWORD, host=HOST, is_repeated=True) for _ in range(12)]
+        many = [users.check("ada", PASSWORD, host=HOST) for _ in range(12)]
         right = [found is not None for found in await asyncio.gather(*many)]
         assert len(users._remembered) == 1
         set_password(path, "ada", "another password")
-        return [*right, await users.check("ada", PASSWORD, host=HOST, is_repeated=True) is not None]
+        return [*right, await users.check("ada", PASSWORD, host=HOST) is not None]
 
     assert asyncio.run(check()) == [True] * 12 + [False]
 
