@@ -48,7 +48,7 @@ DAMAGES: Final = ("film", "output", "database")
 Guarded: TypeAlias = Literal["gather", "place", "plan", "read", "write", "finish"]
 """The steps that park a study when they fail."""
 FAILURES: Final[Mapping[str, tuple[str, ...]]] = {
-    "submit": ("database",),
+    "submit": ("database", "foreseen"),
     "receive": ("cannot_understand", "out_of_resources", "processing_failure"),
     **dict.fromkeys((*get_args(Guarded), "answer", "question"), ("foreseen", "unforeseen")),
     "workflow": ("lost",),

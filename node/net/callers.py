@@ -284,14 +284,14 @@ def caller_of(call: Call, callers: Sequence[Caller]) -> Caller | None:
 
 def is_among(host: str, hosts: Iterable[str]) -> bool:
     """Say whether an address is one of several addresses and networks, in whatever notation each is written."""
-    address = _address(host)
+    address = address_of(host)
     return any(_is_in(address, known) for known in hosts)
 
 
 @lru_cache(maxsize=4096)  # it is asked for every connection, before anything else is known of it
 def _is_in(address: str, known: str) -> bool:
     if "/" not in known:
-        return address == _address(known)
+        return bool(address) and address == address_of(known)
     try:
         return ipaddress.ip_address(address) in ipaddress.ip_network(known)
     except ValueError:
@@ -299,11 +299,11 @@ def _is_in(address: str, known: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _address(text: str) -> str:
-    """Normalize an address; an IPv4 address on an IPv6 socket becomes that IPv4 address."""
+def address_of(text: str) -> str:
+    """Return an address in its shortest form, an IPv4 address also where IPv6 carries it; empty for other texts."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        return text
+        return ""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)

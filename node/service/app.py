@@ -272,10 +272,10 @@ def _disk_named(settings: Settings) -> Iterator[None]:
             if isinstance(error, OSError):
                 raise
             place = "storage.database_url" if settings.storage.database_url else f"storage.directory {directory}"
-            raise NodeError(
-                f"{place}: the database refuses ({database.complaint(error)}); if another version of this program "
-                "made its tables, start that version again; otherwise `node doctor` says what it lacks"
-            ) from error
+            remedy = "`node doctor` says what it lacks"
+            if database.lacks_tables(error):
+                remedy = "another version of this program made its tables: start that version again"
+            raise NodeError(f"{place}: the database refuses ({database.complaint(error)}); {remedy}") from error
         why = error.strerror if isinstance(error, OSError) else "the database cannot be written"
         raise NodeError(
             f"storage.directory {directory}: the disk takes nothing now ({why}); make room, or mount "

@@ -42,6 +42,9 @@ _UNWRITABLE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLI
 _UNREADABLE: Final = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
 """Part of the file is lost. Other disk errors, such as a full disk, say nothing about the file."""
 
+_UNKNOWN: Final = ("42P01", "42703")
+"""PostgreSQL's errors for a table and a column that it does not have. SQLite has one for all wrong statements."""
+
 _PAUSE_SECONDS: Final = 1.0
 _TOLD_EVERY: Final = 60  # attempts to connect between two log lines
 _CREATING, _RESTORING = 6_201_102_417, 6_201_102_418  # numbers of advisory locks: any that no other program uses
@@ -229,6 +232,13 @@ def takes_nothing(error: BaseException) -> bool:
     """Say whether SQLite cannot write, because its disk is full, read-only or fails."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _UNWRITABLE
+
+
+def lacks_tables(error: BaseException) -> bool:
+    """Say whether a statement of the program names a table or column that the database does not have."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    is_statement_wrong = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+    return is_statement_wrong or getattr(cause, "sqlstate", "") in _UNKNOWN
 
 
 @contextmanager

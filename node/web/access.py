@@ -26,14 +26,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from node import log
-from node.net.callers import RefusalKey, Refusals
+from node.net.callers import RefusalKey, Refusals, address_of
 from node.settings.http import HttpSettings
 from node.settings.rules import is_loopback
 from node.web import passwords, single_sign_on
 from node.web.passwords import Busy, Passwords
 from node.web.problems import MEDIA_TYPE
 from node.web.sign_in import LOGIN, LOGOUT, SCHEMES, SignIn
-from node.web.users import PROXY, Means, Role, User, address_of, client_of, is_forwarded, is_user_name
+from node.web.users import PROXY, Means, Role, User, client_of, is_forwarded, is_user_name
 
 MACHINE_PATHS: Final = ("/metrics", "/live", "/ready")
 STATIC: Final = "/static/"

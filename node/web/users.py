@@ -5,7 +5,6 @@ An audit event has a user, an address and UIDs. It never has a name, number or d
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +14,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from node import log
+from node.net.callers import address_of
 from node.web.rate import network_of
 
 Means: TypeAlias = Literal["none", "local", "password", "session", "proxy"]
@@ -69,16 +69,6 @@ class User:
     host: str
     csrf_token: str
     role: Role | None
-
-
-def address_of(text: str) -> str:
-    """Return an IP address in its shortest form, an IPv4 address also where IPv6 carries it; empty for other texts."""
-    try:
-        found = ipaddress.ip_address(text)
-    except ValueError:
-        return ""
-    inner = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return str(inner or found)
 
 
 def client_of(connection: HTTPConnection) -> str:

@@ -204,7 +204,7 @@ BOUNDARIES = (
     "node/jobs/answers.py",
     "node/jobs/object_questions.py",
     "node/jobs/round_steps.py",
-    "node/jobs/submitter.py",
+    "node/service/receiver.py",
 )
 
 # What is never called, by the name at the call, and where it may be.

@@ -136,7 +136,7 @@ def retry_interrupted(settings: Settings, *, patience_seconds: float) -> tuple[b
 def wait_until_idle(settings: Settings, *, patience_seconds: float) -> bool:
     """Wait until the node says several times that nothing is on its way or parked; say whether it came to that.
 
-    Once is not enough: a film that was just acknowledged is not yet in the tables (`node.jobs.submitter`).
+    Once is not enough: a film that was just acknowledged is not yet in the tables (`node.service.receiver`).
     patience_seconds: for which nothing of what it says may change before that
     """
     return _wait_for(settings, _is_idle, patience_seconds=patience_seconds)

@@ -16,15 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
-from node.config import Settings
+from node.config import QuestionsSettings, Settings
 from node.errors import NodeError, OtherForm
 from node.jobs.workflows import deliveries_of
 from node.service import app
 from node.settings.http import HttpSettings
 from node.store import database, questions
-from node.store.ledger import Ledger, is_away
+from node.store.ledger import Ledger, is_away, open_ledger
 from node.store.spool import DocumentKind, Spool
 from tests.support import films, peers
 from tests.support.fakes import ScriptedReader
@@ -178,22 +177,48 @@ def test_a_stored_document_of_another_form_is_named(
     assert "Doe" not in str(raised.value)
 
 
+def test_a_study_beside_a_document_of_another_form_is_parked_alone(tmp_path: Path) -> None:
+    settings = replace(settings_for(tmp_path, archive_port=104), questions=QuestionsSettings(labels=("ask",)))
+    first, again, beside = (films.as_another(films.thumbnail(), name, study=name[:1]) for name in ("a1", "a2", "b"))
+    study, neighbor = str(first.StudyInstanceUID), str(beside.StudyInstanceUID)
+
+    with app.run(settings, reader=ScriptedReader) as running, open_ledger(settings.storage) as ledger:
+        assert running.dicom_port is not None
+        assert peers.send(first, port=running.dicom_port) == 0
+        peers.wait_until(lambda: ledger.study_state(study) == "finished", what="the study")
+        Spool(tmp_path).keep_document(study, "objects", "1.4", {"patient": "Doe"})
+        assert [peers.send(film, port=running.dicom_port) for film in (again, beside)] == [0, 0]
+        peers.wait_until(lambda: ledger.study_state(neighbor) == "finished", what="the study beside it")
+        (parked,) = ledger.parked()
+
+    assert (parked.study, parked.stage, "Doe" in parked.reason) == (study, "submit", False)
+    assert "start the version again that wrote it" in parked.reason
+
+
 def test_a_queued_delivery_of_another_form_is_named() -> None:
     with pytest.raises(OtherForm, match=r"table workflow_status: .*lacks"):
         deliveries_of({"patient": "Doe"})
 
 
 def test_a_database_that_refuses_at_the_start_is_named(tmp_path: Path) -> None:
-    def refuse() -> ScriptedReader:
-        raise OperationalError("SELECT 'Doe'", {}, sqlite3.OperationalError("no such column: priority"))
+    def refused(statement: str) -> str:
+        def refuse() -> ScriptedReader:
+            with database.connect(tmp_path / "other.sqlite").connect() as connection:
+                connection.exec_driver_sql(statement)
+            pytest.fail("the database takes it")
 
-    with (
-        pytest.raises(NodeError, match=rf"{tmp_path}: the database refuses \(no such column: priority\)") as raised,
-        app.run(settings_for(tmp_path, archive_port=104), reader=refuse),
-    ):
-        pytest.fail("the node runs")
+        with pytest.raises(NodeError) as raised, app.run(settings_for(tmp_path, archive_port=104), reader=refuse):
+            pytest.fail("the node runs")
+        return str(raised.value)
 
-    assert "Doe" not in str(raised.value)
+    of_another, other = refused("SELECT 'Doe', priority FROM sqlite_master"), refused("SELECT 'Doe'; SELECT 1")
+
+    assert of_another == (
+        f"storage.directory {tmp_path}: the database refuses (no such column: priority); "
+        "another version of this program made its tables: start that version again"
+    )
+    assert other.endswith("`node doctor` says what it lacks")
+    assert "Doe" not in other
 
 
 def test_a_good_database_stays_where_it_is(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import threading
 from collections import Counter
 
-from node.jobs.submitter import Submitter
+from node.service.receiver import Submitter
 
 
 class Engine:
