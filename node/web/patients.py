@@ -24,7 +24,10 @@ _MOST_SEARCHES: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPatient:
-    """Whom a study names, as a page writes it; others: how many other patients or requests its films name."""
+    """Whom a study names, as a page writes it.
+
+    others: how many other patients or requests its films name; is_alone: whether all of them are of one patient
+    """
 
     name: str
     patient_id: str
@@ -33,6 +36,7 @@ class ShownPatient:
     modality: str
     station: str
     others: int
+    is_alone: bool
 
 
 class Searches:
@@ -83,6 +87,7 @@ def show_patient(rows: Sequence[PatientRow]) -> ShownPatient | None:
         modality=first.modality,
         station=first.station,
         others=len(rows) - 1,
+        is_alone=len({(row.patient_id, row.issuer, "" if row.patient_id else row.name) for row in rows}) == 1,
     )
 
 

@@ -10,14 +10,23 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from pydicom.dataset import Dataset
+from starlette.testclient import TestClient
 
 from node.config import Settings
+from node.metrics import Metrics
 from node.settings.http import HttpSettings
+from node.store.ledger import open_ledger
+from node.store.spool import Spool
+from node.store.worklist import PatientRow
+from node.web import application
+from node.web.look_files import Looks
+from node.web.parts import WebParts
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
 from tests.support.browsed import Browsed, browsed, tab_to
-from tests.support.service import Line, Service
-from tests.support.web_access import PASSWORD
+from tests.support.service import Line, Service, settings_for
+from tests.support.spoken import PROMPTS
+from tests.support.web_access import PASSWORD, as_user
 
 FORM = "application/x-www-form-urlencoded"
 PEOPLE = (
@@ -71,6 +80,27 @@ def node(start_node: StartNode) -> Node:
         started.service.read(film)
     started.archive.wait_for_kept(2 * len(made))
     return Node(started=started, films=made)
+
+
+def test_findings_of_two_patients_stand_beside_no_name(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+    parts = WebParts(
+        settings=settings, spool=Spool(tmp_path), metrics=Metrics(), prompts=lambda: PROMPTS, looks=Looks(tmp_path)
+    )
+    said = {"issuer": "", "accession": "", "study_date": "", "modality": "DX", "station": "", "search": ""}
+    with open_ledger(settings.storage) as ledger:
+        for study, numbers in (("1.2", ("P-1", "P-2")), ("1.3", ("P-1", "P-1"))):
+            ledger.set_study(study, "finished")
+            rows = (
+                PatientRow(study_uid=study, number=place, name="Adler", patient_id=number, **said)
+                for place, number in enumerate(numbers)
+            )
+            ledger.searchable.set_patients(study, rows)
+
+    page = TestClient(as_user(application.build(parts), name="ada")).get("/").text
+
+    lines = {line.partition('"')[0]: line for line in page.split('data-uid="')}
+    assert ["films of several patients" in lines[study] for study in ("1.2", "1.3")] == [True, False]
 
 
 def people(page: Page) -> list[str]:
