@@ -25,7 +25,7 @@ from models.checkpoint.files import verify
 from models.checkpoint.weights import load_network
 from models.engines.comparison import agree, compare, compare_readings
 from models.engines.onnx_engine import open_onnx
-from models.engines.opening import open_engine
+from models.engines.opening import open_to_prove
 from models.engines.proof import PROOF, Proof, check_proof, hash_graphs, read_proof, write_proof
 from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest, read_manifest
@@ -55,7 +55,7 @@ def build_float32(directory: Path, *, say: Say) -> Proof:
     started = time.monotonic()
     for stage in to_onnx.export_graphs(load_network(directory), directory):
         say(f"{stage}: exported, {time.monotonic() - started:.1f} s")
-    reference, graphs = (open_engine(directory, engine=name, proves=True) for name in ("torch", "onnx"))
+    reference, graphs = (open_to_prove(directory, engine=name) for name in ("torch", "onnx"))
     stages = compare(reference, graphs, manifest.sizes)
     proof = Proof(
         graphs=hash_graphs(directory),

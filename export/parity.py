@@ -24,7 +24,7 @@ from models.command import command_parser, run
 from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, GPU_ENGINES, Engine
 from models.engines.comparison import FILMS, FLOAT16, FLOAT32, agree, compare, compare_readings
-from models.engines.opening import open_engine
+from models.engines.opening import open_to_prove
 from models.engines.proof import proven_precision
 from models.errors import ModelError
 from models.manifest import read_manifest
@@ -119,7 +119,7 @@ def _open(directory: Path, name: str, engines: Path | None) -> Engine:
         from export.rounded import open_rounded
 
         return open_rounded(directory, half_sums=name == "summed-float16")
-    return open_engine(directory, engine=name, engines=engines, proves=True)
+    return open_to_prove(directory, engine=name, engines=engines)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,6 @@ def open_engine(
     engines: Path | None = None,
     precision: Precision = "float32",
     gpu: Gpu | None = None,
-    proves: bool = False,
 ) -> Engine:
     """Open a model directory with an engine.
 
@@ -61,7 +60,6 @@ def open_engine(
     precision: that of the sentence generator: float32, on a GPU also float16, on a CPU also int8; an engine on the
     CPU takes float16 as float32
     gpu: the first GPU of the machine if None
-    proves: whether the proof of the graphs is to be made by it, and so is not asked for
     Raises ModelError if files do not match the manifest, if graphs lack their proof, or if there is no such engine; its
     subclass EngineUnavailable if only this machine is the reason.
     """
@@ -76,19 +74,28 @@ def open_engine(
     with ThreadPoolExecutor(max_workers=3) as pool:
         if engine in GPU_ENGINES:
             verify(directory, manifest)
-            if engine == "tensorrt" and not proves:
+            if engine == "tensorrt":
                 _check_float16(directory)
             return pool.submit(opened).result()
         require_plain_files(directory, manifest)
         # Gigabytes of weights are hashed while they are opened. Graphs are opened only after their proof was checked.
         comparing = pool.submit(compare_hashes, directory, manifest)
         if engine == "onnx":
-            proving = pool.submit(lambda: None if proves else check_proof(directory, manifest))
+            proving = pool.submit(check_proof, directory, manifest)
             with suppress(ImportError):  # it is imported again when the graphs are opened
                 import_module("models.engines.onnx_engine")
             proving.result()
         opening = pool.submit(opened)
         comparing.result()
+        return opening.result()
+
+
+def open_to_prove(directory: Path, *, engine: str, engines: Path | None = None) -> Engine:
+    """Open an engine by which the proof of a directory's graphs is made; arguments and errors as in `open_engine`."""
+    _require_known(engine, threads=0)
+    verify(directory, read_manifest(directory))
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        opening = pool.submit(_open, directory, engine=engine, engines=engines)
         return opening.result()
 
 
@@ -127,10 +134,10 @@ def _open(
     directory: Path,
     *,
     engine: str,
-    threads: int,
+    threads: int = 0,
     engines: Path | None,
-    precision: Precision,
-    gpu: Gpu | None,
+    precision: Precision = "float32",
+    gpu: Gpu | None = None,
 ) -> Engine:
     """Open a directory whose files are those of the manifest."""
     if precision == "int8" and engine not in ENGINES:
