@@ -124,15 +124,15 @@ class Access:
         url, is_of_proxy = request.base_url, request.scope[PROXY]
         if url.scheme != "https" and not (is_of_proxy or is_loopback(client_of(request))):
             raise Forbidden(403, "unencrypted", "this way is not encrypted; use HTTPS, or the reverse proxy")
-        if request.headers.getlist("host") != [url.netloc]:  # Starlette takes no other Host into the URL
+        if not url.netloc or request.headers.getlist("host") != [url.netloc]:  # Starlette takes no other Host
             raise Forbidden(400, "host", "the request has no usable Host header")
         host = (url.hostname or "").rstrip(".")
         if (address_of(host) or host) not in self._names | _names_of((request.scope.get("server") or ("", 0))[0]):
             raise Forbidden(400, "host", "the node is not known by this name; add it to http.hosts")
-        schemes, hosts = (url.scheme,), (url.netloc,)
+        own = {f"{url.scheme}://{url.netloc}"}
         if is_of_proxy:  # it may replace Host and hide the scheme
-            schemes, hosts = SCHEMES, (url.netloc, *self._settings.hosts)
-        if _is_of_other_site(request, {f"{scheme}://{host}".lower() for scheme in schemes for host in hosts}):
+            own |= {f"{scheme}://{name}" for scheme in SCHEMES for name in (url.netloc, *self._settings.hosts)}
+        if _is_of_other_site(request, {origin.lower() for origin in own}):
             raise Forbidden(403, "other_site", "another site may not send this request")
 
     async def _user(self, request: Request) -> User | None:

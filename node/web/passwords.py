@@ -86,6 +86,8 @@ class Passwords:
 
     async def check(self, user: str, password: str, *, host: str) -> Entry | None:
         """Return the user if the password is right, else None; a right one is remembered. Raises Busy."""
+        address = network_of(host)
+        self._require_patience(user, address)  # first: whoever guesses must not meet what is remembered
         if (found := self._recall(user, password)) is not None:
             return found
         if self._turn.statistics().tasks_waiting >= _MOST_WAITING:
@@ -93,18 +95,19 @@ class Passwords:
         async with self._turn:
             if (found := self._recall(user, password)) is not None:  # by a request that was before this one
                 return found
-            address = network_of(host)
-            if wait := self._by_address.take(address):
-                raise Busy(wait)
-            if wait := self._by_user.take((address, user)):
-                self._by_address.give_back(address)
-                raise Busy(wait)
+            self._require_patience(user, address)
             found = await anyio.to_thread.run_sync(self.verify, user, password, limiter=self._thread)
             if found is not None:
-                self._by_address.give_back(address)
-                self._by_user.give_back((address, user))
                 self._remembered[user] = found, self._mark(password)
+            else:
+                self._by_address.take(address)
+                self._by_user.take((address, user))
             return found
+
+    def _require_patience(self, user: str, address: str) -> None:
+        """Raises Busy after too many wrong passwords."""
+        if wait := self._by_address.seconds_left(address) or self._by_user.seconds_left((address, user)):
+            raise Busy(wait)
 
     def verify(self, user: str, password: str) -> Entry | None:
         """Return the user if the password is right, else None; an unknown user takes the same time."""

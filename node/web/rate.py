@@ -54,11 +54,10 @@ class RateLimit:
             bucket.tokens -= wanted
             return 0.0
 
-    def give_back(self, key: Hashable) -> None:
-        """Undo one `take`, because what was done does not count."""
+    def seconds_left(self, key: Hashable) -> float:
+        """Return how long a key has to wait for its next token; 0 if it has one."""
         with self._changing:
-            bucket = self._filled(key)
-            bucket.tokens = min(bucket.tokens + 1, self._burst)
+            return max(0.0, 1 - self._filled(key).tokens) * self._seconds
 
     def _filled(self, key: Hashable) -> _Bucket:
         """Return the bucket of a key with the tokens that it has now."""

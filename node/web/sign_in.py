@@ -173,8 +173,12 @@ class SignIn:
         session = self.sessions.read(kept)
         if session is None:
             return None
-        known = None if self.passwords is None else self.passwords.users.get(session.user)
-        if session.credential not in {each.credential for each in (known, self.single_sign_on) if each is not None}:
+        credentials = set[str]()
+        if self.passwords is not None and (found := self.passwords.users.get(session.user)) is not None:
+            credentials.add(found.credential)
+        if self.single_sign_on is not None:
+            credentials.add(self.single_sign_on.credential)
+        if session.credential not in credentials:
             return None
         self.sessions.renew(kept, session)
         return session

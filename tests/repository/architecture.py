@@ -138,7 +138,7 @@ HOMES = {
         "models/lab/evaluation/published/bertscore.py",
         "models/lab/evaluation/published/chexbert.py",
     ),
-    "uvicorn": ("node/net/http_connections.py",),
+    "uvicorn": ("node/net/http_connections.py", "node/web/access.py"),
 }
 
 # Files that a person runs, or that end what is run, and so speak on the terminal.
@@ -179,6 +179,7 @@ BOUNDARIES = (
     "node/deliver/commitment.py",
     "node/store/incoming.py",
     "node/check_result.py",
+    "node/threads.py",
     "node/jobs/running_steps.py",
     "node/jobs/lost.py",
     "node/jobs/executor.py",
@@ -187,14 +188,12 @@ BOUNDARIES = (
     "node/dicom/header_reading.py",
     "node/outputs/batches.py",
     "node/plugs.py",
-    "node/health/alerts.py",
     "node/service/http.py",
-    "node/service/worker.py",
     "node/service/reload.py",
+    "node/web/single_sign_on.py",
     "node/read/decoder_child.py",
     "node/read/decoding.py",
     "node/dicom/question_object.py",
-    "node/service/retention.py",
     "node/receive/intake.py",
     "node/receive/listener.py",
     "node/receive/server.py",

@@ -41,15 +41,11 @@ def test_several_are_taken_together_or_not_at_all() -> None:
     assert limit.take("eve", 5) == 0
 
 
-def test_what_is_given_back_does_not_count() -> None:
+def test_to_ask_how_long_to_wait_takes_nothing() -> None:
     limit = RateLimit(burst=1, seconds=10.0, clock=Clock())
 
-    for _ in range(3):
-        assert limit.take("ada") == 0
-        limit.give_back("ada")
-    limit.give_back("ada")
-
-    assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
+    assert [limit.seconds_left("ada") for _ in range(3)] == [0, 0, 0]
+    assert [limit.take("ada"), limit.seconds_left("ada")] == [0, 10.0]
 
 
 def test_the_key_used_longest_ago_is_forgotten_first() -> None:

@@ -99,6 +99,15 @@ def test_too_many_wrong_passwords_have_to_wait(client: TestClient) -> None:
     assert sign_in(client, "bob") == 303
 
 
+def test_a_password_that_was_right_before_is_no_way_to_guess_on(client: TestClient) -> None:
+    assert client.get("/api/v1/who", auth=("ada", PASSWORD)).status_code == 200
+
+    statuses = [client.get("/api/v1/who", auth=("ada", "wrong")).status_code for _ in range(6)]
+
+    assert statuses == [401] * 5 + [429]
+    assert client.get("/api/v1/who", auth=("ada", PASSWORD)).status_code == 429
+
+
 def test_right_passwords_are_not_counted(client: TestClient) -> None:
     assert [sign_in(client) for _ in range(7)] == [303] * 7
 

@@ -83,10 +83,9 @@ def node(start_node: StartNode) -> Node:
 
 
 def test_findings_of_two_patients_stand_beside_no_name(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path, archive_port=104)
-    parts = WebParts(
-        settings=settings, spool=Spool(tmp_path), metrics=Metrics(), prompts=lambda: PROMPTS, looks=Looks(tmp_path)
-    )
+    settings = shown(settings_for(tmp_path, archive_port=104))
+    spool, looks = Spool(settings.storage.directory), Looks(tmp_path / "looks")
+    parts = WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
     said = {"issuer": "", "accession": "", "study_date": "", "modality": "DX", "station": "", "search": ""}
     with open_ledger(settings.storage) as ledger:
         for study, numbers in (("1.2", ("P-1", "P-2")), ("1.3", ("P-1", "P-1"))):
