@@ -1,6 +1,6 @@
 """The header of a received object as one frozen value, parsed once from the Dataset.
 
-Routing, `explain` and the checks before decoding use this value and never the Dataset, so each attribute is parsed
+Routing and the checks before decoding use this value and never the Dataset, so each attribute is parsed
 once. Only the decoder and the writers of outputs use the Dataset: the decoder for the pixels, the writers to copy
 patient attributes with their character set, and for the size of the pixels in the patient. The grayscale attributes
 have a value of their own (`grayscale_header.GrayscaleHeader`), because a LUT may have 65536 entries and only a decoded
@@ -18,41 +18,8 @@ from typing import Final, NamedTuple
 from pydicom.dataset import Dataset, FileMetaDataset
 
 from node.dicom import attributes, identity
-from node.dicom.dates import DATES, patient_age
+from node.dicom.dates import patient_age
 
-_KEYWORDS = (
-    "StudyInstanceUID",
-    "SeriesInstanceUID",
-    "SOPInstanceUID",
-    "SOPClassUID",
-    "ContributingEquipmentSequence",
-    "Modality",
-    "PatientSpeciesDescription",
-    "PatientSpeciesCodeSequence",
-    "ConversionType",
-    "PresentationIntentType",
-    "BodyPartExamined",
-    "AnatomicRegionSequence",
-    "ViewPosition",
-    "ViewCodeSequence",
-    "PatientOrientation",
-    "PatientAge",
-    "PatientBirthDate",
-    *DATES,
-    "StudyDescription",
-    "SeriesDescription",
-    "ProtocolName",
-    "PixelData",
-    "Rows",
-    "Columns",
-    "NumberOfFrames",
-    "SamplesPerPixel",
-    "PhotometricInterpretation",
-    "BitsAllocated",
-    "BitsStored",
-    "HighBit",
-    "PixelRepresentation",
-)
 _CALIBRATED: Final = ("GEOMETRY", "FIDUCIAL")
 _ALIKE: Final = 1e-3
 _SPACINGS: Final = ("PixelSpacing", "ImagerPixelSpacing")
@@ -88,7 +55,6 @@ class PixelFormat:
 class FilmHeader:
     """The attributes of a header, as text without surrounding blanks; "" where an attribute is absent or broken.
 
-    present: keywords of those attributes below that the header has, with any value
     is_own: whether this program wrote the object (`identity.is_own`)
     image_type: the values of ImageType (PS3.3 C.7.6.1.1.2)
     species: PatientSpeciesDescription
@@ -97,13 +63,13 @@ class FilmHeader:
     patient_orientation: the direction of the rows, then of the columns, as written (PS3.3 C.7.6.1.1.1)
     age_years: completed years at the time of the study; the lower one if age and date of birth disagree; None if
         neither can be read
+    has_age: whether the header has PatientAge, with any value
     age_has_unit: false if PatientAge is a number alone, which was taken as years
     field_width: of the film across the patient, in mm; None without a spacing
     sex: of the patient, as written: M, F or O, if it keeps to the standard
     study_description, series_description, protocol_name: with U+FFFD where they could not be decoded
     """
 
-    present: frozenset[str]
     study_instance_uid: str
     series_instance_uid: str
     sop_instance_uid: str
@@ -122,6 +88,7 @@ class FilmHeader:
     view_codes: tuple[ConceptCode, ...]
     patient_orientation: tuple[str, ...]
     age_years: int | None
+    has_age: bool
     age_has_unit: bool
     field_width: float | None
     sex: str
@@ -153,7 +120,6 @@ def parse_header(dataset: Dataset) -> FilmHeader:
     orientation = tuple(str(value) for value in attributes.values(dataset, "PatientOrientation"))
     pixels = _pixel_format(dataset)
     return FilmHeader(
-        present=frozenset(keyword for keyword in _KEYWORDS if keyword in dataset),
         study_instance_uid=study,
         series_instance_uid=series,
         sop_instance_uid=attributes.text(dataset, "SOPInstanceUID"),
@@ -179,6 +145,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
         view_codes=_codes(dataset, "ViewCodeSequence"),
         patient_orientation=orientation,
         age_years=age.years,
+        has_age="PatientAge" in dataset,
         age_has_unit=age.has_unit,
         field_width=_field_width(pixel_size(dataset), pixels, orientation),
         sex=attributes.text(dataset, "PatientSex"),

@@ -343,7 +343,7 @@ def _other_age(ages: Container[int], header: FilmHeader) -> Objection | None:
     age = header.age_years
     if age is None or age in ages:
         return None
-    return Objection(Reason.AGE, "PatientAge" if "PatientAge" in header.present else "PatientBirthDate")
+    return Objection(Reason.AGE, "PatientAge" if header.has_age else "PatientBirthDate")
 
 
 def _pixels(header: FilmHeader) -> Objection | None:

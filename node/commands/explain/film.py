@@ -7,18 +7,19 @@ free text, and of an invalid code string, only the words that the routing rules 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from pydicom.config import IGNORE
 from pydicom.datadict import dictionary_VR
+from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
 from node.config import CHEX
-from node.dicom import header_reading
-from node.dicom.film_header import ConceptCode, FilmHeader, PixelFormat, parse_header
+from node.dicom import attributes, header_reading
+from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
 from node.outputs.patient import leaves_out
@@ -71,34 +72,8 @@ ABSENT: Final = "absent"
 _CODE_STRING: Final = re.compile(r"[A-Z0-9 _]{1,16}(\\[A-Z0-9 _]{0,16})*")
 _CODE: Final = re.compile(r"[A-Z0-9.-]{1,16}")
 _SCHEMES: Final = frozenset(("DCM", "SCT", "SNM3", "SRT"))
-_TEXTS: Final[Mapping[str, Callable[[FilmHeader], str]]] = {
-    "SeriesInstanceUID": lambda header: header.series_instance_uid,
-    "SOPClassUID": lambda header: header.sop_class_uid,
-    "Modality": lambda header: header.modality,
-    "PatientSpeciesDescription": lambda header: header.species,
-    "ConversionType": lambda header: header.conversion_type,
-    "PresentationIntentType": lambda header: header.presentation_intent_type,
-    "BodyPartExamined": lambda header: header.body_part_examined,
-    "ViewPosition": lambda header: header.view_position,
-    "PatientOrientation": lambda header: "\\".join(direction.strip() for direction in header.patient_orientation),
-    "StudyDescription": lambda header: header.study_description,
-    "SeriesDescription": lambda header: header.series_description,
-    "ProtocolName": lambda header: header.protocol_name,
-    "PhotometricInterpretation": lambda header: header.pixels.photometric_interpretation,
-}
-_NUMBERS: Final[Mapping[str, Callable[[PixelFormat], int | None]]] = {
-    "Rows": lambda pixels: pixels.rows,
-    "Columns": lambda pixels: pixels.columns,
-    "NumberOfFrames": lambda pixels: pixels.number_of_frames,
-    "SamplesPerPixel": lambda pixels: pixels.samples_per_pixel,
-}
-_CODES: Final[Mapping[str, Callable[[FilmHeader], tuple[ConceptCode, ...]]]] = {
-    "PatientSpeciesCodeSequence": lambda header: header.species_codes,
-    "AnatomicRegionSequence": lambda header: header.anatomic_region_codes,
-    "ViewCodeSequence": lambda header: header.view_codes,
-}
-"""Maps keywords of attributes to fields of `FilmHeader`, like `_TEXTS` and `_NUMBERS`. The values of
-ContributingEquipmentSequence and PixelData are not shown."""
+_SHOWN: Final = ("CS", "LO", "UI")
+"""The value representations whose text is shown, in part; ages, dates and pixels are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,14 +165,14 @@ def explain_file(path: Path, *, model: Path, reader: str = CHEX, character_set: 
         file=str(path),
         film=film if is_uid(film) else None,
         study=study if is_uid(study) else None,
-        sop_class=shown(header, "SOPClassUID"),
+        sop_class=shown(dataset, "SOPClassUID"),
         transfer_syntax=uid_name(header.transfer_syntax_uid),
         columns=header.pixels.columns,
         rows=header.pixels.rows,
         bits_stored=header.pixels.bits_stored,
         bits_allocated=header.pixels.bits_allocated,
-        photometric_interpretation=shown(header, "PhotometricInterpretation"),
-        rules=tuple(_outcomes(header, rules)),
+        photometric_interpretation=shown(dataset, "PhotometricInterpretation"),
+        rules=tuple(_outcomes(dataset, header, rules)),
         action=decision.action,
         reason=decision.reason,
         notes=decision.notes,
@@ -223,7 +198,7 @@ def render(explanation: FilmExplanation) -> str:
     return "\n".join(filter(None, lines))
 
 
-def _outcomes(header: FilmHeader, rules: Sequence[Rule]) -> Iterator[RuleOutcome]:
+def _outcomes(dataset: Dataset, header: FilmHeader, rules: Sequence[Rule]) -> Iterator[RuleOutcome]:
     """Yield the result of every rule, including the rules after the rule that decided."""
     found = dict(enumerate(routing.apply_rules(header, rules)))
     for number, rule in enumerate(rules):
@@ -232,7 +207,7 @@ def _outcomes(header: FilmHeader, rules: Sequence[Rule]) -> Iterator[RuleOutcome
             rule=number + 1,
             about=rule.about,
             applies=objection is not None if number in found else None,
-            attributes={keyword: shown(header, keyword) for keyword in rule.looks_at},
+            attributes={keyword: shown(dataset, keyword) for keyword in rule.looks_at},
             decided_by=None if objection is None else objection.keyword,
         )
 
@@ -296,22 +271,19 @@ def _decoding_line(decoded: Decoding) -> str:
     return f"{decoded.message}; columns {left:g} to {right:g} and rows {top:g} to {bottom:g} are analyzed"
 
 
-def shown(header: FilmHeader, keyword: str) -> str:
-    """Return the value of an attribute as it may be shown; `absent` and `empty` are different.
-
-    keyword: an attribute that a routing rule reads, or that `explain` lists
-    """
-    if keyword not in header.present:
+def shown(dataset: Dataset, keyword: str) -> str:
+    """Return the value of an attribute as it may be shown; `absent` and `empty` are different."""
+    if keyword not in dataset:
         return ABSENT
     vr = dictionary_VR(keyword)
     if vr == "SQ":
-        return _codes(_CODES[keyword](header)) if keyword in _CODES else "present"
+        return _codes(dataset, keyword)
     if vr in ("US", "IS"):
-        number = _NUMBERS[keyword](header.pixels)
+        number = attributes.whole(dataset, keyword)
         return "no number" if number is None else str(number)
-    if keyword not in _TEXTS:
+    if vr not in _SHOWN:
         return "present"
-    value = _TEXTS[keyword](header)
+    value = attributes.text_with_gaps(dataset, keyword)
     if not value:
         return "empty"
     if vr == "UI":
@@ -327,7 +299,11 @@ def uid_name(value: str) -> str:
     return UID(value, validation_mode=IGNORE).name if is_uid(value) else "no valid UID"
 
 
-def _codes(codes: tuple[ConceptCode, ...]) -> str:
+def _codes(dataset: Dataset, keyword: str) -> str:
     """Return the codes of known schemes; `present` if there are none."""
+    codes = [
+        (attributes.text(item, "CodeValue"), attributes.text(item, "CodingSchemeDesignator"))
+        for item in attributes.items(dataset, keyword)
+    ]
     known = [f"{value} {scheme}" for value, scheme in codes if scheme in _SCHEMES and _CODE.fullmatch(value)]
     return ", ".join(known) or "present"
