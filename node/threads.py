@@ -8,13 +8,21 @@ from contextlib import contextmanager
 
 
 class Periodic:
-    """Calls `act` again and again with a pause in between; `act` must not raise.
+    """Calls `act` again and again with a pause in between.
 
-    at_once: start without a pause
+    at_once: start without a pause; on_error: gets what `act` raises, without which it must raise nothing
     """
 
-    def __init__(self, act: Callable[[], None], *, name: str, pause_seconds: float, at_once: bool = False) -> None:
-        self._act, self._pause_seconds, self._at_once = act, pause_seconds, at_once
+    def __init__(
+        self,
+        act: Callable[[], None],
+        *,
+        name: str,
+        pause_seconds: float,
+        at_once: bool = False,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._act, self._pause_seconds, self._at_once, self._on_error = act, pause_seconds, at_once, on_error
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -31,9 +39,17 @@ class Periodic:
 
     def _run(self) -> None:
         if self._at_once:
-            self._act()
+            self._try()
         while not self._closing.wait(timeout=self._pause_seconds):
+            self._try()
+
+    def _try(self) -> None:
+        try:
             self._act()
+        except Exception as error:  # a boundary: what a disk or a database refuses now, it may take the next time
+            if self._on_error is None:
+                raise
+            self._on_error(error)
 
 
 class Turns:

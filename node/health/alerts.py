@@ -180,19 +180,16 @@ class Alerts:
         self._directory, self._look, self._send = directory, look, send
         self._after_seconds = after_seconds
         pause = min(_LONGEST_PAUSE_SECONDS, after_seconds)
-        self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True)
+        self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True, on_error=_failed)
 
     def close(self) -> None:
         """Stop; what waits is sent after the next start."""
         self._thread.close()
 
     def _act(self) -> None:
-        try:
-            with files.try_lock(self._directory / "told-troubles.lock") as is_free:
-                if is_free:
-                    self._tell()
-        except Exception as error:  # a boundary: alerts never end the process, and try again
-            log.get().error("alert.delayed", reason=where(error))
+        with files.try_lock(self._directory / "told-troubles.lock") as is_free:
+            if is_free:
+                self._tell()
 
     def _tell(self) -> None:
         before, found = read(self._directory), tuple(self._look())
@@ -215,6 +212,10 @@ class Alerts:
             return delayed(state, waiting, now=time.time())
         log.get().info("alert.sent", outcome=waiting.alert.status, **facts)
         return without(state, waiting)
+
+
+def _failed(error: Exception) -> None:
+    log.get().error("alert.delayed", reason=where(error))
 
 
 def post_alert(alert: Alert, *, settings: WebhookSettings, node: str) -> None:

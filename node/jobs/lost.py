@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import sqlalchemy as sa
@@ -144,13 +145,7 @@ class LostWorkflows(Periodic):
         self._workflows, self._park, self._metrics = workflows, park, metrics
         self._seen = frozenset[str]()
         self._losses = Counter[str]()
-        super().__init__(self._try, name="lost", pause_seconds=pause_seconds)
-
-    def _try(self) -> None:
-        try:
-            self.look()
-        except Exception as error:  # the boundary to the databases: look again
-            log.get().warning("library.warned", library="lost", where=where(error))
+        super().__init__(self.look, name="lost", pause_seconds=pause_seconds, on_error=partial(_failed, "lost"))
 
     def look(self) -> None:
         """Run lost workflows again, or park their work."""
@@ -237,13 +232,8 @@ class Takeover(Periodic):
 
     def __init__(self, database: sa.Engine, executor: str, recover: Callable[[str], int]) -> None:
         self._database, self._executor, self._recover = database, executor, recover
-        super().__init__(self._try, name="takeover", pause_seconds=_LOCK_PAUSE_SECONDS)
-
-    def _try(self) -> None:
-        try:
-            self._look()
-        except Exception as error:  # the boundary to the database, whose loss `ExecutorLock` reports: try again
-            log.get().warning("library.warned", library="takeover", where=where(error))
+        on_error = partial(_failed, "takeover")  # the loss of the database is reported by `ExecutorLock`
+        super().__init__(self._look, name="takeover", pause_seconds=_LOCK_PAUSE_SECONDS, on_error=on_error)
 
     def _look(self) -> None:
         with self._database.connect() as connection:
@@ -259,6 +249,10 @@ class Takeover(Periodic):
             count = self._recover(executor)
         if count:
             log.get().warning("executor.recovered", executor=executor, workflows=count)
+
+
+def _failed(name: str, error: Exception) -> None:
+    log.get().warning("library.warned", library=name, where=where(error))
 
 
 def _key(executor: str) -> sa.ColumnElement[int]:

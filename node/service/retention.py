@@ -39,13 +39,7 @@ class Retention(Periodic):
     ) -> None:
         self._spool, self._ledger, self._orders, self._forget_older = spool, ledger, orders, forget_older
         self._keep = timedelta(days=keep_days)
-        super().__init__(self._try, name="retention", pause_seconds=_PAUSE_SECONDS, at_once=True)
-
-    def _try(self) -> None:
-        try:
-            self._clean()
-        except Exception as error:  # a boundary: errors of disk and database may have passed in an hour
-            log.get().error("retention.failed", reason=where(error))
+        super().__init__(self._clean, name="retention", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
 
     def _clean(self) -> None:
         with files.try_lock(self._spool.directory / "retention.lock") as is_alone:
@@ -68,6 +62,10 @@ class Retention(Periodic):
     def _forget(self, study_uid: str) -> None:
         self._ledger.forget(study_uid)
         log.get().info("study.removed", study=study_uid)
+
+
+def _failed(error: Exception) -> None:
+    log.get().error("retention.failed", reason=where(error))
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:

@@ -283,13 +283,7 @@ class LedgerFiller(Periodic):
     ) -> None:
         self._spool, self._ledger, self._prompts = spool, ledger, prompts
         self._zone, self._with_patients = zone, with_patients
-        super().__init__(self._try, name="ledger-filler", pause_seconds=_PAUSE_SECONDS, at_once=True)
-
-    def _try(self) -> None:
-        try:
-            self._fill()
-        except Exception as error:  # a boundary: errors of disk and database may have passed in an hour
-            log.get().error("study.fill_failed", reason=where(error))
+        super().__init__(self._fill, name="ledger-filler", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
 
     def _fill(self) -> None:
         searchable, recorded = self._ledger.searchable, self._ledger.statistics.recorded()
@@ -312,3 +306,7 @@ class LedgerFiller(Periodic):
             return counted.rows_of(facts, films, zone=self._zone), list(counted.review_rows(facts, films))
         except (FileNotFoundError, KeyError, TypeError, ValueError):
             return Rows(films=(), findings=()), []
+
+
+def _failed(error: Exception) -> None:
+    log.get().error("study.fill_failed", reason=where(error))
