@@ -34,7 +34,7 @@ from node.store.ledger import Ledger, is_away
 from node.store.questions import SentAnswer
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.store.study_facts import StudyFacts, load, require_valid
+from node.store.study_facts import StudyFacts, film_in, load, require_valid
 
 _NOBODY_TAKES_IT: Final = "no destination takes answers: add sr, sr3d or gsps to the outputs of a DICOM destination"
 
@@ -109,9 +109,7 @@ def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[Ou
 
 def _require_valid_film(spool: Spool, question: AskedQuestion) -> Instance | None:
     """Return the film of a question, None if it is removed. Raises InputError if an archive has rejected it."""
-    instances = spool.study(question.study_uid).instances
-    film = next((found for found in instances if found.sop_instance_uid == question.film), None)
-    if film is not None:
+    if (film := film_in(spool, question.study_uid, question.film)) is not None:
         require_valid(spool, film)
     return film
 

@@ -29,6 +29,7 @@ from node.store.ledger import is_away
 from node.store.questions import ObjectMark, find_object, keep_object, objects_of
 from node.store.received import Instance
 from node.store.spool import Spool
+from node.store.study_facts import film_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +150,13 @@ class ObjectSteps:
         return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
 
     def _ask(self, study_uid: str, asked: QuestionObject, drawn: MarkedQuestion, *, number: int) -> str | LeftOut:
-        """Answer one question and store that its answer is to be sent; returns its id, or why it is left out."""
-        film = self._film(study_uid, drawn)
+        """Answer one question and store that its answer is to be sent; returns its id, or why it is left out.
+
+        Raises RetryLater if its film is not here yet.
+        """
+        film = film_in(self.spool, study_uid, drawn.film)
+        if film is None:
+            raise RetryLater("the film that it asks about did not arrive in this study")
         origin = Origin(
             reference=asked.reference,
             number=number,
@@ -174,14 +180,6 @@ class ObjectSteps:
         except InputError as error:
             return LeftOut(reason=str(error))
         return stored.id
-
-    def _film(self, study_uid: str, drawn: MarkedQuestion) -> Instance:
-        """Return the film of a question. Raises RetryLater if it is not here yet."""
-        instances = self.spool.study(study_uid).instances
-        for instance in instances:
-            if instance.sop_instance_uid == drawn.film:
-                return instance
-        raise RetryLater("the film that it asks about did not arrive in this study")
 
     def _refused(self, study_uid: str, mark: ObjectMark, reason: str) -> ObjectMark:
         path = self.spool.received_path(study_uid, mark.file)
