@@ -69,7 +69,7 @@ def evaluation(folder: Path, directory: Path, **changes: object) -> Path:
     return path
 
 
-def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path: Path) -> None:
+def test_a_card_shows_the_main_figures_has_all_beside_it_and_the_directory_opens(model: Path, tmp_path: Path) -> None:
     kept = (model / CARD).read_text().splitlines()[0]
     notes = tmp_path / "notes.md"
     notes.write_text("Clavicles are taken for fractures.")
@@ -79,8 +79,9 @@ def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path
 
     card = (model / CARD).read_text()
     assert card.startswith(kept)
-    for text in ("0.457", "0.012", "0.042", "0.610", "0.590", "500 films", notes.read_text()):
+    for text in ("| 0.457 +/- 0.012 | constant box 0.042 |", "| 0.610 |", "500 films", notes.read_text()):
         assert text in card, text
+    assert (model / "card" / "1-evaluation.json").read_bytes() == path.read_bytes()
     assert "the lowest: fracture 0.01, cardiomegaly 0.91" in card
     shown = re.findall(r"\]\((card/[^)]+)\)", card)
     assert sorted(shown) == sorted(f"card/{file.name}" for file in (model / "card").iterdir())
@@ -94,15 +95,17 @@ def test_a_card_shows_every_figure_and_the_directory_opens(model: Path, tmp_path
 def test_films_have_a_plot_and_groups_with_intervals(model: Path, tmp_path: Path) -> None:
     points = [[0.1, 0.2, 30], [0.8, 0.9, 10]]
     group = {"films": 20, "macro_auroc": 0.7123, "intervals": {"macro_auroc": [0.65, 0.77]}}
-    films = {"per_class": {"edema": 0.8}, "reliability": points, "by_group": {"sex F": group}}
+    counts = {"positives": {"edema": 12}, "known": {"edema": 40}}
+    films = {"per_class": {"edema": 0.8}, "reliability": points, "by_group": {"sex F": group}, **counts}
     tasks = {"report": {"reliability": points, "per_class": {}}, "films": films}
-    path = evaluation(tmp_path / "one", model, tasks=tasks)
+    path = evaluation(tmp_path / "one", model, tasks=tasks, data="boxes:films/hospital.jsonl")
 
     assert main(["--model", str(model), str(path)]) == 0
 
     card = (model / CARD).read_text()
     assert "| by group | films | AUROC, mean of findings with 15 positives |" in card
     assert "| sex F | 20 | 0.712 (0.650 to 0.770) |" in card
+    assert "| edema | 12 | 40 | 0.800 |" in card
     assert {"card/1-reliability.svg", "card/1-films-reliability.svg", "card/1-films.svg"} <= set(
         re.findall(r"\]\((card/[^)]+)\)", card)
     )

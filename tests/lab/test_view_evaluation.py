@@ -50,8 +50,7 @@ def test_each_figure_is_measured_on_its_own_pictures() -> None:
     assert [half[name] for name in names] == [0.5] * 5 + [1.0, 0.5, 0.75]
     assert (all_right["frontals"], half["frontals"]) == (1, 2)
     assert (
-        len([line for line in task_section("views", half, level=3).splitlines() if line.startswith("|")])
-        == 2 + len(names) + 1
+        len([line for line in task_section("views", half).splitlines() if line.startswith("|")]) == 2 + len(names) + 1
     )
 
 

@@ -3,8 +3,9 @@
     python -m models.lab.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md]
 
 What training wrote about the model is kept; everything from `## Measured` on is replaced, so the command can be
-repeated with all evaluations of a model. Those of the directory's own weights are its figures; one with a part left
-out, or of other weights, becomes a row among the ablations.
+repeated with all evaluations of a model. Those of the directory's own weights are its figures: the main ones stand in
+the card, all of them in the evaluations, which lie beside it. One with a part left out, or of other weights, becomes a
+row among the ablations.
 The manifest gets the hashes of the written files at the very end: after an interruption the directory is refused until
 the command is run again. Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
@@ -24,18 +25,17 @@ from models.checkpoint.card import joined, parts_of, section, with_line, with_te
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
 from models.errors import ModelError
-from models.lab.evaluation.document import Table, figures_in_words, inner, shown, task_section
+from models.lab.evaluation.document import Table, card_tables, figures_in_words, inner, shown
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 
 FOLDER: Final = "card"
 HEADING: Final = "## Measured"
 _PERFORMANCE: Final = "- Performance: below, under Measured."
-_WORST: Final = 5
+_WORST: Final = 3
 _PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "detection": ("per_class", "Average precision by finding", "", ""),
     "anatomy": ("per_region", "IoU by region; gray: constant box", "constant_box", "per_region"),
     "region_classification": ("per_finding", "AUROC by finding, mean of regions", "", ""),
-    "report": ("per_class", "F1 of reports by class", "", ""),
     "films": ("per_class", "AUROC by finding", "", ""),
 }
 """By task: its table, the title, and the reference whose table is drawn with it."""
@@ -163,23 +163,27 @@ def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evalu
 
 
 def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
+    """Write what the card shows of an evaluation; draw its plots, and put all its figures beside them."""
+    path = f"{FOLDER}/{number}-{evaluation.path.name}"
+    shutil.copyfile(evaluation.path, directory / path)
     return section(
         "films",
         data=evaluation.document["data"],
         count=evaluation.document["count"],
         held_out=evaluation.document.get("held_out"),
         engine=inner(evaluation.document, "model").get("engine"),
-        tasks=[_task(directory, evaluation, task, number=number) for task in evaluation.tasks],
+        tables=list(card_tables(evaluation.document)),
+        plots=[plot for task in evaluation.tasks for plot in _plots(directory, evaluation, task, number=number)],
+        figures=path,
     )
 
 
-def _task(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> str:
-    made, plots = inner(evaluation.tasks, task), []
-    for name, drawing in _drawn(task, made):
+def _plots(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> Iterator[tuple[str, str]]:
+    """Draw the plots of a task; yields the name of each, and its path."""
+    for name, drawing in _drawn(task, inner(evaluation.tasks, task)):
         path = f"{FOLDER}/{number}-{name}.svg"
         (directory / path).write_text(drawing, encoding="utf-8")
-        plots.append((name.replace("_", " "), path))
-    return task_section(task, made, level=4, plots=plots)
+        yield name.replace("_", " "), path
 
 
 def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -205,7 +209,7 @@ def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Table
     compared = {
         title: place
         for title, place in _COMPARED.items()
-        if any(_figure(evaluation, *place) is not None for _, evaluation in rows)
+        if any(_figure(evaluation, *place) is not None for evaluation in others)
     }
     return ["", "films", *compared], [
         [

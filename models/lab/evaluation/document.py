@@ -125,7 +125,7 @@ _NAMES: Final[Mapping[str, str]] = {
 _VARIANTS: Final = ("trained_classes", "as_read", "decisions", "without_contradictions", "checked", "by_default")
 """The same figures, of something else than the task's own: the rows of the first table say of what."""
 _GROUPED: Final[Mapping[str, str]] = {
-    "curves": "sensitivity, where so many films without any finding are called by mistake",
+    "curves": "sensitivity, if so many films without any finding are called",
     "by_group": "by group",
     "boxed": "boxes on films of people, scale cross-fitted",
 }
@@ -154,6 +154,24 @@ _HEADLINES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("region_explanation_mscxr", "region_explanation_imagenome", "report_mimic"), "ce_micro_f1"),
 }
 """The figure of each task in the summary."""
+_CARD: Final[Mapping[str, tuple[str, ...]]] = {
+    "detection": ("map", "large_four"),
+    "anatomy": ("miou", "lungs_and_heart"),
+    "sentences": ("withheld_share", "by_network_share"),
+    "films": (
+        "macro_auroc",
+        "opacity_against_normal",
+        "opacity_against_all_others",
+        "auroc_no_finding_read",
+        "auroc_no_finding_mined",
+        "false_findings",
+        "opacity_sensitivity",
+    ),
+    "views": ("kept", "unmarked", "projection", "mirrored", "rotated", "stopped"),
+}
+"""The figures that a card shows of a task; of any other task the one of `_HEADLINES`."""
+_CARD_RATIO: Final = ("mean_absolute_error", "lower", "upper")
+_CARD_GROUPS: Final = ("films", "macro_auroc", "opacity_against_all_others", "false_findings", "opacity_sensitivity")
 _MEASURED: Final = ("cardiothoracic_ratio", "thorax_width")
 """What is measured on boxes of regions; so do these."""
 _TABLES: Final[Mapping[str, str]] = {
@@ -194,14 +212,14 @@ def markdown(document: Mapping[str, object]) -> str:
         weights=str(model.get("weights_sha256"))[:12],
         ablations=ablations if isinstance(ablations, list) else [],
         unmeasured=[f"{count} {what}" for what, count in unmeasured.items()],
-        tasks=[task_section(task, inner(tasks, task), level=3) for task in tasks],
+        tasks=[task_section(task, inner(tasks, task)) for task in tasks],
         summary=summary(document),
     )
 
 
-def task_section(task: str, made: Mapping[str, object], *, level: int, plots: Sequence[tuple[str, str]] = ()) -> str:
-    """Write the figures of one task; level: of the heading; plots: the name of each, and its path."""
-    return section("task", level=level, title=TITLES[task], tables=list(tables(made)), plots=plots)
+def task_section(task: str, made: Mapping[str, object]) -> str:
+    """Write all figures of one task."""
+    return section("task", title=TITLES[task], tables=list(tables(made)))
 
 
 def tables(made: Mapping[str, object]) -> Iterator[Table]:
@@ -226,11 +244,54 @@ def tables(made: Mapping[str, object]) -> Iterator[Table]:
         if values := inner(made, key):
             named = [[_NAMES.get(name, name.replace("_", " ")), shown(value)] for name, value in values.items()]
             yield [title, "value"], named
-    for key, title in _GROUPED.items():
-        if groups := inner(made, key):
-            names = dict.fromkeys(name for group in groups for name in inner(groups, group) if name in _NAMES)
-            of_groups = [[group, *(_bounded(inner(groups, group), name) for name in names)] for group in groups]
-            yield [title, *(_NAMES[name] for name in names)], of_groups
+    for key in _GROUPED:
+        yield from _grouped(made, key, tuple(_NAMES))
+
+
+def card_tables(document: Mapping[str, object]) -> Iterator[Table]:
+    """Yield the tables that a card shows of an evaluation: its main figures; of patient films also findings and groups.
+
+    What phantoms show by finding is drawn in the plots.
+    """
+    made = inner(document, "tasks")
+    yield ["", "", "value", "without a network"], [row for task in made for row in _card_rows(task, inner(made, task))]
+    if str(document["data"]).startswith(PHANTOMS):
+        return
+    films = inner(made, "films")
+    positives, known = inner(films, "positives"), inner(films, "known")
+    areas = {name: area for name, area in inner(films, "per_class").items() if area is not None}
+    if positives:
+        rows = [(name, positives.get(name), known.get(name), area) for name, area in areas.items()]
+        head = ["finding", "films with it", "of", "AUROC"]
+        yield head, [[name.replace("_", " "), *map(shown, figures)] for name, *figures in rows]
+    yield from _grouped(films, "curves", tuple(CURVE))
+    yield from _grouped(films, "by_group", _CARD_GROUPS)
+
+
+def _card_rows(task: str, made: Mapping[str, object]) -> Iterator[list[str]]:
+    """Yield the rows of a card's first table; the first row of a task has its name."""
+    references, title = inner(made, "references"), TITLES[task]
+    for name in _CARD.get(task, (_HEADLINES[task],)):
+        if made.get(name) is not None:
+            rivals = {rival: value for rival in references if (value := inner(references, rival).get(name)) is not None}
+            beside = ", ".join(f"{rival.replace('_', ' ')} {shown(value)}" for rival, value in rivals.items())
+            yield [title, _NAMES[name], _bounded(made, name), beside]
+            title = ""
+    for name, value in inner(made, "cardiothoracic_ratio").items():
+        if name in _CARD_RATIO and value is not None:
+            yield ["", f"cardiothoracic ratio: {_NAMES[name]}", shown(value), ""]
+
+
+def _grouped(made: Mapping[str, object], key: str, columns: Sequence[str]) -> Iterator[Table]:
+    """Yield a table of tables with a row for each group, if there is one; its columns are those that any group has."""
+    groups = inner(made, key)
+    names = [name for name in columns if any(name in inner(groups, group) for group in groups)]
+    if groups:
+        cells = {group: [_bounded(inner(groups, group), name) for name in names] for group in groups}
+        yield (
+            [_GROUPED[key], *map(_NAMES.__getitem__, names)],
+            [[group.replace("_", " "), *cells[group]] for group in groups],
+        )
 
 
 def _bounded(made: Mapping[str, object], name: str) -> str:
