@@ -53,7 +53,8 @@ class Fault(StrEnum):
     DENIAL = "denial"
     """The sentence denies something, or calls something normal. Only a reader may: the network may have missed it."""
     SEVERITY = "severity"
-    """The sentence says how much, how large or how bad, which nothing measured."""
+    """The sentence says how much, how large or how bad something is that is not reported, or by a measure or grade, or
+    in comparison; or it makes little of what is to be told within minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +99,36 @@ def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
     return tuple(fault for fault, has in _CHECKS.items() if has(read, claim))
 
 
-def never_said(sentence: str, *, names: Iterable[str] = ()) -> tuple[Fault, ...]:
-    """Return what no sentence of a network may say, whatever was decided: a denial, a severity.
+def never_said(sentence: str, *, names: Iterable[str] = (), is_reported: bool = False) -> tuple[Fault, ...]:
+    """Return what no sentence of a network may say, whatever was decided: a denial, a severity that nobody may word.
 
     names: of its finding; what they say is asked for, and no fault
+    is_reported: whether the sentence asserts a reported finding, whose size and severity it may word
     """
-    text = " ".join(sentence.lower().split())
-    own = tuple(names)
+    text, own, words = " ".join(sentence.lower().split()), tuple(names), cues()
     unnamed = named_rule(own).mentions.sub(" ", text) if own else text
-    found = {Fault.DENIAL: _denies_something(text), Fault.SEVERITY: bool(cues().severe.search(unnamed))}
+    is_urgent = any(statement.key in words.urgent for statement in assertions(text))
+    refused = [words.graded, *([words.minimizing] if is_urgent else [])] if is_reported else [words.severe]
+    found = {
+        Fault.DENIAL: _denies_something(text),
+        Fault.SEVERITY: any(pattern.search(unnamed) for pattern in refused),
+    }
     return tuple(fault for fault, holds in found.items() if holds)
+
+
+def words_severity(sentence: str) -> bool:
+    """Say whether a sentence says how much, how large or how bad something is."""
+    return bool(cues().severe.search(sentence.lower()))
+
+
+def denied_alone(sentence: str) -> frozenset[str]:
+    """Return the classes of CheXpert that a sentence denies; none if it says anything else, or is not clear."""
+    text = " ".join(sentence.lower().split())
+    statements = statements_of(text, _rules())
+    is_clear = all(statement.stance is Stance.DENIED for statement in statements) and not normal_statements(text)
+    if not is_clear or re.search(r"\w", cues().plain.sub(" ", text)):
+        return frozenset()
+    return frozenset(statement.key for statement in statements)
 
 
 def contradictions(sentence: str, decided: Mapping[str, FindingState]) -> tuple[str, ...]:

@@ -59,6 +59,10 @@ class Cues:
     not_earlier: Pattern
     descriptions: Pattern
     severe: Pattern
+    graded: Pattern
+    minimizing: Pattern
+    urgent: tuple[str, ...]
+    plain: Pattern
     harmless: Pattern
     denies: Pattern
     tells: Pattern
@@ -86,6 +90,7 @@ class _File(TypedDict):
     normal: _Normal
     film: dict[str, str | list[str]]
     severity: dict[str, list[str]]
+    denial: dict[str, list[str]]
     asked: dict[str, str | list[str]]
 
 
@@ -100,6 +105,7 @@ def cues() -> Cues:
         file["normal"],
         file["film"],
     )
+    severity = file["severity"]
     after = {"{be}": str(stance["be"]), "{adverb}": str(stance["adverb"])}
     return Cues(
         rewrite=tuple((re.compile(pattern), instead) for pattern, instead in file["rewrite"]["steps"]),
@@ -117,7 +123,11 @@ def cues() -> Cues:
         zones={name: re.compile(pattern) for name, pattern in normal["zones"].items()},
         denied_by_normal={name: tuple(keys) for name, keys in normal["denies"].items()},
         **{key: _any(words) for key, words in film.items()},
-        severe=_any(file["severity"]["severe"]),
+        severe=any_of([*severity["sized"], *severity["minimizing"], *severity["graded"]]),
+        graded=any_of(severity["graded"]),
+        minimizing=any_of(severity["minimizing"]),
+        urgent=tuple(severity["urgent"]),
+        plain=any_of(file["denial"]["plain"]),
         **{key: _any(words) for key, words in file["asked"].items()},
     )
 

@@ -16,7 +16,8 @@ _PLURAL: Final = re.compile(r"(?<![siu])s$")  # "devices", and neither "mass" no
 _ZONE: Final = re.compile(r"\bzones?$")
 _SPOTS: Final = ("apex", "hilum")
 _TO_REVIEW: Final = "Possible, please review"
-_STATE: Final = re.compile(rf"^{_TO_REVIEW}( \([^)]*\))?: ")
+_NOT_SEEN: Final = "Not seen by the network: "
+_STATE: Final = re.compile(rf"^({_TO_REVIEW}( \([^)]*\))?: |{_NOT_SEEN})")
 _REVIEWED: Final[tuple[FindingState, ...]] = (FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
 
 
@@ -71,8 +72,18 @@ def stated(text: str, asserted: Mapping[str, FindingState]) -> str:
     return f"{_TO_REVIEW}{of_them}: {text}"
 
 
+def not_seen(text: str) -> str:
+    """Put before a sentence that denies something that the network did not see it, which is no proof."""
+    return _NOT_SEEN + text
+
+
+def is_not_seen(text: str) -> bool:
+    """Say whether `not_seen` marked a sentence."""
+    return text.startswith(_NOT_SEEN)
+
+
 def unstated(text: str) -> str:
-    """Return a sentence without the state that `stated` put before it."""
+    """Return a sentence without what `stated` or `not_seen` put before it."""
     return _STATE.sub("", text)
 
 

@@ -75,6 +75,10 @@ whoever knows the film's header those of a `Doubt`."""
 Laterality: TypeAlias = Literal["boxes", "unknown"]
 """How the side of a finding follows: from its boxes, or not at all."""
 
+SentenceRule: TypeAlias = Literal["raw", "checked", "marked"]
+"""Which sentences of a network leave: all as generated; those that say what was decided; or with these, marked, those
+that deny what is below a measured threshold."""
+
 Trusted: TypeAlias = Literal["real", "phantoms", "any"]
 """Which thresholds are trusted: those measured on real films, those measured on phantoms, or any, measured or not."""
 

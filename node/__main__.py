@@ -184,7 +184,7 @@ def _reader(options: argparse.Namespace, prompt_set: PromptSet) -> RadiographRea
         reader=options.reader,
         threads=options.threads,
         trusted="any" if options.uncalibrated == "accept" else options.population,
-        checked=options.sentences == "checked",
+        sentences=options.sentences,
     )
 
 

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import tomli_w
 
+from models.contract import SentenceRule
 from models.documents import Misfit, TypeOf, from_table, refuse
 from node.character_sets import TERMS
 from node.domain import UNSET_ZONE
@@ -209,6 +210,7 @@ class ModelSettings:
 class ReportSettings:
     """Which sentences leave: those that say what was decided (`checked`), or all as generated (`raw`), for research.
 
+    denials: whether sentences that deny what is below a measured threshold are withheld, or leave with a mark
     cardiothoracic_ratio: whether the ratio is sent, if the model states its error
     unmeasured_ratio: whether there is one, too, if that error was measured on phantoms alone, or not at all
     searched: whether report.json says where the network looked for findings that it does not report
@@ -216,10 +218,20 @@ class ReportSettings:
     """
 
     sentences: Literal["checked", "raw"] = "checked"
+    denials: Literal["withheld", "marked"] = "withheld"
     cardiothoracic_ratio: bool = True
     unmeasured_ratio: bool = False
     searched: bool = False
     writers: Annotated[int, between(0, 64)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.sentences == "raw" and self.denials == "marked":
+            raise ValueError("denials: no sentence is marked with sentences = raw; remove one of both")
+
+    @property
+    def rule(self) -> SentenceRule:
+        """Which sentences of the network leave."""
+        return "marked" if self.denials == "marked" else self.sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

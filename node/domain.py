@@ -15,7 +15,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias, get_args
 
-from models.contract import Box, Contradiction, FindingState, ScoredBox, Sentence, Side, Trusted, View, WithheldSentence
+from models.contract import (
+    Box,
+    Contradiction,
+    FindingState,
+    ScoredBox,
+    Sentence,
+    SentenceRule,
+    Side,
+    Trusted,
+    View,
+    WithheldSentence,
+)
 from node.cardiothoracic_ratio import CardiothoracicRatio
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -97,6 +108,7 @@ class Note(StrEnum):
     MIRRORED = "mirrored"
     ROTATED = "rotated"
     CALLED_NORMAL = "called_normal"
+    SEVERITY_WORDED = "severity_worded"
     STRETCHED = "stretched"
     TABLE_SCALED = "table_scaled"
     POLARITY_UNCLEAR = "polarity_unclear"
@@ -244,7 +256,7 @@ class Searched:
 class ModelIdentity:
     """The network that answered; part of every output.
 
-    sentences: `checked`: each says what was decided; or `raw`: as generated
+    sentences: which of them leave
     unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
     """
 
@@ -254,13 +266,13 @@ class ModelIdentity:
     engine: str
     manifest_sha256: str = ""
     trusted: Trusted = "real"
-    sentences: Literal["checked", "raw"] = "checked"
+    sentences: SentenceRule = "checked"
     unmeasured_ratio: bool = False
 
     @property
     def is_checked(self) -> bool:
         """Whether sentences say what was decided."""
-        return self.sentences == "checked"
+        return self.sentences != "raw"
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -2,14 +2,15 @@
 
 A sentence with a fault is withheld with its reason. That of a finding that is reported is generated once more, moved
 further toward the decision; if that fails too, a rule makes one. Nothing is said of what is absent or left out, and no
-sentence denies anything, calls anything normal or says how severe it is. Before a sentence about what is to be reviewed
+sentence calls anything normal or denies it, unless a site lets denials of what is below a measured threshold leave,
+marked. Of what is reported a sentence may say how large or severe it is. Before a sentence about what is to be reviewed
 stands that state; its words stay as they were generated. What it asserts without a measured threshold marks it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -17,13 +18,22 @@ from typing import Final
 
 import numpy as np
 
-from language.check import Claim, Fault, assertions, called_normal, contradictions, faults, never_said
+from language.check import (
+    Claim,
+    Fault,
+    assertions,
+    called_normal,
+    contradictions,
+    denied_alone,
+    faults,
+    never_said,
+)
 from language.clauses import clauses_of
 from language.cues import cues
 from language.labels import DEVICES, NO_FINDING, RuleLabeler
 from language.legible import speaks_of_an_earlier_film
 from language.normal import names_in
-from language.sentences import by_rule, of_words, stated
+from language.sentences import by_rule, not_seen, of_words, stated
 from language.statements import sides_in
 from models import boxes as unit_boxes
 from models.contract import (
@@ -39,6 +49,7 @@ from models.contract import (
 )
 from models.decisions import Decisions
 from models.engines import FloatArray
+from models.reading.cardiothoracic import measure_chest
 
 NOT_MEASURED: Final = "not_measured"
 """Says something of a finding that is left out, or "Normal" or "Abnormal" of the film, or of a region what is no
@@ -47,6 +58,11 @@ CONTRADICTS: Final = "contradicts"
 SIDE_UNKNOWN: Final = "side_unknown"
 WRONG_ZONE: Final = "wrong_zone"
 
+COMPANIONS: Final[Mapping[str, str]] = dict.fromkeys(("edema", "consolidation", "pneumonia"), "lung_opacity")
+"""What a finding is never without, by keys: each of these is an opacity of the lung (Irvin et al., AAAI 2019)."""
+_HEART: Final = "cardiomegaly"
+_WIDE: Final = 0.5
+"""Beside a cardiothoracic ratio below it no sentence calls the heart enlarged."""
 _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
 _COVERS: Final = 1 / 3
@@ -67,6 +83,8 @@ class Decided:
     regions: the best box [4] of each region, by its key
     side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
     lateralities: of findings whose side does not follow from boxes alone
+    has_ratio: whether the error of the cardiothoracic ratio was measured, so that the ratio counts
+    deniable: findings whose denial may leave, marked; only of what has a measured threshold and is not near it
     """
 
     prompts: Sequence[ReaderPrompt]
@@ -77,6 +95,8 @@ class Decided:
     regions: Mapping[str, FloatArray] = field(default_factory=dict)
     zone_of: ZoneOf | None = None
     lateralities: Mapping[int, Laterality] = field(default_factory=dict)
+    has_ratio: bool = False
+    deniable: Collection[int] = ()
 
     def is_reported(self, index: int) -> bool:
         """Whether a prompt is a pathology that outputs report."""
@@ -91,18 +111,27 @@ class Decided:
             return found[0].value
         if contradictions(text, {self.prompts[place].key: state for place, state in self.states.items()}):
             return CONTRADICTS
+        if self._has_narrow_heart() and any(statement.key == _HEART for statement in assertions(text)):
+            return CONTRADICTS
         if fault := self._fault_of_boxes(index, text):
             return fault
         if fault_of_place := self._fault_of_side(index, text) or self._fault_of_zone(index, text.lower()):
             return fault_of_place
-        if found := never_said(text, names=self._names(index)):
+        if self._is_marked_denial(index, text):
+            return None
+        if found := never_said(text, names=self._names(index), is_reported=bool(self._asserted(index, text))):
             return found[0].value
         if not all(self.measured.values()) and not self._asserted(index, text) and prompt.kind is PromptKind.REGION:
             return NOT_MEASURED
         return None if prompt.kind is PromptKind.REGION or self.is_reported(index) else Fault.DENIAL.value
 
     def stated(self, index: int, text: str) -> str:
-        """Return a sentence as it may leave: with the state of what it asserts before it, if that is to be reviewed."""
+        """Return a sentence as it may leave: with the state of what it asserts before it, if that is to be reviewed.
+
+        Before a denial stands that the network did not see it.
+        """
+        if self._is_marked_denial(index, text):
+            return not_seen(text)
         asserted = self._asserted(index, text)
         return stated(text, {self.prompts[place].name: self.states[place] for place in asserted})
 
@@ -116,6 +145,21 @@ class Decided:
         keys = {self.prompts[place].key: place for place in self.states if self.is_reported(place)}
         own = [index] if self.is_reported(index) else []
         return own + [keys[statement.key] for statement in assertions(text) if statement.key in keys]
+
+    def _is_marked_denial(self, index: int, text: str) -> bool:
+        """Say whether a sentence denies its own finding and, clearly, nothing but findings that may be denied."""
+        if index not in self.deniable:
+            return False
+        companions = {COMPANIONS.get(self.prompts[place].key) for place in self.states if self.is_reported(place)}
+        absent = [place for place in self.deniable if self.states[place] is FindingState.ABSENT]
+        keys = {self.prompts[place].key for place in absent} - companions
+        denied = denied_alone(text)
+        return self.prompts[index].key in denied and denied <= keys
+
+    def _has_narrow_heart(self) -> bool:
+        """Say whether the heart is measured, and narrower than half the thorax, as people read the ratio."""
+        chest = measure_chest({key: unit_boxes.to_box(box) for key, box in self.regions.items()})
+        return self.has_ratio and chest is not None and round(chest.ratio, 2) < _WIDE
 
     def denies(self, index: int, text: str) -> bool:
         """Say whether a sentence denies a finding that is reported."""
@@ -350,7 +394,7 @@ def _may_answer(text: str, prompt: str | None, state: FindingState) -> bool:
 
     Of a prompt that names no side it may name none either: no box was compared with the middle of the film.
     """
-    if never_said(text):
+    if never_said(text, is_reported=True):
         return False
     if prompt is None:
         claim = Claim(finding=None, state=state, side=None, region=None, region_has_finding=True)

@@ -16,13 +16,11 @@ from language.statements import sides_in
 from models.contract import Contradiction, FindingState, PromptKind, ReaderPrompt, Side, SideOf
 from models.decisions import Decisions
 from models.engines import Engine, FloatArray
-from models.reading.checking import Decided
+from models.reading.checking import COMPANIONS, Decided
 from models.reading.decided_film import DecidedFilm, Look
 from models.reading.phrasebook import Phrasebook
 
 _SIDES: Final = (Side.LEFT, Side.RIGHT)
-COMPANIONS: Final[Mapping[str, str]] = dict.fromkeys(("edema", "consolidation", "pneumonia"), "lung_opacity")
-"""What a finding is never without, by keys: each of these is an opacity of the lung (Irvin et al., AAAI 2019)."""
 
 
 def without_companion(film: DecidedFilm, decisions: Decisions) -> frozenset[int]:

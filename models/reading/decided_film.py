@@ -25,6 +25,7 @@ class DecidedFilm:
     visible: the boxes and scores of each prompt that are shown
     side_of: None if the film does not say which side is which; zone_of, measured: as in `checking.Decided`
     contradictions: of findings that are reported; lateralities: of those whose side does not follow from boxes alone
+    deniable: the findings whose denial may leave, marked; has_ratio: as in `checking.Decided`
     """
 
     prompts: tuple[ReaderPrompt, ...]
@@ -38,6 +39,8 @@ class DecidedFilm:
     zone_of: ZoneOf | None = None
     contradictions: Mapping[int, Contradiction] = field(default_factory=dict)
     lateralities: Mapping[int, Laterality] = field(default_factory=dict)
+    deniable: frozenset[int] = frozenset()
+    has_ratio: bool = False
 
     @property
     def features(self) -> FloatArray:
@@ -74,4 +77,5 @@ class DecidedFilm:
             side_of=self.side_of,
             zone_of=self.zone_of,
             lateralities=self.lateralities,
+            has_ratio=self.has_ratio,
         )

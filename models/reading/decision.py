@@ -47,6 +47,13 @@ def is_near(decisions: Decisions, key: str, probability: float) -> bool:
     return not decisions.leaves_out(key) and probability > decisions.lower(key) - NEAR
 
 
+def may_be_denied(decisions: Decisions, key: str, probability: float, *, trusted: Trusted) -> bool:
+    """Say whether a finding has a measured threshold and came nowhere near it; whoever trusts any has measured none."""
+    return is_trusted(decisions, key, "real" if trusted == "any" else trusted) and not is_near(
+        decisions, key, probability
+    )
+
+
 def is_ratio_measured(error: RatioError | None, trusted: Trusted) -> bool:
     """Say whether the error of the ratio was measured on films of the kind that is read; any are films of people."""
     return error is not None and _counts(error.measured_on, trusted)

@@ -35,6 +35,7 @@ from models.contract import (
     ReaderPrompt,
     ScoredBox,
     Sentence,
+    SentenceRule,
     SideOf,
     Trusted,
     ViewReading,
@@ -43,6 +44,7 @@ from models.contract import (
 from models.engines import FloatArray
 from models.errors import DeviceLost, ModelError, ReaderFault
 from models.reading.checking import Decided, Settled, answer_in_words, is_reported, settle
+from models.reading.decision import is_ratio_measured
 from models.reading.places import lungs, within
 
 GROUP: Final = "chex_node.readers"
@@ -53,12 +55,13 @@ _BEYOND: Final = 0.01
 _NEED_MEASURED_THRESHOLD: Final = (FindingState.PRESENT, FindingState.INDETERMINATE)
 
 
-def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked: bool = True) -> NamedReader:
+def open_named(
+    name: str, directory: Path, *, trusted: Trusted = "real", sentences: SentenceRule = "checked"
+) -> NamedReader:
     """Open a network. Raises ModelError that says what is wrong with the name, the function or what it returns.
 
     name: "package.module:function", or that of an entry point in GROUP; the function gets the directory as it is
     trusted: "any" if a threshold that nobody measured may call a finding present
-    checked: whether only sentences that say what was decided leave
     """
     function = _function(name)
     try:
@@ -75,7 +78,7 @@ def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked
             raise ModelError(f"model.reader {name}: its {key} must be a text of one line that is not blank; set it")
     if reader.gray not in get_args(Gray):
         raise ModelError(f"model.reader {name}: its gray must be one of {', '.join(get_args(Gray))}")
-    return NamedReader(reader, trusted=trusted, checked=checked)
+    return NamedReader(reader, trusted=trusted, rule=sentences)
 
 
 def hash_of(directory: Path) -> str:
@@ -119,10 +122,10 @@ def _function(name: str) -> Callable[[Path], object]:
 class NamedReader(Reader[object]):
     """A network that a setting names, with its answers checked: each method raises ReaderFault for what is wrong."""
 
-    def __init__(self, reader: Reader[object], *, trusted: Trusted, checked: bool) -> None:
+    def __init__(self, reader: Reader[object], *, trusted: Trusted, rule: SentenceRule) -> None:
         self._reader = reader
         self._trusted = trusted
-        self._checked = checked
+        self._rule = rule
         self.name, self.version, self.engine = reader.name, reader.version, reader.engine
         self.gray, self.ages, self.fallbacks = reader.gray, reader.ages, tuple(reader.fallbacks)
         self.measured, self.left_out = frozenset(reader.measured), frozenset(reader.left_out)
@@ -231,7 +234,7 @@ class NamedReader(Reader[object]):
         zone_of: ZoneOf | None,
     ) -> Settled:
         """Let those sentences leave that say what was decided."""
-        if not self._checked:
+        if self._rule == "raw":
             return Settled(texts=dict(texts), generated=texts)
         states = {
             index: state for index, prompt in enumerate(prompts) if (state := answers[prompt.key].state) is not None
@@ -250,12 +253,18 @@ class NamedReader(Reader[object]):
             },
             zone_of=zone_of,
             lateralities={index: answers[prompts[index].key].laterality for index in states},
+            has_ratio=is_ratio_measured(self.ratio_error, "real"),
+            deniable={index for index in states if self._may_be_denied(answers[prompts[index].key])},
         )
         return settle(decided, texts, lambda indices: [""] * len(indices))
 
+    def _may_be_denied(self, answer: PromptReading) -> bool:
+        is_measured = answer.key in self.measured and self._trusted != "phantoms"
+        return self._rule == "marked" and is_measured and not answer.near
+
     def _worded(self, answer: Answer, question: Question, key: str | None) -> Answer:
         state = self._state(answer.state, key)
-        if not self._checked or answer.never_learned:
+        if self._rule == "raw" or answer.never_learned:
             return replace(answer, state=state)
         text, by = answer_in_words(answer.sentence, prompt=question.prompt, state=state)
         return replace(answer, state=state, sentence=text, by=by)

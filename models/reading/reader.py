@@ -25,6 +25,7 @@ from models.contract import (
     Reader,
     ReaderPrompt,
     Sentence,
+    SentenceRule,
     SideOf,
     StageDifference,
     Trusted,
@@ -40,7 +41,7 @@ from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
 from models.reading.checking import Settled, answer_in_words, class_in, left_out_in
 from models.reading.contradictions import ContradictionCheck
 from models.reading.decided_film import DecidedFilm, Look
-from models.reading.decision import decide, is_near, is_trusted
+from models.reading.decision import decide, is_near, is_ratio_measured, is_trusted, may_be_denied
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast, differences
 from models.reading.places import lungs, place_findings, shown_boxes, within
 from models.reading.preprocess import Square, prepare, square
@@ -57,7 +58,7 @@ def open_reader(
     engines: Path | None = None,
     precision: Precision = "float32",
     trusted: Trusted = "real",
-    checked: bool = False,
+    sentences: SentenceRule = "raw",
     on_written: OnWritten = lambda _tokens, _seconds: None,
 ) -> ChexReader:
     """Open a model directory; engine, threads, engines, precision and ModelError as in `opening.open_first`."""
@@ -70,7 +71,7 @@ def open_reader(
         SentenceTokenizer(vocabularies),
         fallbacks=opened.fallbacks,
         trusted=trusted,
-        checked=checked,
+        rule=sentences,
         on_written=on_written,
     )
 
@@ -83,7 +84,7 @@ class ChexReader(Reader[Look]):
     """ChEX, opened. May be called from several threads if its engine may.
 
     trusted: which thresholds may call a finding present
-    checked: whether only sentences that say what was decided leave; else every sentence does, as published
+    rule: which sentences leave; `raw`: every one, as published
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class ChexReader(Reader[Look]):
         *,
         fallbacks: tuple[Fallback, ...] = (),
         trusted: Trusted = "real",
-        checked: bool = False,
+        rule: SentenceRule = "raw",
         on_written: OnWritten = lambda _tokens, _seconds: None,
     ) -> None:
         manifest = manifest.on_phantoms() if trusted == "phantoms" else manifest
@@ -105,7 +106,7 @@ class ChexReader(Reader[Look]):
         self.measured, self.left_out = manifest.decisions.measured_keys, manifest.decisions.left_out
         self.fallbacks = fallbacks
         self.trusted = trusted
-        self.checked = checked
+        self.rule = rule
         self._vocabulary = frozenset(manifest.vocabulary)
         self._engine = engine
         self._phrasebook = Phrasebook(engine, phrases)
@@ -194,9 +195,9 @@ class ChexReader(Reader[Look]):
         if not prompts:
             return FilmReading(sentences=(), prompts=())
         film = self._find(look, prompts, side_of=side_of, zone_of=zone_of)
-        film, said = self._say(film, self._told(prompts, film.vectors, film.features))
+        film, said = self._speech.sentences(film, self._told(prompts, film.vectors, film.features), rule=self.rule)
         kept, standing = self._speech.without_duplicates(
-            said.texts, film.regions.aggregated_scores[0], film.states, checked=self.checked
+            said.texts, film.regions.aggregated_scores[0], film.states, is_checked=self.rule != "raw"
         )
         return FilmReading(
             sentences=tuple(self._sentence(film, text, i, by=said.by(i)) for i, text in kept),
@@ -319,10 +320,14 @@ class ChexReader(Reader[Look]):
         side_of: SideOf | None,
         zone_of: ZoneOf | None,
     ) -> list[Answer]:
-        """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set."""
+        """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set.
+
+        No answer denies anything, whatever the report may.
+        """
         if not places:
             return []
-        film, said = self._say(self._find(look, prompts, side_of=side_of, zone_of=zone_of), places)
+        film = self._find(look, prompts, side_of=side_of, zone_of=zone_of)
+        film, said = self._speech.sentences(film, places, rule="raw" if self.rule == "raw" else "checked")
         return [
             Answer(
                 sentence=said.texts.get(place, ""),
@@ -361,12 +366,14 @@ class ChexReader(Reader[Look]):
             measured={index: is_trusted(decisions, prompts[index].key, self.trusted) for index in states},
             side_of=side_of,
             zone_of=zone_of,
+            has_ratio=is_ratio_measured(self.ratio_error, self.trusted),
+            deniable=frozenset(
+                index
+                for index, value in probabilities.items()
+                if may_be_denied(decisions, prompts[index].key, value, trusted=self.trusted)
+            ),
         )
         return place_findings(self._contradictions.check(look, film), decisions)
-
-    def _say(self, film: DecidedFilm, told: Sequence[int]) -> tuple[DecidedFilm, Settled]:
-        """Generate the sentences of some prompts, and check them if they are to be checked; see `Speech.sentences`."""
-        return self._speech.sentences(film, told, checked=self.checked)
 
     def _locate(self, look: Look, questions: Sequence[Question], reference: tuple[ReaderPrompt, ...]) -> list[Answer]:
         """Answer prompts without boxes: each is the only prompt of its own copy of the film (spec §6, BUG-5)."""
@@ -432,7 +439,7 @@ class ChexReader(Reader[Look]):
         left_out = left_out_in(question.prompt, self.manifest.decisions)
         state = None if is_region else self._state(left_out, float(score))
         by: By = "network"
-        if self.checked:
+        if self.rule != "raw":
             text, by = answer_in_words(text, prompt=question.prompt, state=state)
         return Answer(
             sentence=text,

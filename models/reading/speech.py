@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from models.contract import FindingState
+from models.contract import FindingState, SentenceRule
 from models.engines import Engine, FloatArray, IntArray
 from models.manifest import ReportRule
 from models.reading.checking import Settled, settle
@@ -60,8 +61,8 @@ class Speech:
         self._rule = rule
         self._on_written = on_written
 
-    def sentences(self, film: DecidedFilm, told: Sequence[int], *, checked: bool) -> tuple[DecidedFilm, Settled]:
-        """Generate the sentences of some prompts; checked: let only those pass that say what was decided.
+    def sentences(self, film: DecidedFilm, told: Sequence[int], *, rule: SentenceRule) -> tuple[DecidedFilm, Settled]:
+        """Generate the sentences of some prompts, and let those pass that may leave.
 
         told: indices of the prompts
         Returns also the film, with the findings in doubt that all of their own sentences deny.
@@ -69,7 +70,7 @@ class Speech:
         emphasis = self._rule.emphasis
         shares = emphasis, max(2 * emphasis, _FIRM)
         tried = [index for index in told if index in film.reported]
-        if not checked or len(told) > _FEW:
+        if rule == "raw" or len(told) > _FEW:
             tried = []
         features = [
             self._emphasized(film, share=share)[list(indices)]
@@ -88,9 +89,10 @@ class Speech:
         doubtful = denied_by_sentence(decided, texts)
         denied = denied_by_sentence(decided, dict(zip(doubtful, again(doubtful), strict=True)))
         doubting = film.doubting(dict.fromkeys(denied, "sentence_denies"))
-        if not checked:
+        if rule == "raw":
             return doubting, Settled(texts={index: text for index, text in texts.items() if text}, generated=texts)
-        return doubting, settle(doubting.decided(), texts, again)
+        deniable = doubting.deniable if rule == "marked" else frozenset[int]()
+        return doubting, settle(replace(doubting.decided(), deniable=deniable), texts, again)
 
     def _generate(self, film: DecidedFilm, indices: Sequence[int], *, share: float) -> list[str]:
         """Generate sentences of features that are moved toward the decision by a share of their length."""
@@ -120,7 +122,7 @@ class Speech:
         return ids
 
     def without_duplicates(
-        self, texts: Mapping[int, str], preference: FloatArray, states: Mapping[int, FindingState], *, checked: bool
+        self, texts: Mapping[int, str], preference: FloatArray, states: Mapping[int, FindingState], *, is_checked: bool
     ) -> tuple[list[tuple[int, str]], dict[int, int]]:
         """Remove duplicate sentences (spec §9.1.6); texts: by index of the prompt; preference: [prompt].
 
@@ -136,11 +138,11 @@ class Speech:
         if self._rule.emphasis:
             decided = np.array([DIRECTIONS[states[index]] if index in states else np.nan for index, _ in spoken])
             similarity[np.subtract.outer(decided, decided) ** 2 > 0] = 0.0
-        if checked:
+        if is_checked:
             own = np.array([index in states for index, _ in spoken])
             same = np.array([[first == second for _, second in spoken] for _, first in spoken])
             similarity[np.logical_or.outer(own, own) & ~same] = 0.0
-        preferred = [preference[index] + (checked and index in states) for index, _ in spoken]
+        preferred = [preference[index] + (is_checked and index in states) for index, _ in spoken]
         kept, survivors = deduplicate(similarity, preferred, self._rule)
         place = {sentence: number for number, sentence in enumerate(kept)}
         standing = {index: place[survivors[sentence]] for sentence, (index, _) in enumerate(spoken)}

@@ -14,7 +14,7 @@ from datetime import datetime
 from models.contract import Box, FindingState
 from models.documents import decode
 from node.character_sets import visible
-from node.domain import Film, GroundedSentence, Json, JsonObject, ObjectReference, derive_uid
+from node.domain import Film, GroundedSentence, Json, JsonObject, Note, ObjectReference, derive_uid
 from node.metrics import QUESTION_SOURCES
 from node.outputs import wording
 from node.outputs.gsps_graphics import Tracking
@@ -143,12 +143,13 @@ def label(asked: AskedQuestion) -> str:
 
 
 def sentence(asked: AskedQuestion) -> str | None:
-    """Return the sentence of an answer and what speaks against it; None if there is neither."""
+    """Return the sentence of an answer, how it words size, and what speaks against it; None if there is nothing."""
     answer = asked.answer
     said = None
     if answer.sentence.strip():
         said = wording.said(GroundedSentence(text=answer.sentence, prompt="", score=0.0, boxes=(), by=answer.by))
-    return " ".join(filter(None, (said, wording.reason_of(answer.contradiction)))) or None
+    worded = f"Note: {wording.NOTES[Note.SEVERITY_WORDED]}." if Note.SEVERITY_WORDED in answer.notes else None
+    return " ".join(filter(None, (said, worded, wording.reason_of(answer.contradiction)))) or None
 
 
 def lines(asked: AskedQuestion, film: Film) -> list[str]:

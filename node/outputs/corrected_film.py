@@ -8,11 +8,12 @@
     withdraw An earlier correction does not count.
 
 What follows from it: a sentence on anything is withheld if it asserts what was rejected, denies what is present by a
-reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box. A finding
-that is still reported and has lost its sentence, or whose sentence does not say what the reader said, gets one made by
-rule. A sentence loses "Possible, please review" if nothing that it asserts is only possible any more. The note that the
-network calls the whole film normal goes with the last finding that it reports as present, devices aside.
-Nothing else changes.
+reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box; where a
+reader finds anything, so is every sentence on what the network did not see. A finding that is still reported and has
+lost its sentence, or whose sentence does not say what the reader said, gets one made by rule. A sentence loses
+"Possible, please review" if nothing that it asserts is only possible any more. The note that the network calls the
+whole film normal goes with the last finding that it reports as present, devices aside; that on worded severity with the
+last such sentence. Nothing else changes.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from pydicom.dataset import Dataset
 from language.check import Claim, Fault, assertions, contradictions, faults
 from language.labels import DEVICES
 from language.normal import names_in, normal_statements
-from language.sentences import by_rule, stated, unstated
+from language.sentences import by_rule, is_not_seen, stated, unstated
 from models.contract import Box, FindingState, PromptKind, ScoredBox, Side, WithheldSentence
 from node.dicom.film_header import parse_header
 from node.domain import Assessment, Film, Finding, FindingBox, GroundedSentence, Note, ReaderMark, derive_uid
 from node.prompt_set import Prompt, PromptSet
 from node.read import decoding
-from node.read.findings import covered, together, zone_of
+from node.read.findings import covered, is_severity_worded, together, zone_of
 from node.read.framing import leaving
 from node.store.correction import Correction, CorrectionKind, active
 
@@ -108,16 +109,21 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
         _judged(finding, [item for item in own if item.prompt == finding.prompt], prompt_of(finding, prompts), side_of)
         for finding in film.findings
     )
-    changed = replace(film, findings=findings, notes=_notes(film, findings))
     texts = {item.prompt: item for item in own if item.kind is CorrectionKind.REWORD}
-    return _with_sentences(changed, texts, prompts, side_of)
+    changed = _with_sentences(replace(film, findings=findings), texts, prompts, side_of)
+    return replace(changed, notes=_notes(film, changed))
 
 
-def _notes(film: Film, findings: Iterable[Finding]) -> tuple[Note, ...]:
-    """Return the notes of a film that hold with its findings after their corrections."""
-    pairs = zip(film.findings, findings, strict=True)
-    is_left = any(was.state is now.state is FindingState.PRESENT and now.prompt != DEVICES for was, now in pairs)
-    return tuple(note for note in film.notes if is_left or note is not Note.CALLED_NORMAL)
+def _notes(film: Film, changed: Film) -> tuple[Note, ...]:
+    """Return the notes of a film that hold with its findings and sentences after their corrections."""
+    pairs = zip(film.findings, changed.findings, strict=True)
+    holds = {
+        Note.CALLED_NORMAL: any(
+            was.state is now.state is FindingState.PRESENT and now.prompt != DEVICES for was, now in pairs
+        ),
+        Note.SEVERITY_WORDED: is_severity_worded(changed.sentences),
+    }
+    return tuple(note for note in film.notes if holds.get(note, True))
 
 
 def prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
@@ -190,10 +196,12 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
     decided = {finding.prompt: finding.state for finding in film.findings if finding.reader is not None}
     gone = {finding.prompt for finding in film.findings if finding.reader and finding.state is FindingState.ABSENT}
     placed = [finding for finding in film.findings if finding.reader and finding.boxes]
+    is_found = any(state.is_reported for state in decided.values())
     kept: dict[int, GroundedSentence] = {}
     withheld = list(film.withheld)
     for index, sentence in enumerate(film.sentences):
         is_contradicted = contradictions(sentence.text, decided) or _calls_normal(sentence, placed)
+        is_contradicted = is_contradicted or (is_found and is_not_seen(sentence.text))
         is_elsewhere = any(_is_elsewhere(sentence, found, prompts, side_of) for found in placed)
         if sentence.prompt in gone or is_contradicted or is_elsewhere:
             withheld.append(WithheldSentence(text=sentence.text, prompt=sentence.prompt, reason=CORRECTED))

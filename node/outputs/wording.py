@@ -75,6 +75,7 @@ NOTES: Mapping[Note, str] = {
     Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; no side was exchanged",
     Note.ROTATED: "its picture looks rotated; it was read as it is",
     Note.CALLED_NORMAL: "the network also calls the whole film normal, beside what it reports as present",
+    Note.SEVERITY_WORDED: "size and severity as the network words them, not measured",
     Note.STRETCHED: "no person could read its picture as given; it was read, and is shown, stretched to its own range",
     Note.TABLE_SCALED: "its lookup table uses less than half of the grays that it declares; it was scaled to all grays",
     Note.POLARITY_UNCLEAR: "its header contradicts itself, so viewers disagree; it was read with low values bright",

@@ -111,8 +111,10 @@ def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptS
 
 
 def _believed(reading: Reading, decision: Decision, reader: RadiographReader, prompts: PromptSet) -> Reading:
-    """Return what may be said of a film by the look of its picture."""
+    """Return what may be said of a film by the look of its picture; one with a note has no sentence that denies."""
     doubt = views.doubt_of(reading.view, decision.notes)
+    if doubt is not None or decision.notes:
+        reading = views.without_denials(reading)
     return doubt_reading(reading, doubt, prompts, is_checked=reader.identity.is_checked)
 
 
@@ -130,6 +132,11 @@ def _called_normal(reading: Reading) -> tuple[Note, ...]:
     return (Note.CALLED_NORMAL,) if is_normal and has_finding else ()
 
 
+def _worded_severity(reading: Reading) -> tuple[Note, ...]:
+    """Note that a sentence of the network says how large or severe something is: once for the film."""
+    return (Note.SEVERITY_WORDED,) if findings.is_severity_worded(reading.sentences) else ()
+
+
 def film_of(
     reading: Reading,
     image: Radiograph,
@@ -144,7 +151,7 @@ def film_of(
     """Code what was read on a decoded film; source: its SOP Instance UID; ratio: with what its header says about it."""
     return Film(
         source=source,
-        notes=(*notes, *_called_normal(reading)),
+        notes=(*notes, *_called_normal(reading), *_worded_severity(reading)),
         columns=image.framing.columns,
         rows=image.framing.rows,
         analyzed=image.framing.analyzed,

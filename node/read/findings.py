@@ -18,7 +18,8 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from models.contract import Box, FilmReading, FindingState, PromptKind, Side
+from language.check import words_severity
+from models.contract import Box, FilmReading, FindingState, PromptKind, Sentence, Side
 from node.domain import (
     Code,
     Evidence,
@@ -133,6 +134,11 @@ def ground(reading: FilmReading) -> tuple[GroundedSentence, ...]:
         )
         for sentence in reading.sentences
     )
+
+
+def is_severity_worded(sentences: Iterable[Sentence]) -> bool:
+    """Say whether a sentence of the network says how large or severe something is, which nothing measured."""
+    return any(words_severity(said.text) for said in sentences if said.by.startswith("network"))
 
 
 def searched(reading: FilmReading) -> tuple[Searched, ...]:

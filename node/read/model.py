@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from language.check import words_severity
 from models import contract
 from models.contract import (
     Answer,
@@ -23,6 +24,7 @@ from models.contract import (
     FindingState,
     Question,
     ScoredBox,
+    SentenceRule,
     Side,
     SideOf,
     StageDifference,
@@ -77,7 +79,7 @@ class SeenFilm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmAnswer(Answer):
-    """The answer to one question, with boxes on the stored film; notes: about the pixels of the film."""
+    """The answer to one question, with boxes on the stored film; notes: about the film's pixels, and its sentence."""
 
     question: Question
     notes: tuple[Note, ...] = ()
@@ -121,7 +123,7 @@ def open_reader(
     engines: Path | None = None,
     precision: str = "float32",
     trusted: Trusted = "real",
-    checked: bool = True,
+    sentences: SentenceRule = "checked",
     unmeasured_ratio: bool = False,
     on_written: Callable[[int, float], None] = lambda _tokens, _seconds: None,
 ) -> RadiographReader:
@@ -130,7 +132,6 @@ def open_reader(
     engine, reader, precision: the settings `model.engine`, `model.reader` and `model.precision`
     engines: folder for the TensorRT engines built for a GPU
     trusted: which thresholds may call a finding present
-    checked: whether only sentences that say what was decided leave
     unmeasured_ratio: whether films have a cardiothoracic ratio whose error was not measured on such films
     on_written: called with the number of generated tokens and the seconds they took
     Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
@@ -141,7 +142,9 @@ def open_reader(
     from models.reading.reader import open_reader as open_model
 
     if reader != CHEX:
-        opened = _named_reader(reader, directory, trusted=trusted, checked=checked, unmeasured_ratio=unmeasured_ratio)
+        opened = _named_reader(
+            reader, directory, trusted=trusted, sentences=sentences, unmeasured_ratio=unmeasured_ratio
+        )
     else:
         try:
             network = open_model(
@@ -151,7 +154,7 @@ def open_reader(
                 engines=engines,
                 precision=cast("Precision", precision),
                 trusted=trusted,
-                checked=checked,
+                sentences=sentences,
                 on_written=on_written,
             )
             manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
@@ -161,32 +164,34 @@ def open_reader(
             network,
             hashes=(network.weights_sha256, manifest_sha256),
             trusted=trusted,
-            checked=checked,
+            sentences=sentences,
             unmeasured_ratio=unmeasured_ratio,
         )
     opened.prepare(prompts)
     return opened
 
 
-def open_named(name: str, directory: Path, *, trusted: Trusted = "real", checked: bool = True) -> NamedReader:
+def open_named(
+    name: str, directory: Path, *, trusted: Trusted = "real", sentences: SentenceRule = "checked"
+) -> NamedReader:
     """Open another network than ChEX by its name (`models.reading.named_reader`). Raises InputError."""
     from models.errors import ModelError
     from models.reading import named_reader
 
     try:
-        return named_reader.open_named(name, directory, trusted=trusted, checked=checked)
+        return named_reader.open_named(name, directory, trusted=trusted, sentences=sentences)
     except ModelError as error:
         raise InputError(str(error)) from error
 
 
 def _named_reader(
-    name: str, directory: Path, *, trusted: Trusted, checked: bool, unmeasured_ratio: bool
+    name: str, directory: Path, *, trusted: Trusted, sentences: SentenceRule, unmeasured_ratio: bool
 ) -> RadiographReader:
     """Open another network; its name, version and every file of its directory are part of what it is."""
     from models.errors import ModelError
     from models.reading import named_reader
 
-    network = open_named(name, directory, trusted=trusted, checked=checked)
+    network = open_named(name, directory, trusted=trusted, sentences=sentences)
     try:
         weights_sha256 = named_reader.hash_of(directory)
     except (ModelError, OSError) as error:
@@ -196,7 +201,7 @@ def _named_reader(
         network,
         hashes=(weights_sha256, reader_sha256),
         trusted=trusted,
-        checked=checked,
+        sentences=sentences,
         unmeasured_ratio=unmeasured_ratio,
     )
 
@@ -222,7 +227,7 @@ def open_configured(
         engines=engines or settings.storage.directory / "engines",
         precision=model.precision,
         trusted=model.trusted,
-        checked=settings.report.sentences == "checked",
+        sentences=settings.report.rule,
         unmeasured_ratio=settings.report.unmeasured_ratio,
         on_written=on_written,
     )
@@ -247,7 +252,7 @@ class RadiographReader:
         *,
         hashes: tuple[str, str],
         trusted: Trusted,
-        checked: bool,
+        sentences: SentenceRule,
         unmeasured_ratio: bool,
     ) -> None:
         """Read by an open network; hashes: of its weights, and of what says how they are used."""
@@ -263,7 +268,7 @@ class RadiographReader:
             engine=network.engine,
             manifest_sha256=hashes[1],
             trusted=trusted,
-            sentences="checked" if checked else "raw",
+            sentences=sentences,
             unmeasured_ratio=unmeasured_ratio,
         )
 
@@ -451,6 +456,7 @@ def _raising_node_errors() -> Iterator[None]:
 def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:
     """Put an answer into pixels of the film. What is absent has no box, but for the box that was asked about."""
     is_located = answer.state is None or answer.state.is_reported or question.box is not None
+    is_worded = answer.by.startswith("network") and words_severity(answer.sentence)
     return FilmAnswer(
         question=question,
         sentence=answer.sentence,
@@ -461,7 +467,7 @@ def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:
         contradiction=answer.contradiction,
         never_learned=answer.never_learned,
         laterality=answer.laterality,
-        notes=film.notes,
+        notes=(*film.notes, *([Note.SEVERITY_WORDED] if is_worded else [])),
     )
 
 

@@ -16,9 +16,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from language.check import assertions
-from language.sentences import stated, unstated
-from models.contract import Doubt, FindingState, PromptReading, Question, Sentence, View, ViewReading
+from language.check import Fault, assertions
+from language.sentences import is_not_seen, stated, unstated
+from models.contract import (
+    Doubt,
+    FindingState,
+    PromptReading,
+    Question,
+    Sentence,
+    View,
+    ViewReading,
+    WithheldSentence,
+)
 from node.dicom.film_header import FilmHeader
 from node.domain import FilmView, Note, Reason, TaggedView
 from node.prompt_set import PromptSet
@@ -131,6 +140,23 @@ def doubt_reading(reading: Reading, doubt: Doubt | None, prompts: PromptSet, *, 
         return replace(said, text=stated(words, named))
 
     return replace(doubted, sentences=tuple(map(restated, reading.sentences)))
+
+
+def without_denials(reading: Reading) -> Reading:
+    """Withhold the sentences that deny something, though they would leave with a mark on another film."""
+    kept = [place for place, said in enumerate(reading.sentences) if not is_not_seen(said.text)]
+    new_places = {old: new for new, old in enumerate(kept)}
+    gone = [said for said in reading.sentences if is_not_seen(said.text)]
+    denials = [WithheldSentence(text=unstated(said.text), prompt=said.prompt, reason=Fault.DENIAL) for said in gone]
+    return replace(
+        reading,
+        sentences=tuple(reading.sentences[place] for place in kept),
+        withheld=(*reading.withheld, *denials),
+        prompts=tuple(
+            answer if answer.sentence is None else replace(answer, sentence=new_places.get(answer.sentence))
+            for answer in reading.prompts
+        ),
+    )
 
 
 def see_film(image: Radiograph, header: FilmHeader | None, reader: RadiographReader) -> SeenFilm:

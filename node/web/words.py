@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from node.domain import MESSAGE_KIND
+from node.domain import MESSAGE_KIND, Note
 from node.errors import InputError
 from node.output_kinds import OUTPUTS
-from node.outputs import rejection
+from node.outputs import rejection, wording
 from node.outputs.vocabulary import STATES
 
 STUDY_STATES: Final[Mapping[str, str]] = {
@@ -52,7 +52,7 @@ WITHHELD: Final[Mapping[str, str]] = {
     "says_nothing": "names neither a finding nor the state of a region",
     "unreadable": "repeats itself, breaks off, or is no text",
     "denial": "calls something absent or normal, which the network may have missed",
-    "severity": "says how much, how large or how severe, which was not measured",
+    "severity": "has a measure, a size of what is not reported, or makes little of what is urgent",
     "corrected": "disagrees with a reader, who corrected a finding",
 }
 """What is wrong with a withheld sentence, by its reason."""
@@ -62,6 +62,7 @@ NOT_FINDINGS: Final = "no findings: where the network looked for what it does no
 NO_SENTENCE: Final = (
     "The network's sentence failed the checks and is not shown; its answer is the state, the number and the boxes."
 )
+WORDED: Final = f"{wording.NOTES[Note.SEVERITY_WORDED].capitalize()}."
 LOCATED: Final = "Location of a region; neither present nor absent."
 
 ANSWERS: Final[Mapping[str, str]] = {

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from language.check import Claim, Fault, contradictions, faults, never_said
+from language.check import Claim, Fault, contradictions, denied_alone, faults, never_said, words_severity
+from language.cues import cues
 from language.labels import NO_FINDING, class_rules
 from models.contract import FindingState, Side
 from models.lab.phantoms import Phantom, phantom
 from models.lab.phantoms.truth import FINDINGS, PhantomSentence
 from models.lab.tasks.labels import CHEXPERT
+from node.outputs.vocabulary import MINUTES, urgencies
+from node.read import prompts
 from tests.paths import FIXTURES
 from tests.support import token_windows
 
@@ -100,9 +103,35 @@ def test_a_sentence_contradicts_these_decisions(sentence: str, decided: str, exp
     assert set(contradictions(sentence, decisions)) == set(expected.split())
 
 
-@pytest.mark.parametrize(("sentence", "expected", "_"), rows("never"))
-def test_what_no_sentence_may_say_is_found(sentence: str, expected: str, _: str) -> None:
+@pytest.mark.parametrize(("sentence", "expected", "beside"), rows("never"))
+def test_what_no_sentence_may_say_is_found(sentence: str, expected: str, beside: str) -> None:
     assert named(never_said(sentence)) == expected
+    assert named(never_said(sentence, is_reported=True)) == beside
+    assert words_severity(sentence) is ("severity" in expected)
+
+
+def test_what_is_to_be_told_within_minutes_is_made_little_of_by_no_sentence() -> None:
+    urgent = {key for key, urgency in urgencies(prompts.load("chexpert14")).items() if urgency == MINUTES}
+
+    assert {*cues().urgent} == urgent
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("No larger pleural effusion is seen.", "pleural_effusion"),
+        ("No focal consolidation, effusion or pneumothorax.", "consolidation pleural_effusion pneumothorax"),
+        ("The heart is not enlarged.", "cardiomegaly"),
+        ("No effusion or hilar enlargement.", ""),
+        ("No effusion, pneumothorax on the left.", ""),
+        ("No effusion but there is edema.", ""),
+        ("No pneumothorax. The lungs are clear.", ""),
+        ("No evidence of acute disease.", ""),
+        ("There is edema.", ""),
+    ],
+)
+def test_a_sentence_denies_alone_only_what_it_names(sentence: str, expected: str) -> None:
+    assert denied_alone(sentence) == {*expected.split()}
 
 
 def test_what_the_name_of_a_finding_says_is_no_severity() -> None:

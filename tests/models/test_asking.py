@@ -90,7 +90,7 @@ def test_only_what_was_measured_on_people_is_present_by_itself(phantom_model: Pa
 
 @pytest.mark.parametrize("trusted", ["real", "any"])
 def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trusted: Trusted) -> None:
-    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, checked=True)
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, sentences="checked")
     film = reader.look(draw(2000000, side=224).pixels.astype(np.float32) / np.float32(255))
     asked = [
         Question(prompt="Pneumonia in the left lung"),

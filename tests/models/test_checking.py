@@ -76,7 +76,9 @@ IN_THE_MIDDLE = replace(decided(boxes=ACROSS), side_of=half)  # the side is that
     ("film", "index", "text", "fault"),
     [
         (FILM, 0, "There is a right pleural effusion.", None),
-        (FILM, 0, "There is a small right pleural effusion.", "severity"),
+        (FILM, 0, "There is a small right pleural effusion.", None),
+        (FILM, 0, "There is a right pleural effusion of 3 cm.", "severity"),
+        (FILM, 0, "There is a larger right pleural effusion.", "severity"),
         (FILM, 0, "There is a right pleural effusion without pneumothorax.", "denial"),
         (FILM, 0, "No pleural effusion is seen.", "denied"),
         (FILM, 0, "There is a left pleural effusion.", "wrong_side"),
@@ -93,7 +95,7 @@ IN_THE_MIDDLE = replace(decided(boxes=ACROSS), side_of=half)  # the side is that
         (decided(boxes=ELSEWHERE), 3, "The right lower lung zone is normal.", "denial"),
         (UNMEASURED, 0, "There is a left pleural effusion.", None),
         (UNMEASURED, 0, "There is a right pleural effusion.", "wrong_side"),
-        (UNMEASURED, 0, "There is a small left pleural effusion.", "severity"),
+        (UNMEASURED, 0, "There is a small left pleural effusion.", None),
         (UNMEASURED, 0, "There is a left pleural effusion and pulmonary edema.", "contradicts"),
         (UNMEASURED, 0, "There is a left pleural effusion, no edema.", "denial"),
         (UNMEASURED, 1, "No pulmonary edema is seen.", "denial"),
@@ -119,6 +121,90 @@ IN_THE_MIDDLE = replace(decided(boxes=ACROSS), side_of=half)  # the side is that
 )
 def test_a_sentence_must_say_what_was_decided(film: Decided, index: int, text: str, fault: str | None) -> None:
     assert film.fault(index, text) == fault
+
+
+def _pathology(key: str, name: str) -> ReaderPrompt:
+    return ReaderPrompt(key=key, kind=PromptKind.PATHOLOGY, phrases=(name,), negatives=(f"No {name}",))
+
+
+FIVE = (
+    _pathology("cardiomegaly", "Cardiomegaly"),
+    _pathology("edema", "Edema"),
+    _pathology("pneumothorax", "Pneumothorax"),
+    EFFUSION,
+    _pathology("lung_opacity", "Lung opacity"),
+)
+CHEST = {"cardiac_silhouette": (0.5, 0.6, 0.35, 0.3)} | {
+    f"{side}_{height}_lung_zone": (x, y, 0.24, 0.25)
+    for side, x in (("right", 0.22), ("left", 0.78))
+    for height, y in (("upper", 0.25), ("mid", 0.5), ("lower", 0.75))
+}
+"""A heart of 0.35 in a thorax of 0.8: a ratio of 0.44."""
+PRESENT, ABSENT, POSSIBLE = FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE
+
+
+def of_five(*states: FindingState, has_ratio: bool = False, deniable: Sequence[int] = ()) -> Decided:
+    return Decided(
+        prompts=FIVE,
+        states=dict(enumerate(states)),
+        measured=dict.fromkeys(range(len(states)), True),
+        boxes=[RIGHT_BASE] * len(FIVE),
+        side_of=side_of,
+        regions={key: np.array(box, dtype=np.float32) for key, box in CHEST.items()},
+        has_ratio=has_ratio,
+        deniable=deniable,
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "text", "has_ratio", "fault"),
+    [
+        (0, "The heart is mildly enlarged.", False, None),
+        (0, "The heart is mildly enlarged.", True, "contradicts"),
+        (0, "The heart is enlarged.", True, "contradicts"),
+        (1, "There is moderate interstitial pulmonary edema.", True, None),
+        (1, "There is moderate edema with a small pneumothorax.", False, "severity"),
+        (1, "There is moderate edema and mild cardiomegaly.", True, "contradicts"),
+        (2, "There is a large pneumothorax.", False, None),
+        (2, "There is a tiny pneumothorax.", False, "severity"),
+        (2, "There is a tension pneumothorax.", False, "severity"),
+        (2, "There is a 2 cm pneumothorax.", False, "severity"),
+    ],
+)
+def test_severity_is_worded_of_what_is_reported(index: int, text: str, fault: str | None, *, has_ratio: bool) -> None:
+    film = of_five(PRESENT, PRESENT, PRESENT, has_ratio=has_ratio)
+
+    assert film.fault(index, text) == fault
+    assert replace(film, states={**film.states, index: ABSENT}).fault(index, text) is not None
+    possible = replace(film, states={**film.states, index: POSSIBLE})
+    assert fault or possible.stated(index, text) == f"Possible, please review: {text}"
+
+
+@pytest.mark.parametrize(
+    ("index", "text", "fault"),
+    [
+        (3, "No larger pleural effusion is seen.", None),
+        (3, "There is no pleural effusion or pneumothorax.", "denial"),  # nobody measured the other
+        (3, "There is no pleural effusion or edema.", "contradicts"),
+        (3, "No pleural effusion or free air.", "denial"),
+        (3, "No pleural effusion, and the bones are intact.", "denial"),
+        (3, "No new pleural effusion.", "earlier_film"),
+        (3, "No pleural effusion of more than 3 cm.", "denial"),
+        (3, "No left pleural effusion.", "wrong_side"),
+        (2, "There is no pneumothorax.", "denial"),
+        (4, "No lung opacity is seen.", "denial"),  # which an edema never is without
+        (1, "No edema.", "denied"),
+    ],
+)
+def test_a_denial_leaves_marked_only_of_what_is_measured_and_below(index: int, text: str, fault: str | None) -> None:
+    film = of_five(PRESENT, PRESENT, ABSENT, ABSENT, ABSENT, deniable=(1, 3, 4))
+
+    assert film.fault(index, text) == fault
+    assert replace(film, deniable=()).fault(index, text) == (fault or "denial")
+    if fault is None:
+        said = settle(film, {index: text}, lambda _: [])
+        assert said.texts == {index: f"Not seen by the network: {text}"}
+        assert (said.by(index), said.withheld) == ("network", ())
 
 
 @pytest.mark.parametrize(
@@ -371,7 +457,7 @@ def _wrong_side(prompt: PromptReading, text: str) -> list[str]:
 @pytest.mark.parametrize("trusted", [pytest.param(name, marks=OBJECTS) for name in ("phantoms", "real")] + ["any"])
 def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, trusted: Trusted) -> None:
     prompts = read_questions(DEFAULT).prompts
-    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, checked=True)
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, sentences="checked")
 
     wrong, said = [], 0
     for seed in range(2_000_100, 2_000_112):

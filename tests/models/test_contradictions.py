@@ -160,7 +160,7 @@ def test_a_sentence_that_denies_twice_contradicts(
     second: str, state: str, contradiction: str | None, *, checked: bool
 ) -> None:
     reader = reader_of(ReconsideringEngine([0.8], [second]))
-    reader.checked = checked
+    reader.rule = "checked" if checked else "raw"
 
     reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA])
 
@@ -196,7 +196,7 @@ def test_only_few_sentences_are_generated_with_their_second_try(
 ) -> None:
     engine = CountingEngine([0.8] * len(prompts), ["Words."] * len(prompts))
     reader = reader_of(engine)
-    reader.checked = checked
+    reader.rule = "checked" if checked else "raw"
 
     reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), prompts)
 

@@ -112,7 +112,7 @@ def reader_with(engine: ScriptedEngine, **changes: object) -> ChexReader:
     decisions = replace(manifest.decisions, **changes)  # type: ignore[arg-type]
     words = ("edema", "fracture", "lung", "no", "opacity")  # neither left nor right: no other side is asked about
     manifest = replace(manifest, decisions=decisions, vocabulary=words)
-    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted="any", checked=True)
+    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted="any", rule="checked")
 
 
 def read(scores: list[float], **rules: object) -> tuple[tuple[PromptReading, ...], list[str]]:
@@ -224,7 +224,7 @@ def open_to_all(engine: ScriptedEngine, **rules: object) -> ChexReader:
     """Make a reader with these rules of places whose vocabulary is open."""
     manifest = reader_of(engine).manifest
     manifest = replace(manifest, decisions=replace(manifest.decisions, **rules))  # type: ignore[arg-type]
-    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted="any", checked=True)
+    return ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted="any", rule="checked")
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_no_chain_of_duplicates_gives_a_finding_other_words() -> None:
     everywhere = np.full((3, 3, 4), 0.5, dtype=np.float32)
     engine = ScriptedEngine([0.8] * 3, [own, own, other], scores, {own: 2, other: 2}, boxes=everywhere)
     reader = reader_of(engine)
-    reader.checked = True
+    reader.rule = "checked"
 
     reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, LEFT, RIGHT])
 

@@ -18,7 +18,7 @@ import torch
 
 from models import boxes as unit_boxes
 from models.checkpoint.weights import load_network
-from models.contract import FilmReading, Side, Trusted
+from models.contract import FilmReading, SentenceRule, Side, Trusted
 from models.decisions import Decisions
 from models.engines import Engine, FloatArray
 from models.engines.opening import open_first
@@ -111,21 +111,21 @@ class EvaluatedModel:
         self._phrases = PromptTokenizer(vocabularies)
         self._sentences = SentenceTokenizer(vocabularies)
         self.reader = self.reader_by(manifest)
-        self._checking = self.reader_by(manifest, checked=True)
-        self._by_default = self.reader_by(manifest, checked=True, trusted=trusted)
+        self._checking = self.reader_by(manifest, rule="checked")
+        self._by_default = self.reader_by(manifest, rule="checked", trusted=trusted)
         self._phrasebook = Phrasebook(engine, self._phrases)
 
     def _own(self, manifest: Manifest) -> Manifest:
         """Return a manifest with the decisions for the films that are measured."""
         return manifest.on_phantoms() if self._trusted == "phantoms" else manifest
 
-    def reader_by(self, manifest: Manifest, *, checked: bool = False, trusted: Trusted = "any") -> ChexReader:
+    def reader_by(self, manifest: Manifest, *, rule: SentenceRule = "raw", trusted: Trusted = "any") -> ChexReader:
         """Return a reader with the same engine and another manifest's decisions.
 
         It trusts every threshold unless told otherwise: what is measured here are the thresholds themselves.
         """
         own = self._own(manifest)
-        return ChexReader(own, self._engine, self._phrases, self._sentences, trusted=trusted, checked=checked)
+        return ChexReader(own, self._engine, self._phrases, self._sentences, trusted=trusted, rule=rule)
 
     def deciding_by(self, manifest: Manifest) -> EvaluatedModel:
         """Return the same model, with the same engine, by the decisions of another manifest."""

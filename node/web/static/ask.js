@@ -153,7 +153,8 @@ export class Asking {
     put(".probability", number(question));
     put(".mark", question.error ? "" : this.words[question.state ?? ""]);
     put(".sentence", this.said(question));
-    put(".objection", question.reason ?? "");
+    const worded = question.notes.includes("severity_worded") ? this.template.dataset.worded : "";
+    put(".objection", [worded, question.reason].filter(Boolean).join(" "));
     put(".who", this.who(question));
     this.setSending(item.querySelector(".send"), question);
     return item;

@@ -5,10 +5,10 @@
 
 Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
-their own, deny anything, or say how severe it is. Sentences by rule, impression and evidence name one zone, and a
-finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else. Sentences that
-do not leave are counted by reason. Answers must agree with the report; nothing may be present without a measured
-threshold; unknown words get no box. With `--corrections` findings of each film are corrected as a reader would
+their own, deny anything, or say without a note how severe it is. Sentences by rule, impression and evidence name one
+zone, and a finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else.
+Sentences that do not leave are counted by reason. Answers must agree with the report; nothing may be present without a
+measured threshold; unknown words get no box. With `--corrections` findings of each film are corrected as a reader would
 (`corrections`). With `--as-imported` the model has the thresholds of a checkpoint that was just imported: the published
 ones, which nobody measured. The last line is one JSON object with `passed`.
 """

@@ -13,7 +13,7 @@ from typing import Final
 
 from models.contract import FindingState, PromptKind
 from models.manifest import read_manifest
-from node.domain import Film, Finding
+from node.domain import Film, Finding, Note
 from node.outputs import impression, report_txt, wording
 from node.prompt_set import PromptSet
 from tests.support import samples
@@ -91,7 +91,8 @@ def _of_network(film: Film, words: Words) -> Iterator[str]:
         words.by_rule += sentence.by == "rule"
         if sentence.by.startswith("network") and (found := _DENIAL.search(text)):
             yield f"{sentence.prompt}: a denial leaves ({found[0]}): {sentence.text}"
-        if found := _SEVERE.search(text):
+        is_marked = sentence.by.startswith("network") and Note.SEVERITY_WORDED in film.notes
+        if (found := _SEVERE.search(text)) and not is_marked:
             yield f"{sentence.prompt}: nothing measured that ({found[0]}): {sentence.text}"
 
 

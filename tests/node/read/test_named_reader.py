@@ -82,7 +82,7 @@ class Scripted(Reader[Look]):
 
 
 def named(reader: Reader[Look], *, trusted: str = "real") -> NamedReader:
-    return NamedReader(cast("Reader[object]", reader), trusted="any" if trusted == "any" else "real", checked=True)
+    return NamedReader(cast("Reader[object]", reader), trusted="any" if trusted == "any" else "real", rule="checked")
 
 
 def effusion(probability: float = 0.8, *boxes: ScoredBox, key: str = "pleural_effusion") -> PromptReading:
@@ -247,7 +247,8 @@ def test_nothing_is_present_that_nobody_measured(measured: tuple[str, ...], trus
     [
         ("There is a pleural effusion.", "There is a pleural effusion.", None),
         ("No pleural effusion.", "There is pleural effusion.", "denied"),
-        ("There is a large pleural effusion.", "There is pleural effusion.", "severity"),
+        ("There is a large pleural effusion.", "There is a large pleural effusion.", None),
+        ("There is a 3 cm pleural effusion.", "There is pleural effusion.", "severity"),
     ],
 )
 def test_its_sentences_leave_by_the_same_rules(text: str, leaves: str, reason: str | None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.checkpoint.importer import PUBLISHED_DECISIONS
-from models.contract import FindingState, PromptKind
+from models.contract import FindingState, PromptKind, SentenceRule
 from models.documents import decode
 from models.manifest import read_manifest, write_manifest
 from node.commands import demo
@@ -33,8 +33,8 @@ def uncalibrated(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) 
     return directory
 
 
-def read(directory: Path, path: Path, *, checked: bool) -> tuple[Reading, Film]:
-    reader = open_reader(directory, prompts=PROMPTS, engine="onnx", threads=1, checked=checked)
+def read(directory: Path, path: Path, *, sentences: SentenceRule) -> tuple[Reading, Film]:
+    reader = open_reader(directory, prompts=PROMPTS, engine="onnx", threads=1, sentences=sentences)
     image = open_film.load(path, reader)
     reading = reader.read(image, PROMPTS)
     return reading, film_of(reading, image, PROMPTS, source="1.2.3", model=reader.identity)
@@ -42,8 +42,8 @@ def read(directory: Path, path: Path, *, checked: bool) -> tuple[Reading, Film]:
 
 @pytest.mark.parametrize("path", demo.FILMS, ids=lambda path: path.stem)
 def test_every_sentence_leaves_marked_or_has_a_reason(uncalibrated: Path, path: Path) -> None:
-    raw, _ = read(uncalibrated, path, checked=False)
-    said, film = read(uncalibrated, path, checked=True)
+    raw, _ = read(uncalibrated, path, sentences="raw")
+    said, film = read(uncalibrated, path, sentences="checked")
 
     left = {sentence.text.removeprefix("Possible, please review: "): sentence.by for sentence in said.sentences}
     reasons = {withheld.text: withheld.reason for withheld in said.withheld}
@@ -56,7 +56,7 @@ def test_every_sentence_leaves_marked_or_has_a_reason(uncalibrated: Path, path: 
 
 
 def test_each_output_says_who_speaks_and_what_calibrates(uncalibrated: Path) -> None:
-    _, film = read(uncalibrated, demo.FILMS[0], checked=True)
+    _, film = read(uncalibrated, demo.FILMS[0], sentences="checked")
     found = report(film)
 
     assert "its threshold was not measured on such films: pneumonia and opacity." in wording.limits(film)
