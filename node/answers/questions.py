@@ -1,7 +1,9 @@
 """Tell what a typed text asks about a film, by rules on its words; a pure function.
 
 A text is understood only if every word of it is: "large effusion" and "tip of the line" are left to the network,
-because the report answers neither. What a finding is called stands in `language/labels.toml` and in the prompt set.
+because the report answers neither. A whole sentence never is: it is answered by what is understood of it. What a
+finding is called stands in `language/labels.toml` and in the prompt set; whether a text affirms or denies it, as a
+correction does, is read as in any sentence (`language.statements`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
 from enum import StrEnum
 from functools import cache
 from typing import Final
@@ -19,19 +20,20 @@ from language.asked import is_about_change
 from language.cues import cues
 from language.labels import ClassRule, class_rules, named_rule
 from language.normal import names_in
-from language.statements import sides_in
+from language.statements import Stance, sides_in, statements_of
 from models.contract import PromptKind, Side
 from node.character_sets import visible
 from node.prompt_set import Prompt, PromptSet
 from node.read.prompt_names import names_of, refusal
 
 LONGEST: Final = 200
-"""The most characters of a text that is looked through; a longer one is left to the network."""
+"""The most characters of a text that is looked through; a longer one is no question."""
 
 
 class Topic(StrEnum):
     """What a text asks for.
 
+    place: where something lies, and why; view: AP or PA; correct: it says what is there, too, or is not
     free: something that only the network can be asked; refused: what denies, forbids or tells what to say; nothing: no
     question at all
     """
@@ -39,11 +41,12 @@ class Topic(StrEnum):
     PRESENCE = "presence"
     PLACE = "place"
     REGION = "region"
-    SIZE = "size"
     LIST = "list"
     SUMMARY = "summary"
     NORMAL = "normal"
     COMPARE = "compare"
+    VIEW = "view"
+    CORRECT = "correct"
     FREE = "free"
     REFUSED = "refused"
     NOTHING = "nothing"
@@ -54,9 +57,9 @@ class Query:
     """What a typed text asks.
 
     findings, regions: keys of prompts; side: of the patient, None if the text names none
+    denied: keys of the findings that a correction says are not there; `findings` are those that it says are
     prompt: the words for the network, if the report does not answer the text or answers it with a wider finding
     reason: why a text is refused, in words that say what to do
-    day: of the earlier film to compare with, None if the text names none
     judges: whether the text asks if something is as it should be
     """
 
@@ -66,7 +69,7 @@ class Query:
     side: Side | None = None
     prompt: str | None = None
     reason: str = ""
-    day: date | None = None
+    denied: tuple[str, ...] = ()
     judges: bool = False
 
 
@@ -79,43 +82,37 @@ _FILLING: Final = _OPENING | frozenset(
     "be been did those these seen whats which its patient's in on at to by with from his her here inside within "
     "present visible exist lie lies give got suffering all everything other film films study studies image picture "
     "xray x-ray radiograph chest side sided sides area region box spot place part structure structures silhouette "
-    "finding drawn marked date dated".split()
+    "finding drawn marked what's where's here's it's "
+    "but correct generated report adapt accordingly".split()
 )
 """Words that change nothing of what a question asks about."""
+_CORRECTING: Final = frozenset("also too missed no not without disagree think".split())
+"""Words that make a correction of a text that asks nothing."""
 _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
     Topic.COMPARE: re.compile(
         r"\b(compared?|comparison|changed?|changes|larger|smaller|bigger|better|worse|improved|worsened|grown|previous|prior|"
         r"earlier|last|progress(ed|ion)?|than|since|new|gone|resolved|still|disappear(ed)?|vanished|cleared|removed|"
         r"(any|no) longer|anymore)\b"
     ),
+    Topic.VIEW: re.compile(r"\b(ap|pa|views?|projection)\b"),
     Topic.PLACE: re.compile(
-        r"\b(where|where's|locat(e|ion|ed)|points?|mark|show|position|which (side|zone|lung|part))\b"
+        r"\b(where|locat(e|ion|ed)|points?|mark|show|position|which (side|zone|lung|part)|"
+        r"why|explain|indicators?|symptoms?)\b"
     ),
     Topic.NORMAL: re.compile(
         r"\b(normal|abnormal(ity|ities)?|healthy|okay|ok|fine|clear|unremarkable|alright|"
         r"acute|urgent|critical|serious|bad|worrying|position(ed|ing)?|placement|correct(ly)?|in place)\b"
     ),
-    Topic.LIST: re.compile(r"\b(lists?|findings|anything|something|reported|found|detected|else|show|wrong)\b"),
+    Topic.LIST: re.compile(
+        r"\b(lists?|enumerate|findings|observations|anything|something|reported|found|detected|else|show|wrong)\b"
+    ),
     Topic.SUMMARY: re.compile(
         r"\b(summar(y|ies|i[sz]e|i[sz]ed)|overview|impression|report|conclusion|results?|describe|read|say|"
         r"what (do|can) (you|we|i) see)\b"
     ),
 }
 """The words of each topic that is not a finding or a region; the first that is found counts."""
-_SHORT: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
-    (re.compile(pattern), words)
-    for pattern, words in (
-        (r"(?<=what|here)['\u2019]s\b|(?<=\bit)['\u2019]s\b", " is"),
-        (r"\bptx\b", "pneumothorax"),
-        (r"\brt\b", "right"),
-        (r"\blt\b", "left"),
-        *(
-            (rf"\b{side[0]}{zone[0]}l\b", f"{side} {zone} lung zone")
-            for side in ("right", "left")
-            for zone in ("upper", "mid", "lower")
-        ),
-    )
-)
+_SHORT: Final = {f"{s[0]}{z[0]}l": f"{s} {z} lung zone" for s in ("right", "left") for z in ("upper", "mid", "lower")}
 """How radiologists abbreviate, and what it stands for."""
 _HEART: Final = "cardiomegaly"
 _HEART_SIZE: Final = re.compile(
@@ -126,17 +123,17 @@ _HEART_SIZE: Final = re.compile(
 _WORD: Final = re.compile(r"x-ray|[\w']+")
 _PLURAL: Final = re.compile(r"(ie)?s$")
 _BONES: Final = re.compile(r"\bbones?\b")
-_DEVICES: Final = "support_devices"
 _DEVICE: Final = re.compile(
     r"\b(endotracheal|tracheal|et|ng|og|nasogastric|orogastric|feeding|chest|tracheostomy|central( venous)?|venous|"
     r"picc|dialysis)[- ](tubes?|lines?|catheters?|drains?)\b|\b(ett|ngt|ogt|cvc|cvl)s?\b"
 )
-_DAY: Final = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 _EITHER: Final = re.compile(r"\bcollapsed lungs?\b|\blungs? collapsed?\b")
-"""Words that people use for two findings: `language/labels.toml` reads them as atelectasis alone."""
-_OF_FINDINGS: Final = (Topic.PRESENCE, Topic.PLACE, Topic.SIZE, Topic.COMPARE)
+"""Words that people use for a pneumothorax, too: `language/labels.toml` reads them as atelectasis alone."""
+_OF_FINDINGS: Final = (Topic.PRESENCE, Topic.PLACE, Topic.COMPARE)
+_FIRST: Final = (Topic.COMPARE, Topic.VIEW)
+_ALONE: Final = (Topic.NORMAL, Topic.LIST, Topic.SUMMARY, Topic.PLACE)
+_MOST_WORDS: Final = 6
 _LUNG, _BONE = "lung", "bone"
-_EITHER_OF: Final = ("atelectasis", "pneumothorax")
 _SIDE_WORDS: Final = re.compile(
     r"\b(left|right|lt|rt|l|r|l-sided|r-sided|(left|right)-sided|bilateral(ly)?|both|either|each|lungs?|zones?|fields?|clavicles?)\b"
 )
@@ -145,40 +142,54 @@ _SIDE_WORDS: Final = re.compile(
 def understand(text: str, prompts: PromptSet) -> Query:
     """Return what a text asks about a film that is read with a prompt set."""
     text = visible(text)
-    query, reason = _understood(text, prompts), refusal(text, prompts)
-    if reason is None or (query.topic is Topic.COMPARE and is_about_change(text)):
+    query, reason = _correction(text, prompts) or _understood(text, prompts), refusal(text, prompts)
+    if reason is None or query.topic is Topic.CORRECT or (query.topic is Topic.COMPARE and is_about_change(text)):
         return query
     return Query(topic=Topic.REFUSED, reason=reason)
+
+
+def _correction(text: str, prompts: PromptSet) -> Query | None:
+    """Return what a text corrects: it asks nothing, and says clearly that findings are there, too, or are not.
+
+    A place is understood only beside what is there: to deny a finding for one side is not to reject it.
+    """
+    typed = _written_out(text)
+    said = statements_of(typed, _rules(prompts))
+    keys = {stance: tuple(dict.fromkeys(each.key for each in said if each.stance is stance)) for stance in Stance}
+    rest = _without(typed, _mentions(typed, prompts))
+    for pattern in () if keys[Stance.DENIED] else (*cues().zones.values(), _SIDE_WORDS):
+        rest = pattern.sub(" ", rest)
+    words = frozenset(_WORD.findall(rest))
+    is_clear = len(typed) <= LONGEST and not typed.endswith("?") and not keys[Stance.UNCLEAR] + keys[Stance.POSSIBLE]
+    if not (said and is_clear and words & _CORRECTING and words <= _FILLING | _CORRECTING):
+        return None
+    return Query(topic=Topic.CORRECT, findings=keys[Stance.AFFIRMED], denied=keys[Stance.DENIED], side=_side(typed))
 
 
 def _understood(text: str, prompts: PromptSet) -> Query:
     """Return what a text asks that denies and forbids nothing."""
     typed = _written_out(text)
     if len(typed) > LONGEST:
-        return Query(topic=Topic.FREE, prompt=" ".join(text.split()))
+        return Query(topic=Topic.NOTHING)
     mentions = _mentions(typed, prompts)
-    rest = typed
-    for mention in sorted((each for found in mentions.values() for each in found), key=len, reverse=True):
-        rest = rest.replace(mention, " ")
-    day, rest = _day(rest)
+    rest = _without(typed, mentions)
     is_placed = bool(names_in(rest, "zones") or _organs(rest) - {_LUNG})  # "edema of the lungs" has no place
     regions = _regions(rest, prompts) if is_placed or not mentions else ()
     side = _side(typed)
     topics = [topic for topic, words in _TOPICS.items() if words.search(rest)]
-    topics += [Topic.COMPARE] if day is not None else []
-    if not _is_understood(_BONES.sub(" ", rest) if mentions else rest, prompts):
-        return Query(topic=Topic.FREE, side=side, prompt=_asked(typed) or typed)
+    is_sentence = not _is_understood(_BONES.sub(" ", rest) if mentions else rest, prompts)
+    if is_sentence and not _is_sentence(asked := _asked(typed) or typed):
+        return Query(topic=Topic.FREE, side=side, prompt=asked)
     is_sized = _HEART in mentions and _HEART_SIZE.search(typed) is not None
-    topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions), is_sized=is_sized)
-    is_wider = bool(mentions) and not is_sized and not _is_named(mentions, prompts)
+    topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions))
+    is_wider = bool(mentions) and not (is_sentence or is_sized or _is_named(mentions, prompts))
     return Query(
         topic=topic,
         findings=tuple(mentions) if topic in _OF_FINDINGS else (),
         regions=regions if topic in (Topic.PRESENCE, Topic.PLACE, Topic.REGION) else (),
         side=side,
         prompt=_asked(typed) if is_wider else None,
-        day=day,
-        judges=Topic.NORMAL in topics and (bool(mentions) or bool(regions)),
+        judges=Topic.NORMAL in topics,
     )
 
 
@@ -192,47 +203,37 @@ def is_plain_prompt(text: str, query: Query, prompts: PromptSet) -> bool:
         return False
     if query.topic is Topic.FREE:
         return _asked(typed) == typed
-    judged = PromptKind.NO_FINDING  # "Normal" is a question that nobody answers
-    return any(
-        typed == name.casefold() for prompt in prompts.prompts if prompt.kind != judged for name in _names(prompt)
-    )
+    asked = (prompt for prompt in prompts.prompts if prompt.kind is not PromptKind.NO_FINDING)  # which nobody answers
+    return any(typed in map(str.casefold, (*prompt.phrases, prompt.name)) for prompt in asked)
 
 
 def _written_out(text: str) -> str:
     """Return a text in small letters without abbreviations."""
-    typed = " ".join(text.lower().split())
-    for pattern, words in _SHORT:
-        typed = pattern.sub(words, typed)
-    return typed
+    return _WORD.sub(lambda word: _SHORT.get(word[0], word[0]), " ".join(text.lower().replace("\u2019", "'").split()))
 
 
 def _mentions(typed: str, prompts: PromptSet) -> dict[str, list[str]]:
     """Return the words with which a text mentions each finding that it mentions."""
-    mentions = {key: found for key, rule in _rules(prompts).items() if (found := _mentioned(key, rule, typed))}
-    for key, words in ((_HEART, _HEART_SIZE), (_DEVICES, _DEVICE)):
+    mentions = {key: found for key, rule in _rules(prompts).items() if (found := _mentioned(rule, typed))}
+    for key, words in ((_HEART, _HEART_SIZE), ("support_devices", _DEVICE), ("pneumothorax", _EITHER)):
         if key in _rules(prompts) and (found := [each[0] for each in words.finditer(typed)]):
             mentions[key] = [*mentions.get(key, []), *found]
     return mentions
 
 
-def _day(typed: str) -> tuple[date | None, str]:
-    """Return the day that a text names, year first, and the text without it."""
-    if (found := _DAY.search(typed)) is None:
-        return None, typed
-    try:
-        return date.fromisoformat(found[0]), typed.replace(found[0], " ")
-    except ValueError:
-        return None, typed
+def _without(typed: str, mentions: Mapping[str, list[str]]) -> str:
+    """Return a text without its mentions of findings."""
+    for mention in sorted((each for found in mentions.values() for each in found), key=len, reverse=True):
+        typed = typed.replace(mention, " ")
+    return typed
 
 
-def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool, is_sized: bool) -> Topic:
-    if Topic.COMPARE in topics:
-        return Topic.COMPARE
+def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool) -> Topic:
+    if first := [topic for topic in _FIRST if topic in topics]:
+        return first[0]
     if has_finding:
-        return Topic.PLACE if Topic.PLACE in topics else Topic.SIZE if is_sized else Topic.PRESENCE
-    if has_region:
-        return Topic.REGION
-    return next((topic for topic in (Topic.NORMAL, Topic.LIST, Topic.SUMMARY) if topic in topics), Topic.NOTHING)
+        return Topic.PLACE if Topic.PLACE in topics else Topic.PRESENCE
+    return Topic.REGION if has_region else next((topic for topic in _ALONE if topic in topics), Topic.NOTHING)
 
 
 @cache
@@ -256,10 +257,6 @@ def _pathologies(prompts: PromptSet) -> Iterator[Prompt]:
     return (prompt for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY)
 
 
-def _names(prompt: Prompt) -> tuple[str, ...]:
-    return (*prompt.phrases, *((prompt.finding.meaning,) if prompt.finding else ()))
-
-
 def _is_named(mentions: Mapping[str, list[str]], prompts: PromptSet) -> bool:
     """Say whether a text calls its findings by their own names, or by a word of these: "effusion"."""
     own = {prompt.key: " ".join(names_of(prompt)).lower() for prompt in _pathologies(prompts)}
@@ -271,19 +268,11 @@ def _is_named(mentions: Mapping[str, list[str]], prompts: PromptSet) -> bool:
     )
 
 
-def _mentioned(key: str, rule: ClassRule, typed: str) -> list[str]:
+def _mentioned(rule: ClassRule, typed: str) -> list[str]:
     """Return the whole words with which a text mentions a finding."""
     spans = [found.span() for found in rule.mentions_in(typed)]
-    if key in _EITHER_OF:
-        spans += [found.span() for found in _EITHER.finditer(typed)]
-    mentioned = []
-    for start, end in spans:
-        while start and typed[start - 1].isalnum():
-            start -= 1
-        while end < len(typed) and typed[end].isalnum():
-            end += 1
-        mentioned.append(typed[start:end])
-    return mentioned
+    ends = [(re.split(r"\W", typed[:start])[-1], re.split(r"\W", typed[end:])[0]) for start, end in spans]
+    return [head + typed[start:end] + tail for (head, tail), (start, end) in zip(ends, spans, strict=True)]
 
 
 def _regions(rest: str, prompts: PromptSet) -> tuple[str, ...]:
@@ -332,6 +321,12 @@ def _is_understood(rest: str, prompts: PromptSet) -> bool:
     for words in (*cues().zones.values(), _SIDE_WORDS, *_TOPICS.values()):
         rest = words.sub(" ", rest)
     return _FILLING.issuperset(_WORD.findall(rest))
+
+
+def _is_sentence(asked: str) -> bool:
+    """Say whether a text is no prompt: it is long, has a verb, or asks for what the report answers."""
+    words = (cues().verb, *(_TOPICS[topic] for topic in (*_FIRST, *_ALONE)))
+    return len(asked.split()) > _MOST_WORDS or any(pattern.search(asked) for pattern in words)
 
 
 def _asked(typed: str) -> str:

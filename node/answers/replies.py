@@ -6,28 +6,26 @@ reply denies a finding or calls anything normal, because the network may have mi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from language.check import assertions, contradictions
-from language.normal import normal_statements
+from language.check import assertions, never_said
 from language.sentences import by_rule, is_plural
-from language.statements import Stance
 from models.contract import Box, FindingState, Question, Side
 from node.answers.comparison import REST, Change, FilmComparison
 from node.answers.questions import Query, Topic
-from node.domain import Film, Finding, FindingBox, GroundedSentence
+from node.domain import Film, FilmView, Finding, FindingBox, GroundedSentence
 from node.outputs import impression, measured, wording
 from node.outputs.vocabulary import by_urgency, name_of, said_of
 from node.prompt_set import PromptSet
-from node.read.findings import ZONES, zone_of
+from node.read.findings import ZONES, covered, zone_of
+from node.store.correction import CorrectionKind
 
 _Boxes = tuple[FindingBox, ...]
 
-_WHOLE_FILM: Final = "This program does not judge a whole film; it reports only the findings on its list."
-_JUDGES: Final = "This program does not judge whether anything is as it should be."
+_JUDGES: Final = "This program does not judge whether anything is as it should be; it reports the findings on its list."
 _NETWORK: Final = "The report does not answer this, so the network is asked."
 _WIDER: Final = "The closest finding on the list is stated here, and the network is asked in your own words."
 _NOTHING: Final = (
@@ -46,7 +44,18 @@ _UNSIDED: Final = {
 """Why no box of a finding has a side, by its `place`."""
 _ALL_ZONES: Final = 4
 """The zones of one lung: upper, mid, lower and apical."""
+_HEART: Final = "cardiomegaly"
 _CHOOSE: Final = "Choose an earlier film of this patient to compare with."
+_VIEWS: Final[Mapping[str, str]] = {"lateral": "a lateral film", "not_chest": "no film of the chest"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A correction that a text asks for and a person has to confirm; prompt: key of the finding."""
+
+    kind: CorrectionKind
+    prompt: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,7 @@ class Reply:
     """The answer to a typed text.
 
     findings, boxes: what it rests on: keys of prompts, and tracking UIDs in the order of the text
+    corrections: to confirm; nothing is corrected by a text
     needs_network: words that the network has to be asked, because the film's answer does not say it
     """
 
@@ -61,6 +71,7 @@ class Reply:
     findings: tuple[str, ...] = ()
     boxes: tuple[str, ...] = ()
     needs_network: str | None = None
+    corrections: tuple[Proposal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,8 @@ def answer(query: Query, film: Film, *, box: Box | None = None) -> Reply:
         return Reply(text=_NETWORK, needs_network=query.prompt)
     if query.topic is Topic.COMPARE:
         return Reply(text=_CHOOSE)
+    if query.topic is Topic.CORRECT:
+        return _corrections(query, film)
     if query.topic is Topic.NOTHING and box is None:
         return Reply(text=_NOTHING)
     unasked = [key for key, finding in _asked_for(query, film) if finding is None]
@@ -101,7 +114,7 @@ def answer(query: Query, film: Film, *, box: Box | None = None) -> Reply:
 
 def for_network(query: Query, reply: Reply, prompts: PromptSet, *, box: Box | None = None) -> Question | None:
     """Return the question that the network is asked besides a reply, if any: one about a drawn box, but for changes."""
-    if query.topic in (Topic.REFUSED, Topic.COMPARE):
+    if query.topic in (Topic.REFUSED, Topic.COMPARE, Topic.CORRECT):
         return None
     if box is None:
         return None if reply.needs_network is None else Question(prompt=reply.needs_network)
@@ -123,26 +136,53 @@ def answer_by(comparison: FilmComparison, query: Query) -> Reply:
     )
 
 
+def _corrections(query: Query, film: Film) -> Reply:
+    """Propose what a text corrects: to accept or add what it says is there, and to reject what it says is not."""
+    found = {finding.prompt: finding for finding in film.findings}
+    made, texts = list[Proposal](), list[str]()
+    for key in (*query.findings, *query.denied):
+        finding, is_denied = found.get(key), key in query.denied
+        if finding is None:
+            texts.append(_unasked(key).text)
+        elif is_denied and not finding.state.is_reported:
+            texts += _missing(finding)
+        else:
+            is_there = finding.state.is_reported and query.side in (None, Side.BILATERAL, finding.side)
+            kind = CorrectionKind.REJECT if is_denied else CorrectionKind.ACCEPT if is_there else CorrectionKind.ADD
+            made.append(Proposal(kind=kind, prompt=key, text=f"{kind.capitalize()}: {name_of(finding)}"))
+    to_confirm = [f"To confirm: {'; '.join(proposal.text for proposal in made)}."] if made else []
+    return Reply(text=" ".join((*to_confirm, *texts)), corrections=tuple(made))
+
+
 def _presence(query: Query, film: Film) -> Iterator[_Said]:
+    """State findings; with that of an enlarged heart what was measured of it."""
     for key, finding in _asked_for(query, film):
         yield _stated(finding, query) if finding is not None else _unasked(key)
+    if _HEART in query.findings and (ratio := measured.ratio_of(film)) is not None:
+        value, _widths, *rest, _use = measured.lines(ratio)
+        yield _Said(text=" ".join((f"{value}.", *rest)))
 
 
 def _place(query: Query, film: Film) -> Iterator[_Said]:
-    for key, finding in _asked_for(query, film):
+    """Say where the asked findings lie, or else all that are reported, and what speaks against them."""
+    keys = query.findings or tuple(finding.prompt for finding in by_urgency(wording.reported(film)))
+    for key, finding in _asked_for(replace(query, findings=keys), film):
         if finding is None:
             yield _unasked(key)
             continue
         said = _stated(finding, query)
-        yield _Said(text=" ".join((said.text, *_places(finding, said.boxes))), finding=said.finding, boxes=said.boxes)
+        parts = (said.text, *_places(finding, said.boxes), wording.reason_of(finding.contradiction))
+        yield replace(said, text=" ".join(filter(None, parts)))
 
 
-def _size(query: Query, film: Film) -> Iterator[_Said]:
-    """State the finding of an enlarged heart, and what was measured of the heart."""
-    yield from _presence(query, film)
-    if (ratio := measured.ratio_of(film)) is not None:
-        value, _widths, *rest, _use = measured.lines(ratio)
-        yield _Said(text=" ".join((f"{value}.", *rest)))
+def _view(_query: Query, film: Film) -> Iterator[_Said]:
+    """Say which view the header names, and which the picture shows."""
+    view = film.view or FilmView()
+    sure = "" if view.certainty is None else f" ({wording.percent(view.certainty)})"
+    seen = f"looks like {_VIEWS.get(view.seen, view.seen)}{sure}" if view.seen else "tells none to this model"
+    yield _Said(
+        text=f"Its header names {'no view' if view.tag is None else f'the view {view.tag}'}; its picture {seen}."
+    )
 
 
 def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
@@ -173,8 +213,9 @@ def _inside(findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place: str) -
 def _lie(finding: Finding, boxes: Sequence[FindingBox]) -> str:
     """Say how many boxes of a finding these are: "The box lies", "1 of 2 boxes lies", "All 2 boxes lie"."""
     count = len(finding.boxes)
-    share = f"All {count} boxes lie" if len(boxes) == count else f"{len(boxes)} of {count} boxes lie"
-    return "The box lies" if count == 1 else f"{share}s" if len(boxes) == 1 else share
+    if count == len(boxes):
+        return "The box lies" if count == 1 else f"All {count} boxes lie"
+    return f"{len(boxes)} of {count} boxes {'lies' if len(boxes) == 1 else 'lie'}"
 
 
 def _placed(said: _Said, drawn: Box) -> _Said:
@@ -182,8 +223,7 @@ def _placed(said: _Said, drawn: Box) -> _Said:
     inside = _overlapping(said.boxes, drawn)
     if inside or not said.boxes:
         return replace(said, boxes=inside)
-    text = f"{said.text} None of the boxes lies in the {_DRAWN}, where it may have been missed."
-    return replace(said, text=text)
+    return replace(said, text=f"{said.text} None of the boxes lies in the {_DRAWN}, where it may have been missed.")
 
 
 def _region(query: Query, film: Film) -> Iterator[_Said]:
@@ -191,17 +231,16 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
     reported = by_urgency(wording.reported(film))
     found = [(finding, *_placed_in(finding, finding.boxes, query.regions)) for finding in reported]
     yield from _inside(found, place=_regions(query.regions))
-    if any(not _tells_side(box) for _, boxes, _ in found for box in boxes):
+    told = [box.evidence for _, boxes, _ in found for box in boxes if box.evidence is not None]
+    if any(each.side is None and (each.zone or "").startswith(("left_", "right_")) for each in told):
         yield _Said(text="The film does not tell which side is which; left and right are as on an upright film.")
     for sentence in film.sentences:
         if sentence.prompt in query.regions and _may_be_quoted(sentence, film):
             yield _Said(text=f"The report says: {wording.said(sentence)}")
 
 
-def _list(_query: Query, film: Film) -> Iterator[_Said]:
-    yield from _reported(film)
-    if (heart := measured.wide_heart(film)) is not None:
-        yield _Said(text=f"{heart}.")
+def _list(query: Query, film: Film) -> Iterator[_Said]:
+    yield from _summary(query, film)
     for text in _missing(*by_urgency(wording.unreported(film))):
         yield _Said(text=text)
     yield _Said(text=wording.NOTHING_ELSE)
@@ -209,26 +248,21 @@ def _list(_query: Query, film: Film) -> Iterator[_Said]:
 
 def _summary(_query: Query, film: Film) -> Iterator[_Said]:
     """Say the impression, as every output does, but not that nothing is reported: that has a denial."""
-    reported = [replace(said, text="") for said in _reported(film)]
     nothing = wording.nothing_reported(film)
     lines = [line for line in impression.of_film(film) if not line.startswith(nothing)]
     yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in lines))
-    yield from reported
-
-
-def _whole_film(query: Query, film: Film) -> Iterator[_Said]:
-    yield _Said(text=_WHOLE_FILM)
-    yield from _summary(query, film)
+    for finding in by_urgency(wording.reported(film)):
+        yield _Said(text="", finding=finding.prompt, boxes=finding.boxes)
 
 
 _SAYERS: Final = {
     Topic.PRESENCE: _presence,
     Topic.PLACE: _place,
     Topic.REGION: _region,
-    Topic.SIZE: _size,
     Topic.LIST: _list,
     Topic.SUMMARY: _summary,
-    Topic.NORMAL: _whole_film,
+    Topic.VIEW: _view,
+    Topic.NORMAL: _summary,
     Topic.NOTHING: _summary,
 }
 
@@ -243,11 +277,6 @@ def _unasked(key: str) -> _Said:
     return _Said(
         text=f"{name} {'are' if is_plural(name) else 'is'} not on the list of findings that this film was read for."
     )
-
-
-def _reported(film: Film) -> Iterator[_Said]:
-    for finding in by_urgency(wording.reported(film)):
-        yield _Said(text=_statement(finding), finding=finding.prompt, boxes=finding.boxes)
 
 
 def _stated(finding: Finding, query: Query) -> _Said:
@@ -339,46 +368,21 @@ def _placed_in(finding: Finding, boxes: _Boxes, regions: Collection[str]) -> tup
 
 def _overlapping(boxes: Iterable[FindingBox], drawn: Box) -> tuple[FindingBox, ...]:
     """Return the boxes that lie in a drawn box, or around it."""
-    return tuple(found for found in boxes if _share(found.box, drawn) >= _LIES_IN)
-
-
-def _share(found: Box, drawn: Box) -> float:
-    """Return the area that two boxes have in common, as a share of the smaller one."""
-    wide = min(found.right, drawn.right) - max(found.left, drawn.left)
-    high = min(found.bottom, drawn.bottom) - max(found.top, drawn.top)
-    areas = [(box.right - box.left) * (box.bottom - box.top) for box in (found, drawn)]
-    return max(wide, 0.0) * max(high, 0.0) / min(areas)
+    shares = ((found, max(covered(found.box, [drawn]), covered(drawn, [found.box]))) for found in boxes)
+    return tuple(found for found, share in shares if share >= _LIES_IN)
 
 
 def _regions(keys: Sequence[str]) -> str:
     """Name regions; all zones of a lung, or of both, by one name."""
-    left, right = ([key for key in keys if _is_zone(key, side)] for side in ("left", "right"))
-    if len(keys) == len(left) + len(right) and len(keys) >= 2 * _ALL_ZONES:
-        return "lungs"
-    if len(keys) >= _ALL_ZONES and len(keys) in (len(left), len(right)):
-        return f"{keys[0].partition('_')[0]} lung"
+    sides = sorted({key.partition("_")[0] for key in keys})
+    if sides and all(key.endswith("_zone") for key in keys) and len(keys) >= _ALL_ZONES * len(sides):
+        return "lungs" if len(sides) > 1 else f"{sides[0]} lung"
     return wording.joined([key.replace("_", " ") for key in keys])
 
 
-def _is_zone(key: str, side: str) -> bool:
-    return key.startswith(f"{side}_") and key.endswith("_zone")
-
-
-def _tells_side(box: FindingBox) -> bool:
-    """Say whether a box in a zone of one side tells its side; all others need none."""
-    if box.evidence is None or box.evidence.zone is None:
-        return True
-    return box.evidence.side is not None or not box.evidence.zone.startswith(("left_", "right_"))
-
-
 def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:
-    """Say whether a sentence of the report asserts a finding, denies none, and agrees with every decision."""
+    """Say whether a sentence of the report asserts a finding, denies and sizes none, and agrees with every decision."""
     decided = {finding.prompt: finding.state for finding in film.findings}
     asserted = assertions(sentence.text)
-    return (
-        bool(asserted)
-        and all(statement.stance in (Stance.AFFIRMED, Stance.POSSIBLE) for statement in asserted)
-        and all(decided.get(statement.key, FindingState.PRESENT).is_reported for statement in asserted)
-        and not normal_statements(sentence.text)
-        and not contradictions(sentence.text, decided)
-    )
+    agrees = all(decided.get(statement.key, FindingState.PRESENT).is_reported for statement in asserted)
+    return bool(asserted) and agrees and not never_said(sentence.text)

@@ -8,9 +8,9 @@ these and the time in its header, never a name, a number or a birth date of a pa
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, cast
@@ -155,11 +155,6 @@ def obstacle_of(error: ChangeError | None, model: ModelIdentity) -> FilmComparis
     if obstacle is None:
         return None
     return FilmComparison(text=f"This model cannot compare films: {OBSTACLES[obstacle]}.", obstacle=obstacle)
-
-
-def of_day(films: Sequence[EarlierFilm], day: date | None) -> EarlierFilm | None:
-    """Return the last film of a day, or of all days."""
-    return next((film for film in films if day is None or film.at.date() == day), None)
 
 
 def _are_in_order(first: _Taken, second: _Taken) -> bool:

@@ -226,7 +226,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
 def _restated(sentence: GroundedSentence, film: Film, prompts: PromptSet) -> GroundedSentence:
     """Return a sentence with the state before it that is true after the corrections of a film; none is added anew."""
     words = unstated(sentence.text)
-    if words == sentence.text:
+    if words == sentence.text or is_not_seen(sentence.text):
         return sentence
     named = {sentence.prompt, *(said.key for said in assertions(words))}
     asserted = {

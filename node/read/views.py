@@ -147,7 +147,9 @@ def without_denials(reading: Reading) -> Reading:
     kept = [place for place, said in enumerate(reading.sentences) if not is_not_seen(said.text)]
     new_places = {old: new for new, old in enumerate(kept)}
     gone = [said for said in reading.sentences if is_not_seen(said.text)]
-    denials = [WithheldSentence(text=unstated(said.text), prompt=said.prompt, reason=Fault.DENIAL) for said in gone]
+    denials = [
+        WithheldSentence(text=unstated(said.text), prompt=said.prompt, reason=Fault.DENIAL.value) for said in gone
+    ]
     return replace(
         reading,
         sentences=tuple(reading.sentences[place] for place in kept),

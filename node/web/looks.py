@@ -53,7 +53,10 @@ _BODY: Final[dict[str, object]] = {
 _PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
-_COMPARED_WITH_NONE: Final = "A film that is in no study is compared with no other film."
+_NOT_OF_LOOKS: Final = {
+    Topic.COMPARE: "A film that is in no study is compared with no other film.",
+    Topic.CORRECT: "Nothing is corrected on a film that is in no study.",
+}
 
 LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
 
@@ -169,8 +172,8 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
             WordedReply(film=look.film.source),
             Question(prompt=" ".join(visible(new.text).split()), box=box),
         )
-    elif query.topic is Topic.COMPARE:
-        made, question = worded(look.film.source, Reply(text=_COMPARED_WITH_NONE)), None
+    elif query.topic in _NOT_OF_LOOKS:
+        made, question = worded(look.film.source, Reply(text=_NOT_OF_LOOKS[query.topic])), None
     else:
         said = answer(query, look.film, box=box)
         made, question = worded(look.film.source, said), for_network(query, said, model.prompts, box=box)

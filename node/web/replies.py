@@ -11,11 +11,11 @@ from starlette.requests import Request
 from models.contract import Question
 from node.answers.comparison import FilmComparison
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
-from node.answers.replies import Reply, answer, answer_by, for_network
+from node.answers.replies import Proposal, Reply, answer, answer_by, for_network
 from node.character_sets import visible
 from node.errors import InputError
 from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
-from node.jobs.patients import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of, of_day
+from node.jobs.patients import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of
 from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.study_facts import require_valid
@@ -32,8 +32,8 @@ routes = FilmRoutes(tag="questions")
 _NOT_TOLD: Final = (
     "Only a user who has signed in is told which films are of one patient, and may compare them by words."
 )
+_CHOOSE: Final = "Choose the earlier film to compare with; a day in words chooses none."
 _NO_EARLIER: Final = "This node has read no film that is known to be an earlier one of this patient."
-_NOT_OF_DAY: Final = "This node has read no earlier film of this patient of that day."
 
 
 class NewWords(BaseModel):
@@ -73,6 +73,7 @@ class WordedReply(BaseModel):
 
     text: null if the words are a prompt, which only the network is asked
     findings, boxes: what the text rests on: keys of prompts, and tracking UIDs
+    corrections: what the words correct, to confirm: nothing is corrected by them
     questions: what the network was asked, with its answer, as in the answer to `questions`; at most one
     earlier: films to compare with, the last one first; only for a user who has signed in, and a question on changes
     compared_with, compared_study: the film that was compared with; changes: what became of each finding
@@ -82,6 +83,7 @@ class WordedReply(BaseModel):
     text: str | None = None
     findings: tuple[str, ...] = ()
     boxes: tuple[str, ...] = ()
+    corrections: tuple[Proposal, ...] = ()
     questions: list[dict[str, object]] = []
     earlier: list[KnownEarlierFilm] = []
     compared_with: str | None = None
@@ -124,7 +126,7 @@ def _read(parts: WebParts, film: Instance) -> AnsweredFilm:
 
 
 def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Query, new: NewWords) -> WordedReply:
-    """Answer a question on changes: by the named film, or the last one of the day that the words name, if any.
+    """Answer a question on changes: by the named film, or else the last one, unless the words name a day.
 
     Which films are of one patient is told to nobody whom the node does not know.
     """
@@ -139,10 +141,11 @@ def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Q
     if new.earlier is not None:
         other = _named(parts, film, new.earlier, study=new.earlier_study)
         chosen = next((each for each in known if each.instance == other.instance), None)
-    elif (chosen := of_day(known, query.day)) is not None:
+    elif known and not any(map(str.isdigit, new.text)):
+        chosen = known[0]
         other = _read(parts, chosen.instance)
     else:
-        text = _NOT_TOLD if not is_known else _NOT_OF_DAY if known else _NO_EARLIER
+        text = _NOT_TOLD if not is_known else _CHOOSE if known else _NO_EARLIER
         return worded(uid, Reply(text=text), known)
     about = "that was named" if chosen is None else f"of {_time(chosen)}"
     compared = compare_films(
@@ -171,6 +174,7 @@ def worded(uid: str, said: Reply, earlier: Sequence[EarlierFilm] = ()) -> Worded
         text=said.text,
         findings=said.findings,
         boxes=said.boxes,
+        corrections=said.corrections,
         earlier=[
             KnownEarlierFilm(film=each.instance.sop_instance_uid, study=each.instance.study_uid, at=_time(each))
             for each in earlier

@@ -39,7 +39,7 @@ export class Words {
 
   show(text, reply) {
     const made = document.getElementById("reply-parts").content.cloneNode(true);
-    const [question, said, rests, choices] = made.children;
+    const [question, said, rests, choices, corrections] = made.children;
     question.querySelector("q").textContent = text;
     question.querySelector(".close").addEventListener("click", () => {
       this.clear();
@@ -53,6 +53,8 @@ export class Words {
     const others = reply.earlier.filter(({ film, study }) => film !== reply.compared_with || study !== reply.compared_study);
     choices.append(...others.map((film) => this.choice(text, film)));
     choices.hidden = others.length === 0;
+    corrections.append(...reply.corrections.map((proposed) => this.correction(proposed)));
+    corrections.hidden = reply.corrections.length === 0;
     this.place.replaceChildren(made);
     this.place.scrollTop = 0;
     this.form.scrollIntoView({ block: "nearest" });
@@ -61,6 +63,18 @@ export class Words {
   choice(text, { film, study, at }) {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: at });
     button.addEventListener("click", () => this.send(text, { earlier: film, earlier_study: study }));
+    return button;
+  }
+
+  // A button that opens a correction, as that of its finding does: a text corrects nothing by itself.
+  correction({ kind, prompt, text }) {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+    button.addEventListener("click", () => {
+      if (kind !== "add") return document.querySelector(`.correct[data-prompt="${prompt}"] [data-correct="${kind}"]`)?.click();
+      const adding = document.getElementById("adding");
+      adding.elements.prompt.value = prompt;
+      adding.requestSubmit();
+    });
     return button;
   }
 

@@ -181,7 +181,11 @@ def test_what_denies_or_forbids_is_refused_in_words(text: str) -> None:
     assert 'ask for the finding or the region itself, as in "pneumonia"' in reason
 
 
-@pytest.mark.parametrize("text", [*DENYING, *TELLING])
+CORRECTING = ("no pneumonia", "without effusion", "do not report edema")
+"""Questions in words take these for corrections, to confirm; as a prompt they are refused."""
+
+
+@pytest.mark.parametrize("text", [text for text in (*DENYING, *TELLING) if text not in CORRECTING])
 @pytest.mark.parametrize("box", [None, Box(left=200, top=1000, right=600, bottom=1600)])
 def test_words_that_deny_or_forbid_are_answered_with_why(text: str, box: Box | None) -> None:
     query, film = understand(text, SET), samples.several()

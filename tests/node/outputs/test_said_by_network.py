@@ -12,7 +12,8 @@ from models.contract import FindingState, Question, SentenceRule
 from models.decisions import Measurement
 from models.reading.reader import ChexReader
 from node.domain import Film, Note
-from node.outputs import impression, wording
+from node.hl7.text import read as read_message
+from node.outputs import impression, oru, wording
 from node.outputs.asked_question import answer_to_json
 from node.outputs.corrected_film import correct
 from node.prompt_set import PromptSet
@@ -73,6 +74,9 @@ def test_its_sentences_leave_in_every_output(
     film = read(tmp_path, reader_by(rule))
 
     texts = {output: " ".join(text.split()) for output, text in texts_of(film, monkeypatch).items()}
+    report, headers = samples.report(film), samples.sources(samples.cr())
+    message = read_message(oru.write(report, headers, samples.BERLIN, order=None, documents=[])[1])
+    texts["oru"] = " ".join(segment.text(5) for segment in message.named("OBX"))  # which divides long lines
 
     assert film.notes == (Note.SEVERITY_WORDED,)
     assert [withheld.reason for withheld in film.withheld] == ([] if rule == "marked" else ["denial"])
@@ -106,7 +110,7 @@ def test_a_film_with_a_note_has_no_denial(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [CorrectionKind.ADD, CorrectionKind.REJECT])
 def test_a_reader_takes_notes_and_denials_along(kind: CorrectionKind, tmp_path: Path) -> None:
-    film = read(tmp_path, reader_by("marked", said=("There is cardiomegaly.", EDEMA, DENIAL)))
+    film = read(tmp_path, reader_by("marked", said=("There is cardiomegaly.", EDEMA, "No pleural effusion is seen.")))
     key = "edema" if kind is CorrectionKind.REJECT else "pleural_effusion"
     box = film.findings[0].boxes[0].box if kind is CorrectionKind.ADD else None
 

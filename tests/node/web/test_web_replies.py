@@ -136,6 +136,21 @@ def test_the_network_is_asked_what_the_report_does_not_say(
     assert reply["text"] is None if said is None else said in str(reply["text"])
 
 
+def test_a_correction_in_words_is_proposed_and_waits_for_a_person(node: Node) -> None:
+    before = len(node.questions())
+
+    denied, added = node.reply("no effusion"), node.reply("there is also a fracture")
+
+    proposed = [*cast(list[Content], denied["corrections"]), *cast(list[Content], added["corrections"])]
+    assert {(str(each["kind"]), str(each["prompt"])) for each in proposed} <= {
+        ("reject", "pleural_effusion"),
+        ("accept", "fracture"),
+        ("add", "fracture"),
+    }
+    assert ("fracture" in str(proposed), denied["questions"], added["questions"]) == (True, [], [])
+    assert len(node.questions()) == before
+
+
 def test_words_and_question_get_the_same_answer(node: Node) -> None:
     (by_words,) = cast(list[Content], node.reply("Pneumonia")["questions"])
     path = f"/api/v1/films/{node.film.SOPInstanceUID}/questions"
@@ -208,18 +223,16 @@ def test_films_are_compared_with_the_last_one_before(signed_in: Node) -> None:
 
 
 @pytest.mark.drill(part="objects")
-def test_the_film_of_a_day_or_a_named_one_is_compared(signed_in: Node) -> None:
+def test_a_named_film_is_compared_and_one_of_a_day_is_chosen(signed_in: Node) -> None:
     films_known = cast(list[Content], signed_in.reply("what changed?")["earlier"])
     first, study = films_known[1]["film"], films_known[1]["study"]
 
-    by_day = signed_in.reply("compare with the film of 2026-11-01")
     named = signed_in.reply("what changed?", earlier=first, earlier_study=study)
-    missing = signed_in.reply("compare with the film of 2026-11-04")
+    by_day = signed_in.reply("compare with the film of 2026-11-01")
 
-    assert by_day["compared_with"] == named["compared_with"] == first
-    assert by_day["text"] == named["text"]
-    assert missing["text"] == "This node has read no earlier film of this patient of that day."
-    assert missing["earlier"] == films_known
+    assert named["compared_with"] == first
+    assert (by_day["compared_with"], by_day["earlier"]) == (None, films_known)
+    assert str(by_day["text"]).startswith("Choose the earlier film")
 
 
 @pytest.mark.parametrize("other", ["other patient", "other issuer", "nameless", "last"])
