@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -165,31 +165,6 @@ def test_a_critical_finding_is_sent_first_though_it_came_last(tmp_path: Path) ->
     assert [first.Modality, second.Modality] == ["SR", "PR"]
     assert first.StudyInstanceUID == second.StudyInstanceUID == urgent.StudyInstanceUID
     assert len(archive.requests) == 14  # none twice
-
-
-@pytest.mark.drill(part="peers")
-def test_a_critical_object_that_is_refused_holds_nothing_up(tmp_path: Path) -> None:
-    urgent = study("urgent")
-    with peers.ReceivingArchive() as archive:
-        archive.is_poison = lambda received: received.dataset.StudyInstanceUID == urgent.StudyInstanceUID
-        with Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node:
-            with pneumothorax(tmp_path):
-                assert peers.send(urgent, port=node.dicom_port) == 0
-                node.wait_for("study.finished")
-            for number in range(3):
-                assert peers.send(study(f"routine {number}"), port=node.dicom_port) == 0
-            archive.wait_for_kept(6, limit_seconds=60.0)
-
-
-@pytest.mark.drill(part="peers")
-def test_what_gave_way_once_does_not_do_so_again(tmp_path: Path) -> None:
-    archive = peers.ReceivingArchive()
-    with archive, Service(settings_for(tmp_path / "node", archive_port=archive.port)) as node:
-        with closing(Ledger(connect(tmp_path / "node" / "ledger.sqlite"))) as ledger:
-            ledger.add_delivery(delivery("9", CRITICAL))  # and nobody sends it
-        for number in range(3):
-            assert peers.send(study(f"routine {number}"), port=node.dicom_port) == 0
-        archive.wait_for_kept(6, limit_seconds=60.0)
 
 
 @pytest.fixture

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from node import config
 from node.commands.operate import abandon, render, status
 from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.errors import InputError
-from node.service.retention import removable
-from node.settings.destinations import DicomDestination
 from node.store import database
 from node.store.ledger import Ledger
-from node.store.spool import Spool
-from tests.support import films, peers
 from tests.support.postgres import Postgres
-from tests.support.service import Service, on_database, run_command, settings_for
-
-STUDY = films.thumbnail().StudyInstanceUID
+from tests.support.service import on_database, settings_for
 
 
 def delivery(destination: str, uid: str) -> Delivery:
@@ -98,33 +88,3 @@ def test_abandon_spares_a_configured_destination_unless_forced(settings: Setting
         abandon(settings, "archvie")
 
     assert not ledger.is_delivered("1")
-
-
-@pytest.mark.drill(part="processes")
-def test_a_study_ages_out_once_its_deliveries_are_abandoned(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path / "node", archive_port=1)
-    with peers.ReceivingArchive() as archive:
-        (destination,) = settings.destinations
-        assert isinstance(destination, DicomDestination)
-        first = dataclasses.replace(destination, name="old", port=archive.port)
-        with Service(dataclasses.replace(settings, destinations=(first,))) as service:
-            archive.refuse(0xC000)
-            peers.send(films.thumbnail(), port=service.dicom_port)
-            service.wait_for("delivery.parked", count=2)
-            service.wait_for("study.finished")
-            refused = run_command("abandon", service.settings_path, "old")
-            assert service.stop() == 0
-        path = tmp_path / "later.toml"
-        path.write_text(config.render(settings), encoding="utf-8")
-
-        with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
-            spool, month_later = Spool(settings.storage.directory), datetime.now(UTC) + timedelta(days=31)
-            before = removable(spool, ledger, now=month_later, keep=timedelta(days=30))
-            done = run_command("abandon", path, "old", "--json")
-            after = removable(spool, ledger, now=month_later, keep=timedelta(days=30))
-
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert len(refused.stderr.splitlines()) == 1
-    assert json.loads(done.stdout) == {"abandoned": {"old": 2}}
-    assert (before, after) == ([], [STUDY])
-    assert run_command("abandon", path, "old").stdout == "old: nothing is open\n"

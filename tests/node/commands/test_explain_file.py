@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom.datadict import dictionary_VR
 from pydicom.dataset import Dataset
-from pydicom.uid import DigitalXRayImageStorageForPresentation, JPEG2000Lossless
+from pydicom.uid import DigitalXRayImageStorageForPresentation
 
 from node.commands.explain.film import FilmExplanation, explain_file, render
 from node.dicom.film_header import parse_header
-from node.domain import Note, Reason
+from node.domain import Reason
 from node.read import routing
 from node.read.routing import Action
 from tests.paths import REPOSITORY
@@ -117,22 +117,6 @@ def test_pixels_that_cannot_be_read_decide_after_the_rules(
     assert deciding(explanation) is None
     assert (explanation.action, explanation.reason) == (Action.ANSWER, reason)
     assert "decoding: FAILS" in render(explanation)
-
-
-def test_a_film_whose_view_is_not_named_is_read_with_the_note(tmp_path: Path) -> None:
-    explanation = explained(tmp_path, films.compressed(films.thumbnail({"ViewPosition": ""}), JPEG2000Lossless))
-
-    assert (explanation.action, explanation.notes) == (Action.READ, (Note.VIEW_UNKNOWN,))
-    assert explanation.transfer_syntax.startswith("JPEG 2000")
-    assert "with the note view_unknown" in render(explanation)
-
-
-def test_a_film_whose_age_is_not_known_is_read_with_the_note(tmp_path: Path) -> None:
-    explanation = explained(tmp_path, films.thumbnail({"PatientBirthDate": ""}))
-
-    assert (explanation.action, explanation.notes) == (Action.READ, (Note.AGE_UNKNOWN,))
-    advice = "see that the modality fills in PatientAge or PatientBirthDate; then the note goes"
-    assert render(explanation).endswith(f"do: {advice}")
 
 
 def test_without_a_model_the_film_is_decoded_without_a_square(tmp_path: Path) -> None:

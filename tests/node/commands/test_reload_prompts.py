@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,14 +19,12 @@ from node.config import ModelSettings, Settings
 from node.dicom.identity import VERSION
 from node.domain import ModelIdentity
 from node.errors import InputError
-from node.jobs.processes import Role
 from node.read import prompts
 from node.read.model import open_reader
 from node.settings.destinations import DicomDestination
 from tests.support import compared, films, peers
 from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.postgres import Postgres
-from tests.support.service import Service, on_database, run_command, settings_for
+from tests.support.service import Service, run_command, settings_for
 from tests.support.spoken import PROMPTS
 
 BUILT_IN = Path(prompts.__file__).with_name("prompt_sets") / "chexpert14.toml"
@@ -163,32 +159,6 @@ def test_a_set_that_was_not_compared_is_refused(tmp_path: Path, phantom_model: P
         assert node.service.logged("model.promoted")[0]["prompts"] == "own 2"
         assert accepted.stdout == "node: model.uncompared, model.prompts in use\n", accepted.stderr
         assert node.service.logged("model.accepted")[0]["prompts"] == "own 3"
-
-
-@pytest.mark.drill(part="processes")
-def test_each_process_takes_the_prompts_by_its_own_signal(postgres: Postgres, tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    write(path, "1")
-    with ExitStack() as processes, ReceivingArchive() as archive:
-        model = ModelSettings(prompts=str(path), uncompared="accept")
-        settings = settings_for(tmp_path / "node", archive_port=archive.port, model=model)
-        settings = on_database(settings, postgres.url)
-        started = [Service(settings, only=role) for role in Role]
-        listener, worker, sender = (processes.enter_context(service) for service in started)
-        write(path, "2", RENAMED)
-
-        for process in (listener, worker, sender):
-            os.kill(process.pid, signal.SIGHUP)
-        said = [process.wait_for("configuration.reloaded")["message"] for process in (listener, worker, sender)]
-        node = Node(service=listener, settings=settings, archive=archive)
-        shown = node.get("/api/v1/prompts")
-        node.send("after")
-        sender.wait_for("delivery.sent", count=2)
-
-        assert said == ["model.prompts"] * 3
-        assert [len(process.logged("prompts.reloaded")) for process in (listener, worker, sender)] == [0, 1, 0]
-        assert "Water in the lung" in shown
-        assert any(b"prompt set own 2 (sha256 " in kept.content for kept in archive.kept)
 
 
 def test_the_shipped_model_looks_at_prompts_before_they_are_used(phantom_model: Path) -> None:

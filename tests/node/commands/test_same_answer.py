@@ -207,17 +207,3 @@ def edges(region: Dataset) -> list[float]:
 
 def is_named(item: Dataset, code: str) -> bool:
     return bool(item.ConceptNameCodeSequence[0].CodeValue == code)
-
-
-@pytest.mark.drill(part="runtimes")
-def test_words_of_no_finding_get_the_same_answer(node: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["left lung", "a zebra"]
-    options = [option for word in words for option in ("--prompt", word)]
-    asked: list[Content] = [{"prompt": word} for word in words]
-
-    assert main(["ask", str(node.path), "--json", "--model", str(node.model), *options]) == 0
-    at_model = cast(list[Content], json.loads(capsys.readouterr().out)["questions"])
-    of_program = cast(list[Content], node.questions(*asked)[1]["questions"])
-
-    assert [bare(answer) for answer in of_program] == at_model
-    assert [answer.get("words") for answer in at_model] == [None, ["zebra"]]

@@ -124,32 +124,6 @@ def test_an_answer_to_a_destination_that_is_down_waits(settings: Settings, archi
 
 
 @pytest.mark.drill(part="peers")
-def test_an_accepted_answer_survives_the_loss_of_databases(settings: Settings, archive: peers.ReceivingArchive) -> None:
-    send(settings, question())  # the service does not run
-    without_databases(settings)
-
-    with Service(settings) as service:
-        archive.wait_until(lambda: len({received.sop_instance_uid for received in archive.kept}) == 4)
-        assert len(service.logged("answer.written")) == 1
-
-
-@pytest.mark.drill(part="peers")
-def test_a_damaged_object_of_an_answer_is_written_again(settings: Settings, archive: peers.ReceivingArchive) -> None:
-    with archive.down(), Service(settings) as service:
-        send(settings, question())
-        service.wait_for("delivery.delayed")
-        service.kill()
-    [mark] = questions.answers_of(Spool(settings.storage.directory), STUDY)
-    for output in mark.outputs:
-        next(settings.storage.directory.rglob(f"{output.sop_instance_uid}~*")).write_bytes(b"damaged")
-
-    with Service(settings) as service:
-        archive.wait_for_kept(4)
-        assert service.logged("output.rewritten")
-        assert not service.logged("study.parked")
-
-
-@pytest.mark.drill(part="peers")
 def test_a_new_round_replaces_no_lost_answer(settings: Settings, archive: peers.ReceivingArchive) -> None:
     with archive.down(), Service(settings) as service:
         send(settings, question())

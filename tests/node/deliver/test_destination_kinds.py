@@ -121,23 +121,6 @@ def outputs(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("outputs/*")}
 
 
-@pytest.mark.drill(part="peers")
-def test_each_destination_gets_the_forms_it_asks_for(tmp_path: Path) -> None:
-    with bench(tmp_path, SEVERAL) as opened:
-        opened.receive("a")
-        assert kinds(opened.round()) == KINDS | {"air": ["sr3d", "text"], "all": ["sr", "sr3d", "text"]}
-
-        opened.receive("b")
-        late = opened.round()
-
-    assert kinds(late) == {  # the study has a report of its own now
-        "plain": ["gsps", "sr", "sr"],
-        "air": ["sr", "sr3d", "text"],
-        "words": ["text", "text"],
-        "all": ["sr", "sr", "sr3d", "text"],
-    }
-
-
 def test_a_text_on_a_film_goes_out_in_each_form(tmp_path: Path) -> None:
     with bench(tmp_path, SEVERAL, DenyingReader()) as opened:
         opened.receive("a")

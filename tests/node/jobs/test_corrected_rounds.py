@@ -1,9 +1,10 @@
-"""A stored correction makes a round: a new report with the older one as predecessor, until it is taken back."""
+"""Corrections: each makes a round with a new report, and what is gone, damaged or unknown has a plain reason."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
@@ -11,18 +12,31 @@ from pathlib import Path
 import pytest
 from highdicom.sr import MeasurementReport, srread
 from pydicom.dataset import Dataset
+from starlette.testclient import TestClient
 
 from models.contract import Box
 from models.documents import encode
+from node.commands.corrections import export
+from node.config import Settings
+from node.dicom import header_reading
 from node.domain import Delivery
 from node.jobs import answered_film, gathering
+from node.metrics import Metrics
 from node.outputs import wording
 from node.outputs.document import save_bytes
+from node.read import prompts
+from node.store import files
 from node.store.correction import Correction, CorrectionKind
-from node.store.study_facts import films_of
-from node.web.study_outputs import outputs_of
+from node.store.received import Instance
+from node.store.rounds import RoundMark
+from node.store.spool import Spool
+from node.web import application
+from node.web.look_files import Looks
+from node.web.parts import WebParts
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
-from tests.support import validators
+from tests.support import films, samples, validators
+from tests.support.service import settings_for
+from tests.support.web_access import as_user
 
 KEY = "atelectasis"  # present on every film of the scripted reader
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -93,6 +107,11 @@ def all_items(item: Dataset) -> Iterator[Dataset]:
         yield from all_items(child)
 
 
+def texts_in(groups: Iterable[Sequence[Dataset]]) -> list[str]:
+    """What the items of groups say, as highdicom has read them."""
+    return [str(item.TextValue) for group in groups for item in all_items(group[0]) if "TextValue" in item]
+
+
 def meanings(report: Dataset) -> set[str]:
     return {str(item.value) for item in report.iterall() if item.keyword == "CodeMeaning"}
 
@@ -115,104 +134,32 @@ def test_a_correction_makes_a_new_version_of_report_and_overlay(tmp_path: Path) 
     assert not bench.spool.has_unread(str(STUDY))
 
 
-@pytest.mark.drill(part="objects")
-def test_the_results_of_a_study_have_the_versions_that_the_reports_tell(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, outputs=("sr", "sr3d", "text", "gsps"))
-    bench.receive(FILM)
-    sent = bench.round()
-    for number, kind in enumerate((CorrectionKind.REJECT, CorrectionKind.ACCEPT), 1):
-        correct(bench, number, kind, prompt=KEY)
-        sent += bench.round()
-
-    listed = list(outputs_of(str(STUDY), bench.spool))
-
-    assert {(output.kind, output.version) for output in listed} == {
-        (kind, version) for kind in ("sr", "sr3d", "text", "gsps") for version in (1, 2, 3)
-    }
-    versions = {output.uid: output.version for output in listed}
-    for report in (report for kind in ("sr", "sr3d", "text") for report in bench.objects(sent, kind)):
-        said = [int(number) for number in re.findall(r"Version (\d)\. It replaces", " ".join(texts(report)))]
-        assert said == [version for version in (versions[report.SOPInstanceUID],) if version > 1]
-
-
-@pytest.mark.drill(part="objects")
-def test_a_corrected_item_says_who_said_it_and_when(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, outputs=("sr", "sr3d"), zone="Europe/Berlin")
+def test_every_form_says_who_corrected_an_item_and_when(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, outputs=("sr", "sr3d", "text"), zone="Europe/Berlin")
     bench.receive(FILM)
     first = bench.round()
     correct(bench, 1, CorrectionKind.ACCEPT, prompt=KEY)
-    correct(bench, 2, CorrectionKind.REJECT, prompt="edema", by="bert")
-
+    correct(bench, 2, CorrectionKind.REWORD, prompt=KEY, text="A small band.", by="bert")
+    correct(bench, 3, CorrectionKind.REJECT, prompt="edema", by="")
     second = bench.round()
-    written = [bench.objects(deliveries, kind)[0] for deliveries in (first, second) for kind in ("sr", "sr3d")]
 
-    said = [*2 * [("20261123080001-0400", ["anna^"])], ("20261123080002-0400", ["bert^"])]  # the first has two boxes
-    assert [observations(report) for report in written] == [[], [], said, said]
-    assert [validators.dciodvfy(report) for report in written] == [[]] * 4
-    assert any("Confirmed by a reader." in words for words in texts(written[2]))
+    before = [report for kind in ("sr", "sr3d", "text") for report in bench.objects(first, kind)]
+    measured, forms, text = (bench.objects(second, kind)[0] for kind in ("sr", "sr3d", "text"))
 
-
-@pytest.mark.drill(part="objects")
-def test_a_report_of_text_says_who_rejected_a_finding_and_when(tmp_path: Path) -> None:
-    reports = []
-    for kind in ("sr", "text"):
-        bench = Bench(tmp_path / kind, outputs=(kind,))
-        bench.receive(FILM)
-        bench.round()
-        (film,) = films_of(bench.spool, str(FILM.SOPInstanceUID))
-        answer = answered_film.read_film(bench.spool, film).answer
-        reported = [finding.prompt for finding in wording.reported(answer)]
-        for number, prompt in enumerate(reported, 1):
-            correct(bench, number, CorrectionKind.REJECT, prompt=prompt)
-        reports += bench.objects(bench.round(), kind)
-
-    said = [(f"2026112308000{number}-0400", ["anna^"]) for number in range(1, len(reported) + 1)]
-    assert len(reports) == 4, "each twice: `writers.first_of_series`"
-    assert [sorted(observations(report)) for report in reports] == [said] * 4
-    assert all("Atelectasis: rejected by a reader." in texts(report) for report in reports)
-    assert [validators.dciodvfy(report) for report in reports] == [[]] * 4
-
-
-@pytest.mark.drill(part="objects")
-def test_a_reworded_sentence_says_who_wrote_it_and_when(tmp_path: Path) -> None:
-    reports = []
-    for kind in ("sr", "sr3d", "text"):
-        bench = Bench(tmp_path / kind, outputs=(kind,))
-        bench.receive(FILM)
-        bench.round()
-        correct(bench, 1, CorrectionKind.ACCEPT, prompt=KEY)
-        correct(bench, 2, CorrectionKind.REWORD, prompt=KEY, text="A small band.", by="bert")
-        reports += bench.objects(bench.round(), kind)
-
-    sentence, group = ("20261123080002-0400", ["bert^"]), ("20261123080001-0400", ["bert^", "anna^"])
-    in_groups = 2 * [group, sentence]  # the finding has two boxes
-    assert [observations(report) for report in reports[:2]] == [in_groups, in_groups]
-    assert observations(reports[2]) == [("20261123080001-0400", ["anna^"]), sentence]
-    assert "A small band. (written by a reader)" in texts(reports[0])
-    assert "Atelectasis: A small band. (written by a reader)" in texts(reports[2])
-    assert len(reports) == 4, "the text twice: `writers.first_of_series`"
-    assert [validators.dciodvfy(report) + validators.dsrdump(report) for report in reports] == [[]] * 4
-    assert validators.pixelmed([reports[0], reports[2]]) == [[], []]
-
-
-@pytest.mark.drill(part="objects")
-def test_highdicom_reads_groups_with_a_reworded_sentence(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
-    correct(bench, 1, CorrectionKind.REWORD, prompt=KEY, text="A small band.", by="")
-
-    content = srread(BytesIO(save_bytes(report_of(bench, bench.round())))).content
+    anna, bert, nobody = "20261123080001-0400", "20261123080002-0400", "20261123080003-0400"
+    in_groups = 2 * [(anna, ["bert^", "anna^"]), (bert, ["bert^"])]  # the finding has two boxes
+    assert [observations(report) for report in before] == [[]] * len(before)
+    assert observations(measured) == observations(forms) == [*in_groups, (nobody, ["Reader^"])]
+    assert observations(text) == [(anna, ["anna^"]), (bert, ["bert^"]), (nobody, ["Reader^"])]
+    assert "A small band. (written by a reader)" in texts(measured)
+    assert "Atelectasis: A small band. (written by a reader)" in texts(text)
+    assert "Rejected by a reader" in meanings(measured)
+    for report in (measured, forms, text):
+        assert validators.dciodvfy(report) + validators.dsrdump(report) == []
+    content = srread(BytesIO(save_bytes(measured))).content
     assert isinstance(content, MeasurementReport)
     groups = content.get_planar_roi_measurement_groups()
-
-    written = [
-        item
-        for group in groups
-        for item in all_items(group[0])
-        if item.get("TextValue") == "A small band. (written by a reader)"
-    ]
-    assert len(written) == 2
-    assert [persons(item) for item in written] == [["Reader^"], ["Reader^"]]
-    assert any("with corrections by a reader" in said for said in texts(content[0]))
+    assert texts_in(groups).count("A small band. (written by a reader)") == 2
 
 
 def test_a_correction_taken_back_restores_what_the_report_said(tmp_path: Path) -> None:
@@ -231,27 +178,202 @@ def test_a_correction_taken_back_restores_what_the_report_said(tmp_path: Path) -
     assert restored == texts(reports[0])
 
 
-@pytest.mark.drill(part="objects")
-def test_a_correction_survives_a_restart_before_its_round(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
-    correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
-
-    again = Bench(tmp_path)
-
-    assert again.spool.has_unread(str(STUDY))
-    assert "Rejected by a reader" in meanings(report_of(again, again.round()))
-    assert again.steps.plan(str(STUDY)) is None
+PRESENT = samples.several().findings[0].prompt
+PROMPTS = prompts.load("chexpert14")
+REJECTION: dict[str, object] = {"kind": "reject", "prompt": PRESENT, "id": "a" * 32}
 
 
-@pytest.mark.drill(part="objects")
-def test_a_lost_output_is_written_again_with_its_corrections(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
-    correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
-    second = bench.round(is_sent=False)
-    written = {delivery: bench.spool.output(delivery) for delivery in second}
-    for path in (tmp_path / "studies" / str(STUDY) / "outputs").iterdir():
-        path.unlink()
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """The application on the spool of a film that was read; no database is there."""
 
-    bench.steps.plan(str(STUDY))
+    client: TestClient
+    settings: Settings
+    spool: Spool
+    film: Instance
 
-    assert {delivery: bench.spool.output(delivery) for delivery in second} == written
+    @property
+    def path(self) -> str:
+        return f"/api/v1/films/{self.film.sop_instance_uid}/corrections"
+
+    def correct(self) -> tuple[int, str]:
+        answer = self.client.post(self.path, json=REJECTION)
+        assert answer.headers["content-type"] == "application/problem+json"
+        return answer.status_code, answer.json()["detail"]
+
+    def stored(self) -> int:
+        return len(self.spool.documents(self.film.study_uid, "corrections"))
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Iterator[Read]:
+    settings: Settings = settings_for(tmp_path / "node", archive_port=104)
+    spool = Spool(settings.storage.directory)
+    film = films.keep(spool, films.thumbnail()).instance
+    answer = replace(samples.several(), source=film.sop_instance_uid)
+    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
+    looks = Looks(tmp_path / "looks")
+    looks.close()
+    built = application.build(
+        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+    )
+    client = TestClient(as_user(built), raise_server_exceptions=False)
+    yield Read(client=client, settings=settings, spool=spool, film=film)
+
+
+def remove(read: Read) -> None:
+    """Remove the study as retention does."""
+    mark = RoundMark(number=1, created_at=datetime.now(UTC), files=(read.film.path.name,), outputs=())
+    read.spool.mark_round(read.film.study_uid, mark)
+    assert read.spool.remove_study(read.film.study_uid)
+
+
+def test_a_study_that_is_removed_meanwhile_is_not_corrected(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = answered_film.read_film
+
+    def removed_after(spool: Spool, instance: Instance) -> answered_film.AnsweredFilm:
+        film = known(spool, instance)
+        remove(read)
+        return film
+
+    monkeypatch.setattr(answered_film, "read_film", removed_after)
+
+    assert read.correct() == (409, "the study of this film is being removed")
+    assert read.stored() == 0
+
+
+@pytest.mark.parametrize("gone", ["received", "readings"])
+def test_a_study_that_goes_while_it_is_read_is_not_corrected(
+    read: Read, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    step = "read_header" if gone == "received" else "decode"
+    place = header_reading if gone == "received" else answered_film
+    known = getattr(place, step)
+
+    def removed_before(*arguments: object, **named: object) -> object:
+        remove(read)
+        return known(*arguments, **named)
+
+    monkeypatch.setattr(place, step, removed_before)
+
+    status, detail = read.correct()
+
+    assert (status, "removed" in detail) == (409, True)
+
+
+def lose_reading(read: Read) -> None:
+    (reading,) = (read.film.path.parent.parent / "readings").glob("*.json")
+    reading.write_bytes(files.to_json({"file": read.film.path.name}))
+
+
+@pytest.mark.parametrize(
+    ("lose", "status", "said"),
+    [
+        (remove, 404, "this node has no such film"),
+        (lambda read: read.film.path.unlink(), 404, "this node has no such film"),
+        (lambda read: read.film.path.write_bytes(b"lost"), 409, "damaged"),
+        (lose_reading, 409, "damaged"),
+    ],
+    ids=["removed", "lost", "damaged", "damaged reading"],
+)
+def test_a_film_that_is_gone_or_damaged_is_not_corrected(
+    read: Read, lose: Callable[[Read], object], status: int, said: str
+) -> None:
+    lose(read)
+
+    answered, detail = read.correct()
+
+    assert (answered, said in detail, read.stored()) == (status, True, 0)
+
+
+def test_a_corrected_film_that_is_damaged_later_is_shown(read: Read) -> None:
+    read.correct()
+    read.film.path.write_bytes(b"lost")
+
+    answer = read.client.get(f"/api/v1/studies/{read.film.study_uid}")
+
+    assert answer.status_code == 200
+    findings = {finding["prompt"]: finding for finding in answer.json()["films"][0]["film"]["findings"]}
+    assert findings[PRESENT]["reader"]["what"] == "rejected"
+
+
+def test_a_film_of_another_prompt_set_is_corrected(read: Read) -> None:
+    unknown = {finding.prompt for finding in samples.several().findings} - {known.key for known in PROMPTS.prompts}
+    assert unknown
+
+    for prompt in unknown:
+        read.client.post(read.path, json={"kind": "reject", "prompt": prompt})
+
+    film = read.client.get(f"/api/v1/studies/{read.film.study_uid}").json()["films"][0]["film"]
+    states = {finding["prompt"]: finding["state"] for finding in film["findings"]}
+    assert {states[prompt] for prompt in unknown} == {"absent"}
+
+
+def test_corrections_of_another_prompt_set_are_exported(read: Read, tmp_path: Path) -> None:
+    known = {prompt.key for prompt in PROMPTS.prompts}
+    unknown = next(finding for finding in samples.several().findings if finding.prompt not in known)
+    assert unknown.boxes
+    read.client.post(read.path, json={"kind": "accept", "prompt": unknown.prompt})
+
+    assert export(read.settings, tmp_path / "corrected.jsonl") == 1
+
+    (line,) = (tmp_path / "corrected.jsonl").read_text(encoding="utf-8").splitlines()
+    (said,) = json.loads(line)["truth"]["said"]
+    assert said["findings"] == [unknown.prompt]
+    assert unknown.code.meaning.lower() in said["text"].lower()
+
+
+def test_an_accepted_finding_without_a_box_is_exported_as_there_but_nowhere(read: Read, tmp_path: Path) -> None:
+    several = samples.several()
+    nowhere, drawn = (replace(finding, boxes=()) for finding in several.findings[:2])
+    answer = replace(several, source=read.film.sop_instance_uid, findings=(nowhere, drawn, *several.findings[2:]))
+    read.spool.keep_reading(read.film.study_uid, "2", {**encode(answer), "file": read.film.path.name})
+    read.client.post(read.path, json={"kind": "accept", "prompt": nowhere.prompt})
+    read.client.post(read.path, json={"kind": "add", "prompt": drawn.prompt, "box": [100, 100, 500, 500]})
+
+    assert export(read.settings, tmp_path / "corrected.jsonl") == 1
+
+    truth = json.loads((tmp_path / "corrected.jsonl").read_text(encoding="utf-8"))["truth"]
+    assert truth["present"] == {nowhere.prompt: True, drawn.prompt: True}
+    assert (list(truth["boxes"]), truth["located"]) == ([drawn.prompt], [drawn.prompt])
+
+
+@pytest.mark.parametrize(("number", "are_one"), [("UNKNOWN", False), ("", False), ("P-1", True)])
+def test_films_of_one_patient_stay_together_in_an_export(
+    read: Read, tmp_path: Path, number: str, are_one: bool
+) -> None:
+    for study in ("1.2.1", "1.2.2"):
+        kept = films.keep(read.spool, films.thumbnail({"StudyInstanceUID": study, "PatientID": number})).instance
+        answer = replace(samples.several(), source=kept.sop_instance_uid)
+        read.spool.keep_reading(study, "1", {**encode(answer), "file": kept.path.name})
+        read.client.post(f"/api/v1/studies/{study}/films/{kept.sop_instance_uid}/corrections", json=REJECTION)
+
+    assert export(read.settings, tmp_path / "corrected.jsonl") == 2
+
+    lines = [json.loads(line) for line in (tmp_path / "corrected.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({line["patient"] for line in lines}) == (1 if are_one else 2)
+
+
+def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp_path: Path) -> None:
+    read.client.post(read.path, json=REJECTION)
+    out = tmp_path / "corrected.jsonl"
+    stored = next((tmp_path / "node" / "studies").rglob("corrections/*.json"))
+    damaged = stored.with_name(f"{'f' * 32}.json")
+    damaged.write_bytes(files.to_json({"film": "no correction"}))
+
+    with pytest.raises(ValueError, match="no Correction; it lacks"):
+        export(read.settings, out)
+    assert not [path for path in tmp_path.iterdir() if "corrected" in path.name or files.TEMPORARY in path.name]
+    damaged.unlink()
+
+    assert export(read.settings, out) == 1
+    assert len(list((tmp_path / "corrected.films").iterdir())) == 1
+
+
+def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> None:
+    first, second = read.correct(), read.correct()
+
+    assert first == second
+    assert first[0] == 503
+    assert first[1].startswith("the correction is stored, but the database does not answer")
+    assert read.stored() == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,17 +84,6 @@ def test_what_is_taken_back_before_it_left_sends_nothing(tmp_path: Path) -> None
 
     assert bench.round() == []
     assert not bench.spool.has_unread(STUDY)
-
-
-def test_what_is_taken_back_after_it_left_is_a_change(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
-    made = rejected(bench)
-    release(bench)
-    bench.round()
-    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=made, is_released=False)
-
-    assert release(bench).changes == 1
-    assert kinds(bench.round()) == ["gsps", "sr"]
 
 
 @pytest.mark.drill(part="processes")
@@ -205,13 +193,6 @@ def click(service: Service, said: Content, *, is_last: bool = False) -> str:
     return str(answer["id"])
 
 
-def six_clicks(service: Service) -> None:
-    for _ in range(2):
-        click(service, {"kind": "withdraw", "withdraws": click(service, REJECTION)})
-    click(service, REJECTION)
-    click(service, ADDITION)
-
-
 def waiting(service: Service) -> Content:
     return cast(Content, service.ask("GET", f"/api/v1/studies/{UID}")[1]["waiting"])
 
@@ -226,24 +207,6 @@ def assert_one_version(archive: ReceivingArchive) -> None:
     assert len({request.sop_instance_uid for request in archive.requests}) == len(archive.requests) == 4
     old, new = reports(archive)
     assert predecessor(new) == old.SOPInstanceUID
-
-
-@pytest.mark.drill(part="kills")
-def test_six_clicks_make_one_report_after_the_last(
-    read: Callable[[float], Settings], archive: ReceivingArchive
-) -> None:
-    with Service(read(2.0)) as service:
-        six_clicks(service)
-        last = time.monotonic()
-        assert (waiting(service)["corrections"], waiting(service)["changes"]) == (6, 2)
-        archive.wait_for_kept(4)
-        assert time.monotonic() - last > 1.5
-        service.wait_for("study.finished")
-        assert waiting(service) == {"corrections": 0, "changes": 0, "leave_at": None}
-        assert service.stop() == 0
-
-    assert_one_version(archive)
-    assert len(service.logged("study.finished")) == 1
 
 
 @pytest.mark.drill(part="kills")

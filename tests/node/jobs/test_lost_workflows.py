@@ -286,20 +286,6 @@ def test_a_study_whose_thread_ends_again_and_again_is_parked(
 
 
 @pytest.mark.drill(part="kills")
-def test_a_workflow_that_is_lost_once_is_tried_again(
-    tmp_path: Path, archive: ReceivingArchive, settings: Settings
-) -> None:
-    with Service(settings) as node, panic_node(tmp_path, "send") as path:
-        assert peers.send(FILM, port=node.dicom_port) == 0
-        node.wait_for("workflow.lost")
-        path.unlink()
-
-        archive.wait_for_kept(2)
-        node.wait_for("study.finished")
-        assert not node.logged("study.parked") and not node.logged("delivery.parked")
-
-
-@pytest.mark.drill(part="kills")
 def test_rounds_that_wait_for_a_lost_one_make_no_busy_loop(
     tmp_path: Path, archive: ReceivingArchive, settings: Settings
 ) -> None:

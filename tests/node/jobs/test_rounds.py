@@ -227,25 +227,6 @@ def test_only_the_late_film_is_read_even_after_a_restart(tmp_path: Path) -> None
 
 
 @pytest.mark.drill(part="peers")
-def test_captures_of_a_film_are_made_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, outputs=("sc",))
-    bench.receive(film("first"))
-    first = bench.round()
-    bench.receive(film("late"))
-
-    second = bench.round()
-
-    assert bench.reader.count == 2  # to draw a film is not to read it again
-    assert [delivery.kind for delivery in (*first, *second)] == ["sc"] * 2
-    sources = {
-        str(dataset.SourceImageSequence[0].ReferencedSOPInstanceUID)
-        for several in (first, second)
-        for dataset in bench.objects(several, "sc")
-    }
-    assert sources == {film(name).SOPInstanceUID for name in ("first", "late")}
-
-
-@pytest.mark.drill(part="peers")
 def test_a_late_film_does_not_resend_results_that_still_wait(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.receive(film("first"))

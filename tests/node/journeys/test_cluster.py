@@ -166,18 +166,6 @@ def test_nothing_is_lost_while_postgresql_is_away_under_load(tmp_path: Path) -> 
 
 
 @pytest.mark.drill(part="processes")
-def test_a_listener_starts_and_acknowledges_without_postgresql(tmp_path: Path) -> None:
-    with Postgres() as postgres:
-        settings = settings_on(postgres, tmp_path / "node", archive_port=peers.free_port())
-        postgres.stop()
-
-        with Service(settings, only="listener") as listener:
-            assert peers.send(films.thumbnail(), port=listener.dicom_port) == 0
-            listener.wait_for("study.delayed")
-            assert listener.stop() == 0
-
-
-@pytest.mark.drill(part="processes")
 def test_whoever_waits_for_postgresql_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
 

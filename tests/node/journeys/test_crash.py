@@ -3,7 +3,6 @@
 `tests/node/jobs/test_deaths.py` has a death after every step.
 """
 
-import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -14,47 +13,9 @@ import pytest
 from node.config import Settings
 from node.jobs.executor import Client
 from node.store.database import open_executor_database
-from node.store.spool import Spool
 from tests.support import films, peers
 from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, run_command, settings_for
-
-
-def status_of(node: Service) -> dict[str, object]:
-    content: dict[str, object] = json.loads(run_command("status", node.settings_path, "--json").stdout)
-    return content
-
-
-@pytest.mark.drill(part="kills")
-@pytest.mark.parametrize("step", [4, 7])  # the round was planned without it; it was noted as finished
-def test_a_film_that_was_never_handed_on_is_read_after_a_kill(
-    step: int, archive: ReceivingArchive, settings: Settings
-) -> None:
-    late = films.as_another(films.thumbnail(), "late")
-    with Service(settings, die_at=step) as first:
-        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-        assert first.wait_until_dead() == -9
-    films.keep(Spool(settings.storage.directory), late)  # acknowledged by a process that died before it said so
-
-    with Service(settings) as second:
-        archive.wait_until(lambda: any(late.SOPInstanceUID.encode() in kept.content for kept in archive.kept))
-        assert not status_of(second)["parked"]
-
-
-@pytest.mark.drill(part="kills")
-def test_a_parked_film_that_was_sent_again_is_read_after_a_kill(tmp_path: Path) -> None:
-    film = films.thumbnail()
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=2.0)
-        with Service(settings) as first:
-            assert peers.send(film, port=first.dicom_port) == 0
-            next((tmp_path / "node").rglob("received/*.dcm")).write_bytes(b"damaged")
-            first.wait_for("study.parked")
-            first.kill()
-        assert films.keep(Spool(settings.storage.directory), film).is_repaired  # by a process that died, too
-
-        with Service(settings):
-            archive.wait_for_kept(2)
+from tests.support.service import Service, settings_for
 
 
 def test_a_node_killed_right_after_success_still_delivers(archive: ReceivingArchive, settings: Settings) -> None:

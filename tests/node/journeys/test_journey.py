@@ -9,7 +9,6 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.commands.operate import status
 from node.config import ModelSettings, Settings
 from node.hl7.text import read
 from tests.support import films, mllp, peers
@@ -67,25 +66,6 @@ def test_two_films_come_back_as_reports_and_overlays(
     assert shown <= {uid for report in reports for uid in tracking_uids(report)}
 
 
-def test_a_film_that_is_sent_twice_adds_nothing(tmp_path: Path) -> None:
-    film = films.thumbnail()
-    with peers.ReceivingArchive() as archive:
-        with Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service:
-            peers.send(film, port=service.dicom_port)
-            archive.wait_for_kept(2)
-            service.wait_for("study.finished")
-            assert service.stop() == 0
-        settings = settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=30.0)
-        with Service(settings) as service:
-            peers.send(film, port=service.dicom_port)
-            service.wait_for("instance.repeated")
-            assert service.stop() == 0
-
-        assert len(archive.requests) == 2
-    studies = status(settings)["studies"]
-    assert (studies["receiving"], studies["finished"]) == (0, 1)  # not even looked at
-
-
 def test_an_archive_that_was_down_gets_everything_afterwards(archive: ReceivingArchive, settings: Settings) -> None:
     with Service(settings) as service:
         with archive.down():
@@ -104,20 +84,6 @@ def test_an_archive_that_was_down_gets_everything_afterwards(archive: ReceivingA
     assert answer["deliveries"]["archive"] == {
         "waiting": 0, "sending": 0, "sent": 2, "parked": 0, "committed": 0, "paused": False
     }  # fmt: skip
-
-
-@pytest.mark.drill(part="peers")
-def test_objects_refused_for_now_go_out_later_and_delay_no_other(archive: ReceivingArchive, settings: Settings) -> None:
-    with Service(settings) as service:
-        archive.refuse(0xA700)
-        for name in ("a", "b", "c"):  # more studies than a destination has slots
-            peers.send(films.as_another(films.thumbnail(), name, study=name), port=service.dicom_port)
-        service.wait_for("delivery.delayed", count=6)
-        archive.accept()
-        received = archive.wait_for_kept(6)
-        assert service.stop() == 0
-
-    assert len({kept.sop_instance_uid for kept in received}) == 6
 
 
 @pytest.mark.drill(part="processes")
@@ -193,22 +159,3 @@ def test_a_result_answers_the_order_before_its_film_and_no_line_names_the_patien
     for secret in ("Zyxwvu", "PID-7788", "ACC-9911"):
         assert secret not in json.dumps(service.lines) + metrics
         assert secret.encode() not in databases
-
-
-@pytest.mark.drill(part="kills")
-def test_a_node_killed_after_it_wrote_sends_what_it_wrote(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive, InformationSystem() as system:
-        settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
-        with Service(settings, die_at=5) as first:  # right after the outputs were written
-            assert peers.send(FILM, port=first.dicom_port) == 0
-            assert first.wait_until_dead() == -9
-        (written,) = (tmp_path / "node").rglob("*.hl7")
-        content = written.read_bytes()
-
-        with Service(settings) as second:
-            (kept,) = system.wait_for_kept(1)
-            second.wait_for("delivery.sent", count=3)
-
-    assert kept.content.split(b"\r")[1:] == content.split(b"\r")[1:]
-    assert [kept.control_id.encode()] == content.split(b"|")[9:10]
-    assert list((tmp_path / "node").rglob("*.hl7")) == [written]

@@ -10,7 +10,6 @@ from pydicom import Dataset
 
 from node.commands import operate
 from node.config import Settings
-from node.domain import derive_uid
 from node.settings.destinations import DicomDestination
 from tests.support import films, peers
 from tests.support.committing import Answer, Committing, report
@@ -22,8 +21,6 @@ pytestmark = pytest.mark.drill(part="peers")
 
 # ready, place, plan, read, write, queue, finish, send, send
 SENT = 9
-STUDIES = 4
-AT_ONCE = 2
 
 
 def study(number: int) -> Dataset:
@@ -99,41 +96,6 @@ def test_objects_sent_before_a_crash_are_committed_hours_later(tmp_path: Path) -
     assert (found["sent"], found["committed"], found["parked"]) == (0, 2, 0)
 
 
-def test_an_archive_that_lost_everything_gets_it_again(tmp_path: Path) -> None:
-    committing = Committing(Answer.FAIL)
-    with peers.ReceivingArchive(handlers=committing.handlers) as archive:
-        settings = committing_settings(tmp_path, archive)
-        with Service(settings) as node:
-            assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
-            committing.wait_for_requests(1)
-            archive.wait_for_kept(2, limit_seconds=60.0)
-            committing.answer = Answer.AT_ONCE
-            archive.wait_for_kept(4, limit_seconds=60.0)
-            node.wait_for("delivery.committed", count=2)
-
-    assert deliveries_of(settings)["committed"] == 2
-    assert {received.sop_instance_uid for received in archive.kept[:2]} == {
-        received.sop_instance_uid for received in archive.kept[2:]
-    }
-
-
-def test_deliveries_to_a_removed_destination_are_parked(tmp_path: Path) -> None:
-    archive = peers.ReceivingArchive()  # and nobody listens there
-    settings = settings_for(tmp_path / "node", archive_port=archive.port)
-    with Service(settings) as first:
-        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-        first.wait_for("destination.down")
-        assert first.stop() == 0
-    [destination] = settings.destinations
-    assert isinstance(destination, DicomDestination)
-    renamed = (dataclasses.replace(destination, name="other"),)
-    with Service(dataclasses.replace(settings, destinations=renamed)) as second:
-        second.wait_for("delivery.parked", count=2)
-        assert second.stop() == 0
-
-    assert deliveries_of(settings)["parked"] == 2
-
-
 def test_orthanc_commits_to_its_objects_though_it_is_no_caller(tmp_path: Path) -> None:
     dicom_port = peers.free_port()
     with Orthanc(tmp_path, node_port=dicom_port) as orthanc:
@@ -152,27 +114,3 @@ def test_orthanc_commits_to_its_objects_though_it_is_no_caller(tmp_path: Path) -
             assert node.stop() == 0
 
         assert deliveries_of(settings)["committed"] == orthanc.count(films.thumbnail().StudyInstanceUID) == 2
-
-
-def test_an_archive_that_is_down_gets_few_commitment_requests(tmp_path: Path) -> None:
-    committing = Committing(Answer.BUSY)
-    archive = peers.ReceivingArchive(handlers=committing.handlers)
-    settings = settings_for(tmp_path / "node", archive_port=archive.port)
-    (receiver,) = settings.destinations
-    assert isinstance(receiver, DicomDestination)
-    settings = dataclasses.replace(settings, destinations=(dataclasses.replace(receiver, storage_commitment=True),))
-    with archive, Service(settings) as node:
-        for number in range(STUDIES):
-            names = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
-            film = films.thumbnail({name: derive_uid(name, str(number)) for name in names})
-            assert peers.send(film, port=node.dicom_port) == 0
-        node.wait_for("delivery.sent", count=2 * STUDIES)
-        with archive.down():
-            committing.answer = Answer.AT_ONCE  # only now: an archive that is up would commit to everything first
-            node.wait_for("destination.down")
-        node.wait_for("delivery.committed", count=2 * STUDIES)
-
-        in_vain = [line for line in node.logged("commitment.delayed") if "0213" not in str(line["reason"])]
-        assert 1 <= len(in_vain) <= AT_ONCE
-        assert len(node.logged("destination.back")) == 1
-        assert node.stop() == 0

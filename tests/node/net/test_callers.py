@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from node import config
 from node.config import Caller, ListenerSettings
 from node.net import callers
 from node.net.callers import (
@@ -28,11 +26,10 @@ from node.net.callers import (
     printable,
     read_all,
 )
-from tests.support import films, pdus, peers
+from tests.support import pdus
 from tests.support.listening import connect, listening
 from tests.support.pdus import request
 from tests.support.peers import wait_until
-from tests.support.service import Service, run_command, settings_for
 
 SCANNER = Caller(ae_title="SCANNER", hosts=("192.0.2.1", "2001:db8::1"))
 WARD = Caller(ae_title="WARD", hosts=("192.0.2.2",), max_associations=2)
@@ -203,33 +200,6 @@ def test_no_line_is_offered_where_none_would_let_a_caller_in(caller: RefusedCall
 
 def test_a_title_is_shown_without_what_a_terminal_would_obey() -> None:
     assert printable("  A\x1b[2J\r\nB\x9b0123456789abcdef") == "A?[2J??B?0123456"
-
-
-def test_an_operator_lets_a_refused_caller_in_as_the_lines_say(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path / "node", archive_port=peers.free_port(), callers=("ELSEWHERE",))
-    with Service(settings) as node:
-        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") is None
-        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="ELSEWHERE", called_ae="CHESS") is None
-        line = node.wait_for("association.refused", count=1)
-        peers.wait_until(lambda: len(read_all(tmp_path / "node")) == 2, what="the list is written")
-        assert (line["reason"], line["calling_aet"], line["called_aet"]) == ("caller", "NEWROOM", "CHEX")
-
-        status = run_command("status", node.settings_path)
-        first, second = json.loads(run_command("status", node.settings_path, "--json").stdout)["refused_callers"]
-
-        assert "refused NEWROOM at 127.0.0.1, calling CHEX: caller, once, last at" in status.stdout
-        assert (second["calling_aet"], second["called_aet"], second["reason"]) == ("ELSEWHERE", "CHESS", "called_ae")
-        assert (second["settings"], second["to_do"], first["to_do"]) == ("", "at ELSEWHERE, call CHEX", "")
-        assert f"  {second['to_do']}\n" in status.stdout
-        assert "would admit it" in status.stdout.partition("calling CHESS")[0]
-        assert "would admit it" not in status.stdout.partition("calling CHESS")[2]
-        assert node.wait_for("association.refused", count=2)["message"] == second["to_do"]
-        assert node.stop() == 0
-
-    lines = config.render(settings) + "\n" + first["settings"]
-    let_in = replace(config.parse(tomllib.loads(lines)), storage=settings.storage)
-    with Service(let_in) as node:
-        assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") == 0
 
 
 def reason(

@@ -64,14 +64,6 @@ def test_requests_are_answered_by_https(authority: Authority, tls: HttpTlsSettin
         )
 
 
-def test_a_header_that_comes_in_pieces_is_answered_by_https(authority: Authority, tls: HttpTlsSettings) -> None:
-    with serving(tls=tls) as served, connected(served, authority) as connection:
-        for number in range(len(LIVE)):
-            connection.sendall(LIVE[number : number + 1])
-
-        assert read_answer(connection).startswith(ANSWERED)
-
-
 def test_a_request_that_ends_the_handshake_is_answered(authority: Authority, tls: HttpTlsSettings) -> None:
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context(cafile=authority.certificate)

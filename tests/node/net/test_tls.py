@@ -9,13 +9,10 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
-from structlog.testing import capture_logs
 
-from node.config import Caller, ListenerSettings, ServerTlsSettings, Settings
-from node.deliver.commitment import Commitments
+from node.config import ListenerSettings, ServerTlsSettings, Settings
 from node.errors import ConfigError
 from node.net.tls import ServerTls, check_files, days_left
 from tests.support import films, peers
@@ -107,35 +104,6 @@ def test_tls_1_3_is_preferred(node: Node, authority: Authority, scanner: Identit
 def test_the_allow_list_holds_over_tls_too(node: Node, authority: Authority, scanner: Identity) -> None:
     assert not echo(node, authority, scanner, calling_ae="NOBODY")
     node.wait_for_refusal("caller")
-
-
-def test_a_stranger_with_a_certificate_is_refused_by_its_titles(
-    tmp_path: Path, tls: ServerTlsSettings, authority: Authority, scanner: Identity
-) -> None:
-    elsewhere = Caller(ae_title="TESTER", hosts=("192.0.2.1",))
-    settings = ListenerSettings(tls=tls, callers=(elsewhere,))
-    with capture_logs() as said, listening(tmp_path / "data", settings=settings) as node:
-        assert not echo(node, authority, scanner)
-        node.wait_for_refusal("caller")
-
-    assert [line["calling_aet"] for line in said if line["event"] == "association.refused"] == ["TESTER"]
-
-
-def test_a_destination_reports_over_tls_from_where_no_caller_is(
-    tmp_path: Path, tls: ServerTlsSettings, authority: Authority, scanner: Identity
-) -> None:
-    elsewhere = Caller(ae_title="TESTER", hosts=("192.0.2.1",))
-    settings = ListenerSettings(tls=tls, callers=(elsewhere,))
-    with listening(tmp_path / "data", settings=settings, commitments=cast(Commitments, Reports())) as node:
-        assert echo(node, authority, scanner, calling_ae="ARCHIVE")
-        assert not echo(node, authority, scanner, calling_ae="OTHER")
-
-
-class Reports:
-    """Lets an archive report from anywhere."""
-
-    def may_report(self, *, calling_aet: str, host: str, is_caller: bool) -> bool:
-        return calling_aet == "ARCHIVE" and not is_caller and host == peers.LOOPBACK
 
 
 @pytest.mark.parametrize("kind", ["none", "stranger", "expired"])

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
-from pathlib import Path
 
 import pytest
-from highdicom.sr import Comprehensive3DSR, ComprehensiveSR, MeasurementReport, srread
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
@@ -152,28 +150,6 @@ def test_the_question_refers_to_the_region_it_is_about() -> None:
 
 def is_named(item: Dataset, code: str) -> bool:
     return bool(item.ConceptNameCodeSequence[0].CodeValue == code)
-
-
-@pytest.mark.drill(part="objects")
-@pytest.mark.parametrize("name", LOCATED)
-@pytest.mark.parametrize(("kind", "document"), [("sr", ComprehensiveSR), ("sr3d", Comprehensive3DSR)])
-def test_highdicom_reads_the_boxes_of_an_answer(tmp_path: Path, name: str, kind: str, document: type) -> None:
-    path, question = tmp_path / "answer.dcm", QUESTIONS[name]
-    path.write_bytes(save_bytes(report(question, kind)))
-
-    read = srread(path)
-
-    assert isinstance(read, document)
-    assert isinstance(read.content, MeasurementReport)
-    found = read.content.get_planar_roi_measurement_groups()
-    corners = [tuple(group.roi.value[[0, 2]].ravel()) for group in found if group.roi is not None]
-    assert corners == [scored.box.edges for scored in question.answer.boxes]
-    assert all(group.finding_type is None for group in found)  # no program counts it as a finding of the report
-    for group in found:
-        [number] = group.get_measurements()
-        states = group.get_qualitative_evaluations(name=answers.ASKED_FOR)
-        assert (number.value, number.name) == (83, answers.quantity_name(question))
-        assert len(states) == (question.answer.state is not None)
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,34 @@ from io import BytesIO
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
 
 from node.dicom import identity
 from node.dicom.header_reading import read_header
-from node.domain import OutputObject, Report
+from node.domain import Film, OutputObject, Report
 from node.outputs import document
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
+from node.outputs.writers import output_of, write_objects
 from tests.support import samples, validators
 from tests.support.documents import reference
-from tests.support.samples import BERLIN, absent, bare, cr, film, film_uid, finding, report, sources, unread
+from tests.support.samples import (
+    BERLIN,
+    absent,
+    bare,
+    cr,
+    film,
+    film_uid,
+    finding,
+    received,
+    report,
+    several,
+    sources,
+    unread,
+)
 
 ONE = report(film(findings=(finding(), absent())))
 
@@ -39,10 +54,31 @@ def test_times_are_those_of_the_site() -> None:
     assert dataset.TimezoneOffsetFromUTC == "+0100"
 
 
-def test_the_same_reading_gives_the_same_bytes() -> None:
-    once, again = (samples.datasets(sr.write, ONE, sources(cr(1)), BERLIN)[0] for _ in range(2))
+KINDS = ("sr", "sr3d", "text", "gsps", "sc")
+GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 
-    assert save_bytes(once) == save_bytes(again)
+
+def objects_of_first(*films: Film) -> dict[tuple[str, str], bytes]:
+    """Write all objects of a study, and return those on its first film by kind and by what they are about."""
+    headers = received(cr(1), bare(2), cr(3), cr(4), picture=GRAY)
+    objects = write_objects(report(*films), headers, zone=BERLIN, kinds=KINDS)
+    outputs = [(output_of(made).subject, made) for made in objects]
+    return {
+        (made.kind, subject.about): save_bytes(made.dataset) for subject, made in outputs if subject.film == film_uid(1)
+    }
+
+
+@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
+def test_what_is_written_of_a_film_is_the_same_each_time_and_beside_any_other_film(of: Film) -> None:
+    of = replace(of, ratio=samples.ratio())
+    neighbors = (unread(2), replace(several(), source=film_uid(3)), film(4))
+
+    once, again, first, last = (
+        objects_of_first(*films) for films in ((of,), (of,), (of, *neighbors), (*neighbors, of))
+    )
+
+    assert {kind for kind, _ in once} == set(KINDS)
+    assert once == again == first == last
 
 
 def test_a_later_round_that_says_the_same_has_the_same_uid() -> None:

@@ -120,17 +120,6 @@ def test_dciodvfy_warns_of_nothing_but_styles_it_does_not_know() -> None:
     assert validators.unknown_warnings(written(several())) == []
 
 
-@pytest.mark.parametrize("file", ["chrH31.dcm", "chrI2.dcm"])
-def test_names_in_other_scripts_are_accepted(file: str) -> None:
-    header = samples.named(file)
-
-    dataset = written(several(), header)
-
-    assert str(dataset.PatientName) == str(header.PatientName)
-    assert validators.dciodvfy(dataset) == []
-    assert validators.dcmpschk(dataset) == []
-
-
 def test_a_present_box_is_a_closed_unfilled_line_with_a_label() -> None:
     dataset = written(several())
 
@@ -312,18 +301,6 @@ def test_a_caution_about_the_view_stands_on_the_film() -> None:
     assert label(dataset)[2:] == ["The picture looks mirrored: check the sides."]
 
 
-def test_several_hundred_boxes_are_drawn() -> None:
-    many = tuple(
-        Box(left=x, top=y, right=x + 40, bottom=y + 30) for x in range(0, 1900, 90) for y in range(0, 1700, 90)
-    )
-    of = film(findings=(finding(boxes=many),))
-
-    dataset = written(of)
-
-    assert len(tracked(dataset)) == len(many) > 300
-    assert validators.dciodvfy(dataset) == []
-
-
 def test_one_state_for_each_film_that_was_read() -> None:
     of = report(several(), unread(2), film(3))
 
@@ -334,18 +311,6 @@ def test_one_state_for_each_film_that_was_read() -> None:
     assert first.SeriesInstanceUID == second.SeriesInstanceUID
     assert first.SOPInstanceUID != second.SOPInstanceUID
     assert parse_header(first).is_own
-
-
-@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
-def test_a_state_is_the_same_whatever_other_films_the_study_has(of: Film) -> None:
-    headers = received(cr(1), bare(2), cr(3), cr(4))
-    neighbors = (unread(2), replace(several(), source=samples.film_uid(3)), film(4))
-
-    alone = samples.datasets(gsps.write, report(of), headers, BERLIN)[0]
-    first = samples.datasets(gsps.write, report(of, *neighbors), headers, BERLIN)[0]
-    last = samples.datasets(gsps.write, report(*neighbors, of), headers, BERLIN)[-1]
-
-    assert save_bytes(alone) == save_bytes(first) == save_bytes(last)
 
 
 @pytest.mark.parametrize(("number", "expected"), [("7", 7), (None, 1), ("0", 1), ("-3", 1), ("99999999999", 1)])

@@ -529,20 +529,6 @@ def test_no_object_of_a_patient_names_or_shows_another(tmp_path: Path) -> None:
         }
 
 
-def test_each_message_carries_the_numbers_of_its_own_order(node: Node) -> None:
-    for text in (order("A-1", "P-1"), order("A-2", "P-2", placer="PL2")):
-        node.order(text)
-    node.receive("x", **X)
-    node.receive("y", **Y)
-
-    messages = node.messages(node.round())
-
-    assert {(said_in(message, "PID", 3), said_in(message, "ORC", 2)) for message in messages} == {
-        ("P-1", "PL1"),
-        ("P-2", "PL2"),
-    }
-
-
 def test_nameless_patients_of_a_study_are_not_one(node: Node) -> None:
     """PID-3 is made up for each: a receiver must not take them for one patient."""
     node.receive("x", **{**X, "PatientID": None})
@@ -629,15 +615,18 @@ def received(name: str, changes: Changes) -> Dataset:
 def test_a_rejected_patient_is_withdrawn_while_the_other_stays(node: Node) -> None:
     node.receive("x", **X)
     node.receive("y", **Y)
-    node.round()
+    before = {said_in(message, "PID", 3): message for message in node.messages(node.round())}
     films.keep(node.spool, highdicom_note(received("x", X)), study_uid=STUDY)
 
-    messages = node.messages(node.round())
+    after = {said_in(message, "PID", 3): message for message in node.messages(node.round())}
 
-    assert {(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in messages} == {
-        ("P-1", "X"),
-        ("P-2", "P"),
-    }
+    assert {patient: said_in(message, "OBR", 25) for patient, message in after.items()} == {"P-1": "X", "P-2": "P"}
+    result, withdrawn = before["P-1"], after["P-1"]
+    assert {item.text(11) for item in withdrawn.named("OBX")} == {"W"}
+    observed = [[(item.text(3), item.text(4)) for item in message.named("OBX")] for message in (result, withdrawn)]
+    assert observed[0] == observed[1]
+    for segment, field in (("PID", 5), ("OBR", 2), ("OBR", 3), ("OBR", 4), ("OBR", 18)):
+        assert said_in(withdrawn, segment, field) == said_in(result, segment, field)
 
 
 def test_a_note_about_two_patients_is_answered_by_two(node: Node) -> None:

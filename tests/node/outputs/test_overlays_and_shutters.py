@@ -223,11 +223,16 @@ BROKEN: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", PLANES)
-def test_a_state_shows_the_overlays_of_its_film(name: str, tmp_path: Path) -> None:
-    film = dark(PLANES[name][0])
+OWN_WAY: Final = ("a region of interest", "no origin, but the film's size")
+"""What dcmtk 3.6.7 draws otherwise: it darkens what surrounds a region, and leaves a plane without an origin out."""
 
-    state = state_of(film, tmp_path)
+
+@pytest.mark.parametrize("name", PLANES)
+def test_state_and_pictures_show_the_overlays_of_a_film(name: str, tmp_path: Path) -> None:
+    change, expected = PLANES[name]
+    film = dark(change)
+
+    state, picture = state_of(film, tmp_path), shown(film, tmp_path)
 
     orders = {str(layer.GraphicLayer): int(layer.GraphicLayerOrder) for layer in state.GraphicLayerSequence}
     found = activated(state)
@@ -237,6 +242,12 @@ def test_a_state_shows_the_overlays_of_its_film(name: str, tmp_path: Path) -> No
         assert orders[layer] < min(orders[name] for name in AI_LAYERS & orders.keys())
     assert validators.dciodvfy(state) == []
     assert validators.dcmpschk(state) == []
+    assert np.array_equal(picture == 255, expected)
+    assert np.array_equal(picture[~expected], shown(dark(), tmp_path)[~expected])
+    if name not in OWN_WAY:
+        path, drawn = as_file(film, tmp_path), tmp_path / "film.pgm"
+        subprocess.run([require("dcm2pnm"), "--quiet", "+Wi", "1", path, drawn], check=True, timeout=60)
+        assert np.array_equal(np.asarray(Image.open(drawn)) == 255, picture == 255)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -268,29 +279,6 @@ def test_a_film_without_overlay_or_shutter_has_neither(tmp_path: Path) -> None:
     assert activated(state) == {}
     assert {str(layer.GraphicLayer) for layer in state.GraphicLayerSequence} <= AI_LAYERS
     assert [element.keyword for element in state if element.keyword.startswith("Shutter")] == []
-
-
-@pytest.mark.parametrize("name", PLANES)
-def test_pictures_show_overlays_where_they_belong(name: str, tmp_path: Path) -> None:
-    change, expected = PLANES[name]
-
-    picture = shown(dark(change), tmp_path)
-
-    assert np.array_equal(picture == 255, expected)
-    assert np.array_equal(picture[~expected], shown(dark(), tmp_path)[~expected])
-
-
-OWN_WAY: Final = ("a region of interest", "no origin, but the film's size")
-"""What dcmtk 3.6.7 draws otherwise: it darkens what surrounds a region, and leaves a plane without an origin out."""
-
-
-@pytest.mark.parametrize("name", [name for name in PLANES if name not in OWN_WAY])
-def test_pictures_agree_with_those_of_dcmtk(name: str, tmp_path: Path) -> None:
-    path, drawn = as_file(dark(PLANES[name][0]), tmp_path), tmp_path / "film.pgm"
-
-    subprocess.run([require("dcm2pnm"), "--quiet", "+Wi", "1", path, drawn], check=True, timeout=60)
-
-    assert np.array_equal(np.asarray(Image.open(drawn)) == 255, shown(dark(PLANES[name][0]), tmp_path) == 255)
 
 
 def test_the_overlay_of_a_compressed_film_is_shown(tmp_path: Path) -> None:
@@ -388,11 +376,11 @@ BROKEN_SHUTTERS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", SHUTTERS)
-def test_a_state_has_the_shutter_of_its_film(name: str, tmp_path: Path) -> None:
-    change, kept, _ = SHUTTERS[name]
+def test_state_and_pictures_have_the_shutter_of_a_film(name: str, tmp_path: Path) -> None:
+    change, kept, hidden = SHUTTERS[name]
     film = dark(change)
 
-    state = state_of(film, tmp_path)
+    state, picture = state_of(film, tmp_path), shown(film, tmp_path)
 
     found = {element.keyword: element.value for element in state if "Shutter" in element.keyword}
     shape, value = found.pop("ShutterShape"), found.pop("ShutterPresentationValue")
@@ -401,15 +389,6 @@ def test_a_state_has_the_shutter_of_its_film(name: str, tmp_path: Path) -> None:
     assert value == film.get("ShutterPresentationValue", 0)
     assert validators.dciodvfy(state) == []
     assert validators.dcmpschk(state) == []
-
-
-@pytest.mark.parametrize("name", SHUTTERS)
-def test_pictures_are_hidden_by_the_shutter(name: str, tmp_path: Path) -> None:
-    change, _, hidden = SHUTTERS[name]
-    film = dark(change)
-
-    picture = shown(film, tmp_path)
-
     edge = np.zeros_like(hidden)
     if "CIRCULAR" in film.ShutterShape:  # a circle of pixels is a matter of rounding at its edge
         edge = np.abs(np.hypot(DOWN - 40, ACROSS - 30) - 20) < 1

@@ -1,15 +1,16 @@
-"""Rejection notes of an archive (IHE RAD-66): what the node then reads, rejects of its own, and sends."""
+"""Rejection notes (IHE RAD-66): what the node then reads, rejects of its own, sends and shows."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+import urllib.request
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 import highdicom
-import hl7
 import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
@@ -21,13 +22,14 @@ from node.domain import Delivery, DeliveryState
 from node.hl7.text import read
 from node.outputs import rejection
 from node.settings.destinations import DicomDestination
-from node.store import questions
 from node.store.spool import Spool
+from node.store.study_facts import rejections_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film
-from tests.support import films, peers
-from tests.support.mllp import InformationSystem
+from tests.node.test_metrics import samples
+from tests.support import films, peers, validators
 from tests.support.orthanc import beside_node
-from tests.support.service import Service, settings_for, settings_with
+from tests.support.peers import LOOPBACK
+from tests.support.service import Service, run_command, settings_for
 
 Changes = Mapping[str, object]
 """What is changed in a header, by keyword; None removes it."""
@@ -147,22 +149,7 @@ def test_a_note_of_dcmtk_rejects_what_the_node_wrote(tmp_path: Path, title: str)
     assert rejected_uids(note) == uids(written)
     assert all(bench.spool.has_output(delivery) for delivery in written)
     assert str(note.PatientID) == "WRONG"
-
-
-@pytest.mark.drill(part="peers")
-def test_dciodvfy_accepts_the_nodes_note(tmp_path: Path) -> None:
-    bench, wrong = Bench(tmp_path), film("wrong")
-    bench.receive(wrong)
-    bench.round()
-    bench.receive(highdicom_note(wrong))
-    [delivery] = bench.round()
-    file = tmp_path / "own.dcm"
-    file.write_bytes(bench.spool.output(delivery) or b"")
-
-    said = subprocess.run([peers.require("dciodvfy"), file], capture_output=True, text=True, check=False).stderr
-
-    assert "KeyObjectSelectionDocument" in said
-    assert "Error" not in said
+    assert validators.dciodvfy(note) == []
 
 
 @pytest.mark.drill(part="objects")
@@ -215,18 +202,6 @@ def test_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -
     assert "rejection" not in {delivery.kind for delivery in bench.round()}
 
 
-def test_an_answer_to_a_rejected_film_is_not_sent(tmp_path: Path) -> None:
-    bench, wrong = Bench(tmp_path), films.thumbnail()
-    bench.receive(wrong)
-    bench.round()
-    bench.receive(dcmtk_note(tmp_path, wrong))
-
-    assert bench.answer(str(wrong.SOPInstanceUID)) == []
-
-    [answer] = questions.answers_of(bench.spool, STUDY)
-    assert answer.reason.startswith("this film was rejected by the archive: Incorrect Modality Worklist Entry")
-
-
 def test_a_note_that_comes_after_retention_is_answered(tmp_path: Path) -> None:
     bench, wrong = Bench(tmp_path), films.thumbnail()
     bench.receive(wrong)
@@ -239,21 +214,6 @@ def test_a_note_that_comes_after_retention_is_answered(tmp_path: Path) -> None:
 
     [note] = bench.objects([delivery], "rejection")
     assert rejected_uids(note) == written
-
-
-def test_a_step_that_runs_again_writes_the_same_note(tmp_path: Path) -> None:
-    bench, wrong = Bench(tmp_path), film("wrong")
-    bench.receive(wrong)
-    bench.round()
-    bench.receive(highdicom_note(wrong))
-    pipeline = bench.steps.pipeline
-    plan = pipeline.plan(STUDY)
-    assert plan is not None
-
-    first, second = pipeline.write(plan), pipeline.write(plan)
-
-    assert [output.kind for output in first.outputs] == ["rejection"]
-    assert first == second
 
 
 def test_a_film_rejected_before_it_comes_is_not_read(tmp_path: Path) -> None:
@@ -547,62 +507,73 @@ def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> N
     assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
 
 
-@pytest.mark.drill(part="peers")
-@pytest.mark.parametrize("step", [5, 6])
-def test_a_result_is_withdrawn_once(tmp_path: Path, step: int) -> None:
-    wrong, other = films.thumbnail(), film("other", "other")
-    dcmtk_note(tmp_path, wrong)
-    with peers.ReceivingArchive() as archive, InformationSystem() as system:
-        settings = settings_with(system, tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as first:
-            assert peers.send(wrong, port=first.dicom_port) == 0
-            first.wait_for("delivery.sent", count=3)
-            assert first.stop() == 0
-        with Service(settings, die_at=step) as second:
-            assert peers.send(dcmread(tmp_path / "note.dcm"), port=second.dicom_port) == 0
-            assert second.wait_until_dead() == -9
-        with Service(settings) as third:
-            system.wait_for_kept(2)
-            third.wait_for("study.finished")
-            again = dcmtk_note(tmp_path, wrong, uid="1.2.3.4.11")
-            assert peers.send(again, port=third.dicom_port) == 0
-            assert peers.send(other, port=third.dicom_port) == 0
-            third.wait_for("study.finished", count=3)
-            third.stop()
-
-    about = [kept for kept in system.kept if STUDY.encode() in kept.content]
-    assert len({kept.control_id for kept in about}) == 2
-    result, withdrawn = (hl7.parse(kept.content.decode()) for kept in (about[0], about[-1]))
-    assert (str(result.segment("OBR")[25]), str(withdrawn.segment("OBR")[25])) == ("P", "X")
-    assert {str(segment[11]) for segment in withdrawn.segments("OBX")} == {"W"}
-    assert str(withdrawn.segment("PID")) == str(result.segment("PID"))
-    for field in (2, 3, 4, 18):
-        assert str(withdrawn.segment("OBR")[field]) == str(result.segment("OBR")[field])
-    observed = [[(str(item[3]), str(item[4])) for item in found.segments("OBX")] for found in (result, withdrawn)]
-    assert observed[0] == observed[1]
+def fetch(service: Service, path: str) -> str:
+    with urllib.request.urlopen(f"http://{LOOPBACK}:{service.http_port}{path}", timeout=30) as answer:
+        return str(answer.read().decode())
 
 
-@pytest.mark.drill(part="kills")
-@pytest.mark.parametrize("step", [5, 6])
-def test_a_killed_node_sends_its_note_once(tmp_path: Path, step: int) -> None:
+def test_a_rejection_has_a_reason_and_a_time(tmp_path: Path) -> None:
+    bench, wrong, right = Bench(tmp_path), film("wrong"), film("right")
+    for received in (wrong, right, highdicom_note(wrong)):
+        bench.receive(received)
+
+    found = rejections_of(bench.spool.study(STUDY).instances)
+
+    note = next(item for item in bench.spool.study(STUDY).instances if item.sop_instance_uid == "1.2.3.4.8")
+    assert found.keys() == {str(wrong.SOPInstanceUID)}
+    [rejected] = found.values()
+    assert (rejected.code, rejected.meaning, rejected.at) == (
+        "113001",
+        "Rejected for Quality Reasons",
+        note.received_at,
+    )
+
+
+def test_rejected_films_are_counted_once_by_reason(tmp_path: Path) -> None:
+    bench, wrong = Bench(tmp_path), film("wrong")
+    bench.receive(wrong)
+    bench.round()
+    bench.receive(highdicom_note(wrong))
+    bench.round()
+    bench.receive(highdicom_note(wrong, uid="1.2.3.4.10"))
+    bench.round()
+
+    counted = samples(bench.steps.metrics.registry, "cxr_films_rejected_total")
+
+    assert {reason: count for (reason,), count in counted.items()} == {
+        "quality": 1.0,
+        "patient_safety": 0.0,
+        "worklist": 0.0,
+        "retention": 0.0,
+    }
+
+
+@pytest.mark.drill(part="objects")
+def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
     wrong = films.thumbnail()
-    dcmtk_note(tmp_path, wrong)
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        with Service(settings) as first:
-            assert peers.send(wrong, port=first.dicom_port) == 0
-            archive.wait_for_kept(2)
-            first.wait_for("delivery.sent", count=2)
-            assert first.stop() == 0
-        with Service(settings, die_at=step) as second:
-            storescu = [peers.require("storescu"), "-aet", "TESTER", "-aec", "CHEX", "-R", "127.0.0.1"]
-            subprocess.run([*storescu, str(second.dicom_port), tmp_path / "note.dcm"], check=True)
-            assert second.wait_until_dead() == -9
+    uid = wrong.SOPInstanceUID
+    with (
+        peers.ReceivingArchive() as archive,
+        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
+    ):
+        assert peers.send(wrong, port=service.dicom_port) == 0
+        service.wait_for("study.finished")
+        before = fetch(service, f"/studies/{STUDY}?film={uid}")
+        assert peers.send(highdicom_note(wrong), port=service.dicom_port) == 0
+        service.wait_for("study.finished", count=2)
+        [line] = json.loads(fetch(service, "/api/v1/studies"))["studies"]
+        detail = json.loads(fetch(service, f"/api/v1/studies/{STUDY}"))
+        queue = json.loads(fetch(service, "/api/v1/review"))
+        worklist, page = fetch(service, "/"), fetch(service, f"/studies/{STUDY}?film={uid}")
+        explained = run_command("explain", STUDY, service.settings_path).stdout
+        service.stop()
 
-        with Service(settings) as third:
-            archive.wait_until(lambda: any(b"113038" in kept.content for kept in archive.kept))
-            third.wait_for("study.finished")
-
-        notes = [kept.dataset for kept in archive.kept if b"113038" in kept.content]
-        assert len({str(note.SOPInstanceUID) for note in notes}) == 1
-        assert len(rejected_uids(notes[0])) == 2
+    [shown] = [item for item in detail["films"] if item["uid"] == uid]
+    assert 'class="finding ' in before
+    assert 'class="finding ' not in page
+    assert "Rejected for Quality Reasons (113001 DCM)" in page
+    assert (shown["status"], shown["rejected"]["code"]) == ("rejected", "113001")
+    assert (line["read"], line["rejected"], line["marks"]) == (0, 1, [])
+    assert "1 rejected" in worklist
+    assert queue["films"] == []
+    assert "rejected by the archive" in explained

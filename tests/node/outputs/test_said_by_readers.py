@@ -24,7 +24,6 @@ from node.outputs import gsps, report_json, report_txt, vocabulary, wording
 from node.outputs.corrected_film import correct
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
-from node.outputs.writers import Writer
 from node.read import prompts
 from node.store.correction import Correction, CorrectionKind
 from tests.support import samples, validators
@@ -158,20 +157,45 @@ def judged(case: Case, film: Film) -> Finding:
     return next(found for found in film.findings if found.prompt == case.said[0][1])
 
 
-@pytest.mark.parametrize("write", [sr.write, sr.write_3d])
 @pytest.mark.parametrize("name", CASES)
-def test_the_number_of_a_box_is_named_by_who_said_it(name: str, write: Writer) -> None:
+def test_every_output_says_who_said_it(name: str) -> None:
+    """What a report calls a box's number and who observed it, how a box is labeled, and what programs get."""
     case, film = CASES[name], corrected(CASES[name].said)
-
-    dataset = dcmread(BytesIO(save_bytes(samples.datasets(write, report(film), sources(cr()), BERLIN)[0])))
-
-    code = judged(case, film).code.value
-    own = [group for group in groups(dataset) if contents(group, "121071")[0].ConceptCodeSequence[0].CodeValue == code]
-    assert [number_of(group) for group in own] == [
+    found = judged(case, film)
+    named = [
         (NAMES.get(who, who), ("1", "box") if percent is None else (str(percent), "%")) for who, percent in case.boxes
     ]
-    assert validators.dciodvfy(dataset) == []
-    assert validators.dsrdump(dataset) == []
+
+    for write in (sr.write, sr.write_3d):
+        dataset = dcmread(BytesIO(save_bytes(samples.datasets(write, report(film), sources(cr()), BERLIN)[0])))
+        own = [group for group in groups(dataset) if finding_of(group) == found.code.value]
+        assert [number_of(group) for group in own] == named
+        assert ["ObservationDateTime" in group for group in own] == [who != AI for who, _ in case.boxes]
+        assert validators.dciodvfy(dataset) == []
+        assert validators.dsrdump(dataset) == []
+
+    labels = [wording.label(found, box) for box in found.boxes]
+    state = samples.datasets(gsps.write, report(film), received(cr()), BERLIN)[0]
+    texts = [
+        str(item.UnformattedTextValue)
+        for layer in state.GraphicAnnotationSequence
+        for item in layer.get("TextObjectSequence", ())
+    ]
+    assert [ending(label) for label in labels] == [LABELS.get(who, f"{percent} %") for who, percent in case.boxes]
+    assert set(labels) <= set(texts)
+
+    written = json.loads(json.dumps(report_json.film_for_programs(film)))
+    (entry,) = (item for item in written["findings"] if item["prompt"] == found.prompt)
+    drawn = {MOVED: "moved", ADDED: "added", DRAWN_FOR: "drawn", BESIDE_MOVED: "drawn"}
+    assert entry["probability"] == case.number
+    assert [box.get("reader", {}).get("what") for box in entry["boxes"]] == [drawn.get(who) for who, _ in case.boxes]
+    assert all(box["score"] == 1.0 for box in entry["boxes"] if "reader" in box)
+    numbers = [line.split("|")[2] for line in hl7_lines(film) if line.startswith(f"NM|P{found.code.value}|")]
+    assert numbers == ([] if case.number is None else [str(wording.whole_percent(case.number))])
+
+
+def finding_of(group: Dataset) -> str:
+    return str(contents(group, "121071")[0].ConceptCodeSequence[0].CodeValue)
 
 
 def number_of(group: Dataset) -> tuple[str, tuple[str, str]]:
@@ -180,22 +204,6 @@ def number_of(group: Dataset) -> tuple[str, tuple[str, str]]:
     (value,) = number.MeasuredValueSequence
     who = number.ConceptNameCodeSequence[0].CodeMeaning.partition(", ")[2]
     return who, (f"{float(value.NumericValue):g}", value.MeasurementUnitsCodeSequence[0].CodeValue)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_labels_of_boxes_say_who_drew_them(name: str) -> None:
-    case, film = CASES[name], corrected(CASES[name].said)
-
-    labels = [wording.label(judged(case, film), box) for box in judged(case, film).boxes]
-
-    assert [ending(label) for label in labels] == [LABELS.get(who, f"{percent} %") for who, percent in case.boxes]
-    state = samples.datasets(gsps.write, report(film), received(cr()), BERLIN)[0]
-    texts = [
-        str(item.UnformattedTextValue)
-        for layer in state.GraphicAnnotationSequence
-        for item in layer.get("TextObjectSequence", ())
-    ]
-    assert set(labels) <= set(texts)
 
 
 def ending(label: str) -> str:
@@ -212,43 +220,6 @@ def test_no_output_has_a_number_of_what_the_network_did_not_say(name: str, monke
         found = re.findall(rf"(?<![\d.])(?:{percent} %|{percent}(?=\n|\||$)|0\.{percent})(?!\d)", text)
         shown = {"sr": 2, "sr3d": 2, "gsps": 1, "sc": 1, "study page": 1}.get(output, 0)  # of the network's own box
         assert len(found) <= own * shown, (output, found)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_programs_get_the_networks_number_or_none(name: str) -> None:
-    case, film = CASES[name], corrected(CASES[name].said)
-    found = judged(case, film)
-
-    written = json.loads(json.dumps(report_json.film_for_programs(film)))
-    (own,) = (item for item in written["findings"] if item["prompt"] == found.prompt)
-
-    assert own["probability"] == case.number
-    numbers = [line for line in hl7_lines(film) if line.startswith(f"NM|P{found.code.value}|")]
-    percent = None if case.number is None else str(wording.whole_percent(case.number))
-    assert [line.split("|")[2] for line in numbers] == ([] if percent is None else [percent])
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_report_json_names_the_reader_of_each_box(name: str) -> None:
-    case, film = CASES[name], corrected(CASES[name].said)
-
-    boxes = json.loads(json.dumps(report_json.film_for_programs(film)))["findings"]
-    (own,) = (item["boxes"] for item in boxes if item["prompt"] == judged(case, film).prompt)
-
-    drawn = {MOVED: "moved", ADDED: "added", DRAWN_FOR: "drawn", BESIDE_MOVED: "drawn"}
-    assert [box.get("reader", {}).get("what") for box in own] == [drawn.get(who) for who, _ in case.boxes]
-    assert all(box["score"] == 1.0 for box in own if "reader" in box)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_only_what_a_reader_said_has_the_reader_as_observer(name: str) -> None:
-    case, film = CASES[name], corrected(CASES[name].said)
-    dataset = samples.datasets(sr.write, report(film), sources(cr()), BERLIN)[0]
-    dataset = dcmread(BytesIO(save_bytes(dataset)))
-
-    code = judged(case, film).code.value
-    own = [group for group in groups(dataset) if contents(group, "121071")[0].ConceptCodeSequence[0].CodeValue == code]
-    assert ["ObservationDateTime" in group for group in own] == [who != AI for who, _ in case.boxes]
 
 
 @pytest.mark.parametrize(

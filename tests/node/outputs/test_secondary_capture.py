@@ -81,15 +81,6 @@ def test_each_film_has_a_series_of_its_own_that_is_known_again() -> None:
     assert all(parse_header(dataset).is_own for dataset in objects)
 
 
-def test_captures_do_not_depend_on_other_films() -> None:
-    alone = written(several())
-    first = written(several(), unread(2), film(3))[:1]
-    last = written(film(3), unread(2), several())[-1:]
-
-    assert [save_bytes(dataset) for dataset in alone] == [save_bytes(dataset) for dataset in first]
-    assert [save_bytes(dataset) for dataset in alone] == [save_bytes(dataset) for dataset in last]
-
-
 def test_a_film_that_names_no_patient_takes_that_of_another() -> None:
     objects = written(several(), unread(2), header=bare(1))
 
@@ -134,12 +125,3 @@ def test_a_film_compressed_with_loss_stays_one() -> None:
     assert (drawn.LossyImageCompression, drawn.LossyImageCompressionRatio) == ("01", 12.5)
     assert "LossyImageCompression" not in head
     assert validators.dciodvfy(drawn) == []
-
-
-def test_pixels_of_a_film_that_are_not_square_become_square() -> None:
-    header = cr(1)
-    header.PixelSpacing = [0.2, 0.1]
-
-    [drawn] = written(several(), header=header)
-
-    assert np.array_equal(drawn.pixel_array, np.asarray(overlay.draw(GRAY, several(), shape=(200, 100))))

@@ -9,15 +9,16 @@ import pytest
 from highdicom.sr import srread
 from pydicom.dataset import Dataset
 
-from models.contract import Box, FindingState
+from models.contract import Box, FindingState, Side
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Finding, GroundedSentence, Reason
+from node.domain import Code, Evidence, Finding, GroundedSentence, Reason
 from node.outputs import impression, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
-from node.outputs.sr.findings import PERCENT, QUALITATIVE_EVALUATIONS, quantity_name, state_of
+from node.outputs.sr.findings import PERCENT, QUALITATIVE_EVALUATIONS, probability_name, quantity_name, state_of
 from node.outputs.sr.items import concept
+from node.read import prompts
 from tests.support import samples, validators
 from tests.support.documents import (
     CONTAINED_TEXT,
@@ -56,11 +57,23 @@ UNPLACED = finding(EDEMA, boxes=(), state=FindingState.INDETERMINATE, probabilit
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_accepted_by_dciodvfy_and_dcmtk(form: str) -> None:
+def test_every_form_is_valid_named_and_declares_its_codes(form: str) -> None:
     dataset = form_of(form)
+
+    items = list(everything(dataset))
+    used = {
+        code.CodingSchemeDesignator
+        for item in items
+        for code in (*item.ConceptNameCodeSequence, *item.get("ConceptCodeSequence", ()))
+    }
+    declared = [item.CodingSchemeDesignator for item in dataset.get("CodingSchemeIdentificationSequence", ())]
 
     assert validators.dciodvfy(dataset) == []
     assert validators.dsrdump(dataset) == []
+    assert all("ConceptNameCodeSequence" in item for item in items)
+    assert {item.ContinuityOfContent for item in items if item.ValueType == "CONTAINER"} == {"SEPARATE"}
+    assert declared == (["99CHEX"] if "99CHEX" in used else [])
+    assert declared == (["99CHEX"] if form in MEASURED else [])
 
 
 @pytest.mark.drill(part="peers")
@@ -97,13 +110,6 @@ def test_every_reported_box_has_a_group_of_its_own() -> None:
         "Present",
     ]
     assert [contents(group, "111030")[0].GraphicType for group in found] == ["POLYLINE"] * 4
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_items_of_a_group_stand_apart(form: str) -> None:
-    containers = [item for item in everything(form_of(form)) if item.ValueType == "CONTAINER"]
-
-    assert {item.ContinuityOfContent for item in containers} == {"SEPARATE"}
 
 
 def test_a_box_is_a_closed_line_clockwise_from_the_top_left() -> None:
@@ -189,11 +195,6 @@ def test_groups_have_the_shape_that_viewers_can_show(form: str) -> None:
     assert found
     assert all(len(contents(group, "111030")) == 1 for group in found)
     assert len({len(numbers(group)) for group in found}) == 1  # mixed shapes hide boxes in OHIF 3.13.2
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_content_item_has_a_name(form: str) -> None:
-    assert all("ConceptNameCodeSequence" in item for item in everything(form_of(form)))
 
 
 def test_a_film_without_findings_gets_a_text_and_no_measurement() -> None:
@@ -347,16 +348,103 @@ def test_a_reported_finding_without_a_box_is_said(beside: tuple[Finding, ...]) -
     assert "leural effusion" in written.to_json()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_private_codes_are_declared(form: str) -> None:
-    dataset = form_of(form)
+def sites_of(group: Dataset) -> list[Dataset]:
+    """Return the sites of a group's only number; the group itself has none, which OHIF would show with its code."""
+    assert contents(group, "363698007") == []
+    [number] = numbers(group)
+    return contents(number, "363698007")
 
-    used = {
-        code.CodingSchemeDesignator
-        for item in everything(dataset)
-        for code in (*item.ConceptNameCodeSequence, *item.get("ConceptCodeSequence", ()))
-    }
-    declared = [item.CodingSchemeDesignator for item in dataset.get("CodingSchemeIdentificationSequence", ())]
 
-    assert declared == (["99CHEX"] if "99CHEX" in used else [])
-    assert declared == (["99CHEX"] if form in MEASURED else [])
+def test_a_numbers_name_tells_the_finding_and_if_to_review_it() -> None:
+    names = [number.ConceptNameCodeSequence[0] for group in groups(written(SEVERAL)) for number in numbers(group)]
+
+    assert [(name.CodeValue, name.CodingSchemeDesignator, name.CodeMeaning) for name in names] == [
+        ("P60046008-R", "99CHEX", "Right pleural effusion, AI"),
+        ("R19242006", "99CHEX", "Pulmonary edema, review, AI"),
+        ("R19242006", "99CHEX", "Pulmonary edema, review, AI"),
+        ("PSUPPORT_DEVICES", "99CHEX", "Support devices, AI"),
+    ]
+
+
+@pytest.mark.parametrize("state", [FindingState.PRESENT, FindingState.INDETERMINATE])
+def test_the_names_of_all_numbers_of_the_set_fit_and_differ(state: FindingState) -> None:
+    findings = [prompt.finding for prompt in prompts.load("chexpert14").prompts if prompt.finding]
+
+    names = [probability_name(finding(code, state=state), side) for code in findings for side in (None, *Side)]
+
+    assert all(len(name.meaning) <= 64 for name in names)
+    assert len({name.value for name in names}) == len({name.meaning for name in names}) == len(names)
+    assert all(len(name.value) <= 16 for name in names[:: len(Side) + 1])  # without a side
+
+
+def test_the_longest_code_of_a_prompt_set_can_be_reported() -> None:
+    long = Code(value="W" * 16, scheme="99SITE", meaning="M" * 64)
+
+    dataset = written(report(film(findings=(finding(long, state=FindingState.INDETERMINATE),))))
+
+    [number] = numbers(groups(dataset)[0])
+    assert number.ConceptNameCodeSequence[0].LongCodeValue == "R" + "W" * 16 + "-R"
+    assert number.ConceptNameCodeSequence[0].CodeMeaning.endswith("M, review, AI")
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dsrdump(dataset) == []
+
+
+def test_a_side_stands_with_the_site_unless_it_is_unknown() -> None:
+    effusion, edema, _, devices = groups(written(SEVERAL))
+
+    site, _ = sites_of(effusion)
+    assert contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Right"
+    assert "ContentSequence" not in sites_of(edema)[0]
+    assert sites_of(devices) == []
+
+
+def test_the_zone_of_a_box_is_a_site_with_side_and_share() -> None:
+    effusion, edema, _, _ = groups(written(SEVERAL))
+
+    [_, zone] = sites_of(effusion)
+    [value] = zone.ConceptCodeSequence
+    assert (value.CodeValue, value.CodingSchemeDesignator, value.CodeMeaning) == (
+        "281394001",
+        "SCT",
+        "Lower zone of lung",
+    )
+    assert contents(zone, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Right"
+    [share] = numbers(zone)
+    [measured] = share.MeasuredValueSequence
+    assert (measured.NumericValue, measured.MeasurementUnitsCodeSequence[0].CodeValue) == (34, "%")
+    assert len(sites_of(edema)) == 1  # in no zone; the groups have the same shape all the same
+    assert [len(numbers(group)) for group in (effusion, edema)] == [1, 1]
+
+
+@pytest.mark.parametrize("site", [None, samples.HEART])
+def test_a_zone_that_is_the_site_itself_stands_once(site: Code | None) -> None:
+    lies = Evidence(zone="cardiac_silhouette", extent=0.5, site=samples.HEART)
+    enlarged = finding(site=site, side=None)
+    enlarged = replace(enlarged, boxes=(replace(enlarged.boxes[0], evidence=lies),))
+
+    [group] = groups(written(report(film(findings=(enlarged,)))))
+
+    [found] = sites_of(group)
+    assert found.ConceptCodeSequence[0].CodeMeaning == "Heart"
+    assert [number.MeasuredValueSequence[0].NumericValue for number in numbers(found)] == [50]
+
+
+def test_the_short_label_is_the_label_that_is_drawn() -> None:
+    found = groups(written(SEVERAL))
+
+    labels = [contents(group, "125309")[0] for group in found]
+
+    assert {(label.ValueType, label.RelationshipType) for label in labels} == {("TEXT", "HAS CONCEPT MOD")}
+    drawn = [wording.label(reported, box) for reported in wording.reported(SEVERAL.films[0]) for box in reported.boxes]
+    assert sorted(label.TextValue for label in labels) == sorted(drawn)
+    assert labels[0].TextValue == "Right pleural effusion 83 %"
+
+
+def test_the_side_of_a_box_comes_before_the_side_of_its_finding() -> None:
+    bilateral = finding(side=Side.BILATERAL)
+    left = replace(bilateral.boxes[0], side=Side.LEFT)
+
+    [group] = groups(written(report(film(findings=(replace(bilateral, boxes=(left,)),)))))
+
+    [site] = sites_of(group)
+    assert contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Left"

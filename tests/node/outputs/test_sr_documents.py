@@ -11,10 +11,9 @@ from node.dicom.film_header import parse_header
 from node.domain import About, Film, OutputObject, Reason, Subject
 from node.output_kinds import OUTPUTS
 from node.outputs import wording
-from node.outputs.document import save_bytes
 from tests.support import samples, validators
 from tests.support.documents import MIXED, all_written, contents, evidence, film_of, groups, said
-from tests.support.samples import absent, bare, cr, film, report, several, unread
+from tests.support.samples import film, report, several, unread
 
 
 def test_each_read_film_has_a_report_in_a_series_of_its_own() -> None:
@@ -26,18 +25,6 @@ def test_each_read_film_has_a_report_in_a_series_of_its_own() -> None:
     assert all(parse_header(dataset).is_own for dataset in (first, third, study))
     assert [evidence(dataset) for dataset in (first, third)] == [[samples.film_uid(1)], [samples.film_uid(3)]]
     assert [len(groups(dataset)) for dataset in (first, third)] == [4, 1]
-
-
-@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
-def test_a_films_report_is_the_same_beside_any_other_films(of: Film) -> None:
-    headers = (cr(1), bare(2), cr(3), cr(4))
-    neighbors = (unread(2), replace(several(), source=samples.film_uid(3)), film(4))
-
-    [alone] = all_written(report(of), *headers)
-    first = all_written(report(of, *neighbors), *headers)[0]
-    last = all_written(report(*neighbors, of), *headers)[-2]
-
-    assert save_bytes(alone) == save_bytes(first) == save_bytes(last)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from node.outputs.document import save_bytes
 from node.outputs.sr.items import FORMS as SR_FORMS
 from node.outputs.writers import classes_wanted, for_destination, output_of, write_objects
 from tests.support import samples, validators
-from tests.support.documents import FORMS, MEASURED, MIXED, SEVERAL, all_written, contents, form_of, said
+from tests.support.documents import FORMS, MEASURED, SEVERAL, all_written, contents, form_of, said
 from tests.support.samples import BERLIN, absent, bare, cr, film, received, report, several, unread
 
 NOTHING = film(2, findings=(absent(),))
@@ -141,13 +141,6 @@ def test_a_text_on_a_film_has_the_class_of_its_form() -> None:
     assert validators.dciodvfy(text) == []
     assert validators.dsrdump(text) == []
     assert validators.pixelmed([text]) == [[]]
-
-
-@pytest.mark.parametrize("kind", SR_FORMS)
-def test_a_repeated_report_is_the_same_object_in_every_form(kind: str) -> None:
-    first, again = all_written(MIXED, kind=kind), all_written(MIXED, kind=kind)
-
-    assert [save_bytes(dataset) for dataset in first] == [save_bytes(dataset) for dataset in again]
 
 
 @pytest.mark.parametrize(

@@ -245,38 +245,6 @@ def corrected_rounds(bench: Bench, *, is_sent: bool = True) -> list[list[Deliver
 
 
 @pytest.mark.drill(part="objects")
-@pytest.mark.parametrize("kind", KINDS)
-def test_seven_versions_by_a_reader_are_in_order(tmp_path: Path, kind: str) -> None:
-    bench = Bench(tmp_path, outputs=(kind,))
-
-    versions = [bench.objects(several, kind)[0] for several in corrected_rounds(bench)]
-
-    assert len({str(dataset.SOPInstanceUID) for dataset in versions}) == 7
-    assert [stated_version(dataset) for dataset in versions] == list(SEVEN)
-    numbers = [int(dataset.InstanceNumber) for dataset in versions]
-    assert numbers == sorted(set(numbers))
-
-
-@pytest.mark.drill(part="objects")
-def test_a_repeated_write_makes_the_same_bytes(tmp_path: Path) -> None:
-    """The process ends between the writing of a round and its mark: the round is written again."""
-    bench = Bench(tmp_path, outputs=KINDS)
-    corrected_rounds(bench)
-    correct(bench, 7, CorrectionKind.REJECT)
-    plan = bench.steps.plan(str(STUDY))
-    assert plan is not None
-    first = bench.steps.write(plan)
-    kept = contents(tmp_path)
-
-    again = Bench(tmp_path, outputs=KINDS)
-    second = again.steps.write(plan)
-
-    assert first is not None and second is not None
-    assert first.outputs == second.outputs
-    assert contents(tmp_path) == kept
-
-
-@pytest.mark.drill(part="objects")
 def test_lost_versions_are_written_again_byte_for_byte(tmp_path: Path) -> None:
     bench = Bench(tmp_path, outputs=KINDS)
     corrected_rounds(bench, is_sent=False)

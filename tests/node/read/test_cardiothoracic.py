@@ -182,16 +182,6 @@ def test_only_an_adult_in_pa_view_can_be_compared(view: str, age: int | None, ob
     assert described.value == measured.value
 
 
-@pytest.mark.parametrize("view", ["PA", "AP", ""])
-def test_a_model_without_a_measured_error_has_no_band(view: str) -> None:
-    unmeasured = samples.ratio(objection=Incomparable.UNMEASURED)
-
-    described = cardiothoracic.describe(unmeasured, _header(view), None)
-
-    assert described is not None
-    assert described.objection == Incomparable.UNMEASURED
-
-
 def test_millimeters_follow_the_axis_of_the_lines() -> None:
     across = samples.ratio()
     upright = replace(across, heart=_turned(across.heart), thorax=_turned(across.thorax))

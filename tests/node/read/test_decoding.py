@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Never
 
 import imagecodecs
 import numpy as np
@@ -176,16 +175,6 @@ def test_a_lossless_jpeg_is_whole_or_refused(lost: int) -> None:
         decoded.picture_of(film)
 
 
-def test_a_damaged_lossless_jpeg_is_refused() -> None:
-    film = films.thumbnail()
-    frame = imagecodecs.jpeg8_encode(film.pixel_array, lossless=True, bitspersample=16, predictor=1)
-    middle = len(frame) // 2
-    with_frame(film, frame[:middle] + bytes(512) + frame[middle + 512 :], JPEGLosslessSV1)
-
-    with pytest.raises(Undecodable):
-        decoded.picture_of(film)
-
-
 def test_damage_is_seen_wherever_a_zero_is_stuffed() -> None:
     """What is tried at the end of a codestream makes no marker of a byte and the zero that is stuffed behind it."""
     film, noise, tried = films.at_depth(16), np.random.default_rng(3), 8
@@ -297,21 +286,6 @@ def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
     assert decoding.picture_of(path).any()
 
 
-@pytest.mark.drill(part="kills")
-def test_a_film_is_read_although_the_server_of_the_decoders_ends_under_it(tmp_path: Path) -> None:
-    path = films.saved(tmp_path, films.thumbnail())
-    of_this_process().close()
-    of_this_process().start()
-    os.kill(server(), signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(answer_film, path, ScriptedReader(), PROMPTS)
-        with pytest.raises(TimeoutError):
-            answered.result(timeout=0.5)
-        os.kill(server(), signal.SIGKILL)
-
-        assert answered.result().reason is None
-
-
 def test_no_film_is_undecodable_where_no_decoder_starts(tmp_path: Path) -> None:
     """The step of the film is run again."""
     path = films.saved(tmp_path, films.thumbnail())
@@ -367,20 +341,6 @@ def test_a_large_film_on_busy_cores_is_read(tmp_path: Path) -> None:
         for worker in workers:
             worker.kill()
             worker.wait()
-
-
-class Panic(BaseException):
-    """What a library in Rust raises, which is no Exception."""
-
-
-@pytest.mark.drill(part="encodings")
-def test_a_panic_is_an_error_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> Never:
-        raise Panic
-
-    monkeypatch.setattr(decoding, "parse_grayscale", fail)
-
-    assert answer_film(films.saved(tmp_path, films.thumbnail()), ScriptedReader(), PROMPTS).reason == Reason.UNDECODABLE
 
 
 @pytest.mark.parametrize("uid", ["1.2.3.x", "1" * 65_000, "1..2"])

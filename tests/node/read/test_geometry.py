@@ -65,15 +65,6 @@ def test_boxes_survive_the_way_to_the_film_and_back(framing: Framing, unit: tupl
     assert framing.to_unit(box) == pytest.approx(unit, rel=1e-6, abs=1e-9)
 
 
-@given(framings(), unit_boxes())
-def test_boxes_survive_the_way_to_the_network_and_back(
-    framing: Framing, unit: tuple[float, float, float, float]
-) -> None:
-    box = framing.to_image(unit)
-
-    assert framing.to_image(framing.to_unit(box)).edges == pytest.approx(box.edges, rel=1e-6, abs=1e-6)
-
-
 @given(framings(), st.tuples(*[st.floats(-2.0, 3.0)] * 2, *[st.floats(0.0, 3.0)] * 2))
 def test_every_box_ends_inside_the_film_and_stays_visible(
     framing: Framing, unit: tuple[float, float, float, float]

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from models.contract import (
-    COMPARISON,
     Answer,
     Box,
     FilmReading,
@@ -37,7 +36,6 @@ from models.contract import (
 )
 from models.documents import decode, encode
 from models.errors import ReaderFault
-from models.evaluate import main as evaluate
 from models.reading.named_reader import NamedReader, hash_of
 from node.config import ModelSettings, Settings
 from node.dicom import header_reading
@@ -444,29 +442,6 @@ def test_doctor_and_explain_know_the_reader(journey: Journey) -> None:
     assert explained.returncode == 0, explained.stderr
     assert "example-classifier 1" in explained.stdout
     assert run_command("check", journey.path).returncode == 0
-
-
-def test_a_changed_classifier_is_compared_before_it_is_served(tmp_path: Path, journey: Journey) -> None:
-    newer = make_classifier(tmp_path / "newer", version="2")
-    promoted = replace(journey.settings, model=replace(journey.settings.model, directory=newer))
-    refused = Service(promoted, scripted=False)
-    assert refused.wait_until_dead() == 2
-    refused.kill()
-    (tmp_path / "film.dcm").write_bytes(films.file_bytes(films.thumbnail()))
-    (data := tmp_path / "films.csv").write_text("file\nfilm.dcm\n", encoding="utf-8")
-    in_use, out = journey.settings.model.directory, newer / COMPARISON
-    readers = ["--reader", EXAMPLE, "--against-reader", EXAMPLE]
-    before = hash_of(newer)
-
-    command = ["--model", newer, "--against", in_use, *readers, "--data", data, "--out", out]
-    assert evaluate([str(part) for part in command]) == 0
-
-    found = json.loads(out.read_text(encoding="utf-8"))
-    assert (found["old"]["model"], found["new"]["model"]) == ("example-classifier 1", "example-classifier 2")
-    assert hash_of(newer) == before, "the comparison is no part of the model"
-    accepted = replace(promoted, model=replace(promoted.model, uncompared="accept"))
-    with Service(accepted, scripted=False) as service:
-        assert service.logged("model.accepted")
 
 
 @pytest.mark.parametrize("command", ["read", "ask"])

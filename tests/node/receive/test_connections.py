@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from pynetdicom import AE, build_context
 
 from node.config import Caller, ListenerSettings
 from node.receive.server import PendingConnections
@@ -21,7 +20,6 @@ from tests.support.listening import Node, connect, is_clean, listening
 from tests.support.pdus import Recording
 from tests.support.peers import LOOPBACK, wait_until
 
-VERIFICATION = "1.2.840.10008.1.1"
 PATIENCE = 3.0
 """What the listener waits here for the next PDU; far longer than a good peer takes between two."""
 
@@ -222,27 +220,6 @@ def test_a_sender_that_does_not_wait_for_answers_gets_them_all(node: Node, recor
     assert statuses == [0x0000] * 5
     assert node.count("cxr_instances_total", outcome="kept") == 1
     assert node.count("cxr_instances_total", outcome="repeated") == 4
-
-
-def test_a_caller_has_a_limit_of_its_own(tmp_path: Path) -> None:
-    callers = (
-        Caller(ae_title="GREEDY", hosts=(LOOPBACK,), max_associations=2),
-        Caller(ae_title="TESTER", hosts=(LOOPBACK,)),
-    )
-    with listening(tmp_path, settings=ListenerSettings(callers=callers)) as node:
-        greedy = AE(ae_title="GREEDY")
-        opened = [
-            greedy.associate(LOOPBACK, node.listener.port, ae_title="CHEX", contexts=[build_context(VERIFICATION)])
-            for _ in range(3)
-        ]
-
-        assert [association.is_established for association in opened] == [True, True, False]
-        assert opened[2].is_rejected
-        assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
-        opened[0].release()
-        wait_until(lambda: node.count("cxr_associations_open") == 1, what="it is gone", limit_seconds=60.0)
-        assert peers.send(films.thumbnail(), port=node.listener.port, calling_ae="GREEDY") == 0x0000
-        opened[1].release()
 
 
 def test_aborted_and_half_open_associations_leave_nothing_behind(node: Node, recording: Recording) -> None:

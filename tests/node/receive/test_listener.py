@@ -1,26 +1,43 @@
+"""The listener: Success means kept; what is refused has its status, also while the disk is full or a node restarts."""
+
+from __future__ import annotations
+
 import copy
 import hashlib
+import os
+import resource
 import shutil
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
+import httpx2
 import pytest
-from pydicom import dcmread
+from pydicom import Dataset, dcmread
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, generate_uid
 from pynetdicom import AE, build_context
+from pynetdicom.association import Association
 from pynetdicom.dsutils import encode
 
 from node import log
-from node.config import Caller, ListenerSettings
+from node.commands.operate import render, status
+from node.config import Caller, ListenerSettings, ServerTlsSettings
 from node.dicom.header import identify
 from node.metrics import Metrics
 from node.receive.contexts import TRANSFER_SYNTAXES, is_storage
 from node.receive.listener import Listener
 from node.store.spool import Spool
+from tests.node.net.test_tls import call
 from tests.support import films, peers
+from tests.support.certificates import Authority
 from tests.support.listening import TESTER, Node, listening
+from tests.support.peers import ReceivingArchive
+from tests.support.service import Service, settings_for
 
 VERIFICATION = "1.2.840.10008.1.1"
 STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
@@ -79,16 +96,6 @@ def test_the_file_tells_who_sent_it_to_whom(node: Node) -> None:
 
     assert kept.file_meta.SourceApplicationEntityTitle == "TESTER"
     assert kept.file_meta.ReceivingApplicationEntityTitle == "CHEX"
-    assert kept.PixelData == film.PixelData
-
-
-def test_a_compressed_film_is_kept_compressed(node: Node, chest_film_jpeg2000: Path) -> None:
-    film = films.rg1("J2KR")
-
-    assert peers.send(chest_film_jpeg2000, port=node.listener.port) == 0x0000
-
-    kept = dcmread(node.spool.study(film.StudyInstanceUID).instances[0].path)
-    assert kept.file_meta.TransferSyntaxUID == film.file_meta.TransferSyntaxUID
     assert kept.PixelData == film.PixelData
 
 
@@ -152,15 +159,6 @@ def test_storage_is_told_from_every_other_service() -> None:
     assert not is_storage(UID(VERIFICATION))
     assert not is_storage(UID(STORAGE_COMMITMENT))
     assert not is_storage(UID(QUERY))
-
-
-@pytest.mark.parametrize("uid", ["../../../tmp/x", "1.2.3/../../4", "", "1..2"])
-def test_a_uid_that_holds_a_path_is_refused_without_harm(node: Node, uid: str) -> None:
-    odd = films.thumbnail({"StudyInstanceUID": uid})
-
-    assert peers.send(odd, port=node.listener.port) == 0xC000
-    assert list(node.spool.studies()) == []
-    assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
 
 
 def test_an_object_without_a_study_is_refused(node: Node) -> None:
@@ -255,3 +253,106 @@ def test_every_film_of_a_stat_caller_makes_its_study_urgent(tmp_path: Path) -> N
 
         peers.send(film, port=node.listener.port, calling_ae="EMERGENCY")  # a repeated one, too
         assert node.spool.is_stat(film.StudyInstanceUID)
+
+
+SENDERS = 20
+MIB = 1024 * 1024
+BALLAST_MIB = 400
+"""Far more than other programs write to the disk meanwhile."""
+
+
+def films_of_all_senders() -> list[Dataset]:
+    return [films.as_another(films.thumbnail(), f"sender {number}", study="all") for number in range(SENDERS)]
+
+
+@contextmanager
+def associations(node: Node, film: Dataset) -> Iterator[list[Association]]:
+    contexts = [build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)]
+    entity = AE(ae_title="TESTER")
+    opened = [
+        entity.associate("127.0.0.1", node.listener.port, ae_title="CHEX", contexts=contexts) for _ in range(SENDERS)
+    ]
+    try:
+        yield opened
+    finally:
+        for association in opened:
+            association.release()
+
+
+def send_at_once(opened: Sequence[Association], sent: Sequence[Dataset]) -> list[int]:
+    store: Callable[[Association, Dataset], int] = lambda association, film: int(association.send_c_store(film).Status)  # noqa: E731
+    with ThreadPoolExecutor(SENDERS) as threads:
+        return list(threads.map(store, opened, sent))
+
+
+def test_twenty_senders_hear_of_a_full_disk_and_succeed_later(tmp_path: Path) -> None:
+    sent = films_of_all_senders()
+    with listening(tmp_path) as node, associations(node, sent[0]) as opened:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+        try:
+            assert send_at_once(opened, sent) == [0xA700] * SENDERS
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert [*tmp_path.rglob("*.dcm"), *tmp_path.rglob(".incoming-*")] == []
+
+        assert send_at_once(opened, sent) == [0x0000] * SENDERS
+        assert len(node.spool.study(sent[0].StudyInstanceUID).instances) == SENDERS
+
+
+def test_a_disk_below_its_reserve_refuses_open_and_new_senders(
+    tmp_path: Path,
+) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize // MIB
+    if free < 3 * BALLAST_MIB:
+        pytest.skip("needs 1.2 GB of free disk")
+    sent = films_of_all_senders()
+    with (
+        listening(tmp_path / "data", min_free_mib=free - BALLAST_MIB // 2) as node,
+        associations(node, sent[0]) as opened,
+    ):
+        with (tmp_path / "ballast").open("wb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, BALLAST_MIB * MIB)
+
+        assert send_at_once(opened, sent) == [0xA700] * SENDERS
+        assert peers.send(sent[0], port=node.listener.port) is None
+        assert node.count("cxr_associations_refused_total", reason="disk") == 1
+        assert list(node.spool.studies()) == []
+
+        (tmp_path / "ballast").unlink()
+        assert send_at_once(opened, sent) == [0x0000] * SENDERS
+
+
+def test_a_conflict_is_reported_and_every_port_is_served(tmp_path: Path) -> None:
+    authority = Authority.found(tmp_path / "authority")
+    own, scanner = authority.issue("node"), authority.issue("scanner")
+    film = films.thumbnail()
+    other = deepcopy(film)
+    other.PixelData = bytes(reversed(other.PixelData))
+    with ReceivingArchive() as archive:
+        settings = settings_for(tmp_path / "data", archive_port=archive.port)
+        tls = ServerTlsSettings(port=0, certificate=own.certificate, key=own.key, ca=authority.certificate)
+        settings = replace(settings, listener=replace(settings.listener, tls=tls))
+        settings = replace(settings, http=replace(settings.http, probe_port=0))
+        with Service(settings) as service:
+            tls_port = int(str(service.logged("service.ready")[0]["tls_port"]))
+            assert call(tls_port, authority, scanner)
+            probes = f"http://{peers.LOOPBACK}:{service.logged('service.ready')[0]['probe_port']}"
+            statuses = [
+                httpx2.get(f"{probes}{path}").status_code for path in ("/live", "/ready", "/metrics", "/", "/login")
+            ]
+            assert statuses == [200, 200, 200, 404, 404]
+            assert peers.send(film, port=service.dicom_port) == 0x0000
+            service.wait_for("study.finished")
+
+            assert peers.send(other, port=service.dicom_port) == 0x0000
+
+            assert service.wait_for("instance.conflict")["sop_instance_uid"] == film.SOPInstanceUID
+            said = status(settings)
+            (conflict,) = said["conflicts"]
+            assert conflict["study"] == film.StudyInstanceUID
+            assert Path(conflict["file"]).is_file()
+            assert f"conflict {film.StudyInstanceUID}: {film.SOPInstanceUID}" in render(said, zone=settings.site.zone)
+            assert service.stop() == 0
+        assert len(service.logged("study.finished")) == 1
+        assert len(service.logged("study.submitted")) == 1

@@ -138,27 +138,6 @@ def test_a_command_in_fragments_is_put_together(node: Node, recording: Recording
         assert pdus.status_of(answer_of(slow)) == 0x0000
 
 
-@pytest.mark.parametrize("size", [1000, 5001])
-@pytest.mark.parametrize("together", [1, 3])
-def test_an_object_is_the_same_however_it_is_divided(
-    node: Node, recording: Recording, size: int, together: int
-) -> None:
-    film = dataset(recording)
-    parts = [(0, film[at : at + size]) for at in range(0, len(film), size)]
-    parts[-1] = (LAST_OF_DATASET, parts[-1][1])
-    groups = [parts[at : at + together] for at in range(0, len(parts), together)]
-    with pdus.associate(recording, port=node.listener.port) as sender:
-        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sender.sendall(fragments((LAST_OF_COMMAND, command(recording))) + fragments())
-        for group in groups:
-            content = fragments(*group)
-            sender.sendall(content[:3])  # the head of a PDU may come in two pieces
-            sender.sendall(content[3:] + fragments() * (group is not groups[-1]))
-
-        assert pdus.status_of(answer_of(sender)) == 0x0000
-    assert node.count("cxr_instances_total", outcome="repeated") == 1, "the recording sent the same bytes before"
-
-
 @pytest.mark.parametrize("odd", ["context", "no content", "a command", "an abort", "an end"])
 def test_what_does_not_continue_an_object_leaves_nothing(node: Node, recording: Recording, odd: str) -> None:
     film = dataset(recording)

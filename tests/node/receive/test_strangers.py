@@ -52,14 +52,6 @@ def test_a_stranger_is_refused_and_its_titles_are_logged(
     assert (line["reason"], line["host"], line["calling_aet"]) == ("caller", address, calling.decode())
 
 
-def test_who_calls_another_title_is_refused(node: Node) -> None:
-    with connect(node.listener.port) as caller:
-        caller.sendall(request(called=b"OTHER"))
-
-        assert pdus.read_pdu(caller) == bytes.fromhex("03 00 00000004 00 01 01 07")
-    node.wait_for_refusal("called_ae")
-
-
 class Reports:
     """Lets an archive report from one address."""
 
@@ -101,13 +93,6 @@ def test_silent_strangers_hide_no_other_stranger(node: Node, said: bytes) -> Non
             assert pdus.read_pdu(caller) == UNKNOWN_CALLER
 
     assert [line["host"] for line in lines if line.get("calling_aet") == "NEWROOM"] == ["127.0.0.3"]
-
-
-@pytest.mark.drill(part="flood")
-def test_a_stranger_that_says_nothing_is_closed_in_time(tmp_path: Path) -> None:
-    with listening(tmp_path, request_seconds=0.2) as node, pdus.calling_from(ELSEWHERE, node.listener.port) as silent:
-        assert pdus.read_pdu(silent) == b""
-        node.wait_for_refusal("silent")
 
 
 def test_most_of_many_strangers_are_closed_unread(node: Node) -> None:

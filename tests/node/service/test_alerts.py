@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -34,7 +33,6 @@ ALERT = Alert(
     status="begun", kind="destination", name="archive", title="archive is down", message="archive takes no results.",
     since=NOON.isoformat(), at=NOON.isoformat(),
 )  # fmt: skip
-PATIENT = {"PatientName": "Zyx^Secret^^Dr", "PatientID": "SECRET-7", "AccessionNumber": "SECRET-9"}
 
 
 def told(course: Sequence[tuple[float, Sequence[Trouble]]]) -> list[tuple[float, str]]:
@@ -236,30 +234,6 @@ def test_the_path_of_a_webhook_is_not_shown(tmp_path: Path) -> None:
 
 def alarmed(settings: Settings, url: str) -> Settings:
     return replace(settings, alerts=AlertsSettings(after_seconds=0.2, webhook=WebhookSettings(url=url)))
-
-
-@pytest.mark.drill(part="peers")
-def test_an_archive_that_is_down_is_told_once_across_restarts(tmp_path: Path) -> None:
-    with webhook() as house, peers.ReceivingArchive() as archive:
-        settings = alarmed(settings_for(tmp_path / "node", archive_port=archive.port), house.url)
-        with archive.down():
-            with Service(settings) as node:
-                assert peers.send(films.thumbnail(PATIENT), port=node.dicom_port) == 0
-                node.wait_for("alert.sent", limit_seconds=60.0)
-                assert node.stop() == 0
-            with Service(settings) as node:
-                node.wait_for("destination.down", limit_seconds=60.0)
-                assert node.stop() == 0
-        with Service(settings) as node:
-            archive.wait_for_kept(2, limit_seconds=60.0)
-            node.wait_for("alert.sent", limit_seconds=60.0)
-            assert node.stop() == 0
-
-    assert [(post_alert["status"], post_alert["kind"], post_alert["name"]) for post_alert in house.posts] == [
-        ("begun", "destination", "archive"),
-        ("ended", "destination", "archive"),
-    ]
-    assert not [secret for secret in PATIENT.values() if secret in json.dumps(house.posts)]
 
 
 @pytest.mark.drill(part="peers")

@@ -55,27 +55,6 @@ def test_a_film_finds_the_memory_of_the_last_one() -> None:
     assert min(given_back) > 1000
 
 
-_FLAGS = """
-import re, models, torch
-
-tensor = torch.ones(8 * 2**20)
-for line in open("/proc/self/smaps"):
-    if place := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-        begin, end = (int(address, 16) for address in place.groups())
-    if line.startswith("VmFlags:") and begin <= tensor.data_ptr() + 2**24 < end:
-        print(line)
-"""
-
-
-@pytest.mark.drill(part="runtimes")
-@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
-def test_large_tensors_ask_for_huge_pages() -> None:
-    """Whether they get them is the kernel's affair; the flag `hg` says that they asked."""
-    said = subprocess.run([sys.executable, "-c", _FLAGS], capture_output=True, text=True, check=True, timeout=60).stdout
-
-    assert "hg" in said.split()
-
-
 def c_library(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., object]) -> None:
     """Give the program a C library of these functions, and of `madvise`, which release_pages calls."""
     named = ctypes.CDLL
@@ -97,12 +76,6 @@ def test_an_opened_model_returns_what_only_its_opening_needed(
     open_engine(phantom_model, engine=engine)
 
     assert len(calls) == (2 if engine == "onnx" else 1), "once more after the graphs of ONNX Runtime"
-
-
-def test_a_c_library_without_malloc_trim_is_no_fault(phantom_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    c_library(monkeypatch)
-
-    assert open_engine(phantom_model, engine="torch").name == "torch"
 
 
 def test_embeddings_of_prompts_stay_in_their_file(phantom_model: Path) -> None:

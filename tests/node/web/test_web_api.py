@@ -13,7 +13,6 @@ import pytest
 
 from models.progress import quiet
 from tests.drills.fuzz import requests
-from tests.support import peers
 from tests.support.peers import LOOPBACK
 from tests.support.service import Service
 from tests.support.serving import read_to_end
@@ -152,24 +151,6 @@ def test_a_foreign_content_type_is_refused(node: tuple[Service, requests.Known],
         answer = sent(service, requested("POST", path, f"Content-Type: {kind}", "Content-Length: 2") + b"{}")
 
         assert status_of(answer) in (404, 415, 422), path
-
-
-@pytest.mark.drill(part="flood")
-def test_a_slow_reader_of_pictures_is_closed(node: tuple[Service, requests.Known]) -> None:
-    service, known = node
-    film = known["uid"][1]
-    with socket.socket() as slow:
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        slow.connect((LOOPBACK, service.http_port))
-        request = f"GET /api/v1/films/{film}/picture?size=4096 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
-        slow.sendall(request * 400)
-
-        service.wait_for_line(
-            lambda line: (line["event"], line.get("reason")) == ("connection.closed", "stalled"), limit_seconds=60.0
-        )
-
-    assert status_of(sent(service, requested("GET", "/api/v1/studies"))) == 200
-    peers.wait_until(lambda: status_of(sent(service, requested("GET", "/live"))) == 200, what="the node is there")
 
 
 def memory_of(pid: int) -> int:

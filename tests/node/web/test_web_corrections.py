@@ -72,6 +72,7 @@ def test_a_correction_arrives_once_as_a_new_version(reviewed: Reviewed) -> None:
     assert len(reviewed.archive.kept) == 4
     _, listed = reviewed.ask("GET", reviewed.path)
     assert [made["kind"] for made in cast(list[Content], listed["corrections"])] == ["reject"]
+    assert f'cxr_corrections_total{{kind="reject",prompt="{PRESENT}"}} 1.0' in reviewed.service.metrics()
 
 
 def test_a_missed_finding_is_drawn_where_the_reader_saw_it(reviewed: Reviewed) -> None:
@@ -120,13 +121,6 @@ def test_corrections_are_exported_for_training(reviewed: Reviewed, tmp_path: Pat
     assert all(secret not in out.read_text(encoding="utf-8") for secret in ("Zyx", "4711", reviewed.film.PatientID))
     assert str(reviewed.film.SOPInstanceUID) not in out.read_text(encoding="utf-8")
     assert run_command("corrections", reviewed.service.settings_path, "--export", out).returncode == 2
-
-
-@pytest.mark.drill(part="objects")
-def test_corrections_are_counted_by_finding(reviewed: Reviewed) -> None:
-    reviewed.ask("POST", reviewed.path, {"kind": "reject", "prompt": PRESENT})
-
-    assert f'cxr_corrections_total{{kind="reject",prompt="{PRESENT}"}} 1.0' in reviewed.service.metrics()
 
 
 def _unit(film: Dataset) -> list[float]:

@@ -113,22 +113,6 @@ def test_a_client_that_comes_back_is_told_to_look_again(tmp_path: Path, fields: 
         assert CHANGED in read_until(connection, b"changed\n\n", head)
 
 
-def test_a_place_is_free_soon_after_a_page_was_left(tmp_path: Path) -> None:
-    with watched(tmp_path) as node:
-        for _ in range(16):
-            with node.watch() as connection:
-                read_until(connection, b"changed\n\n")
-
-        def is_let_in() -> bool:
-            with node.watch() as connection:
-                return b" 200 " in read_until(connection, b"\r\n\r\n")
-
-        peers.wait_until(is_let_in, what="one of the sixteen places is free again", limit_seconds=8.0)
-        node.wait_for(0)
-
-    assert node.parts.streams.count == 0
-
-
 def test_a_question_is_told_to_those_who_watch_its_study(tmp_path: Path) -> None:
     with watched(tmp_path) as node:
         film = films.keep(node.parts.spool, films.thumbnail()).instance

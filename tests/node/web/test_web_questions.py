@@ -103,18 +103,6 @@ def bare(answer: Content) -> Content:
     return {key: value for key, value in answer.items() if key not in FACTS}
 
 
-@pytest.mark.drill(part="pages")
-def test_the_report_and_the_question_agree(asked: Asked) -> None:
-    study = str(films.rg1().StudyInstanceUID)
-    (film,) = cast(list[dict[str, Content]], asked.ask("GET", f"/api/v1/studies/{study}")[1]["films"])
-    findings = cast(list[Content], film["film"]["findings"])
-    pneumonia = next(finding for finding in findings if finding["prompt"] == "pneumonia")
-
-    (answer,) = cast(list[Content], asked.questions({"prompt": "Pneumonia"})[1]["questions"])
-
-    assert (answer["state"], answer["score"]) == (pneumonia["state"], pneumonia["probability"])
-
-
 def test_questions_stay_with_the_film(asked: Asked) -> None:
     _, made = asked.questions({"prompt": "Edema"}, {"prompt": "Fracture"}, **{"X-Requested-From": "page"})
     _, listed = asked.ask("GET", f"{asked.film}/questions")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import re
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, expect
 from starlette.testclient import TestClient
 
 from models.contract import Box
@@ -27,8 +25,6 @@ from tests.node.jobs.test_corrected_rounds import KEY, correct
 from tests.node.jobs.test_rounds import STUDY, Bench, film
 from tests.node.web.test_web_states import client
 from tests.support import films, peers
-from tests.support.archived import StartNode
-from tests.support.browsed import browsed
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
 
@@ -160,16 +156,3 @@ def test_a_ledger_that_was_lost_is_filled_again(bench: Bench, tmp_path: Path) ->
 
 def order(count: FilmCount) -> tuple[str, ...]:
     return count.day, count.scanner, count.station, count.outcome
-
-
-@pytest.mark.drill(part="pages")
-def test_axe_finds_nothing_in_the_statistics(start_node: StartNode, browser: Browser) -> None:
-    service = start_node().service
-    service.read(films.thumbnail())
-    with browsed(browser, service.http_port) as seen:
-        page = seen.open("/")
-        page.get_by_role("link", name="Statistics").click()
-
-        expect(page.locator("h1")).to_have_text("Statistics")
-        expect(page.locator("tfoot tr")).to_have_text(re.compile(r"All\s*1\s*1\s*0"))
-        assert seen.violations() == []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import threading
 from dataclasses import dataclass
 from io import BytesIO
 from typing import cast
@@ -19,7 +17,7 @@ from node.read import grayscale
 from node.read.grayscale import Window
 from tests.support import decoded, films, peers
 from tests.support.archived import StartNode
-from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.peers import ReceivingArchive
 from tests.support.service import Service
 
 Content = dict[str, object]
@@ -133,24 +131,6 @@ def test_a_small_picture_keeps_the_shape(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/api/v1/studies/1.2.3.4.5",
-        "/api/v1/films/1.2.3.4.5/picture",
-        "/api/v1/outputs/1.2.3.4.5",
-        "/api/v1/nowhere",
-        "/nowhere",
-    ],
-)
-def test_what_is_unknown_is_a_problem_document(node: Node, path: str) -> None:
-    answer = node.get(path)
-
-    assert answer.status_code == 404
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json().keys() == {"type", "title", "status", "detail"}
-
-
-@pytest.mark.parametrize(
     "query", ["?limit=0", "?limit=9999", "?state=happy", "?q=abc", "?offset=-1", "?offset=99999999999999999999"]
 )
 def test_a_wrong_parameter_is_named(node: Node, query: str) -> None:
@@ -169,29 +149,6 @@ def test_a_study_without_parked_work_has_nothing_to_retry(node: Node) -> None:
 
     assert (answer.status_code, answer.json()) == (202, {"queued": 0})
     assert node.get("/api/v1/studies/1.2.3/retry", method="POST").status_code == 404
-
-
-def test_no_answer_holds_the_name_of_a_patient(node: Node) -> None:
-    paths = ("/api/v1/studies", f"/api/v1/studies/{node.alone.StudyInstanceUID}", "/metrics")
-
-    assert all(SECRET.encode() not in node.get(path).content for path in paths)
-    assert SECRET not in str(node.service.lines)
-
-
-def test_a_change_of_the_worklist_is_told_at_once(node: Node) -> None:
-    connection = http.client.HTTPConnection(LOOPBACK, node.service.http_port, timeout=30)
-    connection.request("GET", "/api/v1/events")
-    stream = connection.getresponse()
-    assert stream.getheader("Content-Type", "").startswith("text/event-stream")
-    assert _next_event(stream) == b"event: studies\n"  # so that a page that was away asks again
-    another = films.as_another(films.thumbnail(), "third", study="pair")
-
-    sending = threading.Thread(target=peers.send, args=(another,), kwargs={"port": node.service.dicom_port})
-    sending.start()
-
-    assert _next_event(stream) == b"event: studies\n"
-    sending.join()
-    connection.close()
 
 
 def test_the_description_names_every_problem(node: Node) -> None:
@@ -220,9 +177,3 @@ def test_the_window_of_a_film_shows_it_as_it_is_displayed() -> None:
     assert picture.window == Window(center=2000, width=3000)
     table = grayscale.windowed(picture.header, picture.levels, picture.window)
     assert np.abs(table - grayscale.displayed(picture.header, picture.levels)).max() < 0.002
-
-
-def _next_event(stream: http.client.HTTPResponse) -> bytes:
-    while not (line := stream.readline()).startswith(b"event:"):
-        assert line, "the stream ended"
-    return line
