@@ -1,35 +1,29 @@
 """Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
 
     python -m tests.drills.sweep [--phantoms 250] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
-                          [--corrections] [--as-imported]
+                          [--corrections]
 
 Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
-every threshold accepted. No sentence may contradict a decision or a reported box, by the labeler and by patterns of
-their own, deny anything, or say without a note how severe it is. Sentences by rule, impression and evidence name one
+every threshold accepted. No sentence may contradict a decision or a reported box, by patterns that share nothing with
+`language`, deny anything, or say without a note how severe it is. Sentences by rule, impression and evidence name one
 zone, and a finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else.
 Sentences that do not leave are counted by reason. Answers must agree with the report; nothing may be present without a
 measured threshold; unknown words get no box. With `--corrections` findings of each film are corrected as a reader would
-(`corrections`). With `--as-imported` the model has the thresholds of a checkpoint that was just imported: the published
-ones, which nobody measured. The last line is one JSON object with `passed`.
+(`corrections`). The last line is one JSON object with `passed`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from models import progress
-from models.checkpoint.importer import PUBLISHED_DECISIONS
 from models.contract import Trusted
 from models.lab.training.split import read_held_out
-from models.manifest import read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
 from node.read import prompts
 from node.read.model import RadiographReader, open_reader
@@ -61,39 +55,27 @@ def main(words: Sequence[str] | None = None) -> int:
         "(models/lab/training/validation)",
     )
     parser.add_argument("--corrections", action="store_true", help="correct findings of each film, too")
-    parser.add_argument("--as-imported", action="store_true", help="with the thresholds of an imported checkpoint")
     parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
     arguments = parser.parse_args(words)
     sources: list[tuple[str, Trusted, Films]] = []
     if arguments.phantoms:
-        # An imported checkpoint has thresholds for no phantoms either.
-        trusted: Trusted = "real" if arguments.as_imported else "phantoms"
-        sources.append(("phantoms", trusted, of_phantoms(arguments.first, arguments.phantoms)))
+        sources.append(("phantoms", "phantoms", of_phantoms(arguments.first, arguments.phantoms)))
     held_out = [read_held_out(name) for name in arguments.held_out]
     for name in arguments.films:
         path, _, every = name.partition(":")
         sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1), held_out=held_out)))
     figures: dict[str, dict[str, object]] = {}
-    with progress.on(sys.stderr) as say, tempfile.TemporaryDirectory(prefix="chex-sweep-") as place:
-        model: Path = arguments.model
-        if arguments.as_imported:
-            model = with_published_decisions(model, Path(place) / "model")
+    with progress.on(sys.stderr) as say:
         for name, by_default, films in sources:
             for trusted in (by_default, "any"):
-                found = run(model, trusted, films, name=name, say=say, corrects=arguments.corrections).figures()
+                found = run(
+                    arguments.model, trusted, films, name=name, say=say, corrects=arguments.corrections
+                ).figures()
                 figures[f"{name}, {trusted}"] = found
                 say(json.dumps({f"{name}, {trusted}": found}))
     passed = bool(figures) and all(each["passed"] for each in figures.values())
     sys.stdout.write(json.dumps({"passed": passed, **figures}) + "\n")
     return 0 if passed else 1
-
-
-def with_published_decisions(model: Path, copy: Path) -> Path:
-    """Copy a model directory, and take from the copy all that was measured; returns the copy."""
-    shutil.copytree(model, copy)
-    manifest = read_manifest(copy)
-    write_manifest(copy, replace(manifest, decisions=PUBLISHED_DECISIONS, cardiothoracic=None, change=None, ages=None))
-    return copy
 
 
 def run(

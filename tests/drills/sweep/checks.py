@@ -7,12 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from language.labels import RuleLabeler
-from language.normal import normal_statements
-from language.statements import sides_in
-from models.contract import Box, FindingState, PromptKind, Question
+from models.contract import FindingState, PromptKind, Question
 from models.decisions import PHANTOMS
-from models.lab.evaluation.evaluated_model import side_of
 from models.manifest import read_manifest
 from node.dicom.film_header import FilmHeader
 from node.domain import Film, Finding
@@ -22,8 +18,7 @@ from node.read import cardiothoracic
 from node.read.decoding import Radiograph
 from node.read.decoding import side_of as side_of_box
 from node.read.film import film_of
-from node.read.findings import covered
-from node.read.model import FilmAnswer, RadiographReader, Reading
+from node.read.model import FilmAnswer, RadiographReader
 from node.read.prompt_names import names_of
 from tests.drills.sweep import corrections, patterns, said
 
@@ -35,7 +30,6 @@ UNKNOWN: Final = (
     "xyzzy",
 )
 """Prompts with a word that no radiologist uses, or that the shipped model never learned."""
-_LABELER: Final = RuleLabeler()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,7 +93,6 @@ class Sweep:
             found.sentence is not None and film.sentences[found.sentence].by.startswith("network") for found in reported
         )
         objections = [
-            *(f"labeler: {fault}" for fault in by_labeler(film, reading)),
             *(f"patterns: {fault}" for fault in patterns.contradictions_of(film, reading.regions)),
             *(f"words: {fault}" for fault in said.objections(film, self.lowest, swept.words)),
             *incomplete(film, self.measured),
@@ -159,47 +152,6 @@ def _difference(answer: FilmAnswer, finding: Finding, film: Film) -> str | None:
     }
     differing = [f"{name} {asked!r}, reported {said!r}" for name, (asked, said) in pairs.items() if asked != said]
     return "; ".join(differing) or None
-
-
-def by_labeler(film: Film, reading: Reading) -> Iterator[str]:
-    """Compare every sentence with the states by the labeler, and its sides and normal regions with boxes."""
-    states = {finding.prompt: finding.state for finding in film.findings}
-    boxes = {finding.prompt: finding for finding in film.findings}
-    reported = wording.reported(film)
-    for sentence in film.sentences:
-        for key, mark in _LABELER.label(sentence.text).items():
-            if key in states and (mark == "negative") == (states[key].is_reported):
-                yield f"{sentence.prompt}: {key} is {states[key]}: {sentence.text}"
-        own = boxes.get(sentence.prompt)
-        named = sides_in(sentence.text.lower())
-        if (
-            own is not None
-            and own.boxes
-            and film.analyzed is not None
-            and not named <= _sides_of(own, film.analyzed, film.middle)
-        ):
-            yield f"{sentence.prompt}: no box on that side: {sentence.text}"
-        for normal in normal_statements(sentence.text):
-            for key, region in reading.regions.items():
-                about = (normal.organs or normal.zones) and normal.is_about(key.replace("_", " "))
-                if (
-                    sentence.prompt == key
-                    and about
-                    and any(covered(found.box, [region]) >= 0.1 for finding in reported for found in finding.boxes)
-                ):
-                    yield f"{key} holds a finding: {sentence.text}"
-
-
-def _sides_of(finding: Finding, square: Box, middle: float | None) -> frozenset[str]:
-    """Return the sides of the centers of boxes, and those of boxes that the node puts on one side."""
-    left, _, right, _ = square.edges
-    places = [(found.box.left - left, found.box.right - left) for found in finding.boxes]
-    sides = [
-        side_of((start + end) / 2 / (right - left), width, middle=middle)
-        for start, end in places
-        for width in (0.0, (end - start) / (right - left))
-    ]
-    return frozenset(side for side in sides if side is not None)
 
 
 def incomplete(film: Film, measured: frozenset[str]) -> Iterator[str]:
