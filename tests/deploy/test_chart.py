@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import shutil
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,9 +19,7 @@ import pytest
 import yaml
 
 from docs.statement import schema as made_schema
-from models.program import __version__
 from node import config
-from node.__main__ import main
 from node.config import Caller, Settings
 from node.net.tls import ca_of
 from node.settings.destinations import TYPES
@@ -40,12 +37,10 @@ from tests.deploy.chart import (
     pod_of,
     rendered,
     settings_of,
-    settings_text,
     the_only,
     workloads,
 )
 from tests.paths import REPOSITORY
-from tests.support import mllp
 
 pytestmark = pytest.mark.drill(part="deployment")
 
@@ -120,27 +115,6 @@ def test_the_node_accepts_the_settings_and_they_fit_the_chart(name: str) -> None
             assert str(settings.http.password_file.parent) in mounts
         for _, tls in config.tls_tables(settings):
             assert {str(path.parent) for path in (ca_of(tls), tls.certificate, tls.key) if path} <= mounts
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_check_accepts_the_settings_once_the_files_exist(
-    name: str, tmp_path: Path, phantom_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = settings_text(made_of(name))
-    for secret in example(name).get("tls", {}).get("secrets", ()):
-        folder = tmp_path / secret
-        folder.mkdir()
-        certificate, key = mllp.certificate(tmp_path, secret)
-        shutil.copy(certificate, folder / "ca.crt")
-        shutil.move(certificate, folder / "tls.crt")
-        shutil.move(key, folder / "tls.key")
-        (folder / "users").touch()
-    text = text.replace("/etc/chex-tls", str(tmp_path)).replace("/models/chex", str(phantom_model))
-    path = tmp_path / "node.toml"
-    path.write_text(text, encoding="utf-8")
-
-    assert main(["check", str(path)]) == 0
-    assert "[[destinations]]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "role"), [("gpu", "node"), *[("split", role) for role in ROLES]])
@@ -304,17 +278,3 @@ def test_what_other_packages_add_has_a_hyphen_in_its_name(name: str, is_good: bo
             continue
         with pytest.raises(helm_python.HelmValuesError):
             chart.validate_schema(values)
-
-
-def test_a_node_without_destinations_is_accepted() -> None:
-    without = merged(example("cpu"), {"settings": {"destinations": []}})
-
-    helm_python.Chart.load(CHART).validate_schema(without)
-
-    assert "[[destinations]]" not in json.dumps(rendered(without))
-
-
-def test_chart_and_program_have_one_version() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-
-    assert chart["appVersion"] == chart["version"] == __version__

@@ -55,55 +55,29 @@ def is_accepted(host: str) -> bool:
     ("host", "is_good"),
     [
         ("10.0.0.5", True),
-        ("255.255.255.255", True),
-        ("0.0.0.0", True),
         ("10.0.0.5:104", False),
         ("300.1.1.1", False),
         ("10.0.0", False),
-        ("10.0.0.5.6", False),
         ("010.0.0.5", False),
-        ("10.0.0.*", False),
-        ("5", False),
         ("fd00::5", True),
-        ("FD00::5", True),
-        ("::", True),
         ("::1", True),
         ("1:2:3:4:5:6:7:8", True),
-        ("1:2:3:4:5:6:7::", True),
-        ("::2:3:4:5:6:7:8", True),
-        ("1::3:4:5:6:7:8", True),
         ("1:2:3:4:5:6:7:8:9", False),
         ("1::2::3", False),
-        ("fd00:::5", False),
         ("fd00::12345", False),
-        ("[fd00::5]", False),
         ("[fd00::5]:104", False),
         ("10.20.0.0/16", True),
-        ("10.20.16.0/20", True),
-        ("10.20.0.128/25", True),
-        ("10.20.0.5/32", True),
         ("0.0.0.0/0", True),
         ("10.20.0.5/24", False),
-        ("10.20.0.0/8", False),
-        ("10.20.8.0/20", False),
-        ("10.20.0.5/28", False),
         ("10.20.0.128/24", False),
         ("10.20.0.0/33", False),
-        ("10.20.0.0/", False),
-        ("10.20.0.0/-1", False),
         ("10.20.0/24", False),
         ("fd00::/64", True),
-        ("fd00:20:1:2::/64", True),
-        ("fd00:20::17/128", True),
         ("::/0", True),
         ("fd00::5/64", False),
-        ("fd00:20:1::/32", False),
         ("fd00::/129", False),
         ("pacs", False),
-        ("pacs.example.org", False),
         ("pacs:104", False),
-        ("pacs/24", False),
-        ("http://pacs", False),
         ("*", False),
         ("pacs\n", False),
         ("", False),
@@ -226,33 +200,3 @@ def test_a_route_needs_a_gateway_and_no_policy_no_peers() -> None:
         made("cpu", merged(dict(ROUTED), {"pages": {"route": {"parentRefs": []}}}))
 
     assert of_kind(made("cpu", {**PUBLISHED, "networkPolicy": {"enabled": False}}), "Ingress")
-
-
-@pytest.mark.parametrize(
-    ("changes", "said", "unsaid"),
-    [
-        ({}, ["Pages and API are closed: settings.http names no users"], ["port-forward"]),
-        (
-            {"settings": PUBLISHED["settings"]},
-            ["pages.ingress and pages.route", "service/cxr-pages 8080:http", "https://127.0.0.1:8080/"],
-            ["names no users", "kubectl get ingress", "kubectl get httproute"],
-        ),
-        (PUBLISHED, ["https://chex.example.org/", "kubectl get ingress", "port-forward"], ["kubectl get httproute"]),
-        (ROUTED, ["https://chex.example.org/", "kubectl get httproute", "port-forward"], ["kubectl get ingress"]),
-        (
-            {**PUBLISHED, "settings": {"http": {"user_header": "X-User", "trusted_proxy": ["10.20.0.3"]}}},
-            ["https://chex.example.org/"],
-            ["port-forward", "names no users"],
-        ),
-    ],
-    ids=["closed", "not published", "ingress", "route", "users of a proxy"],
-)
-def test_the_notes_say_how_to_reach_the_pages(
-    changes: Mapping[str, object], said: list[str], unsaid: list[str]
-) -> None:
-    values = merged(example("cpu"), changes)
-    texts = helm_python.Chart.load(CHART).render(values, name="cxr", namespace="radiology", is_install=True)
-    (notes,) = (text for path, text in texts.items() if path.endswith("NOTES.txt"))
-
-    assert [words for words in said if words not in notes] == []
-    assert [words for words in unsaid if words in notes] == []

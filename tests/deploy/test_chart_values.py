@@ -10,8 +10,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from node.config import AuditSettings, ListenerSettings
-from node.settings.destinations import DicomwebDestination
+from node.config import ListenerSettings
 from tests.deploy.chart import (
     CHART,
     EXAMPLES,
@@ -25,7 +24,6 @@ from tests.deploy.chart import (
     of_kind,
     pod_of,
     rendered,
-    settings_of,
     the_only,
     workloads,
 )
@@ -201,6 +199,7 @@ PEERS: Mapping[str, object] = {
         {"name": "ris", "type": "hl7", "host": "fd00::9", "port": 2576},
         {"name": "web", "type": "dicomweb", "url": "https://10.20.0.7/dicom-web"},
         {"name": "web6", "type": "dicomweb", "url": "http://[fd00::5]:8042/dicom-web"},
+        {"name": "plain", "type": "dicomweb", "url": "http://10.20.0.8/dicom-web"},
     ],
     "alerts": {"webhook": {"url": "http://10.20.0.9:4318/hook"}},
     "http": {
@@ -218,6 +217,7 @@ PEERS: Mapping[str, object] = {
 def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
     watched = {("10.20.0.9/32", 4318), ("10.20.0.10/32", 8443)}
     sent = {("10.20.0.5/32", 104), ("fd00::9/128", 2576), ("10.20.0.7/32", 443), ("fd00::5/128", 8042)}
+    sent |= {("10.20.0.8/32", 80)}
 
     split = made("split", {"settings": PEERS, "database": {"host": "10.20.0.6"}, "networkPolicy": {"egressTo": []}})
     single = made("cpu", {"settings": PEERS, "networkPolicy": {"egressTo": []}})
@@ -280,12 +280,6 @@ def ways_out(objects: list[Object]) -> dict[str, set[tuple[str, int]]]:
     return found
 
 
-def test_an_audit_trail_lies_on_the_volume() -> None:
-    file = "/var/lib/chex-node/audit/audit.log"
-
-    assert settings_of(made("split", {"settings": {"audit": {"file": file}}})).audit == AuditSettings(file=Path(file))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -302,23 +296,6 @@ def test_an_audit_trail_lies_on_the_volume() -> None:
 def test_values_that_cannot_work_are_refused(wrong: Mapping[str, object]) -> None:
     with pytest.raises(helm_python.HelmValuesError):
         helm_python.Chart.load(CHART).validate_schema(merged(example("cpu"), wrong))
-
-
-def test_a_monitor_without_a_policy_needs_no_peers() -> None:
-    objects = made("cpu", {"monitoring": {"serviceMonitor": True}, "networkPolicy": {"enabled": False}})
-
-    assert of_kind(objects, "ServiceMonitor")
-    assert not of_kind(objects, "NetworkPolicy")
-
-
-def test_the_notes_say_who_may_call_and_what_to_do_next() -> None:
-    texts = helm_python.Chart.load(CHART).render(example("cpu"), name="cxr", namespace="radiology", is_install=True)
-    (notes,) = (text for path, text in texts.items() if path.endswith("NOTES.txt"))
-
-    assert "PACS may call from 10.20.0.5, 10.20.0.6" in notes
-    assert "helm test cxr --namespace radiology" in notes
-    assert "Results go to: pacs" in notes
-    assert "names no users" in notes
 
 
 def test_the_pod_of_helm_test_is_let_in_and_found_by_no_service() -> None:
@@ -357,28 +334,3 @@ def test_the_script_of_helm_test_runs_against_a_node(tmp_path: Path) -> None:
     assert (stranger.returncode, "STRANGER is no caller" in stranger.stdout) == (0, True)
     assert (wrong.returncode, "dicom: refused (1, 7)" in wrong.stdout) == (1, True)
     assert (gone.returncode, "dicom: no association" in gone.stdout) == (1, True)
-
-
-@pytest.mark.parametrize(
-    ("url", "port"),
-    [
-        ("https://pacs.example.org/dicom-web", 443),
-        ("http://pacs.example.org/dicom-web", 80),
-        ("https://pacs.example.org:8443/dicom-web", 8443),
-        ("http://[fd00::5]:8042/dicom-web", 8042),
-    ],
-)
-def test_the_port_of_an_archive_by_dicomweb_is_let_out(url: str, port: int) -> None:
-    web = {"name": "web", "type": "dicomweb", "url": url}
-
-    objects = made("cpu", {"settings": {"destinations": [web]}})
-
-    (destination,) = settings_of(objects).destinations
-    assert destination == DicomwebDestination(name="web", url=url)
-    assert let_out(objects) == {53, port}
-
-
-def let_out(objects: list[Object]) -> set[object]:
-    """The ports that the policies of all parts let out."""
-    policies = of_kind(objects, "NetworkPolicy")
-    return {port["port"] for policy in policies for rule in policy["spec"]["egress"] for port in rule["ports"]}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,25 +24,10 @@ from tests.drills.bench.__main__ import OF_NETWORK, PARTS, main, run
 from tests.drills.bench.alone import opened
 from tests.drills.bench.networks import precisions
 from tests.drills.bench.plain import Batches
-from tests.drills.bench.results import LIMITS, Found, Limit, Results
-from tests.drills.bench.turns import beside, in_turns
+from tests.drills.bench.results import LIMITS, Found, Results
 from tests.drills.bench.watched import STAGES, Call, operations_of
 
 pytestmark = pytest.mark.drill(part="bench")
-
-KEPT = {limit.name: limit.bound for limit in LIMITS}
-
-
-def results(
-    held: dict[str, float], *, errors: dict[str, str] | None = None, films: tuple[int, ...] = (1, 4)
-) -> Results:
-    found = {part: Found(figures={}, held={}) for part in PARTS}
-    found["opening"] = Found(figures={}, held=held)
-    return Results(conditions={}, chosen=PARTS, found=found, errors=errors or {}, films=films)
-
-
-def beyond(limit: Limit) -> float:
-    return limit.bound + (0.01 if limit.is_most else -0.01) * (limit.bound or 1.0)
 
 
 def test_a_short_run_has_every_figure_and_every_limit(
@@ -103,92 +86,34 @@ def test_a_runtime_that_did_not_answer_fails_the_run(
     assert all(value < found["allowed"][stage] for stage, value in found["differences"].items())
 
 
-@pytest.mark.parametrize("words", ["--runtimes cuda", "--runtimes onnx:half", "--only noise"])
-def test_a_choice_that_does_not_exist_is_refused(words: str) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(words.split())
+@pytest.mark.parametrize(
+    ("held", "films", "missed"),
+    [
+        ({}, (1, 4), set()),
+        *(({limit.name: limit.bound + (0.1 if limit.is_most else -0.1)}, (1, 4), {limit.name}) for limit in LIMITS),
+        ({LIMITS[0].name: math.nan}, (1, 4), {LIMITS[0].name}),
+        ({limit.name: math.nan for limit in LIMITS if limit.films == 4}, (1,), set()),
+    ],
+)
+def test_a_missed_limit_fails_the_run(held: dict[str, float], films: tuple[int, ...], missed: set[str]) -> None:
+    kept = {limit.name: limit.bound for limit in LIMITS}
+    found = {"opening": Found(figures={}, held=kept | held)}
 
+    results = Results(conditions={}, chosen=PARTS, found=found, errors={}, films=films)
 
-def test_figures_at_their_limits_pass() -> None:
-    assert results(KEPT).passed
-
-
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
-def test_a_missed_limit_fails_the_run(limit: Limit) -> None:
-    missed = results(KEPT | {limit.name: beyond(limit)})
-
-    assert not missed.passed
-    assert [held.name for held in missed.limits if not held.is_kept] == [limit.name]
-    assert missed.document()["passed"] is False
-
-
-def test_a_figure_that_was_not_measured_keeps_no_limit() -> None:
-    name = LIMITS[0].name
-
-    unmeasured = results({key: bound for key, bound in KEPT.items() if key != name})
-
-    assert not unmeasured.passed
-    assert not results(KEPT | {name: math.nan}).passed
-
-
-def test_a_limit_counts_only_for_films_that_were_chosen() -> None:
-    of_four = {limit.name for limit in LIMITS if limit.films == 4}
-
-    chosen = results({name: bound for name, bound in KEPT.items() if name not in of_four}, films=(1,))
-
-    assert of_four
-    assert chosen.passed
-    assert not of_four & {held.name for held in chosen.limits}
-
-
-def test_every_limit_belongs_to_a_part_and_has_its_own_name() -> None:
-    assert {limit.part for limit in LIMITS} <= {*PARTS}
-    assert len(KEPT) == len(LIMITS)
+    assert {limit.name for limit in results.limits if not limit.is_kept} == missed
+    assert results.passed is (not missed)
+    assert not replace(results, errors={"node": "it ended"}).passed
 
 
 def test_a_part_that_fails_hides_no_other() -> None:
-    def ends() -> Found:
-        sys.exit("failed: the node did not take every film")
-
     def raises() -> Found:
         raise ValueError("no such file")
 
-    parts = {"node": ends, "machine": raises, "report": lambda: Found(figures={"films": 1})}
-
-    found, errors = run(parts, [*parts], say=quiet)
+    found, errors = run({"machine": raises, "report": lambda: Found(figures={})}, ["machine", "report"], say=quiet)
 
     assert found.keys() == {"report"}
-    assert errors == {
-        "node": "SystemExit: failed: the node did not take every film",
-        "machine": "ValueError: no such file",
-    }
-    assert not results(KEPT, errors=errors).passed
-
-
-def test_a_part_slows_no_later_one_by_its_threads() -> None:
-    """Each runs in a thread that ends: PyTorch keeps helpers for a thread that computed, and they slow what follows."""
-    threads = list[threading.Thread]()
-
-    def part() -> Found:
-        threads.append(threading.current_thread())
-        return Found(figures={}, held={})
-
-    run({"machine": part, "report": part}, ["machine", "report"], say=quiet)
-
-    assert len(threads) == 2
-    assert not any(thread.is_alive() for thread in threads)
-
-
-def test_no_round_begins_after_the_time_limit() -> None:
-    assert len(in_turns({"plain": lambda: None}, rounds=3, limit_seconds=0.0)) == 1
-    assert len(in_turns({"plain": lambda: None}, rounds=3, limit_seconds=60.0)) == 3
-
-
-def test_ratios_are_taken_in_each_round() -> None:
-    found = beside([(1.0, 2.0), (10.0, 40.0), (2.0, 6.0)])
-
-    assert (found["ratio"], found["least_ratio"], found["greatest_ratio"]) == (3.0, 2.0, 4.0)
-    assert (found["seconds"], found["plain_seconds"]) == (2.0, 6.0)
+    assert errors == {"machine": "ValueError: no such file"}
 
 
 def test_the_plain_way_writes_films_at_once_in_one_batch() -> None:
@@ -212,25 +137,6 @@ def test_the_plain_way_writes_films_at_once_in_one_batch() -> None:
     assert [(len(ids), int(ids[0, 0])) for ids in written] == [(1, 0), (2, 1), (3, 2)]
 
 
-def test_a_batch_that_fails_fails_every_film_of_it() -> None:
-    entered = threading.Barrier(2)
-
-    def fail(_features: FloatArray) -> IntArray:
-        raise MemoryError
-
-    batches = Batches(fail)
-
-    def read(_number: int) -> str:
-        film: AbstractContextManager[None] = batches.film()
-        with film, pytest.raises(RuntimeError, match="the batch failed"):
-            entered.wait(timeout=30)
-            batches.write(np.zeros((1, 2), dtype=np.float32))
-        return "failed"
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(read, range(2))) == ["failed", "failed"]
-
-
 def test_operations_of_sentences_are_those_that_pytorch_counts(untrained_weights: Path) -> None:
     network = load_network(untrained_weights)
     features = torch.randn(3, network.sizes.dim, generator=torch.Generator().manual_seed(1))
@@ -242,16 +148,6 @@ def test_operations_of_sentences_are_those_that_pytorch_counts(untrained_weights
     found = operations_of([Call(stage="write", seconds=0.0, shapes=((3, 64),), tokens=15)], network.sizes)
 
     assert found == pytest.approx(expected)
-
-
-def test_a_text_that_is_cut_needs_fewer_operations(untrained_weights: Path) -> None:
-    sizes = load_network(untrained_weights).sizes
-    phrases = [Call(stage="encode_prompts", seconds=0.0, shapes=((4, length),)) for length in (77, 11)]
-
-    whole, cut = (operations_of([call], sizes) for call in phrases)
-
-    assert 0 < cut < whole / 6
-    assert operations_of([replace(phrases[0], shapes=((8, 77),))], sizes) == pytest.approx(2 * whole)
 
 
 def test_a_model_opened_alone_shows_its_time_and_memory(phantom_model: Path) -> None:

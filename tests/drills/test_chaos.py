@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,31 +57,35 @@ def test_restarts_with_a_backlog_queue_no_study_twice(tmp_path: Path) -> None:
     assert figures["passed"], str(figures)
 
 
-def test_films_count_as_answered_with_overlays_and_a_report() -> None:
-    assert unanswered({STUDY: FILMS}, [report("9.1", FILMS), *map(overlay, FILMS)]) == ()
-
-
-def test_a_film_without_an_overlay_is_lost() -> None:
-    assert unanswered({STUDY: FILMS}, [report("9.1", FILMS), overlay("1.2.1")]) == ("1.2.2",)
-
-
-def test_a_film_that_the_newest_report_leaves_out_is_lost() -> None:
-    older, newest = report("9.1", FILMS), report("9.2", {"1.2.1"}, predecessor="9.1")
-
-    assert unanswered({STUDY: FILMS}, [older, newest, *map(overlay, FILMS)]) == ("1.2.2",)
-
-
-def test_two_reports_that_nobody_followed_speak_for_no_film() -> None:
-    reports = [report("9.1", FILMS), report("9.2", FILMS)]
-
-    assert unanswered({STUDY: FILMS}, [*reports, *map(overlay, FILMS)]) == tuple(sorted(FILMS))
-
-
-def test_a_film_that_nobody_can_read_needs_no_overlay() -> None:
-    objects = [report("9.1", FILMS), overlay("1.2.1")]
-
-    assert unanswered({STUDY: FILMS}, objects, unreadable={"1.2.2"}) == ()
-    assert unanswered({STUDY: FILMS}, objects[1:], unreadable={"1.2.2"}) == tuple(sorted(FILMS))
+@pytest.mark.parametrize(
+    ("objects", "unreadable", "lost"),
+    [
+        (lambda: [report("9.1", FILMS), *map(overlay, FILMS)], set(), set()),
+        (lambda: [], set(), FILMS),
+        (lambda: [report("9.1", FILMS), overlay("1.2.1")], set(), {"1.2.2"}),
+        (lambda: [report("9.1", FILMS), overlay("1.2.1")], {"1.2.2"}, set()),
+        (lambda: [overlay("1.2.1")], {"1.2.2"}, FILMS),
+        (lambda: [report("9.1", FILMS), report("9.2", {"1.2.1"}, "9.1"), *map(overlay, FILMS)], set(), {"1.2.2"}),
+        (lambda: [report("9.1", FILMS), report("9.2", FILMS), *map(overlay, FILMS)], set(), FILMS),
+        (lambda: [report("9.1", {"1.2.1"}), *map(overlay, FILMS)], set(), {"1.2.2"}),
+        (lambda: [report("9.1", {"1.2.1"}), report("8.1", {"1.2.2"}, series="8"), *map(overlay, FILMS)], set(), set()),
+    ],
+    ids=[
+        "answered",
+        "no answer",
+        "no overlay",
+        "nobody can read it",
+        "no report of what nobody can read",
+        "the newest report leaves it out",
+        "two newest reports",
+        "no report names it",
+        "a report each",
+    ],
+)
+def test_an_acknowledged_film_without_its_answers_is_lost(
+    objects: Callable[[], list[Dataset]], unreadable: set[str], lost: set[str]
+) -> None:
+    assert unanswered({STUDY: FILMS}, objects(), unreadable=unreadable) == tuple(sorted(lost))
 
 
 def test_who_calls_a_good_film_undecodable_blames_it() -> None:
@@ -90,31 +95,12 @@ def test_who_calls_a_good_film_undecodable_blames_it() -> None:
     assert (blamed(objects), blamed(objects, unreadable=bad), blamed(objects[:1])) == (1, 0, 0)
 
 
-def test_each_film_may_have_a_report_in_a_series_of_its_own() -> None:
-    reports = [report("9.1", {"1.2.1"}), report("8.1", {"1.2.2"}, series="8", predecessor="7.1")]
-    replaced = report("7.1", FILMS, series="7")
-
-    assert unanswered({STUDY: FILMS}, [*reports, replaced, *map(overlay, FILMS)]) == ()
-    assert unanswered({STUDY: FILMS}, [reports[0], *map(overlay, FILMS)]) == ("1.2.2",)
-
-
-def test_a_study_without_any_answer_is_lost() -> None:
-    assert unanswered({STUDY: FILMS}, []) == tuple(sorted(FILMS))
-
-
-def test_objects_sent_twice_are_told_from_changed_objects() -> None:
-    assert sent_twice(["1", "2", "1", "1"]) == 1
-    assert changed([("1", b"a"), ("1", b"a"), ("2", b"a"), ("2", b"b")]) == 1
-
-
 @pytest.mark.parametrize(
     ("figures", "passed"),
     [
-        ({}, True),
         ({"twice": 2}, True),
         ({"twice": 3}, False),
         ({"twice": 3, "excused": 3}, True),
-        ({"twice": 4, "excused": 3}, False),
         ({"changed": 1}, False),
         ({"blamed": 1}, False),
         ({"unanswered": ("1.2.1",)}, False),
@@ -124,6 +110,8 @@ def test_a_loss_a_change_or_over_two_percent_twice_fails(figures: dict[str, obje
     made = {"unanswered": (), "objects": 100, "twice": 0, "changed": 0} | figures
 
     assert Verdict(**made).passed is passed  # type: ignore[arg-type]  # a table of cases
+    assert sent_twice(["1", "2", "1", "1"]) == 1
+    assert changed([("1", b"a"), ("1", b"a"), ("2", b"a"), ("2", b"b")]) == 1
 
 
 def overlay(film: str) -> Dataset:
@@ -134,7 +122,7 @@ def overlay(film: str) -> Dataset:
     return state
 
 
-def report(uid: str, films: set[str], *, predecessor: str | None = None, series: str = "9") -> Dataset:
+def report(uid: str, films: set[str], predecessor: str | None = None, *, series: str = "9") -> Dataset:
     document = Dataset()
     document.SeriesInstanceUID = series
     document.StudyInstanceUID, document.Modality, document.SOPInstanceUID = STUDY, "SR", uid

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from models.contract import Box
 from tests.drills.conformance import packages, pictures
 from tests.drills.conformance.packages import Package
-from tests.drills.conformance.pictures import Mask, Picture
+from tests.drills.conformance.pictures import Picture
 from tests.support import films
 
 pytestmark = pytest.mark.drill(part="conformance")
@@ -24,40 +24,23 @@ WHERE = Box(left=100, top=80, right=220, bottom=190)
 WIDTH = 400.0
 
 
-def lines(box: Box = WHERE, *, clutter: bool = False) -> Mask:
-    """The lines of a box; clutter: with a label and another box that crosses it."""
+@pytest.mark.parametrize(
+    ("right", "down", "deviation"),
+    [(0, 0, 0.0), (-12, 0, 0.03), (12, 0, 0.03), (60, 60, None)],
+    ids=["at its place", "left of it", "right of it", "elsewhere"],
+)
+def test_how_far_a_box_is_off_is_measured(right: int, down: int, deviation: float | None) -> None:
+    """Beside a label and another box that crosses it."""
     image = Image.new("1", (500, 400))
     draw = ImageDraw.Draw(image)
-    draw.rectangle(box.edges, outline=1)
-    if clutter:
-        draw.text((112, 84), "Right pleural effusion 83 %", fill=1)
-        draw.rectangle((130, 90, 300, 300), outline=1)
-    return np.asarray(image, dtype=bool)
+    left, top, end, bottom = WHERE.edges
+    draw.rectangle((left + right, top + down, end + right, bottom + down), outline=1)
+    draw.text((112, 84), "Right pleural effusion 83 %", fill=1)
+    draw.rectangle((150, 110, 300, 300), outline=1)
 
+    found = pictures.find(np.asarray(image, dtype=bool), WHERE, width=WIDTH)
 
-@pytest.mark.parametrize("clutter", [False, True])
-def test_a_box_is_found_where_it_belongs(clutter: bool) -> None:
-    outline = pictures.find(lines(clutter=clutter), WHERE, width=WIDTH)
-
-    assert outline.deviation is not None
-    assert outline.deviation < 0.004
-    assert outline.covered > 0.98
-
-
-@pytest.mark.parametrize("off", [-12, 12])
-def test_a_box_off_its_place_is_measured(off: int) -> None:
-    moved = Box(left=WHERE.left + off, top=WHERE.top, right=WHERE.right + off, bottom=WHERE.bottom)
-
-    outline = pictures.find(lines(moved), WHERE, width=WIDTH)
-
-    assert outline.deviation == pytest.approx(12 / WIDTH, abs=0.004)
-
-
-def test_a_box_that_is_not_there_is_not_found() -> None:
-    elsewhere = Box(left=WHERE.left + 60, top=WHERE.top + 60, right=WHERE.right + 60, bottom=WHERE.bottom + 60)
-
-    assert pictures.find(lines(elsewhere), WHERE, width=WIDTH).deviation is None
-    assert pictures.find(np.zeros((400, 500), dtype=bool), WHERE, width=WIDTH).deviation is None
+    assert found.deviation == (None if deviation is None else pytest.approx(deviation, abs=0.004))
 
 
 def test_dashes_are_told_from_a_solid_line() -> None:
@@ -77,32 +60,21 @@ def test_dashes_are_told_from_a_solid_line() -> None:
     assert 0.5 < outline.covered < 0.8
 
 
-def shown(pixels: Picture, *, size: tuple[int, int], corner: tuple[int, int]) -> Picture:
-    """A viewer with a film in it, scaled and shifted, with letters of its own beside it."""
-    screen = Image.new("L", (600, 500))
-    screen.paste(Image.fromarray(pixels).resize(size), corner)
-    ImageDraw.Draw(screen).text((5, 5), "W: 4095 L: 2047", fill=255)
-    return np.asarray(screen.convert("RGB"))
-
-
 def test_the_calibration_film_tells_where_a_film_lies() -> None:
     film = films.thumbnail()
     pixels = (pictures.calibration(film).pixel_array // 16).astype(np.uint8)
 
-    placing = pictures.locate(shown(pixels, size=(462, 490), corner=(60, 4)), film)
+    def shown(pixels: Picture) -> Picture:
+        screen = Image.new("L", (600, 500))
+        screen.paste(Image.fromarray(pixels).resize((462, 490)), (60, 4))
+        return np.asarray(screen.convert("RGB"))
 
-    assert placing.to_screen(Box(left=0, top=0, right=film.Columns, bottom=film.Rows)).edges == pytest.approx(
-        (60, 4, 522, 494), abs=2.5
-    )
-    assert placing.width == pytest.approx(462, abs=3)
+    placing = pictures.locate(shown(pixels), film)
 
-
-def test_a_viewer_that_turns_films_is_noticed() -> None:
-    film = films.thumbnail()
-    pixels = (pictures.calibration(film).pixel_array // 16).astype(np.uint8)
-
+    edges = placing.to_screen(Box(left=0, top=0, right=film.Columns, bottom=film.Rows)).edges
+    assert edges == pytest.approx((60, 4, 522, 494), abs=2.5)
     with pytest.raises(AssertionError, match="turns or mirrors"):
-        pictures.locate(shown(pixels[:, ::-1], size=(462, 490), corner=(60, 4)), film)
+        pictures.locate(shown(pixels[:, ::-1]), film)
 
 
 @pytest.mark.parametrize(("ground", "least", "most"), [(30, 12, 21), (236, 1.0, 1.3)])

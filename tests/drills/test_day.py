@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ import yaml
 
 from models.progress import quiet
 from tests.deploy.test_alerts import promtool
-from tests.drills.day import course, hospital
+from tests.drills.day import hospital
 from tests.drills.day.alerts import Due, Firing, firings, judge
-from tests.drills.day.course import HOUR, Kind, Plan
+from tests.drills.day.course import Plan
 from tests.support.prometheus import SHIPPED, Pace, at_pace
 
 pytestmark = pytest.mark.drill(part="day")
@@ -49,48 +48,23 @@ def test_an_hour_loses_nothing(tmp_path: Path) -> None:
     assert figures["kept"], str(figures)
 
 
-def test_a_day_has_its_films_its_corrections_and_its_faults() -> None:
-    happened = course.events(Plan(scale=48.0, seed=6))
-    counts = Counter(event.kind for event in happened)
+@pytest.mark.parametrize(
+    ("began", "missing", "unexpected"),
+    [
+        ([12.0], 0, 0),
+        ([], 1, 0),
+        ([9.0], 1, 1),
+        ([12.0, 15.0], 0, 1),
+    ],
+    ids=["once", "never", "too early", "again"],
+)
+def test_each_alert_that_is_due_fires_once(began: list[float], missing: int, unexpected: int) -> None:
+    fired = judge(
+        [Firing("CxrNotReady", "service=node", at, at + 1.0) for at in began], [Due("CxrNotReady", 10.0, 20.0)]
+    )
 
-    assert counts[Kind.FILM] == sum(course.FILMS_AN_HOUR)
-    assert 0.03 < counts[Kind.AGAIN] / counts[Kind.FILM] < 0.07
-    assert counts[Kind.CORRECTION] == 72
-    assert (counts[Kind.DOWN], counts[Kind.UP]) == (2, 2)
-    assert [event.at for event in happened] == sorted(event.at for event in happened)
-    assert course.events(Plan(scale=48.0, seed=6)) == happened
-
-
-def test_what_is_compared_has_the_same_load() -> None:
-    plan = Plan(scale=48.0, seed=6)
-    before, after = (course.FILMS_AN_HOUR[int(hour) : int(hour + plan.over)] for hour in plan.compared)
-
-    assert before == after
-
-
-def test_each_alert_that_was_due_fires_once() -> None:
-    fired = judge([firing("CxrDestinationStopped", 12.0), firing("CxrAnswersLate", 22.0)], [STOPPED, LATE])
-
-    assert fired.passed
-    assert fired.times == {"CxrAnswersLate": 1, "CxrDestinationStopped": 1}
-
-
-def test_an_alert_that_was_due_and_did_not_fire_is_missing() -> None:
-    assert judge([firing("CxrDestinationStopped", 12.0)], [STOPPED, LATE]).missing
-    assert judge([firing("CxrDestinationStopped", 9.0)], [STOPPED]).missing
-
-
-def test_an_alert_that_fires_again_or_was_not_due_is_unexpected() -> None:
-    again = judge([firing("CxrDestinationStopped", 12.0), firing("CxrDestinationStopped", 15.0)], [STOPPED])
-    other = judge([firing("CxrDestinationStopped", 12.0), firing("CxrNotReady", 12.0)], [STOPPED])
-
-    assert (len(again.unexpected), len(other.unexpected)) == (1, 1)
-    assert not again.passed
-    assert not other.passed
-
-
-def test_an_alert_that_does_not_end_is_unresolved() -> None:
-    assert not judge([firing("CxrDestinationStopped", 12.0)], [STOPPED], unresolved=["CxrDestinationStopped"]).passed
+    assert (len(fired.missing), len(fired.unexpected)) == (missing, unexpected)
+    assert fired.passed is (missing == unexpected == 0)
 
 
 def test_an_alert_that_becomes_active_anew_has_fired_again() -> None:
@@ -132,14 +106,5 @@ def test_every_duration_of_the_rules_is_scaled(tmp_path: Path) -> None:
     assert "offset 75000ms" in scaled["CxrDamaged"]["expr"]
 
 
-def test_the_hour_is_that_of_the_simulated_day(tmp_path: Path) -> None:
-    assert PACE.time_of(PACE.began) == 6 * HOUR
-    assert PACE.time_of(PACE.began + 75.0) == 7 * HOUR
-
-
 def rules_of(text: str) -> list[dict[str, str]]:
     return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-
-
-def firing(alert: str, began: float) -> Firing:
-    return Firing(alert, "service=node", began, began + 1.0)

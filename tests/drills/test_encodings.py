@@ -26,17 +26,6 @@ def test_good_films_of_every_encoder_are_read(maker: str) -> None:
     assert len(tally.read) == len(chosen)
 
 
-def test_fill_bytes_stand_before_markers_alone() -> None:
-    table, scan, data = b"\xff\xc4\0\4ab", b"\xff\xda\0\3c", b"d\xff\0e\xff\xd9"
-
-    assert encodings.filled(b"\xff\xd8" + table + scan + data, 1) == b"\xff\xd8\xff" + table + b"\xff" + scan + (
-        b"d\xff\0e\xff\xff\xd9"
-    )
-    assert encodings.filled(b"\xff\xd8" + table + scan + data, 2, only_end=True) == b"\xff\xd8" + table + scan + (
-        b"d\xff\0e\xff\xff\xff\xd9"
-    )
-
-
 def test_a_film_that_is_read_with_other_pixels_is_a_fault() -> None:
     tally = encodings.run([Case(Encoder(name="upside down", bits=range(12, 13), encode=upside_down), films.ramp(), 0)])
 

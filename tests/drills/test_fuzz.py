@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import random
 import struct
 import tempfile
-from collections import Counter
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -25,11 +22,9 @@ from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import decoding, prompts
 from node.read.film import answer_film
-from tests.drills.fuzz import Tally, associations, pixels
-from tests.drills.fuzz import __main__ as fuzz
+from tests.drills.fuzz import associations, pixels
 from tests.support import films
 from tests.support.fakes import ScriptedReader
-from tests.support.pdus import Recording
 
 # The commands silence pydicom, which warns of what it finds in objects (`log.mute`).
 pytestmark = [pytest.mark.drill(part="fuzz"), pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -137,13 +132,6 @@ def test_bent_associations_neither_stop_nor_fool_the_listener(tmp_path: Path) ->
     assert tally.passed, tally.figures
 
 
-def test_an_association_cut_to_nothing_says_nothing() -> None:
-    empty = Recording(request=b"", store=(b"",), release=b"")
-
-    for seed in range(50):
-        assert associations.bent_association(random.Random(seed), [empty], [b""]), seed
-
-
 @pytest.mark.parametrize("syntax", pixels.KINDS, ids=lambda syntax: syntax.keyword)
 def test_pixels_that_were_not_damaged_are_decoded(syntax: UID, tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
@@ -152,32 +140,8 @@ def test_pixels_that_were_not_damaged_are_decoded(syntax: UID, tmp_path: Path) -
     assert decoding.picture_of(path).any()
 
 
-def test_damaged_pixels_come_again_by_their_number() -> None:
-    assert pixels.mutant(3, 17) == pixels.mutant(3, 17)
-    assert pixels.mutant(3, 17) != pixels.mutant(4, 17)
-
-
 def test_damaged_pixels_hurt_no_other_film(tmp_path: Path) -> None:
     tally = pixels.run(tmp_path, numbers=range(CASES), seed=38, say=quiet, most_live_seconds=LIVE_SECONDS)
 
     assert tally.passed, tally.figures
     assert tally.counts.total() == CASES
-
-
-def test_the_last_line_says_whether_each_part_passed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def failing(*_: object) -> Tally:
-        tally = Tally()
-        tally.lacks("success")
-        return tally
-
-    monkeypatch.setitem(fuzz.PARTS, "pixels", failing)
-    monkeypatch.setitem(fuzz.PARTS, "files", lambda *_: Tally(counts=Counter(read=1)))
-
-    assert fuzz.main(["--only", "files", "--seed", "3"]) == 0
-    assert fuzz.main(["--only", "pixels,files", "--seed", "3"]) == 1
-    last = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (last["passed"], last["seed"]) == (False, 3)
-    assert last["pixels"]["faults"] == {"success": "came never"}
-    assert last["files"]["passed"] is True

@@ -129,21 +129,10 @@ def test_what_a_node_has_answered_is_asked_anew_as_a_copy(
     assert copied.stdout == sent.stdout
 
 
-def test_a_film_that_is_not_read_has_its_reason(tmp_path: Path, sending: Sending) -> None:
-    lateral = file_of(tmp_path, films.as_another(films.lateral(), "lateral", study="lateral"))
-
-    done = sending.run(lateral)
-
-    assert done.returncode == 0
-    assert "lateral" in done.stdout.lower()
-    assert "probability" not in done.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--ae-title", "STRANGER"), "refuses STRANGER; add it to [[listener.callers]]"),
-        (("--port", 1), "does not answer; start the node"),
         (("--listen", "its own"), "cannot be listened on"),
     ],
 )
@@ -154,13 +143,6 @@ def test_what_hinders_is_named(sending: Sending, film: Path, words: tuple[str, o
 
     assert (done.returncode, done.stdout) == (1, "")
     assert said in done.stderr
-
-
-def test_a_file_that_is_no_film_is_named() -> None:
-    done = run(SEND / "send_and_read_back.py", REPOSITORY / "README.md")
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert re.search(r"README.md: .*; name a DICOM film", done.stderr)
 
 
 @pytest.mark.usefixtures("phantom_model")

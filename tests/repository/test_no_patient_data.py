@@ -6,7 +6,6 @@ them, and the orders, which are the patient's. UIDs may stand everywhere.
 
 from __future__ import annotations
 
-import base64
 import json
 import socket
 import urllib.error
@@ -185,25 +184,3 @@ def test_a_node_tells_nothing_of_a_patient_outside_its_folders(
     assert postgres is None or found_in(rows_of(postgres)) == []
     traces = {name: found_in(content) for name, content in files_of(tmp_path / "node").items()}
     assert {name: found for name, found in traces.items() if found} == {}
-
-
-@pytest.mark.parametrize(
-    "trace",
-    [
-        MARK.encode(),
-        MARK.upper().encode(),
-        MARK.encode("utf-16"),
-        MARK.encode().hex().encode(),
-        json.dumps(f"Ö{MARK}").encode(),
-        *(base64.b64encode(b"x" * before + MARK.encode() + b"tail") for before in range(4)),
-        base64.b64encode(MARK.encode("utf-16-le") + b"?"),
-        b"born 1943-02-17.",
-        b'"19430217"',
-    ],
-)
-def test_the_search_finds_a_trace_in_any_form(trace: bytes) -> None:
-    assert found_in(b"before " + trace + b" after")
-
-
-def test_the_search_takes_no_digits_inside_a_uid_for_a_date() -> None:
-    assert found_in(b"2.25.19430217.4 2.25.8119430217") == []

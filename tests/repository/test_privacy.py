@@ -51,16 +51,6 @@ def test_a_node_speaks_to_its_own_peers_alone(tmp_path: Path, phantom_model: Pat
     assert {host for host, _ in spoken} == {"127.0.0.1"}
 
 
-def test_the_look_at_the_network_sees_what_is_there(tmp_path: Path) -> None:
-    program = tmp_path / "chatty.py"
-    program.write_text(
-        "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'', ('127.0.0.2', 9))\n",
-        encoding="utf-8",
-    )
-
-    assert addresses(tmp_path, program) == {("127.0.0.2", 9)}
-
-
 @pytest.mark.parametrize("module", ["models.engines.onnx_engine", "export.graphs", "models.reading.tokenizers"])
 def test_telemetry_is_off_before_a_library_is_imported(module: str) -> None:
     program = (

@@ -47,22 +47,6 @@ def test_every_table_says_what_the_code_does() -> None:
     assert made == TEXT
 
 
-def test_every_table_stands_once() -> None:
-    assert sorted(tables.places(TEXT)) == sorted(tables.TABLES)
-
-
-def test_a_table_that_differs_from_the_code_is_found() -> None:
-    changed = TEXT.replace("| `A700` |", "| `A701` |")
-
-    assert changed != TEXT
-    assert tables.rendered(changed) == tables.rendered(TEXT)
-
-
-def test_a_mark_without_a_table_is_refused() -> None:
-    with pytest.raises(KeyError):
-        tables.rendered("<!-- table: no such table -->\n<!-- end of table -->")
-
-
 def test_the_headings_are_those_of_the_template() -> None:
     found = re.findall(r"^#+ (.+)$", TEXT, re.MULTILINE)
 

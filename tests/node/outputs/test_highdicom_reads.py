@@ -27,7 +27,7 @@ from pydicom.uid import (
 from node.outputs import gsps
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
-from tests.support import content_trees, samples
+from tests.support import every_object, samples
 
 pytestmark = pytest.mark.drill(part="objects")
 
@@ -43,7 +43,7 @@ CLASSES = (
 
 @cache
 def objects() -> dict[str, Dataset]:
-    return dict(content_trees.objects())
+    return dict(every_object.objects())
 
 
 def of_class(sop_class: str) -> list[Dataset]:
