@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -10,17 +9,13 @@ import numpy as np
 import pytest
 
 from models.contract import FindingState, PromptKind, Question, ReaderPrompt, Trusted
-from models.decisions import PHANTOMS
-from models.engines import ENGINES, Engine, FloatArray, IntArray, Patches, Regions
-from models.engines.opening import open_engine
+from models.engines import ENGINES
 from models.errors import ModelError
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.request import DEFAULT
 from models.lab.phantoms import phantom as draw
-from models.manifest import read_manifest
 from models.reading.decided_film import Look
 from models.reading.reader import ChexReader, open_reader
-from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
 from tests.support.scripted_engine import EDEMA, LEFT, NORMAL, box, centers_of, scores_of
 
 
@@ -76,18 +71,6 @@ def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Pat
             assert answer.boxes == reported[prompt.key].boxes
 
 
-def test_only_what_was_measured_on_people_is_present_by_itself(phantom_model: Path) -> None:
-    reader = open_reader(phantom_model, engine="onnx", threads=1)
-    real = {key for key, made in reader.manifest.decisions.measurements.items() if made.measured_on != PHANTOMS}
-
-    for seed in range(2000000, 2000004):
-        film = reader.look(draw(seed, side=224).pixels.astype(np.float32) / np.float32(255))
-        said = reader.report(film, reader_prompts()).prompts
-        assert {
-            prompt.key for prompt in said if prompt.state in (FindingState.PRESENT, FindingState.INDETERMINATE)
-        } <= real
-
-
 @pytest.mark.parametrize("trusted", ["real", "any"])
 def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trusted: Trusted) -> None:
     reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, sentences="checked")
@@ -126,61 +109,6 @@ def test_a_prompt_set_with_words_never_learned_is_refused(phantom: ChexReader) -
 
     with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
         phantom.check([*reader_prompts(), strange])
-
-
-class CountingEngine:
-    """Keeps the `Engine` protocol: another engine, and how often each of its functions was called."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.name = engine.name
-        self.parity = engine.parity
-        self.calls: Counter[str] = Counter()
-
-    def encode_image(self, pixels: FloatArray) -> Patches:
-        self.calls["encode_image"] += 1
-        return self._engine.encode_image(pixels)
-
-    def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        return self._engine.encode_prompts(tokens)
-
-    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
-        self.calls["find"] += 1
-        return self._engine.find(patches, prompts)
-
-    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        self.calls["describe"] += 1
-        return self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
-
-    def view(self, patches: Patches) -> FloatArray:
-        return self._engine.view(patches)
-
-    def write(self, features: FloatArray) -> IntArray:
-        return self._engine.write(features)
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_film_is_encoded_once_and_each_kind_asked_in_one_call(phantom_model: Path, name: str) -> None:
-    engine = CountingEngine(open_engine(phantom_model, engine=name, threads=1))
-    reader = ChexReader(
-        read_manifest(phantom_model),
-        engine,
-        PromptTokenizer(VOCABULARIES),
-        SentenceTokenizer(VOCABULARIES),
-    )
-    # Neither finding is reported on this phantom, so neither is asked a second time.
-    look = reader.look(draw(2000001, side=224).pixels.astype(np.float32) / np.float32(255))
-    drawn = box(0.25, 0.5, 0.55, 0.7)
-
-    for _ in range(2):
-        reader.ask(look, [Question(prompt="Edema"), Question(prompt="Fracture")], reference=[EDEMA])
-        reader.ask(look, [Question(box=drawn), Question(prompt="Edema", box=drawn)], reference=[EDEMA])
-
-    assert engine.calls == {
-        "encode_image": 1,
-        "find": 4,  # a prompt of the set is asked among the set, other words by themselves
-        "describe": 2,
-    }
 
 
 def test_the_answer_to_a_box_is_that_box_with_its_score(phantom: ChexReader, look: Look) -> None:

@@ -150,10 +150,3 @@ def test_combined_question_averages_what_prompt_and_box_say(
     regions = network.detector.gather((asked + network.detector.pool(patches, boxes)) / 2)
     memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
     torch.testing.assert_close(features, network.post_decoder(regions, memory, group=1))
-
-
-def test_sentences_are_no_longer_than_the_manifest_says(network: Chex) -> None:
-    features = torch.randn(3, DIM)
-
-    assert network.write(features).shape[1] <= 6
-    assert network.write(features, max_length=1).shape == (3, 1)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import random_weights
 from models.checkpoint.weights import load_generator
 from models.engines import Engine, IntArray
 from models.engines.opening import open_engine
@@ -31,16 +30,6 @@ ROWS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 29, 31, 32, 33, 58, 63, 64, 65, 100,
 SHAPES = ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))
 """Outputs and inputs of layers, small and as published; the last makes oneDNN multiply one row in another way."""
 COMPANIES = ((1, 1), (2, 5), (29, 1, 3), (7, 29, 29, 29), (1, 1, 1, 1, 1))
-
-
-@pytest.fixture(params=("shipped", "random"), scope="module")
-def model(request: pytest.FixtureRequest, phantom_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped model, and one with random weights of a small size."""
-    if request.param == "shipped":
-        return phantom_model
-    folder = tmp_path_factory.mktemp("random") / "model"
-    random_weights.write_directory(folder, size="small", seed=random_weights.DEFAULT_SEED)
-    return folder
 
 
 def alone(writer: PackedWriter, features: Tensor) -> list[list[int]]:
@@ -122,15 +111,6 @@ def test_ids_are_the_same_alone_and_in_company(
     found = together(writer, parts, late=late)
 
     assert found == [alone(writer, part) for part in parts]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_models_ids_are_the_same_alone_and_in_company(model: Path, form: Form) -> None:
-    generator = load_generator(model).generator
-    writer = PackedWriter(generator, max_length=24, form=form_or_skip(form))
-    parts = [drawn(count, writer.dim, seed=place) for place, count in enumerate((29, 1, 14, 29))]
-
-    assert together(writer, parts, late=2) == [alone(writer, part) for part in parts]
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -60,18 +59,3 @@ def test_duplicates_go_in_the_published_order_and_break_ties_so(
     similarity, preference, rule = drawn
 
     assert deduplicate(similarity, preference, rule) == _one_by_one(similarity, preference, rule)
-
-
-@given(_sentences())
-def test_every_removed_sentence_names_one_that_stays(drawn: tuple[FloatArray, list[float], ReportRule]) -> None:
-    kept, survivors = deduplicate(*drawn)
-
-    assert set(survivors) == set(kept)
-    assert all(survivors[index] == index for index in kept)
-
-
-@pytest.mark.parametrize("preference, kept", [((0.5, 0.4), (0,)), ((0.4, 0.5), (1,)), ((0.5, 0.5), (0,))])
-def test_the_less_preferred_goes_and_among_equals_the_second(preference: tuple[float, ...], kept: tuple[int]) -> None:
-    similarity = np.array([[0.0, 0.96], [0.96, 0.0]], dtype=np.float32)
-
-    assert deduplicate(similarity, preference, ReportRule())[0] == kept

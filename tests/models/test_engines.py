@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import json
-import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from models.checkpoint.weights import load_network
 from models.contract import StageDifference
 from models.engines import ENGINES, Engine
 from models.engines.opening import open_engine
-from models.engines.proof import PROOF, STAGES, check_proof, graph_path, weights_path
+from models.engines.proof import PROOF, STAGES, graph_path, weights_path
 from models.engines.torch_engine import open_cpu_writer, use_threads
 from models.errors import ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
@@ -175,23 +173,8 @@ def test_graphs_without_proof_are_refused_and_the_remedy_named(
         open_engine(model, engine="onnx")
 
 
-def test_the_torch_engine_needs_no_graphs(phantom_model: Path, tmp_path: Path) -> None:
-    model = _copy(phantom_model, tmp_path)
-    shutil.rmtree(model / "onnx")
-    (model / PROOF).unlink()
-
-    assert open_engine(model, engine="torch").name == "torch"
-
-
 def test_a_difference_that_is_not_a_number_never_passes() -> None:
     assert not StageDifference(max_abs=float("nan"), tolerance=1.0).passed
-
-
-def test_a_proof_of_other_weights_is_refused_before_loading(phantom_model: Path) -> None:
-    manifest = read_manifest(phantom_model)
-
-    with pytest.raises(ModelError, match="other weights"):
-        check_proof(phantom_model, replace(manifest, files={**manifest.files, "weights.safetensors": "0" * 64}))
 
 
 @pytest.mark.parametrize("asked, used", [(2, 2), (0, 1)])

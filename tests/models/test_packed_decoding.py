@@ -188,17 +188,6 @@ def form_or_skip(form: Form) -> Form:
     return form
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_row_alone_has_the_bits_that_it_has_among_8_and_29(form: Form) -> None:
-    weight, rows = 0.02 * drawn(1024, 4096), drawn(29, 4096, seed=5)
-    multiply = product(weight, None, form=form_or_skip(form))
-
-    alone = torch.cat([multiply(row.unsqueeze(0)) for row in rows])
-
-    assert torch.equal(multiply(rows), alone)
-    assert torch.equal(multiply(rows[:8]), alone[:8])
-
-
 def test_products_of_eight_bits_are_close_for_each_row() -> None:
     linear = nn.Linear(256, 64).requires_grad_(False)
     rows = drawn(29, 256) * torch.logspace(-3, 3, 29).unsqueeze(1)
