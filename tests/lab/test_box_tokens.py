@@ -15,7 +15,7 @@ from models.lab.training.catalog import catalog_of
 from models.lab.training.runfile import read_run
 from models.lab.training.stages import BoxTokenStart, Stage
 from models.lab.training.text_encoding import Vocabulary
-from models.lab.training.trained_model import build_model, set_box_tokens
+from models.lab.training.trained_model import set_box_tokens
 from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
 
@@ -41,16 +41,6 @@ def tokens_after(network: Chex, stage: Stage, rule: BoxTokenStart | None) -> Ten
     """Return the box tokens as the stage would start with them."""
     set_box_tokens(network, replace(stage, start_box_tokens=rule), catalog=CATALOG, vocabulary=VOCABULARY)
     return network.detector.box_tokens.detach()
-
-
-def test_the_demonstration_run_starts_with_tokens_that_differ(network: Chex, stage: Stage) -> None:
-    assert stage.start_box_tokens == replace(SIDES, strength=0.8)
-
-    tokens = tokens_after(network, stage, stage.start_box_tokens)
-
-    # No two of them are nearly the same beside the vectors that they are added to.
-    lengths = network.prompt_encoder(VOCABULARY.prompt_ids(["Edema", "Pleural effusion"])).norm(dim=-1)
-    assert torch.pdist(tokens).min() > 0.2 * lengths.mean()
 
 
 def test_tokens_become_what_their_words_change_in_a_phrase(network: Chex, stage: Stage) -> None:
@@ -82,12 +72,3 @@ def test_a_box_is_where_its_words_say(network: Chex, stage: Stage) -> None:
 
     left, right, _ = found.boxes[0, :, :, 0].unbind(dim=-1)
     assert (left - right > 0.1).all()
-
-
-def test_a_run_learns_the_words_that_its_tokens_start_from(repository: Path, stage: Stage) -> None:
-    run = read_run(repository / "models" / "lab" / "training" / "runs" / "phantom.toml")
-    rare = replace(stage, start_box_tokens=BoxTokenStart(words=("dorsally", "", "ventrally")))
-
-    model = build_model(replace(run, stages=(rare,)), CATALOG, ["No edema."])
-
-    assert {"dorsally", "ventrally"} <= set(model.vocabulary.learned)

@@ -10,17 +10,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from jinja2 import UndefinedError
 
-from models.checkpoint.card import section
 from models.checkpoint.files import CARD, verify
 from models.decisions import ThresholdChange
-from models.lab.evaluation import plots
 from models.lab.evaluation.card import main
 from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -155,22 +150,6 @@ def test_what_training_wrote_and_a_calibration_are_kept(model: Path, tmp_path: P
     assert card.count("## Calibrated") == 1
 
 
-def test_ablations_are_rows_beside_the_model_itself(model: Path, tmp_path: Path) -> None:
-    other = {"name": "without boxes", "version": "1", "engine": "onnx", "weights_sha256": "0" * 64}
-    paths = [
-        evaluation(tmp_path / "own", model),
-        evaluation(tmp_path / "filter", model, ablations=["no_region_filter"]),
-        evaluation(tmp_path / "boxes", model, model=other, tasks={"detection": {"map": 0.03}}),
-    ]
-
-    assert main(["--model", str(model), *map(str, paths)]) == 0
-
-    card = (model / CARD).read_text().partition("### Ablations")[2]
-    assert re.search(r"\| this model \| .* \| 0\.457 \| 0\.800 \| 0\.610 \| 0\.590 \|", card)
-    assert re.search(r"\| no region filter \| .* \| 0\.457 \|", card)
-    assert re.search(r"\| without boxes 1 \| .* \| 0\.030 \| - \| - \| - \|", card)
-
-
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -189,42 +168,3 @@ def test_wrong_input_is_exit_2_and_leaves_the_card(
     assert complaint in capsys.readouterr().err
     assert (model / CARD).read_bytes() == card
     verify(model, read_manifest(model))
-
-
-def test_a_section_of_the_card_is_filled_from_values_and_lacks_none() -> None:
-    parts = {"image_encoder": "a, trained on films"}
-
-    filled = section("joined", name="both", version="2", parameters=1234567, origins=parts)
-
-    assert filled.startswith("# both 2\n\n**Not for use") and "- Parameters: 1,234,567.\n" in filled
-    assert "- Parts:\n  - image_encoder: a, trained on films\n- Thresholds" in filled
-    with pytest.raises(UndefinedError, match="name"):
-        section("joined", version="2", parameters=1234567, origins=parts)
-
-
-def texts(drawing: ElementTree.Element) -> set[str]:
-    return {text for element in drawing.iter(f"{SVG}text") if (text := element.text)}
-
-
-def bars_and_marks(drawing: ElementTree.Element) -> tuple[list[tuple[float, float]], list[float]]:
-    """From where to where each bar goes, and where the marks are, across the page."""
-    bars = []
-    for path in drawing.iter(f"{SVG}path"):
-        if f"fill: {plots.VALUE_COLOR}" in path.attrib.get("style", ""):
-            across = [float(x) for x in re.findall(r"[ML] (\S+)", path.attrib["d"])]
-            bars.append((min(across), max(across)))
-    uses = drawing.iter(f"{SVG}use")
-    return bars, [float(use.attrib["x"]) for use in uses if plots.REFERENCE_COLOR in use.attrib["style"]]
-
-
-def test_bars_are_as_long_as_the_values_that_are_known() -> None:
-    values = {"left_lung": 0.5, "edema": None, "<heart>": 1.0}
-
-    drawing = ElementTree.fromstring(plots.bars("IoU & more", values, references={"left_lung": 0.25, "edema": None}))
-
-    half, full = [(left, right) for left, right in bars_and_marks(drawing)[0] if right > left]
-    (mark,) = bars_and_marks(drawing)[1]
-    width = full[1] - full[0]
-    assert {"IoU & more", "left lung: 0.500", "edema: -", "<heart>: 1.000", "0.0", "1.0"} <= texts(drawing)
-    assert half == pytest.approx((full[0], full[0] + 0.5 * width))
-    assert mark == pytest.approx(full[0] + 0.25 * width)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS
-from models.lab.training.runfile import read_run
-from tests.drills.paper_small import RUNS, SHORT, Failed, go, run, run_file, without_figure
-from tests.lab.published import small_sizes
+from tests.drills.paper_small import SHORT, go, without_figure
 
 pytestmark = [pytest.mark.drill(part="paper"), pytest.mark.usefixtures("one_thread")]
 
@@ -33,23 +30,3 @@ def test_raw_data_becomes_the_tables_of_the_paper(tmp_path: Path, capsys: pytest
         assert any(f"{100 * figures[task][key]:.2f}" in row for row in rows)
     assert "report_mimic on 2 films; the paper has 3,082" in tables, "films of mimic, not of imagenome or mscxr"
     assert "not chosen on other films" not in tables
-
-
-@pytest.mark.parametrize("name", ["published_1", "published_2", "published_text", "published_3"])
-def test_the_small_runs_keep_what_is_published(name: str, tmp_path: Path) -> None:
-    published, small = read_run(RUNS / f"{name}.toml"), read_run(run_file(tmp_path, name, steps=3))
-
-    [theirs], [ours] = published.stages, small.stages
-    assert ours == replace(theirs, epochs=0, steps=3, batch=4, accumulation=2, warm_up=0)
-    assert small.network == small_sizes(published.network)
-    assert small.data.classes == published.data.classes and not small.data.jpeg
-    assert [Path(source.file).relative_to(tmp_path) for source in small.data.films] == [
-        Path(source.file) for source in published.data.films
-    ]
-
-
-def test_a_command_that_fails_ends_the_way(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Failed, match=r"exit code 2 of python -m models\.prepare nih"):
-        run("models.prepare", lambda arguments: 2, ["nih"])
-
-    assert capsys.readouterr().out == "$ python -m models.prepare nih\n"

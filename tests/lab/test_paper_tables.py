@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ import pytest
 from models.documents import from_file
 from models.errors import ModelError
 from models.lab.evaluation.paper import NONE, main, markdown
-from models.lab.evaluation.paper_tables import Paper, Row, read_models, read_paper
+from models.lab.evaluation.paper_tables import Paper, read_models, read_paper
 from tests.paths import REPOSITORY
 
 FILE = REPOSITORY / "models" / "lab" / "evaluation" / "paper.toml"
@@ -78,17 +77,6 @@ def test_every_cell_is_that_of_the_paper() -> None:
     assert (len(cells), sum(len(value.split("±")) for value in cells)) == (555, 726)
 
 
-def test_the_page_has_what_the_command_writes_without_figures(tmp_path: Path) -> None:
-    assert main(["--out", str(tmp_path)]) == 0
-
-    written = (tmp_path / "paper.md").read_text()
-    documented = (REPOSITORY / "docs" / "model" / "paper.md").read_text()
-    first, others = written.split("\n### Table 3.")
-    assert written.startswith("### Table 2.")
-    assert documented.index(first) < documented.index("## From the raw data")
-    assert documented.endswith(f"\n### Table 3.{others}")
-
-
 def test_our_figures_stand_beside_the_published_ones(tmp_path: Path) -> None:
     result = evaluated(tmp_path / "a", {"grounding_mscxr": GROUNDING})
 
@@ -104,18 +92,6 @@ def test_our_figures_stand_beside_the_published_ones(tmp_path: Path) -> None:
     )
     assert of_kinds[3].endswith("| 18.62 ± 1.37 | none | 40.10 | -4.37 (-2.0 sd) | none | none |")
     assert remarks(result) == set()
-
-
-def test_a_figure_that_is_missing_is_a_dash_with_its_reason(tmp_path: Path) -> None:
-    result = evaluated(tmp_path / "a", {"report_mimic": REPORT}, data="prepared/mimic/test.jsonl")
-
-    assert table(12, result)[-2:] == [
-        "| **ours 2** | 50.00 | none | none | none | none |",
-        "| difference from ChEX | -2.32 (-4.5 sd) | none | none | none | none |",
-    ]
-    assert table(13, result)[-1] == "| **ours 2** | none | none | none [1] | none | none |"
-    assert table(14, result)[3] == "| Edema | 54.81 ± 1.48 | 51.4 | 44.0 | 25.00 | -29.81 (-20.1 sd) |"
-    assert remarks(result) == {f"{name}METEOR: not computed: needs WordNet" for name in ("", "RG MIMIC-CXR ")}
 
 
 @pytest.mark.parametrize(
@@ -170,40 +146,6 @@ def test_each_model_and_each_ablation_has_a_row(tmp_path: Path) -> None:
     assert named[::2] == ["ours 2", "ours 2, without no_region_filter", "ours 2, asked by one_box", "theirs 1"]
 
 
-def test_an_analysis_and_an_ablation_are_compared_with_their_own_row(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"ablations": ["report_pathologies"], "analysis": {"prompts": "pathologies"}}
-    results = [
-        evaluated(tmp_path / "a", {"report_mimic": REPORT}, data="prepared/mimic/test.jsonl", **asked),
-        evaluated(tmp_path / "b", {"grounding_mscxr": GROUNDING}, model={"name": "chex-a-only-3", "version": "1"}),
-    ]
-
-    assert "| difference from no / yes | -0.35 | none | none | none | none | none |" in table(6, *results)
-    assert table(12, *results)[-1].startswith("| difference from ChEX | -2.32"), "a table without it"
-    assert "| difference from A-only |" in table(3, *results)[0]
-    assert "| 40.10 | -0.37 |" in table(3, *results)[3]
-
-
-def test_a_row_of_an_analysis_or_a_run_names_its_file() -> None:
-    lab = REPOSITORY / "models" / "lab"
-    analyses = {path.stem for path in (lab / "evaluation" / "analyses").iterdir()}
-    runs = {
-        f"chex-{path.stem.removeprefix('ablation_').replace('_', '-')}"
-        for path in (lab / "training" / "runs").glob("ablation_*_3.toml")
-    }
-
-    named = {name for table in read_paper().tables for names in table.asked for name in names}
-
-    assert named <= analyses | runs
-
-
-def test_a_task_counts_on_its_own_films(tmp_path: Path) -> None:
-    half = REPORT | {"ce_14_micro_f1": 0.25}
-    own = evaluated(tmp_path / "own", {"report_mimic": REPORT}, data="prepared/mimic/test.jsonl")
-    other = evaluated(tmp_path / "other", {"report_mimic": half}, data="prepared/imagenome/test.jsonl")
-
-    assert page(own, other) == page(other, own) == page(own)
-
-
 def test_two_figures_of_one_task_are_refused(tmp_path: Path) -> None:
     results = [evaluated(tmp_path / name, {"grounding_mscxr": GROUNDING}) for name in "ab"]
 
@@ -223,31 +165,6 @@ def test_what_is_no_evaluation_is_refused(
 
     assert complaint in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_tasks_of_no_table_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = evaluated(tmp_path / "a", {"detection": {"map": 0.5}})
-
-    assert main([str(result), "--out", str(tmp_path / "out")]) == 0
-
-    assert "measures detection, which are no tasks of the paper" in capsys.readouterr().err
-
-
-def test_every_figure_is_a_row_of_csv(tmp_path: Path) -> None:
-    result, out = evaluated(tmp_path / "a", {"grounding_mscxr": GROUNDING}), tmp_path / "out"
-
-    assert main([str(result), "--out", str(out)]) == 0
-
-    with (out / "table-7.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    of_chex, ours = rows[0], next(row for row in rows if row["kind"] == "measured")
-    assert (of_chex["name"], of_chex["percent"], of_chex["deviation"]) == ("ChEX", "47.5200", "1.4500")
-    assert (ours["figure"], ours["percent"], ours["deviation"], ours["remarks"]) == ("mIoU", "48.5200", "1.3100", "")
-
-
-def test_published_numbers_keep_their_form() -> None:
-    with pytest.raises(ValueError, match=r"values has '1,2'"):
-        Row(name="ChEX", values=("1,2",))
 
 
 @pytest.mark.parametrize(

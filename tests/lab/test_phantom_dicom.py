@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from models.lab.phantoms.dicom import SIZES, DicomFilm, Format, film, format_of, other
+from models.lab.phantoms.dicom import DicomFilm, Format, film, other
 from models.phantoms import truth_line
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
@@ -81,15 +81,6 @@ def test_the_node_leaves_other_films_alone(
     path = kept(other(SEED, kind, stored(modality)), tmp_path)
 
     assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES).reason is reason
-
-
-def test_a_seed_throws_every_way_to_store_a_film() -> None:
-    formats = [format_of(seed) for seed in range(300)]
-
-    assert {form.modality for form in formats} == {"CR", "DX"}
-    assert {form.photometric for form in formats} == {"MONOCHROME1", "MONOCHROME2"}
-    assert {form.bits for form in formats} == {12, 14, 15, 16}
-    assert {(form.columns, form.rows) for form in formats} == set(SIZES)
 
 
 def test_truth_lies_in_pixels_of_the_whole_film() -> None:

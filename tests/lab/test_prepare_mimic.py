@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from models.evaluate import main as evaluate
-from models.lab.datasets.imagenome import joined
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
 from models.lab.evaluation.boxes_file import read_films
-from models.lab.evaluation.request import CHOOSING
-from models.lab.training.catalog import catalog_of
-from models.lab.training.labels import labels_of
 from models.manifest import read_manifest
 from models.prepare import main
 from models.reading.tokenizers import VOCABULARIES
-from tests.lab.datasets import REPORT, chest_imagenome, dicom_id, figures, lines, mimic_cxr, ms_cxr, trained
-from tests.paths import REPOSITORY
+from tests.lab.datasets import REPORT, chest_imagenome, dicom_id, figures, lines, mimic_cxr, ms_cxr
 
 pytestmark = pytest.mark.drill(part="laboratory")
 
@@ -204,35 +198,6 @@ def test_films_are_left_out_as_published(folder: Path) -> None:
     )
 
 
-def test_the_gold_set_is_judged_on_the_films_it_describes(folder: Path) -> None:
-    described, other = lines(folder / "cig-out" / "gold.jsonl")
-
-    assert described["file"].endswith(f"{dicom_id(6)}.jpg")
-    assert described["region_findings"]["left lung"] == [EFFUSION] and described["region_findings"]["right lung"] == []
-    assert "region_findings" not in other and len(other["boxes"]) == 5
-
-
-def test_training_reads_regions_and_sentences(folder: Path) -> None:
-    catalog = catalog_of(["cig"])
-    film = trained(folder / "cig-out" / "train.jsonl")[0]
-
-    labels = labels_of(film.line, catalog)
-
-    left = catalog.regions.index("left lung")
-    assert labels.seen.sum() == 5 and labels.region_known[left].all()
-    assert labels.region_present[left].sum() == 1
-    # The square of a film of 64 x 80 begins at row 8.
-    assert labels.regions[left] == pytest.approx([20 / 64, 32 / 64, 16 / 64, 64 / 64])
-    assert sum(left in sentence.regions for sentence in labels.said) == 2
-    phrases = trained(folder / "mscxr-out" / "test.jsonl")[0].line["said"]
-    assert [len(phrase["boxes"]) for phrase in phrases] == [2, 1]
-    assert trained(folder / "mimic-out" / "test.jsonl")[0].line["mined"] == [
-        "cardiomegaly",
-        "pleural_effusion",
-        "pneumothorax",
-    ]
-
-
 @pytest.mark.parametrize(
     ("file", "task", "figure"),
     [
@@ -249,71 +214,6 @@ def test_evaluation_measures_the_lines(
 
     assert 0 <= document["tasks"][task][figure] <= 1
     assert document["not_measured"] == dict(read_films(folder / file, read_manifest(MODEL)).unmeasured())
-
-
-PUBLISHED = [
-    ("mscxr-out", "detection_mscxr", "map"),
-    ("mscxr-out", "grounding_mscxr", "mask_miou"),
-    ("mscxr-out", "region_classification_mscxr", "auroc"),
-    ("mscxr-out", "region_explanation_mscxr", "rouge_l"),
-    ("cig-out", "region_explanation_imagenome", "ce_micro_f1"),
-    ("mimic-out", "report_mimic", "ce_micro_f1"),
-]
-
-
-@pytest.mark.parametrize(("data_set", "task", "figure"), PUBLISHED)
-def test_tasks_of_the_paper_measure_the_lines(
-    folder: Path, capsys: pytest.CaptureFixture[str], data_set: str, task: str, figure: str
-) -> None:
-    others = ["--choose-on", str(folder / data_set / "validate.jsonl")] if task in CHOOSING else []
-
-    document = figures(folder / data_set / "test.jsonl", task, capsys, *others)
-
-    assert list(document["tasks"]) == [task]
-    made = document["tasks"][task]
-    assert 0 <= made[figure] <= 1
-    assert made.get("settings", {}).get("chosen_on") == ("validate.jsonl" if others else None)
-
-
-@pytest.mark.parametrize(("data_set", "name"), [("cig-out", "regions_by_name"), ("mimic-out", "report_positive_only")])
-def test_an_analysis_measures_its_task(
-    folder: Path, capsys: pytest.CaptureFixture[str], data_set: str, name: str
-) -> None:
-    file = str(REPOSITORY / "models" / "lab" / "evaluation" / "analyses" / f"{name}.toml")
-    films = f"boxes:{folder / data_set / 'test.jsonl'}"
-    arguments = ["--model", str(MODEL), "--data", films, "--engine", "torch", "--resamples", "0", "--pictures", "0"]
-
-    assert evaluate(["--json", *arguments, "--analysis", file]) == 0
-    document = json.loads(capsys.readouterr().out)
-
-    task = document["analysis"]["task"]
-    assert list(document["tasks"]) == [task]
-    assert 0 <= document["tasks"][task]["ce_micro_f1"] <= 1
-    assert document["ablations"] == [name]
-    assert evaluate([*arguments, "--analysis", file, "--task", task]) == 2
-    assert "names its task; leave out --task" in capsys.readouterr().err
-
-
-def test_regions_are_classified_as_published(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    films = lines(folder / "cig-out" / "validate.jsonl")
-    films[0]["region_findings"]["left lung"] = []
-    path = folder / "cig-out" / "mixed.jsonl"
-    path.write_text("".join(json.dumps(film) + "\n" for film in films))
-
-    document = figures(path, "region_classification_imagenome", capsys)
-
-    made = document["tasks"]["region_classification_imagenome"]
-    assert made["films"] == len(films) and made["regions_with"][EFFUSION] == len(films) - 1
-    # One pair alone is on some films and not on others.
-    assert made["auroc"] == made["auroc_weighted"] == made["per_class"][EFFUSION] is not None
-    assert not any(what.startswith("findings of regions") for what in document["not_measured"])
-
-
-def test_boxes_are_joined_as_published() -> None:
-    boxes = [(0.0, 0.0, 2.0, 2.0), (5.0, 5.0, 6.0, 6.0), (2.0, 2.0, 5.0, 5.0)]
-
-    # The third touches both and is joined with the first alone.
-    assert joined(boxes) == [(0.0, 0.0, 5.0, 5.0), (5.0, 5.0, 6.0, 6.0)]
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -379,11 +279,3 @@ def test_what_is_wrong_with_sets_on_mimic_is_told(
 
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"error: {source / file}") and complaint in said
-
-
-@pytest.mark.parametrize("data_set", ["mscxr", "imagenome"])
-def test_sets_on_mimic_need_it_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str], data_set: str) -> None:
-    assert main([data_set, str(tmp_path), str(tmp_path / "out")]) == 2
-    assert "prepare mimic, and give its OUT by --mimic" in capsys.readouterr().err
-    assert main([data_set, str(tmp_path), str(tmp_path / "out"), "--mimic", str(tmp_path)]) == 2
-    assert "prepare mimic to its end" in capsys.readouterr().err

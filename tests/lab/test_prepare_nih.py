@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from models.errors import ModelError
-from models.lab.datasets.nih import halves
-from models.lab.evaluation.command import evaluate
-from models.lab.evaluation.request import Request
 from models.prepare import main
-from models.progress import quiet
-from models.reading.tokenizers import VOCABULARIES
-from tests.lab.datasets import chest_xray_14, draw, figures, lines, trained
-
-MODEL = VOCABULARIES.parent
+from tests.lab.datasets import chest_xray_14, draw, lines, trained
 
 
 @pytest.fixture(scope="module")
@@ -66,60 +57,6 @@ def test_a_line_has_what_the_tables_say(prepared: Path) -> None:
         if line["file"] == "../source/images_003/images/00000003_001.png"
     ]
     assert [("age" in line) for line in old] == [False], "nobody is 414 years old"
-
-
-def test_training_reads_the_lines(prepared: Path) -> None:
-    films = trained(prepared / "test.jsonl")
-
-    assert all(film.pixels.shape == (32, 32) and film.line["present"] for film in films)
-    assert sum(len(boxes) for film in films for boxes in film.line["boxes"].values()) == 4
-
-
-def test_eight_classes_are_detected_as_published(
-    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    validate = ["--choose-on", str(prepared / "validate.jsonl")]
-
-    document = figures(prepared / "test.jsonl", "detection_nih8", capsys, *validate, "--out", str(tmp_path))
-
-    (task, made), *others = document["tasks"].items()
-    assert task == "detection_nih8" and not others, "the tasks of the node are not measured beside it"
-    assert 0 <= made["map"] <= made["map_on_positives"] <= 1
-    assert list(made["per_class"])[3] == "nih/Infiltration" and len(made["scales"]) == 8
-    assert made["films"] == document["count"] == len(lines(prepared / "test.jsonl"))
-    assert (made["settings"]["chosen_on"], made["settings"]["merge"]) == ("validate.jsonl", "enclose")
-    assert not any(what.startswith("boxes of") for what in document["not_measured"])
-    table = (tmp_path / "evaluation.md").read_text()
-    assert "### Detection, ChestX-ray14, eight classes" in table and "| chosen on | validate.jsonl |" in table
-
-
-@pytest.mark.parametrize(
-    ("others", "complaint"),
-    [
-        ("test", "patients of {} are measured too; choose on films of other patients"),
-        ("train", "{} has no labels for the task detection_nih8"),
-        ("nowhere", "{} cannot be read"),
-    ],
-)
-def test_settings_are_chosen_on_films_of_others(prepared: Path, others: str, complaint: str) -> None:
-    path = prepared / f"{others}.jsonl"
-    request = Request(
-        model=MODEL, data=f"boxes:{prepared / 'test.jsonl'}", tasks=(), published=["detection_nih8"], choose_on=path
-    )
-
-    with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
-        evaluate(request, quiet)
-
-
-def test_halves_divide_patients_and_boxes() -> None:
-    names = [f"{patient:08}_{visit:03}.png" for patient in range(200) for visit in range(patient % 4 + 1)] * 2
-
-    first, second = halves(names)
-
-    assert {*first, *second} == {*names} and len(first) + len(second) == len(set(names))
-    assert not {name[:8] for name in first} & {name[:8] for name in second}
-    assert abs(len(first) - len(second)) <= 4
-    assert halves(names) == (first, second)
 
 
 @pytest.mark.parametrize(

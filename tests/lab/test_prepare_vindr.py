@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from pydicom import dcmread
 
-from models.lab.datasets.vindr import eight_bits, equalized, fused
+from models.lab.datasets.vindr import fused
 from models.prepare import main
-from tests.lab.datasets import VINDR_LOCAL, figures, lines, trained, vindr_cxr
+from tests.lab.datasets import lines, vindr_cxr
 
 pytestmark = pytest.mark.drill(part="laboratory")
 
@@ -93,43 +93,6 @@ def test_gray_values_are_those_of_the_published_training(prepared: Path, name: s
     # scikit-image interpolates between the middles of 256 bins, so a value differs by up to a bin.
     assert np.abs(picture - 255 * share).max() < 256 * np.bincount(eight.astype(int).ravel()).max() / eight.size + 1
     assert abs(np.median(picture) - 127) < 25
-
-
-def test_equalizing_agrees_with_numbers_computed_by_hand() -> None:
-    # Bins are 0.75 wide. 96 lies halfway from the middle of a bin up to which half of the pixels lie to that of one
-    # up to which three quarters lie: 0.625 * 255.
-    gray = np.array([[0, 0], [96, 192]], dtype=np.uint8)
-
-    assert equalized(gray).tolist() == [[127, 127], [159, 255]]
-    assert eight_bits(np.array([[100, 300, 200]], dtype=np.uint16), is_inverted=False).tolist() == [[0, 255, 127]]
-    assert eight_bits(np.array([[100, 300, 200]], dtype=np.int16), is_inverted=True).tolist() == [[255, 0, 127]]
-    assert eight_bits(np.array([[100, 150]], dtype=np.uint8), is_inverted=True).tolist() == [[50, 0]]
-
-
-def test_training_reads_the_lines(prepared: Path) -> None:
-    film = trained(prepared / "train.jsonl")[0]
-
-    assert film.pixels.shape == (32, 32)
-    assert film.line["boxes"].keys() == {"vindrcxr/Cardiomegaly", "vindrcxr/Nodule/Mass", "vindrcxr/Rib fracture"}
-    # 4 of 72 columns lie left of the square of 64.
-    assert film.line["boxes"]["vindrcxr/Cardiomegaly"][0] == pytest.approx([29 / 64, 40 / 64, 24 / 64, 20 / 64])
-    assert len(film.line["located"]) == len(VINDR_LOCAL)
-
-
-def test_classes_are_detected_as_published(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = figures(prepared / "test.jsonl", "detection_vindr", capsys)
-
-    made = document["tasks"]["detection_vindr"]
-    assert (len(made["per_class"]), len(made["trained_classes"]["per_class"])) == (15, 22)
-    assert made["films"] == 3, "films without boxes count too"
-    assert made["settings"] == {
-        "chosen_on": None,
-        "scored_by": "both",
-        "temperature": 0.5,
-        "merge": "suppress",
-        "overlap": 0.25,
-    }
-    assert not any(what.startswith("boxes of") for what in document["not_measured"])
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,6 @@ def test_what_does_not_go_together_says_why(tmp_path: Path, settings: dict[str, 
     assert complaint in str(refused.value)
 
 
-def test_more_boxes_than_the_network_gives_are_refused(model: PublishedModel, picture: Picture) -> None:
-    with pytest.raises(ModelError, match=r"boxes is 9, but this network gives 2 of each prompt; set it to 1 to 2"):
-        written(model, picture, analysis(boxes=9))
-
-
 def test_prompts_one_by_one_are_as_if_each_was_asked_alone(model: PublishedModel, picture: Picture) -> None:
     prompts = embed(model.network, model.phrases, [("Edema",), ("Mass",), ("Fracture",)])
 
@@ -174,27 +169,3 @@ def test_regions_are_given_by_box_name_or_both(model: PublishedModel, picture: P
     assert torch.allclose(by_box, alone, atol=1e-5)
     assert by_box.shape == by_name.shape == by_both.shape
     assert not any(torch.allclose(by_both, other, atol=1e-3) for other in (by_box, by_name))
-
-
-def test_reports_of_a_kind_are_made_of_that_kind(model: PublishedModel) -> None:
-    prompts = read_questions(DEFAULT).prompts
-    asked = {
-        kind: texts.report_questions(model, prompts, analysis(prompts=kind)).pathologies
-        for kind in ("pathologies", "regions")
-    }
-
-    assert asked == {"pathologies": (True,) * 14, "regions": (False,) * 15}
-
-
-def test_a_report_with_nothing_to_say_is_empty(model: PublishedModel, picture: Picture) -> None:
-    how = analysis(positive_only=True)
-    asked = texts.report_questions(model, read_questions(DEFAULT).prompts, how)
-    alike = texts.ReportQuestions(
-        prompts=asked.prompts,
-        pathologies=asked.pathologies,
-        positive=asked.negative,
-        negative=asked.negative,
-        findings=asked.findings,
-    )
-
-    assert texts.of_report(model, alike, LABELS, picture, how) == ((LABELS.report,), ("",))

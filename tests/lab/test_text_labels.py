@@ -147,26 +147,3 @@ def test_labels_of_other_texts_are_refused(
 
     assert main([*films(tmp_path), *TASK, "--labels", str(labels)]) == 2
     assert complaint in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--labels", "labels.csv", "--task", "report"], "--labels is for the tasks region_explanation_mscxr, "),
-        (["--metric-files", ".", "--task", "report"], "--metric-files is for the tasks"),
-        (["--metric-files", "no-folder", *TASK], "no-folder has none of nltk/corpora/wordnet, bertscore;"),
-        (["--labeler", "chexbert:no-file", *TASK], "no-file is missing; beside weights of CheXbert belong"),
-        (["--labels", "no-file", *TASK], "no-file cannot be read"),
-    ],
-)
-def test_options_that_cannot_be_used_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
-) -> None:
-    assert main([*films(tmp_path), *arguments]) == 2
-    assert complaint in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["--labeler", "chexbert"], ["--labeler", "rules", "--labels", "a.csv"]])
-def test_options_that_are_not_understood_are_refused(tmp_path: Path, arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main([*films(tmp_path), *TASK, *arguments])
