@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,20 +188,6 @@ def test_films_that_chose_are_not_reported_on(
 
 
 @pytest.mark.drill(part="laboratory")
-def test_phantoms_choose_boxes_and_words_too(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = read_manifest(model)
-
-    assert main([*QUICK, "--model", str(model), "phantoms:1000000:4", "--share", "1", "--engine", "torch"]) == 0
-
-    after = read_manifest(model)
-    verify(model, after)
-    assert {own.measured_on for own in after.decisions.measurements.values()} == {"phantoms"}
-    assert after.report != before.report
-    assert (after.sizes, after.name, after.ages) == (before.sizes, before.name, before.ages)
-    assert "phantoms:2" in refused(["--model", str(model), "phantoms:2000000:6"], capsys)
-
-
-@pytest.mark.drill(part="laboratory")
 def test_too_few_labels_are_told_and_change_nothing(
     model: Path, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,40 +238,6 @@ def test_thresholds_that_call_normal_films_are_refused(
     assert (model / "manifest.toml").read_bytes() == before
 
     assert main([*QUICK, *command, str(films), "--sensitivity", "1", "--false-findings", "2"]) == 0
-
-
-@pytest.mark.drill(part="laboratory")
-@pytest.mark.parametrize(
-    ("is_normal", "reason"),
-    [
-        (
-            lambda number: is_chosen(f"{number}.png", share=0.8),
-            "1.00 findings would be called present on the mean film",
-        ),
-        (lambda _number: False, "no film is labelled no_finding by somebody who saw it"),
-    ],
-    ids=["only among the films to choose on", "nowhere"],
-)
-def test_what_is_called_on_normal_films_is_asked_wherever_they_are(
-    model: Path,
-    site: Path,
-    scores: list[float],
-    edema: list[int],
-    capsys: pytest.CaptureFixture[str],
-    is_normal: Callable[[int], bool],
-    reason: str,
-) -> None:
-    """A limit that no film of the others could be asked for was no limit."""
-    before = (model / "manifest.toml").read_bytes()
-    least = min((number for number in range(FILMS) if is_chosen(f"{number}.png", share=0.8)), key=scores.__getitem__)
-    there = [int(shows or number == least) for number, shows in enumerate(edema)]
-    column = {"No Finding": lambda number: int(not there[number]) if is_normal(number) else ""}
-    command = ["--model", str(model), "--share", "0.8", str(listed(site / "normal.csv", there, **column))]
-
-    assert reason in refused([*command, "--sensitivity", "1"], capsys)
-    assert (model / "manifest.toml").read_bytes() == before
-
-    assert main([*QUICK, *command, "--sensitivity", "1", "--false-findings", "2"]) == 0
 
 
 @pytest.mark.parametrize(

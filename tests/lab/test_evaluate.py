@@ -14,13 +14,12 @@ import pytest
 from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.boxes_file import read_films
-from models.lab.evaluation.cases import Phantoms, shown, truth_of_phantom
+from models.lab.evaluation.cases import Phantoms, shown
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, read_questions
 from models.lab.evaluation.request import DEFAULT, TASKS
-from models.lab.phantoms import parse_set, phantom
+from models.lab.phantoms import parse_set
 from models.lab.training.split import HeldOut
 from models.manifest import read_manifest
-from models.phantoms import main as make_phantoms
 from models.reading.checking import NOT_MEASURED
 from models.reading.tokenizers import VOCABULARIES
 
@@ -125,41 +124,6 @@ def test_films_of_a_file_are_measured_on_what_is_known_of_them(run: Run, tmp_pat
     assert set(tasks_of(document)["report"]["checked"]) >= {"ce_micro_f1"}  # type: ignore[call-overload] # JSON
 
 
-def test_task_all_means_every_task_that_the_films_are_good_for(run: Run, tmp_path: Path) -> None:
-    document = run("--data", f"boxes:{made_up(tmp_path)}", "--task", "anatomy,all")
-
-    assert list(tasks_of(document)) == ["anatomy", "report", "sentences", "films"]
-
-
-def films_with_reports_only(folder: Path) -> Path:
-    """Three films of which nothing but the report is known; the third one's is given as one text."""
-    texts = ("There is a large right pleural effusion.", "The lungs are clear. No pneumothorax.", "Mild edema.")
-    lines = []
-    for number, text in enumerate(texts):
-        name = f"film{number}.png"
-        cv2.imwrite(str(folder / name), np.full((64, 64), 60 * number, dtype=np.uint8))
-        told = {"report": text} if number == 2 else {"sentences": [{"text": text}]}
-        lines.append(json.dumps({"file": name} | told))
-    path = folder / "reports.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def test_films_with_only_reports_are_measured_by_report_labels(run: Run, tmp_path: Path) -> None:
-    document = run("--data", f"boxes:{films_with_reports_only(tmp_path)}", "--task", "all", "--out", str(tmp_path))
-
-    assert list(tasks_of(document)) == ["report", "sentences"]
-    figures = tasks_of(document)["report"]
-    assert (figures["labeled_by_images"], figures["labeled_by_reports"]) == (0, 3)
-    films_with = figures["films_with"]
-    assert isinstance(films_with, Mapping)
-    assert {key for key, count in films_with.items() if count} == {"pleural_effusion", "edema", "no_finding"}
-    for key in ("ce_micro_f1", "ce_micro_precision", "ce_micro_recall", "bleu", "rouge_l", "calibration_error"):
-        value = figures[key]
-        assert isinstance(value, float) and 0 <= value <= 1, key
-    assert "| films that got their labels from their reports | 3 |" in (tmp_path / "evaluation.md").read_text()
-
-
 def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> None:
     truth = read_films(made_up(tmp_path), read_manifest(MODEL)).load(0).truth
 
@@ -168,27 +132,6 @@ def test_boxes_of_a_file_lie_in_the_square_the_network_sees(tmp_path: Path) -> N
     assert truth.regions["left lung"] == pytest.approx([0.775, 0.5, 0.45, 0.8])
     assert (truth.labels["edema"], truth.labels["pneumonia"]) == (True, False)
     assert "fracture" not in truth.labels
-
-
-def test_phantoms_in_a_file_are_the_phantoms_themselves(tmp_path: Path) -> None:
-    assert make_phantoms(["phantoms:2000000:2", "--out", str(tmp_path), "--truth"]) == 0
-
-    films = read_films(tmp_path / "truth.jsonl", read_manifest(MODEL))
-
-    assert films.tasks == set(TASKS)
-    for index in range(2):
-        expected, case = truth_of_phantom(phantom(2_000_000 + index)), films.load(index)
-        assert np.array_equal(
-            case.gray, Phantoms(parse_set("phantoms:2000000:2"), read_manifest(MODEL)).load(index).gray
-        )
-        assert case.truth.labels == expected.labels
-        assert case.truth.region_findings == expected.region_findings
-        assert (case.truth.located, case.truth.judged) == (expected.located, expected.judged)
-        assert case.truth.report == expected.report
-        for name, box in expected.regions.items():
-            assert case.truth.regions[name] == pytest.approx(box, abs=1e-3)
-        for key, boxes in expected.boxes.items():
-            assert case.truth.boxes[key] == pytest.approx(boxes, abs=1e-3)
 
 
 def test_only_held_out_patients_are_measured_where_asked(tmp_path: Path) -> None:

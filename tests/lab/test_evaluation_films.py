@@ -13,8 +13,7 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, measure
-from models.lab.evaluation.request import CURVE
+from models.lab.evaluation.films import Films, cross_fitted, films_of, measure
 from models.manifest import read_manifest
 from models.reading.tokenizers import VOCABULARIES
 
@@ -123,18 +122,6 @@ def test_intervals_come_from_patients_not_films() -> None:
     assert bounds[0][1] - bounds[0][0] > 0.15
 
 
-def test_a_curve_says_what_false_findings_buy() -> None:
-    films = made_up(400, patients=200, strength=1.0)
-    points = [point for point in curve(films, "lung_opacity", np.arange(400)).values() if point is not None]
-
-    assert len(points) == len(CURVE) and points == sorted(points) and points[0] < points[-1]
-    there, normal = films.there[:, films.place("lung_opacity")], films.normal
-    scores = films.differences[:, films.place("lung_opacity")]
-    threshold = scores[there][scores[there] > np.quantile(scores[normal], 0.9)].min()
-    assert (scores[normal] >= threshold).mean() <= 0.1
-    assert points[3] == pytest.approx((scores[there] >= threshold).mean())
-
-
 def test_a_group_has_intervals_of_its_own_patients() -> None:
     figures = measure(made_up(300, patients=100, strength=1.0), resamples=50)
 
@@ -147,17 +134,6 @@ def test_a_group_has_intervals_of_its_own_patients() -> None:
     assert isinstance(whole, dict)
     widths = [high - low for low, high in (some["intervals"]["macro_auroc"] for some in groups.values())]
     assert min(widths) != pytest.approx(whole["macro_auroc"][1] - whole["macro_auroc"][0])
-
-
-def test_probabilities_and_frequencies_are_those_of_other_folds() -> None:
-    films = made_up(600, patients=200, strength=1.0)
-
-    points = measure(films, resamples=0)["reliability"]
-
-    assert isinstance(points, list)
-    assert sum(count for *_, count in points) == 2 * 600, "opacity and no finding of every film"
-    gap = sum(abs(said - there) * count for said, there, count in points) / 1200
-    assert gap < 0.1 and gap == pytest.approx(measure(films, resamples=0)["calibration_error"])
 
 
 def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:

@@ -14,13 +14,11 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.request import PublishedTask
 from models.lab.lines import read_line
-from models.lab.tasks.labels import CIG
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
-from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of, remark_on
+from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of
 from models.lab.training.runfile import FilmSource
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
@@ -83,36 +81,6 @@ def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, objec
     films, _ = evaluated(written(tmp_path, **known))
 
     assert films.unmeasured() == Counter(unmeasured)
-
-
-@pytest.mark.parametrize(
-    ("known", "task", "unmeasured"),
-    [
-        ({"boxes": [{"label": "vindrcxr/Rib fracture", "xyxy": [1, 2, 30, 40]}]}, "detection_vindr", []),
-        ({"boxes": [{"label": "Infiltrate", "xyxy": [1, 2, 30, 40]}]}, "detection_nih8", []),
-        ({"boxes": [{"label": "Pneumonia", "xyxy": [1, 2, 30, 40]}]}, "detection_mscxr", ["boxes of pneumonia"]),
-        ({"phrases": [{"text": "Small effusion.", "boxes": [[1, 2, 30, 40]]}]}, "grounding_mscxr", []),
-        ({"phrases": [{"text": "Small effusion."}]}, "grounding_mscxr", ["located phrases"]),
-        ({"boxes": [{"label": "mscxr/Edema", "xyxy": [1, 2, 30, 40]}]}, "region_classification_mscxr", []),
-        (
-            {"boxes": [LUNG], "region_findings": {"right lung": [HERNIA]}, "region_known": sorted(CIG)},
-            "region_classification_imagenome",
-            [],
-        ),
-        (
-            {"boxes": [LUNG], "region_findings": {"right lung": [HERNIA]}, "region_known": [HERNIA]},
-            "region_classification_imagenome",
-            [f"findings of regions, {HERNIA}"],
-        ),
-    ],
-)
-def test_what_a_task_of_the_paper_measures_is_not_counted(
-    tmp_path: Path, known: dict[str, object], task: PublishedTask, unmeasured: list[str]
-) -> None:
-    films, _ = evaluated(written(tmp_path, **known))
-
-    assert films.unmeasured([task]) == Counter(unmeasured)
-    assert (task in films.published_tasks) == (not unmeasured)
 
 
 def test_a_finding_that_regions_are_not_judged_for_is_unknown(tmp_path: Path) -> None:
@@ -211,22 +179,6 @@ def test_training_counts_boxes_that_are_cut_off(tmp_path: Path) -> None:
         "boxes outside the central square": 1,
         "boxes of sentences outside the central square": 2,
     }
-
-
-def test_a_run_says_which_labels_it_does_not_use() -> None:
-    line: Line = {
-        "present": {"edema": True, "vindrcxr/COPD": True},
-        "boxes": {"nih/Infiltration": [[0.5, 0.5, 0.1, 0.1]] * 2},
-        "region_present": {"right lung": [HERNIA]},
-    }
-
-    (remark,) = remark_on(count_unused([(line, 1), (line, 1)], catalog_of(["chexpert"])))
-
-    assert remark == (
-        f"not used by this run: 4 boxes of nih/Infiltration, 2 findings of regions, {HERNIA}, 2 labels of vindrcxr/COPD"
-    )
-    assert list(remark_on(count_unused([(line, 1)], catalog_of(["chexpert", "vindr", "cig"])))) != []
-    assert list(remark_on(count_unused([({"present": {"edema": True}}, 1)], catalog_of(["chexpert"])))) == []
 
 
 @pytest.mark.parametrize(

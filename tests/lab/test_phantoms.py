@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from functools import cache
 
 import cv2
@@ -23,7 +22,7 @@ from models.lab.phantoms import (
     split_of,
 )
 from models.lab.phantoms.picture import draw
-from models.lab.phantoms.plan import ODDS, plan_of
+from models.lab.phantoms.plan import plan_of
 from models.lab.tasks.prompts import region_prompts
 from models.phantoms import main, truth_line
 
@@ -52,18 +51,6 @@ def fingerprint(film: Phantom) -> str:
 @pytest.mark.parametrize(("seed", "recorded"), RECORDED.items())
 def test_a_seed_makes_the_recorded_film_and_truth(seed: int, recorded: str) -> None:
     assert fingerprint(phantom(seed)) == recorded
-
-
-def test_a_larger_film_of_a_seed_shows_the_same() -> None:
-    small, large = phantom(3_000_007, 224), phantom(3_000_007, 448)
-
-    assert small.findings.keys() == large.findings.keys()
-    assert small.regions.keys() == large.regions.keys()
-    for region, box in small.regions.items():
-        np.testing.assert_allclose(large.regions[region], box, atol=1e-6)
-    # Noise is drawn anew, and contrast is set by what the film shows.
-    reduced = cv2.resize(large.pixels, (224, 224), interpolation=cv2.INTER_AREA)
-    assert np.corrcoef(reduced.ravel(), small.pixels.ravel())[0, 1] > 0.98
 
 
 @pytest.mark.parametrize("seed", range(3_000_100, 3_000_114))
@@ -123,16 +110,6 @@ def test_a_heart_wider_than_half_the_chest_is_enlarged() -> None:
     for film in films():
         assert ("cardiomegaly" in film.findings) == (film.cardiothoracic_ratio > 0.5)
         assert abs(film.cardiothoracic_ratio - 0.5) >= 0.014
-
-
-def test_every_finding_is_in_about_thirty_of_a_hundred_films() -> None:
-    count = 2000
-    planned = Counter(key for seed in range(count) for key in {instance.finding for instance in plan_of(seed).findings})
-
-    assert set(planned) == set(FINDINGS) == set(ODDS)
-    assert all(0.26 < planned[key] / count < 0.36 for key in FINDINGS), planned
-    healthy = sum(not plan_of(seed).findings for seed in range(count)) / count
-    assert 0.08 < healthy < 0.16
 
 
 _WORDS = {
@@ -212,14 +189,6 @@ def test_sets_are_named_and_their_splits_are_disjoint() -> None:
         "validate",
         "test",
     ]
-
-
-@pytest.mark.parametrize(
-    "text", ["phantoms:1", "phantom:1:2", "phantoms:-1:2", "phantoms:1:0", "phantoms:999999:2", "phantoms:4294967295:2"]
-)
-def test_what_names_no_set_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(ValueError, match=r"phantoms|split|set"):
-        parse_set(text)
 
 
 def test_the_command_writes_pictures_and_their_truth(tmp_path_factory: pytest.TempPathFactory) -> None:

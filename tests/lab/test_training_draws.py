@@ -92,14 +92,6 @@ def test_each_data_set_has_its_own_ten(model: TrainedModel) -> None:
         assert np.mean(own) == pytest.approx(10, abs=0.8)
 
 
-def test_a_batch_without_labels_of_classes_still_has_a_loss(model: TrainedModel) -> None:
-    [forward] = forwards(model, published("1"), cig_film(), times=1)
-
-    losses = [LOSSES[name](forward) for name in ("patho-detect", "patho-cls")]
-
-    assert [float(loss.detach()) for loss in losses] == [0.0, 0.0]
-
-
 @pytest.mark.parametrize("name", ["2", "3"])
 def test_regions_see_no_other_prompts_after_the_first_stage(model: TrainedModel, name: str) -> None:
     drawn = forwards(model, published(name), cig_film(), vindr_film())

@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 
 from models import boxes as unit_boxes
 from models.errors import ModelError
-from models.lab.lines import patient_of
-from models.lab.phantoms.picture import phantom
 from models.lab.training.augment import augment, mirror, move, move_boxes
 from models.lab.training.batch import collate
 from models.lab.training.catalog import catalog_of, exchange_sides
 from models.lab.training.films import TrainingFilm, find_films, read_films
-from models.lab.training.labels import FilmLabels, Line, labels_of, line_of
-from models.lab.training.random_streams import film_numbers, stream
+from models.lab.training.labels import FilmLabels, Line, labels_of
+from models.lab.training.random_streams import stream
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import HeldOut, read_held_out
 from models.lab.training.stages import Augmentation, Drawing
-from tests.support.material import material
 
 CATALOG = catalog_of(["chexpert"])
 CLASSES = [entry.name for entry in CATALOG.classes]
@@ -89,19 +86,6 @@ def test_a_mirrored_film_has_its_sides_exchanged() -> None:
     assert [side.side for side in flipped.sides] == ["left"]
     # A heart that points to the right has an arch too, but not where people have it.
     assert not flipped.seen[arch]
-
-
-def test_flipping_moves_boxes_with_the_pixels() -> None:
-    pixels = np.zeros((100, 100), dtype=np.uint8)
-    pixels[70:90, 10:30] = 255
-    rng = stream(0, "test")
-
-    gray, shown = augment(pixels, labels(), Augmentation(flip=1.0), rng, catalog=CATALOG, size=100)
-
-    rows, columns = np.nonzero(gray > 0.5)
-    assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (70, 90, 70, 90)
-    assert shown.boxes[EFFUSION, 0] == pytest.approx([0.8, 0.8, 0.2, 0.2], abs=1e-6)
-    assert shown.said[0].boxes[0] == pytest.approx([0.8, 0.8, 0.2, 0.2], abs=1e-6)
 
 
 @settings(max_examples=30)
@@ -173,21 +157,6 @@ def test_a_box_needs_a_tenth_in_sight(shift: float, in_sight: bool) -> None:
     assert bool(seen) is in_sight
 
 
-def test_a_phantom_is_kept_with_all_that_is_true_of_it() -> None:
-    film = phantom(11, side=64)
-
-    known = labels_of(json.loads(json.dumps(line_of(film))), CATALOG)
-
-    assert {CLASSES[number] for number in np.flatnonzero(known.present)} - {"no_finding"} == set(film.findings)
-    for key, boxes in film.findings.items():
-        assert known.boxes[CLASSES.index(key)][known.valid[CLASSES.index(key)]] == pytest.approx(boxes, abs=1e-5)
-    assert {CATALOG.regions[number] for number in np.flatnonzero(known.seen)} == set(film.regions)
-    for region, found in film.region_findings.items():
-        held = known.region_present[CATALOG.regions.index(region)]
-        assert {CLASSES[number] for number in np.flatnonzero(held)} == set(found)
-    assert [sentence.text for sentence in known.said] == [sentence.text for sentence in film.sentences]
-
-
 def test_questions_about_a_side_have_the_boxes_of_that_side() -> None:
     both = line(
         boxes={"pleural_effusion": [[0.2, 0.8, 0.2, 0.2], [0.8, 0.8, 0.2, 0.2]]},
@@ -227,15 +196,6 @@ def test_every_box_of_a_class_counts_however_many_there_are() -> None:
     assert batch.valid[:, EFFUSION].sum(dim=1).tolist() == [1, 5]
     assert batch.boxes[1, EFFUSION].numpy() == pytest.approx(np.array(many))
     assert batch.asked_boxes()[0].shape[2] == 5
-
-
-def test_an_epoch_has_every_film_once() -> None:
-    numbers = film_numbers(7, 0, first=0, count=30, films=10)
-
-    assert [sorted(numbers[start : start + 10]) for start in (0, 10, 20)] == [list(range(10))] * 3
-    assert numbers[:10] != numbers[10:20]
-    # Whoever begins in the middle gets what the others got.
-    assert film_numbers(7, 0, first=13, count=5, films=10) == numbers[13:18]
 
 
 def test_real_films_and_their_boxes_are_cut_to_the_square(tmp_path: Path) -> None:
@@ -282,17 +242,6 @@ def test_a_split_that_says_nothing_is_refused(
 
     with pytest.raises(ModelError, match=complaint):
         read_held_out(text)
-
-
-@pytest.mark.parametrize("source", ["nih_512", "lungs_640"])
-def test_the_validation_patients_are_two_fifths(source: str) -> None:
-    films = [json.loads(line) for line in material(f"data/{source}.jsonl").read_text().splitlines()]
-    patients = {patient_of(film) for film in films}
-
-    held = read_held_out(f"models/lab/training/validation/{source}.txt").named
-
-    assert held < patients
-    assert len(held) / len(patients) == pytest.approx(0.4, abs=0.01)
 
 
 BAD_LABEL = "no catalog has the label 'Efusion'; did you mean 'Effusion'\\?"

@@ -21,7 +21,7 @@ from models.contract import PromptKind, ReaderPrompt
 from models.errors import ModelError
 from models.lab.phantoms.picture import phantom
 from models.lab.training.catalog import catalog_of
-from models.lab.training.loop import CHECKPOINT, Log, load_checkpoint, train, train_by
+from models.lab.training.loop import CHECKPOINT, load_checkpoint, train, train_by
 from models.lab.training.runfile import Run, read_run
 from models.lab.training.trained_model import build_model
 from models.manifest import read_manifest
@@ -191,16 +191,6 @@ def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: P
     assert "- Weights: 0.25 of those of tiny 1, which" in (written / "MODEL_CARD.md").read_text()
 
 
-def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path, repository: Path) -> None:
-    path = write_run(tmp_path / "run.toml", store=store)
-    (tmp_path / "run" / "model").mkdir(parents=True)
-
-    program = start(path, repository)
-    _, told = program.communicate(timeout=LIMIT_SECONDS)
-
-    assert program.returncode == 2 and "exists already" in told
-
-
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) -> None:
     run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1))
     (tmp_path / "run").mkdir()
@@ -217,23 +207,3 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(ModelError, match="delete it to start"):
         load_checkpoint(tmp_path, fingerprint="a")
-
-
-def test_rows_behind_the_checkpoint_are_written_again(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run.toml", store=tmp_path, stages=("contrast", "text")))
-    folder = Path(run.output)
-    folder.mkdir()
-    first = Log(run, after=(0, 0))
-    for stage, step in (("contrast", 1), ("contrast", 2), ("text", 1), ("text", 2)):
-        first.add({"stage": stage, "step": step, "total": 0.5})
-    with (folder / "log.csv").open("a") as file:
-        file.write("text,3")
-
-    Log(run, after=(1, 1)).add({"stage": "text", "step": 2, "total": 0.25})
-
-    assert [(row["stage"], row["step"], row["total"]) for row in rows(folder)] == [
-        ("contrast", "1", "0.5"),
-        ("contrast", "2", "0.5"),
-        ("text", "1", "0.5"),
-        ("text", "2", "0.25"),
-    ]

@@ -232,14 +232,3 @@ def test_two_runs_do_not_make_the_same_films_at_once(tmp_path: Path) -> None:
 def test_a_job_that_fails_in_another_process_ends_the_others(job: Job, kind: type[Exception], complaint: str) -> None:
     with pytest.raises(kind, match=complaint):
         do_all([job] * 50, workers=2, stopped=lambda: False, finished=lambda done: None)
-
-
-def test_a_stop_begins_no_other_job_in_any_process(tmp_path: Path) -> None:
-    jobs = [partial(Path.touch, tmp_path / str(number)) for number in range(50)]
-    ended: list[int] = []
-
-    assert not do_all(jobs, workers=2, stopped=lambda: bool(ended), finished=ended.append)
-
-    # Of two in hand both end.
-    assert ended == [1, 2] and len(list(tmp_path.iterdir())) == 2
-    assert not do_all(jobs, workers=2, stopped=lambda: True, finished=ended.append)
