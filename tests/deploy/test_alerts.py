@@ -6,19 +6,15 @@ import copy
 import re
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-import httpx2
 import pytest
 import yaml
 
 from tests.deploy.expressions import DEPLOY, rules
 from tests.paths import REPOSITORY
 from tests.support import peers
-from tests.support.alarmed import mail_house, webhook
-from tests.support.peers import LOOPBACK
 
 pytestmark = pytest.mark.drill(part="deployment")
 
@@ -159,53 +155,6 @@ def test_alertmanager_calls_at_night_only_if_critical(severity: str, receiver: s
     done = amtool("config", "routes", "test", "--config.file=alertmanager.yml", f"severity={severity}")
 
     assert done.stdout.split() == [receiver], done.stderr
-
-
-def test_alertmanager_sends_a_mail_when_an_alert_begins_and_when_it_ends(tmp_path: Path) -> None:
-    """With the sample, but for its addresses, TLS, which the mail server here lacks, and its waiting times."""
-    sample = (DEPLOY / "prometheus" / "alertmanager.yml").read_text(encoding="utf-8")
-    label = {"alertname": "CxrDiskFull", "severity": "critical", "service": "chex-node"}
-    with mail_house() as (mail_port, mails), webhook() as pager:
-        own = {"mail.hospital.example:587": f"{LOOPBACK}:{mail_port}", "require_tls: true": "require_tls: false"}
-        own |= {"group_wait: 30s": "group_wait: 1s", "group_interval: 5m": "group_interval: 1s"}
-        own |= {"https://pager.hospital.example/chex-node": pager.url}
-        for ours, theirs in own.items():
-            assert ours in sample
-            sample = sample.replace(ours, theirs)
-        (tmp_path / "alertmanager.yml").write_text(sample, encoding="utf-8")
-        with alertmanager(tmp_path) as address:
-            for ends in ({}, {"endsAt": "2026-01-02T12:00:00Z"}):
-                alerts = [{"labels": label, "startsAt": "2026-01-02T11:00:00Z", **ends}]
-                before = len(mails)
-                httpx2.post(f"{address}/api/v2/alerts", json=alerts, trust_env=False).raise_for_status()
-                peers.wait_until(lambda: len(mails) > before, what="a mail", limit_seconds=60)  # noqa: B023
-
-    assert {(mail["From"], mail["To"]) for mail in mails} == {
-        ("chex-node@hospital.example", "pacs-on-call@hospital.example")
-    }
-    assert [("FIRING" in mail["Subject"], "RESOLVED" in mail["Subject"]) for mail in mails] == [
-        (True, False),
-        (False, True),
-    ]
-    assert all("CxrDiskFull" in mail["Subject"] for mail in mails)
-    assert [post["status"] for post in pager.posts] == ["firing", "resolved"]
-
-
-@contextmanager
-def alertmanager(folder: Path) -> Iterator[str]:
-    """Run Alertmanager on this machine with the file alertmanager.yml of a folder; the address of its interface."""
-    port = peers.free_port()
-    command = [peers.require("prometheus-alertmanager"), f"--web.listen-address={LOOPBACK}:{port}"]
-    command += [f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/state"]
-    command += ["--cluster.listen-address=", "--log.level=error"]
-    with subprocess.Popen(command, cwd=folder) as process:
-        try:
-            peers.wait_until(
-                lambda: peers.responds(f"http://{LOOPBACK}:{port}/-/ready"), what="Alertmanager", limit_seconds=60
-            )
-            yield f"http://{LOOPBACK}:{port}"
-        finally:
-            process.terminate()
 
 
 @pytest.mark.parametrize("alert", ALERTS)

@@ -82,31 +82,6 @@ def images_of(services: Object) -> dict[str, str | None]:
     }
 
 
-def test_every_image_is_an_argument_with_a_default(services: Object) -> None:
-    chosen = resolved(
-        BASE_IMAGE="mirror/python:1",
-        DEBIAN_IMAGE="mirror/debian:2",
-        PROMETHEUS_TAG="v9",
-        ALERTMANAGER_TAG="v8",
-        GRAFANA_TAG="99",
-    )["services"]
-
-    assert images_of(services) == {
-        "BASE_IMAGE": None,  # the default of the Dockerfile
-        "DEBIAN_IMAGE": None,
-        "PROMETHEUS_TAG": "prom/prometheus:v3.5.0",
-        "ALERTMANAGER_TAG": "prom/alertmanager:v0.28.1",
-        "GRAFANA_TAG": "grafana/grafana:11.6.0",
-    }
-    assert images_of(chosen) == {
-        "BASE_IMAGE": "mirror/python:1",
-        "DEBIAN_IMAGE": "mirror/debian:2",
-        "PROMETHEUS_TAG": "prom/prometheus:v9",
-        "ALERTMANAGER_TAG": "prom/alertmanager:v8",
-        "GRAFANA_TAG": "grafana/grafana:99",
-    }
-
-
 @pytest.mark.parametrize("own", ["", "/srv/own.toml"])
 def test_the_node_takes_settings_of_ones_own_or_the_sample(own: str) -> None:
     volumes = resolved(NODE_TOML=own)["services"]["node"]["volumes"]

@@ -1,4 +1,4 @@
-"""A webhook and a mail server of a house, which keep what they were told; the webhook may refuse it."""
+"""A webhook of a house, which keeps what it was told, and may refuse it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from email import message_from_bytes, policy
-from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, cast
+from typing import Any
 
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import SMTP, Envelope, Session
-
-from tests.support.peers import LOOPBACK, free_port
+from tests.support.peers import LOOPBACK
 
 
 @dataclass(kw_only=True)
@@ -58,22 +53,3 @@ def webhook() -> Iterator[Webhook]:
         yield kept
         server.shutdown()
         thread.join()
-
-
-@contextmanager
-def mail_house() -> Iterator[tuple[int, list[EmailMessage]]]:
-    """Run a mail server on this machine: its port, and the mails that came."""
-    mails: list[EmailMessage] = []
-
-    class Handler:
-        async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802  # aiosmtpd's name
-            mails.append(message_from_bytes(cast(bytes, envelope.content), policy=policy.default))
-            return "250 kept"
-
-    port = free_port()
-    controller = Controller(Handler(), hostname=LOOPBACK, port=port)
-    controller.start()
-    try:
-        yield port, mails
-    finally:
-        controller.stop()
