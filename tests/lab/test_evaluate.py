@@ -61,8 +61,8 @@ def model(tmp_path: Path) -> Path:
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs the command, which must succeed, and gives its document."""
 
-    def evaluate(*arguments: str, model: Path = MODEL) -> dict[str, object]:
-        assert main(["--model", str(model), "--json", *QUICK, *arguments]) == 0, capsys.readouterr().err
+    def evaluate(*arguments: str) -> dict[str, object]:
+        assert main(["--model", str(MODEL), "--json", *QUICK, *arguments]) == 0, capsys.readouterr().err
         document: dict[str, object] = json.loads(capsys.readouterr().out)
         return document
 

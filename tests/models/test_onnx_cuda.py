@@ -43,13 +43,13 @@ def engine(phantom_model: Path) -> Engine:
     return open_engine(phantom_model, engine="onnx-cuda", threads=1, gpu=FakeGpu())
 
 
-def inputs(sizes: NetworkSizes, count: int = 2, *, prompts: int = 3) -> dict[str, NDArray[np.generic]]:
-    patches = np.zeros((count, sizes.image_encoder.grid**2, sizes.dim), np.float32)
+def inputs(sizes: NetworkSizes) -> dict[str, NDArray[np.generic]]:
+    patches = np.zeros((2, sizes.image_encoder.grid**2, sizes.dim), np.float32)
     return {
         "patches": patches,
         "positions": patches,
-        "cls": np.zeros((count, sizes.dim), np.float32),
-        "prompts": np.zeros((count, prompts, sizes.dim), np.float32),
+        "cls": np.zeros((2, sizes.dim), np.float32),
+        "prompts": np.zeros((2, 3, sizes.dim), np.float32),
     }
 
 

@@ -55,22 +55,20 @@ class Job:
 
 
 class Orthanc:
-    """One Orthanc that runs while its block does, with the node at `node_ae` and `node_port`.
+    """One Orthanc that runs while its block does, with the node `CHEX` at `node_port`.
 
     settings: what a test wants otherwise than in orthanc.json
     """
 
     ae_title = "ORTHANC"
 
-    def __init__(
-        self, folder: Path, *, node_port: int, node_ae: str = "CHEX", settings: Mapping[str, object] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, node_port: int, settings: Mapping[str, object] | None = None) -> None:
         self._program, self._compiler = require("Orthanc"), require("gcc")
         self._folder = folder / "orthanc"
         self._arrivals, self._shim = self._folder / "arrivals.tsv", self._folder / "loopback.so"
         self._process: subprocess.Popen[bytes] | None = None
         self.dicom_port, self.http_port = free_port(), free_port()
-        self._prepare(node=[node_ae, LOOPBACK, node_port], changes=settings or {})
+        self._prepare(node=["CHEX", LOOPBACK, node_port], changes=settings or {})
 
     def __enter__(self) -> Self:
         self.start()
