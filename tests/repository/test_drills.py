@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -37,22 +35,3 @@ def test_a_part_passes_by_its_exit_code_and_by_its_last_line(capfd: pytest.Captu
     assert outcome_of("print('{\"passed\": false}')") == (False, {"passed": False})
     assert outcome_of("print('5 passed, 1 failed in 2.1s'); raise SystemExit(1)") == (False, {"passed": 5, "failed": 1})
     assert "begun" in capfd.readouterr().out
-
-
-def test_what_a_part_gave_replaces_its_last_figures_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drills, "LAST_RUN", tmp_path / "last_run.json")
-
-    drills.record("chaos", {"passed": False})
-    drills.record("kills", {"passed": True})
-    drills.record("chaos", {"passed": True})
-
-    kept = json.loads((tmp_path / "last_run.json").read_text(encoding="utf-8"))
-    assert list(kept.items()) == [("kills", {"passed": True}), ("chaos", {"passed": True})]
-
-
-def test_an_unknown_part_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        drills.main(["noise"])
-
-    assert ended.value.code == 2
-    assert "no part is called noise; there are kills" in capsys.readouterr().err
