@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import cast
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -19,6 +20,9 @@ from tests.paths import REPOSITORY
 CHART = REPOSITORY / "helm"
 EXAMPLES = ("cpu", "gpu", "split")
 ROLES = ("listener", "worker", "sender")
+KUBERNETES = "1.34"
+OF_OTHERS = ("monitoring.coreos.com", "keda.sh", "gateway.networking.k8s.io")
+"""Groups of objects that Kubernetes' own schemas do not hold."""
 
 Object = dict[str, typing.Any]
 
@@ -46,6 +50,17 @@ def rendered(values: Object) -> list[Object]:
     texts = helm_python.Chart.load(CHART).render(values, name="cxr", namespace="radiology", is_install=True)
     written = [text for path, text in texts.items() if not path.endswith("NOTES.txt")]
     return [manifest for text in written for manifest in yaml.load_all(text, Loader=yaml.CSafeLoader) if manifest]
+
+
+def made(name: str, changes: Mapping[str, object]) -> list[Object]:
+    """Every object of an example with changes; the chart's schema and those of Kubernetes must accept it all."""
+    values = merged(example(name), changes)
+    helm_python.Chart.load(CHART).validate_schema(values)
+    objects = rendered(values)
+    for manifest in objects:
+        if manifest["apiVersion"].split("/")[0] not in OF_OTHERS:
+            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+    return objects
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:

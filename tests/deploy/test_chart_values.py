@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import kubernetes_validate
 import pytest
 
 from node.config import ListenerSettings
@@ -19,6 +18,7 @@ from tests.deploy.chart import (
     container_of,
     example,
     helm_python,
+    made,
     made_of,
     merged,
     of_kind,
@@ -33,7 +33,6 @@ from tests.support.service import Service, settings_for
 
 pytestmark = pytest.mark.drill(part="deployment")
 
-KUBERNETES = "1.34"
 ARCHIVE = {"podSelector": {"matchLabels": {"app": "archive"}}}
 DNS = ("any", 53)
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -50,17 +49,6 @@ PLACED: Mapping[str, object] = {
     "priorityClassName": "clinical",
     "serviceAccount": {"create": True, "annotations": {"example.org/role": "reader"}},
 }
-
-
-def made(name: str, changes: Mapping[str, object]) -> list[Object]:
-    """Every object of an example with changes, each of which Kubernetes or its operators accept."""
-    values = merged(example(name), changes)
-    helm_python.Chart.load(CHART).validate_schema(values)
-    objects = rendered(values)
-    for manifest in objects:
-        if "coreos" not in manifest["apiVersion"] and "keda" not in manifest["apiVersion"]:
-            kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
-    return objects
 
 
 def test_a_pod_is_placed_and_named_as_the_values_say() -> None:
@@ -278,24 +266,6 @@ def ways_out(objects: list[Object]) -> dict[str, set[tuple[str, int]]]:
             for port in rule.get("ports") or [{"port": 0}]
         }
     return found
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"settings": {"audit": {}}},
-        {"settings": {"audit": {"file": "/tmp/audit.log"}}},
-        {"monitoring": {"serviceMonitor": True}},
-        {"image": {"digest": "latest"}},
-        {"worker": {"replicas": -1}},
-        {"extraEnv": [{"value": "nameless"}]},
-        {"networkPolicy": {"egressPorts": [0]}},
-        {"settings": {"listener": {"callers": [{"ae_title": "A", "hosts": ["http://a/b"]}]}}},
-    ],
-)
-def test_values_that_cannot_work_are_refused(wrong: Mapping[str, object]) -> None:
-    with pytest.raises(helm_python.HelmValuesError):
-        helm_python.Chart.load(CHART).validate_schema(merged(example("cpu"), wrong))
 
 
 def test_the_pod_of_helm_test_is_let_in_and_found_by_no_service() -> None:
