@@ -207,12 +207,6 @@ def lateral() -> Dataset:
     return films.with_pixels(film, film.pixel_array[:, ::2], bits=15)
 
 
-def blank() -> Dataset:
-    """Return a film of one value, which is not read."""
-    film = chest()
-    return films.with_pixels(film, np.full((film.Rows, film.Columns), 900), bits=15)
-
-
 def named(characters: list[str], name: str) -> Dataset:
     """Return the film of a patient whose name is written in a script of its own."""
     return chest({"SpecificCharacterSet": characters, "PatientName": name})
