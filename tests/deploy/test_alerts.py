@@ -157,6 +157,13 @@ def test_alertmanager_calls_at_night_only_if_critical(severity: str, receiver: s
     assert done.stdout.split() == [receiver], done.stderr
 
 
+@pytest.mark.parametrize("place", ["prometheus", "compose"])
+def test_prometheus_is_told_where_the_documents_are(place: str) -> None:
+    settings = yaml.safe_load((DEPLOY / place / "prometheus.yml").read_text(encoding="utf-8"))
+
+    assert settings["global"]["external_labels"]["docs"].startswith("https://")
+
+
 @pytest.mark.parametrize("alert", ALERTS)
 def test_the_runbook_tells_meaning_first_look_and_remedy(alert: str) -> None:
     section = re.search(rf"^### {alert}\n(.*?)(?=^##|\Z)", RUNBOOK, re.DOTALL | re.MULTILINE)

@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,6 +238,40 @@ def test_thresholds_that_call_normal_films_are_refused(
     assert (model / "manifest.toml").read_bytes() == before
 
     assert main([*QUICK, *command, str(films), "--sensitivity", "1", "--false-findings", "2"]) == 0
+
+
+@pytest.mark.drill(part="laboratory")
+@pytest.mark.parametrize(
+    ("is_normal", "reason"),
+    [
+        (
+            lambda number: is_chosen(f"{number}.png", share=0.8),
+            "1.00 findings would be called present on the mean film",
+        ),
+        (lambda _number: False, "no film is labelled no_finding by somebody who saw it"),
+    ],
+    ids=["only among the films to choose on", "nowhere"],
+)
+def test_what_is_called_on_normal_films_is_asked_wherever_they_are(
+    model: Path,
+    site: Path,
+    scores: list[float],
+    edema: list[int],
+    capsys: pytest.CaptureFixture[str],
+    is_normal: Callable[[int], bool],
+    reason: str,
+) -> None:
+    """A limit that no film of the others could be asked for was no limit."""
+    before = (model / "manifest.toml").read_bytes()
+    least = min((number for number in range(FILMS) if is_chosen(f"{number}.png", share=0.8)), key=scores.__getitem__)
+    there = [int(shows or number == least) for number, shows in enumerate(edema)]
+    column = {"No Finding": lambda number: int(not there[number]) if is_normal(number) else ""}
+    command = ["--model", str(model), "--share", "0.8", str(listed(site / "normal.csv", there, **column))]
+
+    assert reason in refused([*command, "--sensitivity", "1"], capsys)
+    assert (model / "manifest.toml").read_bytes() == before
+
+    assert main([*QUICK, *command, "--sensitivity", "1", "--false-findings", "2"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,22 @@ def test_what_training_wrote_and_a_calibration_are_kept(model: Path, tmp_path: P
     assert card.count("## Calibrated") == 1
 
 
+def test_ablations_are_rows_beside_the_model_itself(model: Path, tmp_path: Path) -> None:
+    other = {"name": "without boxes", "version": "1", "engine": "onnx", "weights_sha256": "0" * 64}
+    paths = [
+        evaluation(tmp_path / "own", model),
+        evaluation(tmp_path / "filter", model, ablations=["no_region_filter"]),
+        evaluation(tmp_path / "boxes", model, model=other, tasks={"detection": {"map": 0.03}}),
+    ]
+
+    assert main(["--model", str(model), *map(str, paths)]) == 0
+
+    card = (model / CARD).read_text().partition("### Ablations")[2]
+    assert re.search(r"\| this model \| .* \| 0\.457 \| 0\.800 \| 0\.610 \| 0\.590 \|", card)
+    assert re.search(r"\| no region filter \| .* \| 0\.457 \|", card)
+    assert re.search(r"\| without boxes 1 \| .* \| 0\.030 \| - \| - \| - \|", card)
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

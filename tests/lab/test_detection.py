@@ -82,6 +82,20 @@ def test_a_box_is_scored_by_what_it_holds(settings: DetectionSettings, factor: f
     np.testing.assert_allclose(rows[:, 4:], [[0, factor * likely], [1, factor * (1 - likely)]], atol=1e-6)
 
 
+def test_the_shipped_settings_are_the_published_ones() -> None:
+    shipped = {
+        name: (settings.temperature, settings.by_weights, settings.by_prompts, settings.merge, settings.scales)
+        for name, settings in SHIPPED.items()
+    }
+
+    assert shipped == {
+        "vindr": (0.5, True, True, "suppress", ()),
+        "nih8": (0.1, False, True, "enclose", ()),
+        "mscxr": (0.1, False, True, "suppress", ()),
+    }
+    assert {settings.overlap for settings in SHIPPED.values()} == {0.25}
+
+
 @pytest.fixture(scope="module")
 def network() -> Chex:
     torch.manual_seed(11)

@@ -65,6 +65,15 @@ def test_average_precision_is_as_counted(truths: list[Truth], said: list[Detecti
     assert Precision(truths, said).per_class()[KEY] == pytest.approx(expected, abs=1e-6)
 
 
+def test_films_drawn_anew_give_the_figures_of_these_films() -> None:
+    truths, said = [truth(HEART), truth(HEART), truth()], [found((HEART, 0.9)), found(), found((HEART, 0.95))]
+    drawn = np.array([0, 0, 1])
+
+    expected = Precision([truths[i] for i in drawn], [said[i] for i in drawn]).per_class()
+
+    assert Precision(truths, said).per_class(drawn) == pytest.approx(expected, nan_ok=True)
+
+
 def test_overlap_is_averaged_over_films_then_over_regions() -> None:
     lung, heart = HEART, AWAY
     truths = [
@@ -112,6 +121,19 @@ def test_a_hint_is_followed_if_the_box_overlaps_the_asked_side(box: FloatArray, 
     assert side_questions.is_followed(asked, box) is followed
 
 
+def test_hints_are_counted_by_whether_their_wording_was_taught() -> None:
+    asked = [
+        SideQuestion(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=taught)
+        for taught in (True, False)
+    ]
+
+    figures = side_questions.measure(
+        [Truth(hints=tuple(asked)), Truth()], [np.stack([HEART, AWAY]), HEART[:0].reshape(0, 4)], NEVER
+    )
+
+    assert figures == {"accuracy": 0.5, "accuracy_taught": 1.0, "accuracy_untaught": 0.0, "asked": 2, "deviations": {}}
+
+
 def test_reports_are_judged_by_the_classes_that_are_known() -> None:
     truths = [
         Truth(labels={"edema": True, "fracture": False, "pneumothorax": True}, report="There is edema."),
@@ -128,6 +150,19 @@ def test_reports_are_judged_by_the_classes_that_are_known() -> None:
     by_class = figures["per_class"]
     assert isinstance(by_class, Mapping)
     assert (by_class["edema"], by_class["fracture"], by_class["pneumonia"]) == (pytest.approx(2 / 3), 0.0, None)
+
+
+def test_a_report_gives_the_labels_of_a_film_that_has_no_others() -> None:
+    labeler = RuleLabeler()
+    report = "There is edema. Possible pneumonia. No pneumothorax."
+    truths = [Truth(report=report), Truth(report=report, labels={"edema": False}), Truth(report=" "), Truth()]
+
+    own, *others = reports.with_labels_of_reports(truths, labeler)
+
+    # What is uncertain counts as in generated reports, and what is not mentioned is absent.
+    assert {key for key, there in own.labels.items() if there} == {"edema", "pneumonia"}
+    assert own.labels.keys() == set(labeler.classes)
+    assert [truth.labels for truth in others] == [{"edema": False}, {}, {}]
 
 
 def test_words_are_compared_on_films_that_have_a_report() -> None:

@@ -13,7 +13,8 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.films import Films, cross_fitted, films_of, measure
+from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, measure
+from models.lab.evaluation.request import CURVE
 from models.manifest import read_manifest
 from models.reading.tokenizers import VOCABULARIES
 
@@ -120,6 +121,18 @@ def test_intervals_come_from_patients_not_films() -> None:
 
     assert bounds[1] == pytest.approx(bounds[0]), "six films of each patient tell no more than one"
     assert bounds[0][1] - bounds[0][0] > 0.15
+
+
+def test_a_curve_says_what_false_findings_buy() -> None:
+    films = made_up(400, patients=200, strength=1.0)
+    points = [point for point in curve(films, "lung_opacity", np.arange(400)).values() if point is not None]
+
+    assert len(points) == len(CURVE) and points == sorted(points) and points[0] < points[-1]
+    there, normal = films.there[:, films.place("lung_opacity")], films.normal
+    scores = films.differences[:, films.place("lung_opacity")]
+    threshold = scores[there][scores[there] > np.quantile(scores[normal], 0.9)].min()
+    assert (scores[normal] >= threshold).mean() <= 0.1
+    assert points[3] == pytest.approx((scores[there] >= threshold).mean())
 
 
 def test_a_group_has_intervals_of_its_own_patients() -> None:

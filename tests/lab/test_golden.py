@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from models import golden
 from models.engines.opening import open_engine
-from models.lab.golden.comparison import Comparison, compare, tolerance_of
+from models.lab.golden.comparison import Comparison, compare, difference, tolerance_of
 from models.lab.golden.recording import RecordedNetwork, open_network
 from tests.paths import GOLDEN
 
@@ -98,6 +99,18 @@ def test_one_wrong_number_in_a_weight_is_noticed(ours: RecordedNetwork, name: st
 )
 def test_tolerances_are_those_of_the_recording(name: str, tolerance: float) -> None:
     assert tolerance_of(name) == tolerance
+
+
+def test_ids_and_masks_must_be_equal_and_shapes_must_fit() -> None:
+    ids = np.array([1, 2], dtype=np.int32)
+
+    assert not difference("rg/gen0/token_ids", np.array([1, 3]), ids).passed
+    assert difference("rg/gen0/token_ids", np.array([1, 2]), ids).passed
+    assert not difference("rg/multiboxes", torch.zeros(3), np.zeros(2, dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.zeros(2, 3, 4), np.zeros((6, 4), dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.zeros(2, 3, 4), np.zeros((2, 4, 3), dtype=np.float32)).passed
+    assert difference("img/patch_features", torch.zeros(2, 9, 4), np.zeros((2, 3, 3, 4), dtype=np.float32)).passed
+    assert not difference("rg/multiboxes", torch.full((2,), float("nan")), np.zeros(2, dtype=np.float32)).passed
 
 
 # --- the engine of a model directory ----------------------------------------------------------------------------------

@@ -77,6 +77,17 @@ def test_every_cell_is_that_of_the_paper() -> None:
     assert (len(cells), sum(len(value.split("±")) for value in cells)) == (555, 726)
 
 
+def test_the_page_has_what_the_command_writes_without_figures(tmp_path: Path) -> None:
+    assert main(["--out", str(tmp_path)]) == 0
+
+    written = (tmp_path / "paper.md").read_text()
+    documented = (REPOSITORY / "docs" / "model" / "paper.md").read_text()
+    first, others = written.split("\n### Table 3.")
+    assert written.startswith("### Table 2.")
+    assert documented.index(first) < documented.index("## From the raw data")
+    assert documented.endswith(f"\n### Table 3.{others}")
+
+
 def test_our_figures_stand_beside_the_published_ones(tmp_path: Path) -> None:
     result = evaluated(tmp_path / "a", {"grounding_mscxr": GROUNDING})
 
@@ -144,6 +155,27 @@ def test_each_model_and_each_ablation_has_a_row(tmp_path: Path) -> None:
     named = [row.split("|")[1].strip(" *") for row in table(7, *results) if row.startswith("| **")]
 
     assert named[::2] == ["ours 2", "ours 2, without no_region_filter", "ours 2, asked by one_box", "theirs 1"]
+
+
+def test_a_row_of_an_analysis_or_a_run_names_its_file() -> None:
+    lab = REPOSITORY / "models" / "lab"
+    analyses = {path.stem for path in (lab / "evaluation" / "analyses").iterdir()}
+    runs = {
+        f"chex-{path.stem.removeprefix('ablation_').replace('_', '-')}"
+        for path in (lab / "training" / "runs").glob("ablation_*_3.toml")
+    }
+
+    named = {name for table in read_paper().tables for names in table.asked for name in names}
+
+    assert named <= analyses | runs
+
+
+def test_a_task_counts_on_its_own_films(tmp_path: Path) -> None:
+    half = REPORT | {"ce_14_micro_f1": 0.25}
+    own = evaluated(tmp_path / "own", {"report_mimic": REPORT}, data="prepared/mimic/test.jsonl")
+    other = evaluated(tmp_path / "other", {"report_mimic": half}, data="prepared/imagenome/test.jsonl")
+
+    assert page(own, other) == page(other, own) == page(own)
 
 
 def test_two_figures_of_one_task_are_refused(tmp_path: Path) -> None:

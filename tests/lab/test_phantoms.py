@@ -191,6 +191,14 @@ def test_sets_are_named_and_their_splits_are_disjoint() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "text", ["phantoms:1", "phantom:1:2", "phantoms:-1:2", "phantoms:1:0", "phantoms:999999:2", "phantoms:4294967295:2"]
+)
+def test_what_names_no_set_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ValueError, match=r"phantoms|split|set"):
+        parse_set(text)
+
+
 def test_the_command_writes_pictures_and_their_truth(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("phantoms")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from models.lab.datasets.imagenome import joined
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
 from models.lab.evaluation.boxes_file import read_films
 from models.manifest import read_manifest
@@ -198,6 +199,14 @@ def test_films_are_left_out_as_published(folder: Path) -> None:
     )
 
 
+def test_the_gold_set_is_judged_on_the_films_it_describes(folder: Path) -> None:
+    described, other = lines(folder / "cig-out" / "gold.jsonl")
+
+    assert described["file"].endswith(f"{dicom_id(6)}.jpg")
+    assert described["region_findings"]["left lung"] == [EFFUSION] and described["region_findings"]["right lung"] == []
+    assert "region_findings" not in other and len(other["boxes"]) == 5
+
+
 @pytest.mark.parametrize(
     ("file", "task", "figure"),
     [
@@ -214,6 +223,13 @@ def test_evaluation_measures_the_lines(
 
     assert 0 <= document["tasks"][task][figure] <= 1
     assert document["not_measured"] == dict(read_films(folder / file, read_manifest(MODEL)).unmeasured())
+
+
+def test_boxes_are_joined_as_published() -> None:
+    boxes = [(0.0, 0.0, 2.0, 2.0), (5.0, 5.0, 6.0, 6.0), (2.0, 2.0, 5.0, 5.0)]
+
+    # The third touches both and is joined with the first alone.
+    assert joined(boxes) == [(0.0, 0.0, 5.0, 5.0), (5.0, 5.0, 6.0, 6.0)]
 
 
 def change(path: Path, old: str, new: str) -> None:
@@ -279,3 +295,11 @@ def test_what_is_wrong_with_sets_on_mimic_is_told(
 
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"error: {source / file}") and complaint in said
+
+
+@pytest.mark.parametrize("data_set", ["mscxr", "imagenome"])
+def test_sets_on_mimic_need_it_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str], data_set: str) -> None:
+    assert main([data_set, str(tmp_path), str(tmp_path / "out")]) == 2
+    assert "prepare mimic, and give its OUT by --mimic" in capsys.readouterr().err
+    assert main([data_set, str(tmp_path), str(tmp_path / "out"), "--mimic", str(tmp_path)]) == 2
+    assert "prepare mimic to its end" in capsys.readouterr().err

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from models.errors import ModelError
+from models.lab.datasets.nih import halves
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.request import Request
 from models.prepare import main
+from models.progress import quiet
+from models.reading.tokenizers import VOCABULARIES
 from tests.lab.datasets import chest_xray_14, draw, lines, trained
+
+MODEL = VOCABULARIES.parent
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +69,35 @@ def test_a_line_has_what_the_tables_say(prepared: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("others", "complaint"),
+    [
+        ("test", "patients of {} are measured too; choose on films of other patients"),
+        ("train", "{} has no labels for the task detection_nih8"),
+        ("nowhere", "{} cannot be read"),
+    ],
+)
+def test_settings_are_chosen_on_films_of_others(prepared: Path, others: str, complaint: str) -> None:
+    path = prepared / f"{others}.jsonl"
+    request = Request(
+        model=MODEL, data=f"boxes:{prepared / 'test.jsonl'}", tasks=(), published=["detection_nih8"], choose_on=path
+    )
+
+    with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
+        evaluate(request, quiet)
+
+
+def test_halves_divide_patients_and_boxes() -> None:
+    names = [f"{patient:08}_{visit:03}.png" for patient in range(200) for visit in range(patient % 4 + 1)] * 2
+
+    first, second = halves(names)
+
+    assert {*first, *second} == {*names} and len(first) + len(second) == len(set(names))
+    assert not {name[:8] for name in first} & {name[:8] for name in second}
+    assert abs(len(first) - len(second)) <= 4
+    assert halves(names) == (first, second)
+
+
+@pytest.mark.parametrize(
     ("file", "old", "new", "complaint"),
     [
         ("Data_Entry_2017.csv", "Hernia", "Hernya", "line 12, column 'Finding Labels': 'Hernya' is no label"),
@@ -104,7 +142,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert str(source / name) in capsys.readouterr().err
 
 
-FURTHER = [
+FURTHER: list[dict[str, object]] = [
     {"file": "1_000.png", "det10": [{"label": "Consolidation", "xyxy": [8, 8, 24, 24]}], "google": {"fracture": True}},
     {"file": "2_000.png", "det10": [], "google": {"pneumothorax": False, "airspace_opacity": True}},
     {"file": "3_000.png", "google": {"airspace_opacity": True, "nodule_or_mass": False}},

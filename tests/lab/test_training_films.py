@@ -19,7 +19,7 @@ from models.lab.training.batch import collate
 from models.lab.training.catalog import catalog_of, exchange_sides
 from models.lab.training.films import TrainingFilm, find_films, read_films
 from models.lab.training.labels import FilmLabels, Line, labels_of
-from models.lab.training.random_streams import stream
+from models.lab.training.random_streams import film_numbers, stream
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import HeldOut, read_held_out
 from models.lab.training.stages import Augmentation, Drawing
@@ -196,6 +196,15 @@ def test_every_box_of_a_class_counts_however_many_there_are() -> None:
     assert batch.valid[:, EFFUSION].sum(dim=1).tolist() == [1, 5]
     assert batch.boxes[1, EFFUSION].numpy() == pytest.approx(np.array(many))
     assert batch.asked_boxes()[0].shape[2] == 5
+
+
+def test_an_epoch_has_every_film_once() -> None:
+    numbers = film_numbers(7, 0, first=0, count=30, films=10)
+
+    assert [sorted(numbers[start : start + 10]) for start in (0, 10, 20)] == [list(range(10))] * 3
+    assert numbers[:10] != numbers[10:20]
+    # Whoever begins in the middle gets what the others got.
+    assert film_numbers(7, 0, first=13, count=5, films=10) == numbers[13:18]
 
 
 def test_real_films_and_their_boxes_are_cut_to_the_square(tmp_path: Path) -> None:

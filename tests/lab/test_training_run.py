@@ -191,6 +191,16 @@ def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: P
     assert "- Weights: 0.25 of those of tiny 1, which" in (written / "MODEL_CARD.md").read_text()
 
 
+def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path, repository: Path) -> None:
+    path = write_run(tmp_path / "run.toml", store=store)
+    (tmp_path / "run" / "model").mkdir(parents=True)
+
+    program = start(path, repository)
+    _, told = program.communicate(timeout=LIMIT_SECONDS)
+
+    assert program.returncode == 2 and "exists already" in told
+
+
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) -> None:
     run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1))
     (tmp_path / "run").mkdir()

@@ -98,6 +98,38 @@ def test_a_published_run_is_as_published(name: str) -> None:
     )
 
 
+def test_the_first_published_stage_keeps_the_lower_image_encoder() -> None:
+    [stage] = read_run(RUNS / "published_1.toml").stages
+
+    kept = {name.removeprefix("image_encoder.") for name in stage.frozen}
+    assert kept == {
+        "stem",
+        "class_token",
+        "positions",
+        "norm_after",
+        "projection",
+        *(f"layers.{number}" for number in range(8)),
+    }
+
+
+def test_vindr_has_as_large_a_part_of_an_epoch_as_mimic() -> None:
+    mimic, vindr = read_run(RUNS / "published_1.toml").data.films
+
+    assert (mimic.balanced, mimic.repeat, vindr.balanced, vindr.repeat) == (False, 1, True, 1)
+    assert vindr.times(own=15_000, most=237_962) == 16
+    assert all(len(read_run(RUNS / f"{name}.toml").data.films) == 1 for name in CLASSES if name != "published_1")
+
+
+@pytest.mark.parametrize("name", ["published_1", "published_2", "published_3"])
+def test_films_are_changed_as_published(name: str) -> None:
+    [stage] = read_run(RUNS / f"{name}.toml").stages
+
+    rule = stage.augmentation
+    assert (rule.flip, rule.area, rule.scale, rule.shift, rule.rotate) == (0.5, (0.5, 1.0), (0.95, 1.0), 0.02, 10.0)
+    assert (rule.brightness, rule.contrast, rule.blur, rule.blur_sigma, rule.visibility) == (0.4, 0.4, 0.5, 5.0, 0.1)
+    assert rule.aspect == 4 / 3
+
+
 def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
     published = json.loads(material("chex/prompts.json").read_text(encoding="utf-8"))
     catalog = catalog_of(("vindr", "cig"))

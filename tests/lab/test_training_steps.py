@@ -14,6 +14,7 @@ from models.errors import ModelError
 from models.lab.training.catalog import catalog_of
 from models.lab.training.loop import StageTrainer, open_trainer, take_step
 from models.lab.training.noise import disturbed
+from models.lab.training.objectives import coverage
 from models.lab.training.runfile import Run, read_run
 from models.lab.training.stages import Noise
 from models.lab.training.store import FilmStore, open_film_store
@@ -120,6 +121,17 @@ def test_a_loss_that_is_no_number_ends_the_run(run: Run, film_store: FilmStore) 
         take_step(trainer, 0, trainer.batches(0), stop=False)
 
 
+@pytest.mark.parametrize("name", ["contrast", "joint"])
+def test_losses_in_mixed_precision_are_near(run: Run, film_store: FilmStore, name: str) -> None:
+    mixed = replace(run, machine=replace(run.machine, mixed_precision=True))
+
+    trainers = [trainer_of(each, film_store, name) for each in (run, mixed)]
+    exact, near = (take_step(trainer, 0, trainer.batches(0), stop=False).losses for trainer in trainers)
+
+    torch.testing.assert_close(near, exact, rtol=0.05, atol=0.01)
+    assert not torch.equal(near, exact)
+
+
 def test_noise_leaves_no_trace(run: Run, film_store: FilmStore) -> None:
     network = model_of(run, film_store).network
     films, prompts = torch.rand(2, 64, 64), torch.randn(2, 3, 16)
@@ -186,6 +198,15 @@ def test_a_network_with_few_embeddings_answers_as_with_all(run: Run, film_store:
     features = torch.randn(5, run.network.dim)
     assert torch.equal(every.write(features), few.write(features))
     assert few.prompt_encoder.tokens.shared > 49_000 and few.generator.tokens.shared > 49_000
+
+
+def test_a_patch_is_covered_by_the_part_of_it_that_lies_in_a_box() -> None:
+    boxes = torch.tensor([[[[0.25, 0.25, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]], [[0.5, 0.25, 0.5, 0.5], [0, 0, 0, 0]]]])
+    valid = torch.tensor([[[True, False], [True, True]]])
+
+    shares = coverage(boxes, valid, grid=2)
+
+    assert shares[0].tolist() == [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
 
 
 def test_a_step_does_not_depend_on_what_was_computed_before(run: Run, film_store: FilmStore) -> None:

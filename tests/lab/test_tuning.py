@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from models.decisions import LEFT_OUT, Decisions, Measurement, Readout, sigmoid
 from models.errors import ModelError
+from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.evaluated_model import Weighed
 from models.lab.evaluation.statistics import Marks, Scores, calibration_error
 from models.lab.evaluation.thresholds import (
@@ -19,12 +21,13 @@ from models.lab.evaluation.thresholds import (
     calibrate,
     choose,
     expected,
+    half_right,
     measured_band,
     same_point,
 )
-from models.lab.evaluation.tuning import best_decisions, best_rule, check_tunable, without_often_shown
+from models.lab.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown
 from models.lab.phantoms import FINDINGS, parse_set
-from models.manifest import DetectionRule
+from models.manifest import DetectionRule, read_manifest
 from models.reading.decision import decide
 
 START = Decisions(
@@ -161,6 +164,21 @@ def test_what_nobody_measured_is_left_out_if_shown_often(shown: int, *, is_left_
     assert decisions.on_phantoms().thresholds == start.thresholds
 
 
+@pytest.mark.parametrize(("population", "is_left_out"), [("hospital", True), ("phantoms", False)])
+def test_tuning_on_real_films_leaves_out_what_is_shown_often(
+    untrained_weights: Path, population: str, *, is_left_out: bool
+) -> None:
+    own = Measurement(measured_on="phantoms", positives=30, negatives=70)
+    decisions = replace(START, thresholds={"fracture": 0.5}, measurements={"fracture": own})
+    manifest = replace(read_manifest(untrained_weights), decisions=decisions)
+    truths = [Truth(labels={"edema": bool(film % 2), "no_finding": not film % 2}) for film in range(40)]
+    films = [weighed({"edema": float(film % 2), "fracture": 1.0, "no_finding": 0.0}) for film in range(40)]
+
+    tuned = tune(manifest, truths, films, population=population, aim=Aim(sensitivity=0.9))
+
+    assert tuned.decisions.leaves_out("fracture") is is_left_out
+
+
 def weighed(differences: dict[str, float]) -> Weighed:
     """Return what decisions are made from, without boxes and regions."""
     return Weighed(differences=differences, positiveness={})
@@ -244,6 +262,18 @@ def test_opacity_has_half_of_the_false_findings() -> None:
     opacity, edema, fracture = (points[key].threshold for key in ("lung_opacity", "edema", "fracture"))
     assert opacity == expected(some.read_out(points["lung_opacity"].readout).normal, 0.05)
     assert edema == fracture == expected(some.read_out(points["edema"].readout).normal, 0.025)
+
+
+def test_half_of_the_films_called_show_the_finding() -> None:
+    said = np.linspace(0.01, 0.99, 50)
+    there = np.zeros(50, dtype=np.bool_)
+    there[[49, 48, 46, 44, 40, 10]] = True
+
+    threshold = half_right(labelled(said, there))
+
+    called = said >= threshold
+    assert (called.sum(), there[called].sum()) == (7, 4), "10 called with 5 right would be half, but one more counts"
+    assert half_right(labelled(said, said < 0.1)) == LEFT_OUT
 
 
 def test_no_finding_is_called_if_normal_films_are_too_few() -> None:

@@ -1,4 +1,4 @@
-"""Questions to the small network itself, on both engines: each answered on its own, the film encoded once."""
+"""Questions to the small network itself, on both engines: each answered on its own."""
 
 from __future__ import annotations
 

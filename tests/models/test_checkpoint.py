@@ -44,6 +44,13 @@ def directory(tmp_path: Path, network: Chex) -> Path:
     return tmp_path
 
 
+def test_whoever_may_read_a_new_file_may_read_weights(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    save_weights(tmp_path / WEIGHTS, {"weight": torch.zeros(1)})
+
+    assert (tmp_path / WEIGHTS).stat().st_mode == (tmp_path / "file").stat().st_mode
+
+
 def manifest(directory: Path) -> Manifest:
     """That of the shipped model, but for the sizes and the files."""
     shipped = read_manifest(VOCABULARIES.parent)

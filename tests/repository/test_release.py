@@ -162,3 +162,7 @@ def test_changed_files_and_a_tag_that_is_taken_are_named(project: Path) -> None:
         "a commit of 1 changed files: git status names them",
         "a version of its own: the tag v2.3.4 is there already",
     ]
+
+
+def test_outside_of_git_nobody_can_see_what_is_committed(tmp_path: Path) -> None:
+    assert list(release.unsaved(tmp_path)) == ["a git checkout: whether all is committed cannot be seen"]
