@@ -31,7 +31,7 @@ from tests.drills.conformance.browser import chromium
 from tests.drills.conformance.ohif import beside
 from tests.paths import REPOSITORY
 from tests.support import films, peers
-from tests.support.browsed import SIZES, Browsed, browsed, drag, tab_to
+from tests.support.browsed import SIZES, Browsed, browsed, drag
 from tests.support.documents import said
 from tests.support.orthanc import Orthanc, beside_node, routing_questions
 from tests.support.service import Service
@@ -172,27 +172,6 @@ def _review(room: Room, journey: Journey, seen: Browsed) -> None:
     peers.wait_until(is_listed, what="the film is to be reviewed")
     expect(row).to_contain_text("The picture looks mirrored")
     journey.keep(seen.page, "review")
-
-
-def judge(room: Room) -> tuple[str, str]:
-    """Accept a finding by keys, then reject it, and return what the report that reached Orthanc says each time."""
-    film = films.as_another(dcmread(demo.FILMS[0]), "judged", study="judged")
-    uid = str(film.StudyInstanceUID)
-    room.orthanc.upload(film)
-    room.orthanc.wait_for_count(_OBJECTS, study_uid=uid)
-    with browsed(room.browser, room.service.http_port) as seen:
-        page = seen.open(f"/studies/{uid}")
-        tab_to(page.locator('[data-correct="accept"]').first)
-        page.keyboard.press("Enter")
-        expect(page.locator("#version")).to_contain_text("Written.", timeout=SLOW)
-        accepted = said(assert_replaced(room, uid, times=1))
-        tab_to(page.locator('[data-correct="reject"]').first)
-        page.keyboard.press("Enter")
-        expect(page.locator("form.inline .save")).to_be_focused()
-        page.keyboard.press("Enter")
-        expect(page.get_by_role("button", name="Take back: Rejected")).to_be_focused(timeout=SLOW)
-        rejected = said(assert_replaced(room, uid, times=2))
-    return accepted, rejected
 
 
 def assert_replaced(room: Room, uid: str, *, times: int) -> Dataset:

@@ -25,7 +25,7 @@ from tests.support.browsed import SIZES, browsed
 from tests.support.orthanc import Orthanc, beside_node
 from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.service import INTERRUPTIBLE, Service
-from tests.support.web_journey import Room, ask, judge, reading_room, travel
+from tests.support.web_journey import Room, ask, reading_room, travel
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,6 @@ def test_a_film_is_asked_about_and_its_report_corrected(room: Room, size: str) -
     pictures = travel(room, size=size).pictures
 
     assert list(pictures) == ["worklist", "study", "answers", "moving", "corrected", "review", "upload"]
-
-
-@pytest.mark.drill(part="pages")
-def test_reports_on_accepted_and_rejected_findings_reach_orthanc(room: Room) -> None:
-    accepted, rejected = judge(room)
-
-    assert "Opacity, confirmed by a reader" in accepted
-    assert "Opacity: rejected by a reader" in rejected and "Opacity, confirmed" not in rejected
 
 
 MOST_ACTIONS = 12

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import stat
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import cast
@@ -136,19 +141,6 @@ def test_what_is_no_film_is_refused_and_not_kept(node: ArchivedNode, body: bytes
     assert len(list((node.directory / "looks").glob("*/*"))) == before
 
 
-@pytest.mark.parametrize("kind", [PNG, JPEG])
-def test_a_picture_with_colors_is_refused_and_says_why(node: ArchivedNode, kind: str) -> None:
-    content = BytesIO()
-    gray = np.tile(np.linspace(0, 255, 300, dtype=np.uint8), (200, 1))
-    false_colors = Image.merge("RGB", list(map(Image.fromarray, (gray, np.flipud(gray[:, ::-1]), gray))))
-    false_colors.save(content, format=kind.partition("/")[2].upper())
-
-    answer = node.service.request("POST", "/api/v1/looks", content.getvalue(), kind=kind)
-
-    detail = answer.json()["detail"]
-    assert (answer.status_code, "the picture has colors" in detail, "header" in detail) == (422, True, False)
-
-
 def test_a_dicom_film_in_color_keeps_its_reason(node: ArchivedNode) -> None:
     look = taken(node, films.file_bytes(films.color()))
 
@@ -188,3 +180,32 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start(tmp_path: Path)
     Looks(tmp_path / "looks").close()
 
     assert not (tmp_path / "looks").exists()
+
+
+@contextmanager
+def held(node: ArchivedNode) -> Iterator[None]:
+    """Let the reader of a node wait."""
+    hold = node.service.settings_path.with_name("hold")
+    hold.touch()
+    try:
+        yield
+    finally:
+        hold.unlink()
+
+
+@pytest.mark.drill(part="pages")
+def test_films_that_wait_for_the_model_delay_no_page(node: ArchivedNode) -> None:
+    film, pages = films.file_bytes(films.thumbnail()), ("/live", "/metrics", "/", "/api/v1/studies")
+
+    with ThreadPoolExecutor(60) as pool:
+        with held(node):
+            looks = [pool.submit(node.service.request, "POST", "/api/v1/looks", film, kind=DICOM) for _ in range(60)]
+            peers.wait_until(lambda: sum(each.done() for each in looks) >= 40, what="most are told to come again")
+            began = time.monotonic()
+            answers = [node.service.request("GET", path).status_code for path in pages]
+            lasted = time.monotonic() - began
+        statuses = Counter(each.result().status_code for each in looks)
+
+    assert (answers, lasted < 5.0) == ([200] * len(pages), True)
+    assert set(statuses) == {201, 503}
+    assert statuses[201] >= 2

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 from pydicom.dataset import Dataset
 
 from tests.support import films
 from tests.support.archived import StartNode
-from tests.support.browsed import Browsed, browsed
+from tests.support.browsed import Browsed
 from tests.support.service import Service
 
 Content = dict[str, object]
@@ -92,6 +92,7 @@ def test_each_film_of_the_list_is_seen_small(node: Node, seen: Browsed) -> None:
     assert all(
         image.evaluate("image => Math.max(image.naturalWidth, image.naturalHeight)") == 96 for image in pictures.all()
     )
+    assert seen.violations() == []
 
 
 @pytest.mark.drill(part="pages")
@@ -106,14 +107,6 @@ def test_one_goes_from_film_to_film_by_a_key(node: Node, seen: Browsed) -> None:
             "data-path", f"/api/v1/studies/{film.StudyInstanceUID}/films/{film.SOPInstanceUID}"
         )
         page.wait_for_selector("#stage.ready")
-
-
-@pytest.mark.drill(part="pages")
-def test_axe_finds_nothing_serious_among_films_to_review(node: Node, browser: Browser) -> None:
-    with browsed(browser, node.service.http_port) as seen:
-        seen.open("/review")
-
-        assert seen.violations() == []
 
 
 @pytest.mark.drill(part="pages")

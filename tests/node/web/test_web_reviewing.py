@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.commands import demo
 from node.config import ModelSettings
+from node.outputs import wording
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import Browsed, browsed, drag, settled
+from tests.support.browsed import Browsed, drag, settled, tab_to
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service
 
@@ -252,6 +253,7 @@ def test_a_rejection_is_asked_for_and_can_be_taken_back(node: Node, seen: Browse
     page.keyboard.press("Enter")
     expect(page.locator("form.inline")).to_contain_text(f"Reject: {name}?")
     expect(page.locator("form.inline .save")).to_be_focused()
+    assert seen.violations() == []
     page.keyboard.press("Escape")
     expect(rejecting).to_be_focused()
     page.keyboard.press("Enter")
@@ -306,6 +308,8 @@ def test_a_box_is_moved_and_resized_by_mouse(node: Node, seen: Browsed) -> None:
     page = opened(seen, film)
     before = edges(page.locator("#found rect[data-tracking]").last)
     page.locator('[data-correct="move"]').last.click()
+    expect(page.locator("#editing")).to_contain_text("Columns")
+    assert seen.violations() == []
     drawn, picture = settled(page.locator("#drawn")), settled(page.locator("#picture"))
     scale = picture["width"] / int(film.Columns)
     middle = (drawn["x"] + drawn["width"] / 2, drawn["y"] + drawn["height"] / 2)
@@ -331,45 +335,20 @@ def test_a_box_is_moved_and_resized_by_mouse(node: Node, seen: Browsed) -> None:
     assert_followed(node, page, film, said="Box moved: ")
 
 
-def test_a_box_is_moved_by_keys_alone(node: Node, seen: Browsed) -> None:
-    film = node.read("keyed")
-    page = opened(seen, film)
-    moving = page.locator('[data-correct="move"]').first
-    tracked = page.locator(f'rect[data-tracking="{moving.get_attribute("data-tracks")}"]')
-    before = edges(tracked)
-
-    moving.focus()
-    page.keyboard.press("Enter")
-    expect(page.locator("#editing")).to_contain_text("Columns")
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("Escape")
-    expect(moving).to_be_focused()
-    assert edges(tracked) == before
-    page.keyboard.press("Enter")
-    for key in ("ArrowLeft", "ArrowLeft", "Shift+ArrowUp"):
-        page.keyboard.press(key)
-    sent = corrected(page, "Enter")
-
-    left, top, right, bottom = box_of(sent)
-    assert (left - before[0], top) == (pytest.approx(right - before[2]), pytest.approx(before[1]))
-    assert left < before[0] and bottom < before[3]
-    assert sent["tracking_uid"] == moving.get_attribute("data-tracks")
-    expect(moving).to_be_focused()
-    assert_followed(node, page, film, said="Box moved: ")
-
-
-def test_a_sentence_is_reworded(node: Node, seen: Browsed) -> None:
+def test_a_sentence_is_reworded_by_keys_alone(node: Node, seen: Browsed) -> None:
     film = node.read("reworded")
     page = opened(seen, film)
     rewording = page.locator('[data-correct="reword"]').first
-
-    rewording.click()
+    tab_to(rewording)
+    page.keyboard.press("Enter")
     field = page.locator("form.inline textarea")
     expect(field).to_be_focused()
     assert field.input_value() == page.locator(".correct").first.get_attribute("data-text")
-    field.fill("Discuss this with the ward.")
-    assert corrected(page, "Enter")["text"] == "Discuss this with the ward."
+    assert seen.violations() == []
 
+    page.keyboard.press("Control+A")
+    page.keyboard.type("Discuss this with the ward.")
+    assert corrected(page, "Enter")["text"] == "Discuss this with the ward."
     expect(page.locator(".finding").first).to_contain_text("Discuss this with the ward. (written by a reader)")
     expect(rewording).to_be_focused()
     assert_followed(node, page, film, said="Reworded: ", states=1)  # no sentence is drawn on the film
@@ -426,14 +405,42 @@ def test_a_correction_that_is_refused_says_why(node: Node, seen: Browsed) -> Non
     seen.forgive(409)
 
 
-def test_axe_finds_nothing_serious_while_one_corrects(node: Node, browser: Browser) -> None:
-    with browsed(browser, node.service.http_port) as seen:
-        page = seen.open(path_of(node.asked))
-        for form in ("reword", "reject"):
-            page.locator(f'[data-correct="{form}"]').first.click()
-            assert seen.violations() == []
-            page.locator("form.inline .cancel").click()
-        page.locator('[data-correct="move"]').first.click()
-        expect(page.locator("#editing")).to_be_visible()
+def test_what_another_reader_asks_appears_by_itself(node: Node, seen: Browsed) -> None:
+    film = node.read("asked by two")
+    page = seen.open(path_of(film))
+    expect(page.locator("#prompts option").first).to_be_attached()
+    expect(page.locator("#asked")).to_be_hidden()
 
-        assert seen.violations() == []
+    asked = page.context.request.post(
+        f"{seen.origin}/api/v1/films/{film.SOPInstanceUID}/questions", data={"questions": [{"prompt": "Pneumonia"}]}
+    )
+
+    answer = page.locator("#answers li")
+    expect(answer).to_contain_text("Pneumonia", timeout=SLOW)
+    expect(answer).to_contain_text("by a program")
+    expect(answer.locator(".objection")).to_have_text(f"{wording.NEVER}.")  # the shipped model leaves it out
+    expect(answer.locator(".probability")).to_have_text("")
+    page.context.request.post(f"{seen.origin}/api/v1/questions/{asked.json()['questions'][0]['id']}/send")
+    expect(answer.get_by_role("button", name="Sent to PACS")).to_be_disabled(timeout=SLOW)
+    page.fill("#prompt", "Lung opacity")
+    question_of(page)
+    expect(page.locator("#answers li")).to_have_count(2)
+
+
+def test_the_next_question_outlives_the_answer_to_the_last(node: Node, seen: Browsed) -> None:
+    page = seen.open(path_of(node.read("asked in a hurry")))
+    held: list[Route] = []
+    page.route(
+        re.compile("/(questions|replies)$"),
+        lambda route: held.append(route) if route.request.method == "POST" else route.continue_(),
+    )
+    page.fill("#prompt", "Lung opacity")
+    page.locator("form.ask .go").click()
+    expect(page.locator("#ask")).to_have_attribute("aria-busy", "true")
+
+    page.fill("#prompt", "Edema")
+    held[0].continue_()
+
+    expect(page.locator("#answers li")).to_have_count(1, timeout=SLOW)
+    expect(page.locator("#ask")).to_have_attribute("aria-busy", "false")
+    expect(page.locator("#prompt")).to_have_value("Edema")

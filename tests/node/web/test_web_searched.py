@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from node.config import ReportSettings
 from node.outputs.report_json import SEARCHED_NOTE
 from tests.support import films, peers
-from tests.support.browsed import Browsed, browsed, tab_to
+from tests.support.browsed import Browsed, tab_to
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, settings_for
 
@@ -64,42 +64,27 @@ def reported(page: Page) -> list[str]:
 
 
 @pytest.mark.drill(part="pages")
-def test_the_layer_is_off_until_a_key_chooses_it(node: Node, seen: Browsed) -> None:
+def test_the_layer_is_off_until_a_key_chooses_it_and_at_every_load(node: Node, seen: Browsed) -> None:
     page = seen.open(node.path)
     before, boxes = reported(page), page.locator("rect.box").count()
-    expect(page.locator(f"{LAYER}:visible, {LEGEND}:visible")).to_have_count(0)
+    layer = page.locator(f"{LAYER}:visible, {LEGEND}:visible")
+    expect(layer).to_have_count(0)
     expect(page.get_by_label("Where the network looked for findings it does not report")).not_to_be_checked()
 
-    tab_to(page.locator(CHOICE))
-    page.keyboard.press("Space")
-
-    expect(page.locator(f"{LAYER}:visible")).to_have_count(sum(node.searched().values()))
-    expect(page.locator(LEGEND)).to_contain_text("no findings: where the network looked")
-    assert (reported(page), page.locator("rect.box").count()) == (before, boxes)
-    page.keyboard.press("Space")
-    expect(page.locator(f"{LAYER}:visible, {LEGEND}:visible")).to_have_count(0)
-
-
-@pytest.mark.drill(part="pages")
-@pytest.mark.parametrize("is_left", [False, True], ids=["reloaded", "left and come back to"])
-def test_the_layer_is_off_at_every_load(node: Node, seen: Browsed, is_left: bool) -> None:
-    page = seen.open(node.path)
-    page.locator(CHOICE).check()
-    expect(page.locator(LAYER).first).to_be_visible()
-
-    if is_left:
-        page.goto(f"{seen.origin}/")
-        page.go_back()
-    else:
-        page.reload()
-
-    page.wait_for_selector("#stage.ready")
-    expect(page.locator(CHOICE)).not_to_be_checked()
-    expect(page.locator(f"{LAYER}:visible, {LEGEND}:visible")).to_have_count(0)
+    for leave in (page.reload, lambda: (page.goto(f"{seen.origin}/"), page.go_back())):
+        tab_to(page.locator(CHOICE))
+        page.keyboard.press("Space")
+        expect(page.locator(f"{LAYER}:visible")).to_have_count(sum(node.searched().values()))
+        expect(page.locator(LEGEND)).to_contain_text("no findings: where the network looked")
+        assert (reported(page), page.locator("rect.box").count()) == (before, boxes)
+        leave()
+        page.wait_for_selector("#stage.ready")
+        expect(page.locator(CHOICE)).not_to_be_checked()
+        expect(layer).to_have_count(0)
 
 
 @pytest.mark.drill(part="pages")
-def test_a_box_of_the_layer_says_that_it_is_no_finding(node: Node, seen: Browsed) -> None:
+def test_a_box_of_the_layer_says_and_shows_that_it_is_no_finding(node: Node, seen: Browsed) -> None:
     page = seen.open(node.path)
     page.locator(CHOICE).check()
     box = page.locator(LAYER).first
@@ -112,22 +97,15 @@ def test_a_box_of_the_layer_says_that_it_is_no_finding(node: Node, seen: Browsed
     lit = {rect.get_attribute("class") for rect in page.locator("rect.lit").all()}
     assert lit == {"searched lit"}
     assert page.locator("rect.box").first.evaluate("rect => getComputedStyle(rect).opacity") == "1"
-
-
-@pytest.mark.drill(part="pages")
-def test_the_layer_has_a_line_of_its_own(node: Node, seen: Browsed) -> None:
-    page = seen.open(node.path)
-    page.locator(CHOICE).check()
-
     looks = [
         page.locator(f"rect.{kind}").first.evaluate(
             "line => { const style = getComputedStyle(line); return `${style.stroke} ${style.strokeDasharray}`; }"
         )
         for kind in ("searched", "present", "review", "square", "drawn")
     ]
-
     assert len(set(looks)) == len(looks)
     assert "none" not in looks[0]
+    assert seen.violations() == []
 
 
 @pytest.mark.drill(part="pages")
@@ -139,15 +117,6 @@ def test_the_layer_stays_hidden_without_scripts(node: Node, browser: Browser) ->
     expect(page.locator(LAYER)).not_to_have_count(0)
     expect(page.locator(f"{LAYER}:visible, {CHOICE}:visible, {LEGEND}:visible")).to_have_count(0)
     context.close()
-
-
-@pytest.mark.drill(part="pages")
-def test_axe_finds_nothing_serious_with_the_layer(node: Node, browser: Browser) -> None:
-    with browsed(browser, node.service.http_port) as seen:
-        page = seen.open(node.path)
-        page.locator(CHOICE).check()
-
-        assert seen.violations() == []
 
 
 def test_programs_get_the_boxes_under_a_note(node: Node) -> None:

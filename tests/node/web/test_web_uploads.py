@@ -7,12 +7,12 @@ from io import BytesIO
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, FilePayload, Page, expect
+from playwright.sync_api import FilePayload, Page, expect
 
 from node.store.spool import Spool
 from tests.support import films
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import Browsed, browsed
+from tests.support.browsed import Browsed
 
 pytestmark = pytest.mark.drill(part="pages")
 
@@ -72,6 +72,7 @@ def test_a_dicom_file_is_shown_and_asked_about(node: ArchivedNode, seen: Browsed
 def test_a_png_is_shown_in_its_own_pixels_and_window(node: ArchivedNode, seen: Browsed) -> None:
     page = look(seen, png())
 
+    assert seen.violations() == []
     assert page.locator("#boxes").get_attribute("viewBox") == "0 0 300 200"
     assert page.locator("#reading").inner_text() == "C 128  W 255"
     page.locator("#frame").focus()
@@ -111,6 +112,7 @@ def test_what_is_no_film_is_refused_in_place(node: ArchivedNode, seen: Browsed, 
     expect(alert).to_contain_text("Choose a frontal chest X-ray as DICOM, PNG or JPEG.")
     expect(page.locator("#file")).to_be_focused()
     expect(page.locator("#upload-state")).to_be_empty()
+    assert seen.violations() == []
     seen.forgive(422)
 
 
@@ -126,29 +128,3 @@ def test_a_film_that_is_too_large_is_not_sent(node: ArchivedNode, seen: Browsed)
     )
 
     expect(page.locator("#upload-alert")).to_have_text("This file has 257 MiB. The node takes at most 256 MiB.")
-
-
-def test_a_lateral_film_says_why_it_was_not_read(node: ArchivedNode, seen: Browsed) -> None:
-    lateral: FilePayload = {"name": "lateral.dcm", "mimeType": "", "buffer": films.file_bytes(films.lateral())}
-
-    page = look(seen, lateral)
-
-    expect(page.locator("section.impression")).to_contain_text("Not processed: it is a lateral view")
-    expect(page.locator("#ask")).to_be_hidden()
-
-
-def test_a_film_that_is_removed_says_so(node: ArchivedNode, seen: Browsed) -> None:
-    page = seen.open(f"/upload/{'0' * 32}")
-
-    expect(page.locator(".notice")).to_contain_text("Choose its file again.")
-    expect(page.get_by_role("link", name="Choose a file")).to_be_visible()
-    seen.forgive(404)
-
-
-def test_axe_finds_nothing_serious_on_both_pages(node: ArchivedNode, browser: Browser) -> None:
-    with browsed(browser, node.service.http_port) as seen:
-        seen.open("/upload")
-        choosing = seen.violations()
-        look(seen, png())
-
-        assert choosing == seen.violations() == []

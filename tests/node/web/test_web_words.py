@@ -49,7 +49,7 @@ def test_a_typed_question_is_answered_above_the_field(node: Node, seen: Browsed)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser: Browser, size: str) -> None:
+def test_what_is_said_is_inside_the_window_and_moves_no_field(node: Node, browser: Browser, size: str) -> None:
     with browsed(browser, node.service.http_port, size=size) as seen:
         page = opened(seen, node)
         go = page.locator("form.ask .go")
@@ -57,6 +57,7 @@ def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser:
 
         ask(page, "list the findings")
         rows.append(settled(go)["y"])
+        reply = settled(page.locator("#reply"))
         page.fill("#prompt", "Pleural effusion")
         go.click()
         expect(page.locator("#ask-state")).to_contain_text("Answer: Q", timeout=SLOW)
@@ -66,6 +67,7 @@ def test_what_is_said_never_moves_the_field_and_its_buttons(node: Node, browser:
         rows.append(settled(go)["y"])
 
         assert rows == pytest.approx(rows[:1] * 4, abs=1.0)
+        assert reply["y"] + reply["height"] <= SIZES[size][1]
 
 
 def test_the_boxes_of_a_reply_light_by_keys_and_mouse(node: Node, seen: Browsed) -> None:
@@ -117,23 +119,22 @@ def test_lit_boxes_stay_lit_when_a_correction_redraws_them(node: Node, seen: Bro
     assert tracked(page, ".lit") == lit
 
 
-def test_a_plain_prompt_leaves_no_reply(node: Node, seen: Browsed) -> None:
+def test_what_the_report_does_not_know_goes_to_the_network_and_a_prompt_leaves_no_reply(
+    node: Node, seen: Browsed
+) -> None:
     page = opened(seen, node)
-    ask(page, "left base?")
+    page.get_by_role("button", name="Summarize").click()
+    expect(page.locator("#reply .text")).to_have_text(str(node.reply("Summarize")["text"]), timeout=SLOW)
+
+    ask(page, "is there a hiatal hernia?")
+    expect(page.locator("#reply .text")).to_have_text("The report does not answer this, so the network is asked.")
+    expect(page.locator("#answers li").first).to_contain_text("never learned: hiatal, hernia")
+    assert seen.violations() == []
 
     page.keyboard.type("Pneumonia")
     page.keyboard.press("Enter")
-
     expect(page.locator("#ask-state")).to_contain_text("Pneumonia", timeout=SLOW)
     expect(page.locator("#reply")).to_be_empty()
-
-
-def test_a_suggested_question_is_asked(node: Node, seen: Browsed) -> None:
-    page = opened(seen, node)
-
-    page.get_by_role("button", name="Summarize").click()
-
-    expect(page.locator("#reply .text")).to_have_text(str(node.reply("Summarize")["text"]), timeout=SLOW)
 
 
 def test_a_drawn_box_is_asked_about_in_words(node: Node, seen: Browsed) -> None:
@@ -148,15 +149,6 @@ def test_a_drawn_box_is_asked_about_in_words(node: Node, seen: Browsed) -> None:
     expect(page.locator("#answers li").first).to_contain_text("What is in this box?")
     assert cast(Content, sent.value.post_data_json)["box"]
     expect(page.locator("#drawn")).to_be_hidden()
-
-
-def test_words_that_the_report_does_not_know_go_to_the_network(node: Node, seen: Browsed) -> None:
-    page = opened(seen, node)
-
-    ask(page, "is there a hiatal hernia?")
-
-    expect(page.locator("#reply .text")).to_have_text("The report does not answer this, so the network is asked.")
-    expect(page.locator("#answers li").first).to_contain_text("never learned: hiatal, hernia")
 
 
 def test_a_question_that_is_refused_says_why(node: Node, seen: Browsed) -> None:
@@ -184,22 +176,3 @@ def test_another_earlier_film_is_chosen_to_compare_with(signed_in: Node, browser
             "Compared with the film of 2026-11-01 09:30.", timeout=SLOW
         )
         expect(page.locator("#reply .choices button")).to_have_text(["2026-11-03 09:30"])
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_reply_is_inside_the_window(node: Node, browser: Browser, size: str) -> None:
-    with browsed(browser, node.service.http_port, size=size) as seen:
-        page = opened(seen, node)
-        ask(page, "is there a hiatal hernia?")
-        ask(page, "list the findings")
-
-        box = page.locator("#reply").bounding_box()
-        assert box is not None and box["y"] + box["height"] <= SIZES[size][1]
-
-
-def test_axe_finds_nothing_serious_in_a_reply(node: Node, seen: Browsed) -> None:
-    page = opened(seen, node)
-    ask(page, "is there a hiatal hernia?")
-    ask(page, "list the findings")
-
-    assert seen.violations() == []

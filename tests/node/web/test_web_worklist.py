@@ -23,7 +23,7 @@ from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import Browsed, browsed, tab_to
+from tests.support.browsed import Browsed, browsed
 from tests.support.service import Line, Service, settings_for
 from tests.support.spoken import PROMPTS
 from tests.support.web_access import PASSWORD, as_user
@@ -122,30 +122,18 @@ def test_the_list_names_patient_request_date_and_station(node: Node, seen: Brows
     expect(row.locator(".taken")).to_contain_text("2026-11-02")
     expect(row.locator(".taken")).to_contain_text("DX · ROOM 2")
     assert people(page) == ["zimmer, Carla", "Müller, Bernd", "Adler, Anna"]
+    assert seen.violations() == []
 
 
 @pytest.mark.drill(part="pages")
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("muller", ["Müller, Bernd"]),
-        ("p-3", ["zimmer, Carla"]),
-        ("acc-1", ["Adler, Anna"]),
-        ("room 1", ["zimmer, Carla", "Adler, Anna"]),
-        ("2026-11-02", ["Müller, Bernd"]),
-        ("nobody", []),
-    ],
-)
-def test_a_search_finds_by_any_of_them(node: Node, seen: Browsed, text: str, names: list[str]) -> None:
+def test_a_search_finds_by_what_a_film_names(node: Node, seen: Browsed) -> None:
     page = seen.open("/")
-
-    search(page, text)
-    page.wait_for_url("**/?search=*")
-
-    expect(page.locator("td.who a")).to_have_count(len(names))
-    assert people(page) == names
-    assert page.locator("#filter").input_value() == text
-    assert text not in page.url
+    for text, names in (("room 1", ["zimmer, Carla", "Adler, Anna"]), ("nobody", []), ("muller", ["Müller, Bernd"])):
+        search(page, text)
+        page.wait_for_url("**/?search=*")
+        expect(page.locator("td.who a")).to_have_text(names)
+        assert page.locator("#filter").input_value() == text
+        assert text not in page.url
 
 
 @pytest.mark.drill(part="pages")
@@ -164,32 +152,6 @@ def test_a_search_outlives_a_look_at_a_study(node: Node, seen: Browsed) -> None:
     expect(page.locator("td.who a")).to_have_count(2)
     assert people(page) == ["Adler, Anna", "zimmer, Carla"]
     expect(page.locator("#live")).to_have_text("Live")
-
-
-@pytest.mark.drill(part="pages")
-def test_one_sorts_by_keys_both_ways(node: Node, seen: Browsed) -> None:
-    page = seen.open("/")
-
-    for expected, arrow in ((["Adler, Anna", "Müller, Bernd", "zimmer, Carla"], "ascending"),
-                            (["zimmer, Carla", "Müller, Bernd", "Adler, Anna"], "descending")):  # fmt: skip
-        expect(page.locator("#live")).to_have_text("Live")
-        tab_to(page.locator("th a", has_text="Patient"))
-        page.keyboard.press("Enter")
-        expect(page.locator("th[aria-sort]")).to_have_attribute("aria-sort", arrow)
-        assert people(page) == expected
-
-
-@pytest.mark.drill(part="pages")
-def test_dates_findings_and_destinations_narrow_the_list(node: Node, seen: Browsed) -> None:
-    page = seen.open("/?from=2026-11-02&to=2026-11-02")
-    assert people(page) == ["Müller, Bernd"]
-
-    seen.open("/?from=2026-11-02&destination=archive&finding=atelectasis")
-    assert people(page) == ["zimmer, Carla", "Müller, Bernd"]
-    page.get_by_label("Finding").select_option("pneumothorax")
-
-    expect(page.locator(".empty")).to_contain_text("No study fits this filter.")
-    assert page.get_by_label("Study date from").input_value() == "2026-11-02"
 
 
 def test_a_list_with_patients_is_one_event_that_says_how_many(node: Node) -> None:
@@ -236,15 +198,6 @@ def test_a_forgotten_search_says_so_and_lists_nothing(node: Node) -> None:
 
     assert "Type it again." in answer.text
     assert "Adler" not in answer.text
-
-
-@pytest.mark.drill(part="pages")
-def test_axe_finds_nothing_serious(node: Node, browser: Browser) -> None:
-    with browsed(browser, node.service.http_port) as seen:
-        page = seen.open("/?sort=-date")
-        expect(page.locator("td.who a")).to_have_count(3)
-
-        assert seen.violations() == []
 
 
 @pytest.mark.drill(part="pages")
