@@ -195,6 +195,7 @@ class PromptReading:
     generated: what the network said for it at first, before any check; empty if nothing
     contradiction: what speaks against a finding that is reported; None if nothing does
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below
+    thresholds: the probabilities from which it is possible, and from which it is present; None if nobody knows them
     laterality: how its side follows, if its prompt names none
     """
 
@@ -207,6 +208,7 @@ class PromptReading:
     generated: str = ""
     contradiction: Contradiction | None = None
     near: bool = False
+    thresholds: tuple[float, float] | None = None
     laterality: Laterality = "boxes"
 
 

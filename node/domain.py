@@ -157,6 +157,7 @@ class FindingBox:
     """A box of a finding; its tracking UID is the same in every output (PS3.16 TID 1410, PS3.3 C.10.5).
 
     score: the network's, 1 of a box that a person drew
+    lies: its side if the network is not certain of a side (`no_side`); only texts name it, as that of the box
     reader: who moved or drew it; None if the network gave it
     """
 
@@ -164,6 +165,7 @@ class FindingBox:
     score: float
     tracking_uid: str
     side: Side | None = None
+    lies: Side | None = None
     evidence: Evidence | None = None
     reader: ReaderMark | None = None
 
@@ -205,6 +207,7 @@ class Finding:
     contradiction: what speaks against it (`wording.CONTRADICTIONS`); None if nothing does
     reader: what a person said about it; None if nobody did. The probability stays the network's
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
+    thresholds: the probabilities from which it is possible, and from which it is present; None if nobody knows them
     """
 
     prompt: str
@@ -219,6 +222,7 @@ class Finding:
     contradiction: Contradiction | None = None
     reader: ReaderMark | None = None
     near: bool | None = False
+    thresholds: tuple[float, float] | None = None
     place: KnownPlace = "told"
 
     def __post_init__(self) -> None:

@@ -288,7 +288,7 @@ class ChexReader(Reader[Look]):
         return self.manifest.decisions.probability(None, found)
 
     def _reading(self, film: DecidedFilm, index: int, said: Settled, sentence: int | None) -> PromptReading:
-        prompt = film.prompts[index]
+        prompt, decisions, is_judged = film.prompts[index], self.manifest.decisions, index in film.states
         return PromptReading(
             key=prompt.key,
             kind=prompt.kind,
@@ -298,8 +298,8 @@ class ChexReader(Reader[Look]):
             sentence=sentence,
             generated=said.generated.get(index, ""),
             contradiction=film.contradictions.get(index),
-            near=index in film.states
-            and is_near(self.manifest.decisions, prompt.key, float(film.probabilities[index])),
+            near=is_judged and is_near(decisions, prompt.key, float(film.probabilities[index])),
+            thresholds=(decisions.lower(prompt.key), decisions.threshold(prompt.key)) if is_judged else None,
             laterality=film.lateralities.get(index, "boxes"),
         )
 

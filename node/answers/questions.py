@@ -41,6 +41,7 @@ class Topic(StrEnum):
     PRESENCE = "presence"
     PLACE = "place"
     REGION = "region"
+    SIDE = "side"
     LIST = "list"
     SUMMARY = "summary"
     NORMAL = "normal"
@@ -99,6 +100,7 @@ _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
         r"\b(where|locat(e|ion|ed)|points?|mark|show|position|which (side|zone|lung|part)|"
         r"why|explain|indicators?|symptoms?)\b"
     ),
+    Topic.SIDE: re.compile(r"\b(left or right|right or left|(which|what) side)\b"),
     Topic.NORMAL: re.compile(
         r"\b(normal|abnormal(ity|ities)?|healthy|okay|ok|fine|clear|unremarkable|alright|"
         r"acute|urgent|critical|serious|bad|worrying|position(ed|ing)?|placement|correct(ly)?|in place)\b"
@@ -153,7 +155,7 @@ def _correction(text: str, prompts: PromptSet) -> Query | None:
 
     A place is understood only beside what is there: to deny a finding for one side is not to reject it.
     """
-    typed = _written_out(text)
+    typed = _written_out(text).lower()
     said = statements_of(typed, _rules(prompts))
     keys = {stance: tuple(dict.fromkeys(each.key for each in said if each.stance is stance)) for stance in Stance}
     rest = _without(typed, _mentions(typed, prompts))
@@ -168,7 +170,8 @@ def _correction(text: str, prompts: PromptSet) -> Query | None:
 
 def _understood(text: str, prompts: PromptSet) -> Query:
     """Return what a text asks that denies and forbids nothing."""
-    typed = _written_out(text)
+    written = _written_out(text)
+    typed = written.lower()
     if len(typed) > LONGEST:
         return Query(topic=Topic.NOTHING)
     mentions = _mentions(typed, prompts)
@@ -178,7 +181,7 @@ def _understood(text: str, prompts: PromptSet) -> Query:
     side = _side(typed)
     topics = [topic for topic, words in _TOPICS.items() if words.search(rest)]
     is_sentence = not _is_understood(_BONES.sub(" ", rest) if mentions else rest, prompts)
-    if is_sentence and not _is_sentence(asked := _asked(typed) or typed):
+    if is_sentence and not _is_sentence((asked := _asked(written) or written).lower()):
         return Query(topic=Topic.FREE, side=side, prompt=asked)
     is_sized = _HEART in mentions and _HEART_SIZE.search(typed) is not None
     topic = _topic(topics, has_finding=bool(mentions), has_region=bool(regions))
@@ -188,7 +191,7 @@ def _understood(text: str, prompts: PromptSet) -> Query:
         findings=tuple(mentions) if topic in _OF_FINDINGS else (),
         regions=regions if topic in (Topic.PRESENCE, Topic.PLACE, Topic.REGION) else (),
         side=side,
-        prompt=_asked(typed) if is_wider else None,
+        prompt=_asked(written) if is_wider else None,
         judges=Topic.NORMAL in topics,
     )
 
@@ -208,8 +211,9 @@ def is_plain_prompt(text: str, query: Query, prompts: PromptSet) -> bool:
 
 
 def _written_out(text: str) -> str:
-    """Return a text in small letters without abbreviations."""
-    return _WORD.sub(lambda word: _SHORT.get(word[0], word[0]), " ".join(text.lower().replace("\u2019", "'").split()))
+    """Return a text without abbreviations."""
+    typed = " ".join(text.replace("\u2019", "'").split())
+    return _WORD.sub(lambda word: _SHORT.get(word[0].lower(), word[0]), typed)
 
 
 def _mentions(typed: str, prompts: PromptSet) -> dict[str, list[str]]:
@@ -233,6 +237,8 @@ def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool) -> Topic
         return first[0]
     if has_finding:
         return Topic.PLACE if Topic.PLACE in topics else Topic.PRESENCE
+    if Topic.SIDE in topics:
+        return Topic.SIDE
     return Topic.REGION if has_region else next((topic for topic in _ALONE if topic in topics), Topic.NOTHING)
 
 
@@ -329,7 +335,7 @@ def _is_sentence(asked: str) -> bool:
     return len(asked.split()) > _MOST_WORDS or any(pattern.search(asked) for pattern in words)
 
 
-def _asked(typed: str) -> str:
+def _asked(text: str) -> str:
     """Return a text without the words that make it a question."""
-    words = itertools.dropwhile(lambda word: word.rstrip(",") in _OPENING, typed.split())
+    words = itertools.dropwhile(lambda word: word.rstrip(",").lower() in _OPENING, text.split())
     return " ".join(words).rstrip(" ?!.,")

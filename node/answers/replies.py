@@ -18,7 +18,7 @@ from node.answers.comparison import REST, Change, FilmComparison
 from node.answers.questions import Query, Topic
 from node.domain import Film, FilmView, Finding, FindingBox, GroundedSentence
 from node.outputs import impression, measured, wording
-from node.outputs.vocabulary import by_urgency, name_of, said_of
+from node.outputs.vocabulary import UNMEASURED, by_urgency, name_of, said_of
 from node.prompt_set import PromptSet
 from node.read.findings import ZONES, covered, zone_of
 from node.store.correction import CorrectionKind
@@ -37,11 +37,9 @@ _LIES_IN: Final = 0.5
 """The share of one of two boxes that lies in the other at least if the one counts as lying in the other."""
 _ACROSS: Final = "across the known zones or outside them"
 _UNTOLD: Final = "in a zone that is not told"
-_UNSIDED: Final = {
-    "no_side": "The network is not certain enough on which side.",
-    "film_unsided": "The film does not say on which side.",
-}
-"""Why no box of a finding has a side, by its `place`."""
+_UNSIDED: Final = {"film_unsided": "The film does not say on which side."}
+_SIDELESS: Final = "Its side is not told."
+_NO_SIDE: Final = "None of the findings on the list is reported, so there is a side of none; each may have been missed."
 _ALL_ZONES: Final = 4
 """The zones of one lung: upper, mid, lower and apical."""
 _HEART: Final = "cardiomegaly"
@@ -171,7 +169,8 @@ def _place(query: Query, film: Film) -> Iterator[_Said]:
             yield _unasked(key)
             continue
         said = _stated(finding, query)
-        parts = (said.text, *_places(finding, said.boxes), wording.reason_of(finding.contradiction))
+        places = (text for text in _places(finding, said.boxes) if text not in said.text)
+        parts = (said.text, *places, wording.reason_of(finding.contradiction))
         yield replace(said, text=" ".join(filter(None, parts)))
 
 
@@ -239,6 +238,25 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
             yield _Said(text=f"The report says: {wording.said(sentence)}")
 
 
+def _sides(_query: Query, film: Film) -> Iterator[_Said]:
+    """Say in one line on which side each reported finding lies."""
+    reported = by_urgency(wording.reported(film))
+    told = "; ".join(f"{wording.uncapitalized(name_of(finding))} {_side(finding)}" for finding in reported)
+    yield _Said(text=f"{told[:1].upper()}{told[1:]}." if told else _NO_SIDE)
+    if any(finding.place in ("no_side", "no_place") for finding in reported):
+        yield _Said(text=f"{wording.UNRELIABLE}.")
+    yield from (_Said(text="", finding=finding.prompt, boxes=finding.boxes) for finding in reported)
+
+
+def _side(finding: Finding) -> str:
+    sides = {box.lies for box in finding.boxes if box.lies is not None}
+    if finding.side is None and len(sides) == 1:
+        return f"with its box on the {sides.pop()}"
+    if finding.side is None:
+        return "on an unknown side"
+    return "on both sides" if finding.side is Side.BILATERAL else f"on the {finding.side}"
+
+
 def _list(query: Query, film: Film) -> Iterator[_Said]:
     yield from _summary(query, film)
     for text in _missing(*by_urgency(wording.unreported(film))):
@@ -259,6 +277,7 @@ _SAYERS: Final = {
     Topic.PRESENCE: _presence,
     Topic.PLACE: _place,
     Topic.REGION: _region,
+    Topic.SIDE: _sides,
     Topic.LIST: _list,
     Topic.SUMMARY: _summary,
     Topic.VIEW: _view,
@@ -285,7 +304,7 @@ def _stated(finding: Finding, query: Query) -> _Said:
         return _Said(text=next(_missing(finding)), finding=finding.prompt)
     texts, boxes = [_statement(finding)], finding.boxes
     if query.side is not None and boxes and not any(box.side for box in boxes):
-        texts.append(_UNSIDED.get(finding.place, "Its side is not told."))
+        texts += _places(finding, boxes) if finding.place == "no_side" else [_UNSIDED.get(finding.place, _SIDELESS)]
     elif query.side is not None and boxes:
         texts += _missing_sides(finding, query.side)
         boxes = tuple(box for box in boxes if query.side in (Side.BILATERAL, box.side)) or boxes
@@ -315,9 +334,10 @@ def _statement(finding: Finding) -> str:
     number = None if told is None else f"The {whose} is {wording.percent(told)}."
     is_contradicted = finding.contradiction is not None and finding.contradiction not in wording.OF_FILM
     doubt = "The network contradicts itself about it." if is_contradicted else None
-    unsure = "The network is not certain enough where it lies." if finding.place == "no_place" else None
-    nowhere = None if finding.boxes else unsure or "Where it lies is not told."
-    return " ".join(filter(None, (said, reader, number, doubt, nowhere)))
+    why = f"{UNMEASURED.capitalize()}." if finding.state is FindingState.UNCALIBRATED else None
+    unsure = f": {wording.uncapitalized(wording.UNRELIABLE)}" if finding.place == "no_place" else ""
+    nowhere = None if finding.boxes else f"Where it lies is not told{unsure}."
+    return " ".join(filter(None, (said, reader, number, why, doubt, nowhere)))
 
 
 def _missing(*findings: Finding) -> Iterator[str]:
@@ -336,11 +356,13 @@ def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
             continue
         name = f"Box {number} of {count}" if count > 1 else "Its box"
         evidence = box.evidence
-        if evidence is None or evidence.site is None:
-            yield f"{name} lies {_spread((box,))}."
-            continue
-        zone = wording.place_name(evidence.site, evidence.side)
-        yield f"{name} lies in the {zone} and covers {wording.percent(evidence.extent)} of it."
+        if evidence is not None and evidence.site is not None:
+            zone = wording.place_name(evidence.site, evidence.side)
+            yield f"{name} lies in the {zone} and covers {wording.percent(evidence.extent)} of it."
+        else:
+            yield f"{name} lies {wording.place_of(finding, box) if box.lies is not None else _spread((box,))}."
+    if finding.place == "no_side":
+        yield f"{wording.UNRELIABLE}."
 
 
 def _spread(boxes: _Boxes) -> str:

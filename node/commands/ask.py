@@ -13,7 +13,7 @@ from node.character_sets import visible
 from node.domain import Json, JsonObject, Note
 from node.errors import InputError
 from node.outputs import wording
-from node.outputs.vocabulary import STATES
+from node.outputs.vocabulary import STATES, UNMEASURED
 
 
 def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[Question]:
@@ -42,7 +42,7 @@ def in_words(document: JsonObject) -> str:
 
 
 def _answer(question: JsonObject) -> Iterator[str]:
-    said = [text for text in (_state(question), _probability(question)) if text]
+    said = [text for text in (_state(question), _probability(question), _why(question)) if text]
     yield f"{_asked(question)}{': ' if said else ''}{', '.join(said)}"
     for key in ("sentence", "reason"):
         if question[key]:
@@ -71,6 +71,10 @@ def _state(question: JsonObject) -> str:
 def _probability(question: JsonObject) -> str:
     score = question["score"]
     return f"AI probability {wording.percent(score)}" if isinstance(score, float) else ""
+
+
+def _why(question: JsonObject) -> str:
+    return f"because {UNMEASURED}" if question["state"] == FindingState.UNCALIBRATED else ""
 
 
 def _edges(box: Json) -> str:

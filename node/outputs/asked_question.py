@@ -19,7 +19,7 @@ from node.metrics import QUESTION_SOURCES
 from node.outputs import wording
 from node.outputs.gsps_graphics import Tracking
 from node.outputs.patient import short_text
-from node.outputs.vocabulary import MARKS, STATES
+from node.outputs.vocabulary import MARKS, STATES, UNMEASURED
 from node.read.model import FilmAnswer
 
 _LONGEST_NAME = 48
@@ -123,7 +123,7 @@ def tracking_uid(asked: AskedQuestion, box: Box, *, role: str = "located") -> st
 def question(asked: AskedQuestion) -> str:
     """Return the question as it was asked."""
     prompt, box = asked.answer.question.prompt, asked.answer.question.box
-    what = "what does the network see" if prompt is None else f'"{" ".join(prompt.split())}"'
+    what = "what does the network see" if prompt is None else " ".join(prompt.split())
     if box is None:
         return f"Asked about the film: {what}"
     return f"Asked about the box of {wording.edges(box)}: {what}"
@@ -156,7 +156,7 @@ def lines(asked: AskedQuestion, film: Film) -> list[str]:
     """Return question and answer, one text a line."""
     about = sentence(asked)
     said = () if about is None else (f"In words: {about}",)
-    return [f"{question(asked)}.", f"Answer: {_state(asked)}", *said, *wording.cautions(film), _LIMITS]
+    return [question(asked), f"Answer: {_state(asked)}", *said, *wording.cautions(film), _LIMITS]
 
 
 def _state(asked: AskedQuestion) -> str:
@@ -166,7 +166,8 @@ def _state(asked: AskedQuestion) -> str:
     what = f"{_BOX_ALONE}: " if answer.question.prompt is None else ""
     is_told = answer.score is not None and answer.state is not FindingState.LEFT_OUT
     probability = f", AI probability {wording.percent(answer.score or 0.0)}" if is_told else ""
-    return f"{what}{STATES[answer.state].capitalize()}{probability}."
+    why = f", because {UNMEASURED}" if answer.state is FindingState.UNCALIBRATED else ""
+    return f"{what}{STATES[answer.state].capitalize()}{probability}{why}."
 
 
 def answer_to_json(answer: FilmAnswer) -> JsonObject:

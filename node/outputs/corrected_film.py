@@ -188,7 +188,7 @@ def _after(found: Finding, original: Finding, correction: Correction) -> Finding
 def _moved(box: FindingBox, correction: Correction, mark: ReaderMark) -> FindingBox:
     if box.tracking_uid != correction.tracking_uid or correction.box is None:
         return box
-    return replace(box, box=correction.box, score=_CERTAIN, side=None, evidence=None, reader=mark)
+    return replace(box, box=correction.box, score=_CERTAIN, side=None, lies=None, evidence=None, reader=mark)
 
 
 def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet, side_of: SideOf) -> Film:

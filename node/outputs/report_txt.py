@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from models.contract import FindingState
 from node.dicom import identity
-from node.domain import Film, Finding, FindingBox, GroundedSentence, Report
+from node.domain import Film, Finding, FindingBox, Report
 from node.outputs import impression, measured, wording
-from node.outputs.vocabulary import MARKS, READER, by_urgency, name_of, said_of
+from node.outputs.vocabulary import READER, by_urgency, name_of, said_of
 
 
 def render(report: Report) -> str:
@@ -33,11 +33,10 @@ def details(film: Film) -> Iterator[str]:
         return
     if reported := by_urgency(wording.reported(film)):
         yield "Findings"
-    carriers = {finding.sentence: finding for finding in reversed(reported)}  # the first of several says it
+    sentences = wording.sentences(film)
     for number, finding in enumerate(reported, 1):
-        is_first = finding.sentence is not None and carriers[finding.sentence] is finding
-        sentence = _sentence(finding, film.sentences[finding.sentence or 0]) if is_first else None
-        yield " ".join(filter(None, (f"{number}.", _finding(finding), sentence, _objection(finding))))
+        said = (_finding(finding), sentences.get(finding.prompt), _objection(finding))
+        yield " ".join(filter(None, (f"{number}.", *said)))
     for heading, names in unreported(film):
         yield f"{heading}: {', '.join(names)}."
     yield from measured.in_findings(film)
@@ -65,16 +64,9 @@ def _judged_last(finding: Finding) -> tuple[bool, bool]:
 def _finding(finding: Finding) -> str:
     """Return a reported finding: name, number, state, boxes with their zones."""
     name, number = wording.sided(name_of(finding), finding.side), wording.number(finding)
-    boxes = "; ".join(map(_box, finding.boxes))
+    boxes = "; ".join(_box(finding, box) for box in finding.boxes)
     placed = f" {'Box' if len(finding.boxes) == 1 else 'Boxes'}: {boxes}." if boxes else ""
     return f"{name}{f', {number}' if number else ''} ({said_of(finding)}).{placed}"
-
-
-def _sentence(finding: Finding, sentence: GroundedSentence) -> str:
-    """Return a finding's sentence; without a state before it that is the finding's own."""
-    said, words = wording.said(sentence), wording.quoted(sentence)
-    is_of_another = finding.state not in MARKS or "(" in said.removesuffix(words)
-    return said if is_of_another else words
 
 
 def _objection(finding: Finding) -> str | None:
@@ -82,7 +74,7 @@ def _objection(finding: Finding) -> str | None:
     return None if finding.contradiction in wording.OF_FILM else wording.reason_of(finding.contradiction)
 
 
-def _box(found: FindingBox) -> str:
+def _box(finding: Finding, found: FindingBox) -> str:
     drawn = None if found.reader is None else READER[found.reader.what]
-    place = wording.zone_of(found.evidence) or found.side
-    return ", ".join(filter(None, (wording.edges(found.box), place, drawn)))
+    edges, place = wording.edges(found.box), wording.place_of(finding, found)
+    return ", ".join(filter(None, (edges if place is None else f"{place} ({edges})", drawn)))

@@ -32,6 +32,8 @@ MARKS: Final[Mapping[FindingState, str]] = {
     FindingState.UNCALIBRATED: "possible",
 }
 """What stands beside a finding where room is short, if it is reported and not present."""
+UNMEASURED: Final = "its threshold was not measured on such films"
+"""Why what is uncalibrated is only possible."""
 READER: Final[Mapping[Assessment, str]] = {
     Assessment.ACCEPTED: "confirmed by a reader",
     Assessment.REJECTED: "rejected by a reader",

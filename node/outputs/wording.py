@@ -21,7 +21,6 @@ from node.domain import (
     Finding,
     FindingBox,
     GroundedSentence,
-    KnownPlace,
     Note,
     ReaderMark,
     Reason,
@@ -29,7 +28,8 @@ from node.domain import (
     Searched,
 )
 from node.outputs.patient import short_text
-from node.outputs.vocabulary import MARKS, READER, by_urgency, name_of, said_of
+from node.outputs.vocabulary import MARKS, READER, UNMEASURED, by_urgency, name_of, said_of
+from node.prompt_set import LUNG
 from node.read.framing import leaving
 
 REASONS: Mapping[Reason, str] = {
@@ -125,7 +125,8 @@ CONTRADICTIONS: Mapping[Contradiction, str] = {
 }
 """What speaks against a finding that is reported, by its short name in `Finding.contradiction`: what the network itself
 says of the finding, how the whole picture looks, or what its header says of it."""
-_PLACES: Final[Mapping[KnownPlace, str]] = {"no_side": "side", "no_place": "place"}
+_OF_LUNG: Final = " of lung"
+UNRELIABLE: Final = "Places by this model are not reliable"
 NOTHING_ELSE: Final = "Nothing else was looked for."
 
 OF_FILM: Final[Collection[str]] = get_args(Doubt)
@@ -238,15 +239,31 @@ def sided(name: str, side: Side | None) -> str:
 
 
 def zone_of(evidence: Evidence | None) -> str | None:
-    """Return where a finding or box lies: "right lower zone of lung, 34 % of it"; None if no zone is known."""
+    """Return where a finding or box lies: "covering 34 % of the apex of the right lung"; None if no zone is known."""
     if evidence is None or evidence.site is None:
         return None
-    return f"{place_name(evidence.site, evidence.side)}, {percent(evidence.extent)} of it"
+    return f"covering {percent(evidence.extent)} of the {place_name(evidence.site, evidence.side)}"
+
+
+def place_of(finding: Finding, box: FindingBox) -> str | None:
+    """Return where a box of a finding lies: by its zone, else on which side; None if neither is known."""
+    if (zone := zone_of(box.evidence)) is not None:
+        return zone
+    if box.side is not None:
+        return f"on the {box.side}"
+    return None if box.lies is None else f"in the {box.lies} lung" if _is_of_lung(finding) else f"on the {box.lies}"
+
+
+def _is_of_lung(finding: Finding) -> bool:
+    return finding.site is not None and finding.site.value == LUNG
 
 
 def place_name(site: Code, side: Side | None) -> str:
-    """Return a part of the body inside a sentence: "left apex of lung", also where its code means "Apex of Lung"."""
-    return " ".join(map(uncapitalized, sided(short_text(site.meaning), side).split()))
+    """Return a part of the body inside a sentence: "apex of the left lung", if its code means "Apex of Lung"."""
+    name = " ".join(map(uncapitalized, short_text(site.meaning).split()))
+    if side in (Side.RIGHT, Side.LEFT) and name.endswith(_OF_LUNG):
+        return f"{name.removesuffix(_OF_LUNG)} of the {side} lung"
+    return uncapitalized(sided(name, side))
 
 
 def uncapitalized(text: str) -> str:
@@ -313,16 +330,38 @@ def size(film: Film) -> tuple[int, int]:
     return film.columns, film.rows
 
 
+def sentences(film: Film) -> dict[str, str]:
+    """Return the sentence beside each reported finding, by prompt, without a state that is the finding's own.
+
+    A sentence of several findings stands beside the most urgent, and names the others. A sentence by rule stands beside
+    none: it says what name, state and boxes say.
+    """
+    carriers: dict[str, list[Finding]] = {}
+    texts = dict[str, str]()
+    for finding in by_urgency(reported(film)):
+        if finding.sentence is None or (sentence := film.sentences[finding.sentence]).by == "rule":
+            continue
+        whole, words = said(sentence), quoted(sentence)
+        is_own = finding.state in MARKS and "(" not in whole.removesuffix(words)
+        texts.setdefault(words, words if is_own else whole)
+        carriers.setdefault(words, []).append(finding)
+    return {
+        first.prompt: f"{texts[words]}{f' (also of {_names(others)})' if others else ''}"
+        for words, (first, *others) in carriers.items()
+    }
+
+
 def loose(film: Film, carriers: Iterable[Finding]) -> list[tuple[str, tuple[ScoredBox, ...]]]:
     """Return the sentences that no carrier has, with what they are about and their boxes; the same words stand once.
 
     Without the score of its regions, which is no probability: beside "No pneumonia." it would read like one.
     """
     carried = {finding.sentence for finding in carriers}
+    told = [unstated(sentence.text) for index, sentence in enumerate(film.sentences) if index in carried]
     topics = topics_of(film)
     found: dict[str, list[GroundedSentence]] = {}
     for index, sentence in enumerate(film.sentences):
-        if index not in carried:
+        if index not in carried and not any(unstated(sentence.text) in text for text in told):
             found.setdefault(said(sentence), []).append(sentence)
     return [
         (
@@ -433,7 +472,7 @@ def prompt_set(report: Report) -> str:
 
 def limits(film: Film) -> str:
     """Return how far the reading of a film goes: the analyzed square, notes, thresholds and places; never blank."""
-    return " ".join((*_square(film), *_said(film.notes), *_unmeasured(film), *_unreliable(film), NOTHING_ELSE))
+    return " ".join((*_square(film), *_said(film.notes), *_thresholds(film), *_unreliable(film), NOTHING_ELSE))
 
 
 def _square(film: Film) -> Iterator[str]:
@@ -443,21 +482,31 @@ def _square(film: Film) -> Iterator[str]:
         yield f"Analyzed was the square of {edges(analyzed(film))} of {of}; the rest of the film was not analyzed."
 
 
-def _unmeasured(film: Film) -> Iterator[str]:
-    if findings := by_urgency(film.in_state(FindingState.UNCALIBRATED)):
-        yield f"Only possible, because its threshold was not measured on such films: {_names(findings)}."
-    in_band = [
-        each for each in film.in_state(FindingState.INDETERMINATE) if each.contradiction is None and not each.reader
-    ]
-    if in_band:
-        yield f"Only possible, because its probability is just below its threshold: {_names(by_urgency(in_band))}."
+def _thresholds(film: Film) -> Iterator[str]:
+    """Say from which probabilities the findings that the network reports are present and possible, and why only so."""
+    found = [finding for finding in by_urgency(reported(film)) if finding.reader is None]
+    told = [f"{_names([finding])} {said}" for finding in found if (said := _threshold(finding))]
+    if told:
+        yield f"Thresholds: {'; '.join(told)}."
+    if unmeasured := [finding for finding in found if finding.state is FindingState.UNCALIBRATED]:
+        yield f"Only possible, because {UNMEASURED}: {_names(unmeasured)}."
+
+
+def _threshold(finding: Finding) -> str:
+    if finding.thresholds is None:
+        return ""
+    possible, present = map(percent, finding.thresholds)
+    from_present = [] if finding.state is FindingState.UNCALIBRATED else [f"present from {present}"]
+    from_possible = [] if from_present and possible == present else [f"possible from {possible}"]
+    return ", ".join((*from_present, *from_possible))
 
 
 def _unreliable(film: Film) -> Iterator[str]:
+    """Say once that places are not reliable, if the network is not certain of one."""
     found = [finding for finding in by_urgency(reported(film)) if finding.reader is None]
-    missing = {what: [each for each in found if each.place == place] for place, what in _PLACES.items()}
-    if told := "; ".join(f"no {what} is told of {_names(of)}" for what, of in missing.items() if of):
-        yield f"Places by this model are not reliable: {told}."
+    if any(finding.place in ("no_side", "no_place") for finding in found):
+        without = [finding for finding in found if finding.place == "no_place"]
+        yield f"{UNRELIABLE}{f'; no box is drawn for {_names(without)}' if without else ''}."
 
 
 def _names(findings: Iterable[Finding]) -> str:

@@ -160,13 +160,14 @@ def _finding(
         or answer.state is None
     ):
         raise ValueError(f"prompt {prompt.key} asks for no pathology with a code")
-    by_box = framing if answer.laterality == "boxes" else None
+    place = _place(answer, prompt, is_film_sided=framing is not None)
     boxes = tuple(
         FindingBox(
             box=scored.box,
             score=scored.score,
             tracking_uid=_tracking_uid(source, prompt.key, scored.box, model),
-            side=_side_of(prompt, scored.box, by_box),
+            side=_side_of(prompt, scored.box, framing if answer.laterality == "boxes" else None),
+            lies=_side_of(prompt, scored.box, framing) if place == "no_side" else None,
         )
         for scored in (answer.boxes if answer.state.is_reported else ())
     )
@@ -181,7 +182,8 @@ def _finding(
         sentence=answer.sentence,
         contradiction=answer.contradiction,
         near=answer.near,
-        place=_place(answer, prompt, is_film_sided=framing is not None),
+        thresholds=answer.thresholds,
+        place=place,
     )
 
 

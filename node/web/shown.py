@@ -195,6 +195,7 @@ def show(film: Film) -> ShownFilm:
 
 def _findings(film: Film) -> Iterator[ShownFinding]:
     """Yield the reported findings, the most urgent first."""
+    sentences = wording.sentences(film)
     for number, finding in enumerate(vocabulary.by_urgency(wording.reported(film)), 1):
         sentence = None if finding.sentence is None else film.sentences[finding.sentence]
         yield ShownFinding(
@@ -204,7 +205,7 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
             state=REVIEW if finding.state in vocabulary.MARKS else PRESENT,
             mark=vocabulary.said_of(finding),
             probability=wording.number(finding),
-            sentence="" if sentence is None else wording.said(sentence),
+            sentence=sentences.get(finding.prompt, ""),
             text="" if sentence is None else unstated(sentence.text.strip()),
             objection=wording.reason_of(finding.contradiction),
             zone=wording.zone_of(finding.evidence),
@@ -221,7 +222,7 @@ def _boxes(finding: Finding) -> Iterator[ShownBox]:
             label=wording.label(finding, found),
             box=found.box,
             by=f"score {found.score:.2f}" if found.reader is None else vocabulary.READER[found.reader.what],
-            zone=wording.zone_of(found.evidence),
+            zone=wording.place_of(finding, found),
         )
 
 

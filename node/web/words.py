@@ -12,7 +12,7 @@ from node.domain import MESSAGE_KIND, Note
 from node.errors import InputError
 from node.output_kinds import OUTPUTS
 from node.outputs import rejection, wording
-from node.outputs.vocabulary import STATES
+from node.outputs.vocabulary import STATES, UNMEASURED
 
 STUDY_STATES: Final[Mapping[str, str]] = {
     "receiving": "receiving",
@@ -63,6 +63,7 @@ NO_SENTENCE: Final = (
     "The network's sentence failed the checks and is not shown; its answer is the state, the number and the boxes."
 )
 WORDED: Final = f"{wording.NOTES[Note.SEVERITY_WORDED].capitalize()}."
+ONLY_POSSIBLE: Final = f"Only possible, because {UNMEASURED}."
 LOCATED: Final = "Location of a region; neither present nor absent."
 
 ANSWERS: Final[Mapping[str, str]] = {

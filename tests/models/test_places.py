@@ -274,19 +274,21 @@ def test_all_outputs_begin_with_what_is_certain_of_a_place(
 
 
 NOWHERE: Mapping[str, object] = {"laterality": "unknown", "boxes": ()}
+UNPLACED = "Where it lies is not told: places by this model are not reliable."
 
 
 @pytest.mark.parametrize(
     ("asked", "answer", "is_film_sided", "expected"),
     [
-        ("on the left?", {"laterality": "unknown"}, True, "The network is not certain enough on which side."),
+        ("on the left?", {"laterality": "unknown"}, True, f"Its box lies on the right. {wording.UNRELIABLE}."),
         ("on the left?", {"laterality": "unknown"}, False, "The film does not say on which side."),
         ("on the left?", {}, False, "The film does not say on which side."),
-        ("on the left?", NOWHERE, True, "The network is not certain enough where it lies."),
-        ("in the left lower lung zone?", NOWHERE, True, "The network is not certain enough where it lies."),
+        ("on the left?", NOWHERE, True, UNPLACED),
+        ("in the left lower lung zone?", NOWHERE, True, UNPLACED),
         ("in the left lower lung zone?", {"boxes": ()}, True, "Where it lies is not told."),
-        ("Where is", {"laterality": "unknown"}, True, "Its box lies in a zone that is not told."),
-        ("Where is", NOWHERE, True, "The network is not certain enough where it lies."),
+        ("Where is", {"laterality": "unknown"}, True, f"Its box lies on the right. {wording.UNRELIABLE}."),
+        ("Where is", {"laterality": "unknown"}, False, "Its box lies in a zone that is not told."),
+        ("Where is", NOWHERE, True, UNPLACED),
     ],
 )
 def test_a_reply_says_why_it_tells_no_place(

@@ -4,6 +4,7 @@ import { get, post, remove } from "./api.js";
 import { svgRect } from "./boxes.js";
 import { Words } from "./words.js";
 
+const BOX_ALONE = "What is in this box?";
 const NO_BOX = "Type a finding or a question in English, draw a box, or both.";
 
 // The class of an answer's lines: those of a finding in that state; a region is neither present nor absent.
@@ -92,11 +93,9 @@ export class Asking {
     this.setBusy(false);
   }
 
-  // The node decides whether a text is a prompt or a question in words.
-  post(question) {
-    if (question.prompt) return this.inWords.ask(question.prompt, question.box);
-    this.inWords.clear();
-    return post(`${this.path}/questions`, { questions: [question] });
+  // The node decides whether a text is a prompt or a question in words. A box alone asks what was found in it.
+  post({ prompt, box }) {
+    return this.inWords.ask(prompt ?? BOX_ALONE, box);
   }
 
   tell(text) {
@@ -154,7 +153,8 @@ export class Asking {
     put(".mark", question.error ? "" : this.words[question.state ?? ""]);
     put(".sentence", this.said(question));
     const worded = question.notes.includes("severity_worded") ? this.template.dataset.worded : "";
-    put(".objection", [worded, question.reason].filter(Boolean).join(" "));
+    const why = question.reason ?? (question.state === "uncalibrated" ? this.template.dataset.unmeasured : "");
+    put(".objection", [worded, why].filter(Boolean).join(" "));
     put(".who", this.who(question));
     this.setSending(item.querySelector(".send"), question);
     return item;
@@ -234,6 +234,6 @@ function number({ score, state }) {
 }
 
 function asked({ prompt, box }) {
-  if (!prompt) return "What is in this box?";
+  if (!prompt) return BOX_ALONE;
   return box ? `${prompt}, in a box` : prompt;
 }

@@ -40,7 +40,7 @@ export class Words {
   show(text, reply) {
     const made = document.getElementById("reply-parts").content.cloneNode(true);
     const [question, said, rests, choices, corrections] = made.children;
-    question.querySelector("q").textContent = text;
+    question.querySelector("b").textContent = text;
     question.querySelector(".close").addEventListener("click", () => {
       this.clear();
       this.field.focus();

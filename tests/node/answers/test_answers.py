@@ -27,7 +27,7 @@ TEXTS = [
     *(f"What is in the {prompt.phrases[0]}?" for prompt in REGIONS),
     *(f"{prompt.phrases[0]} in the right lower lung zone?" for prompt in PATHOLOGIES),
     "list the findings", "summary", "is this film normal?", "what changed?", "hiatal hernia?",
-    "collapsed lung on both sides?",
+    "collapsed lung on both sides?", "left or right?",
 ]  # fmt: skip
 
 
@@ -45,6 +45,8 @@ def ask(text: str, film: Film) -> str:
         ("Is there a pneumothorax, or an effusion?",
          Query(topic=Topic.PRESENCE, findings=("pleural_effusion", "pneumothorax"))),
         ("opacity", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
+        ("Left or right?", Query(topic=Topic.SIDE, side=Side.BILATERAL)),
+        ("Tip of the line?", Query(topic=Topic.FREE, prompt="Tip of the line")),
         ("edema of the lungs", Query(topic=Topic.PRESENCE, findings=("edema",))),
         ("a pacemaker?", Query(topic=Topic.PRESENCE, findings=("support_devices",), prompt="pacemaker")),
         ("collapsed lung",
@@ -61,7 +63,7 @@ def ask(text: str, film: Film) -> str:
         ("RLL consolidation?",
          Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
         ("ETT position?",
-         Query(topic=Topic.PLACE, findings=("support_devices",), prompt="ett position", judges=True)),
+         Query(topic=Topic.PLACE, findings=("support_devices",), prompt="ETT position", judges=True)),
         ("anything acute?", Query(topic=Topic.NORMAL, judges=True)),
         ("Lt base", Query(topic=Topic.REGION, regions=("left_lower_lung_zone",), side=Side.LEFT)),
         ("opacities?", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
@@ -267,12 +269,13 @@ def test_a_list_names_all_findings(film: Film) -> None:
     ("text", "expected"),
     [
         ("effusion?", "There is a right pleural effusion in the lower zone. The probability is 83 %."),
+        ("left or right?", "Pleural effusion on the right; pulmonary edema on an unknown side."),
         ("effusion on the left?",
          "There is a right pleural effusion in the lower zone. The probability is 83 %. None is reported on the left, "
          "where it may have been missed."),
         ("where is the effusion?",
-         "There is a right pleural effusion in the lower zone. The probability is 83 %. Its box lies in the right "
-         "lower zone of lung and covers 34 % of it."),
+         "There is a right pleural effusion in the lower zone. The probability is 83 %. Its box lies in the lower "
+         "zone of the right lung and covers 34 % of it."),
         ("pneumothorax?", "Pneumothorax is not reported (below threshold, may have been missed)."),
         ("what is in the heart?",
          "None of the reported boxes lies in the cardiac silhouette; what is there may have been missed."),

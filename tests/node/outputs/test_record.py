@@ -189,17 +189,32 @@ def test_the_text_has_each_finding_on_a_line_with_boxes_and_sentence() -> None:
     details = list(report_txt.details(made))
 
     assert details[1].startswith(
-        "1. Right pleural effusion, 83 % (present). Box: columns 150 to 700, rows 900 to 1700, "
+        "1. Right pleural effusion, 83 % (present). Box: covering 34 % of the lower zone of the right lung ("
     )
     assert details[1].endswith('"Small right pleural effusion."')
     assert details[2] == "Not reported (below threshold, may have been missed): Pleural effusion 4 %."
     assert details[3] == 'Other sentences: left lung: "One. Two."'
 
 
-def test_a_sentence_of_two_findings_stands_once() -> None:
-    both = film(findings=(finding(), finding(samples.EDEMA)))
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_same_words_stand_once(place: int) -> None:
+    both = film(findings=(finding(), replace(finding(samples.EDEMA), sentence=place)))
+    of_region = replace(both.sentences[0], prompt="right_lower_lung_zone")
+    rendered = report_txt.render(report(replace(both, sentences=(both.sentences[0], both.sentences[0], of_region))))
 
-    assert report_txt.render(report(both)).count("Small right pleural effusion.") == 1
+    assert rendered.count("Small right pleural effusion.") == 1
+    assert "(also of pulmonary edema)" in rendered
+    assert "Other sentences" not in rendered
+
+
+def test_a_sentence_by_rule_repeats_no_finding() -> None:
+    made = film(findings=(finding(),))
+    by_rule = replace(made, sentences=(replace(made.sentences[0], by="rule"), *made.sentences[1:]))
+
+    assert "Small right pleural effusion." not in report_txt.render(report(by_rule))
+
+
+MEASURED = replace(finding(), thresholds=(0.25, 0.43))
 
 
 @pytest.mark.parametrize(
@@ -207,13 +222,26 @@ def test_a_sentence_of_two_findings_stands_once() -> None:
     [
         (film(findings=(finding(),)), "Analyzed was the square of columns 120 to 1880, rows 0 to 1760"),
         (film(findings=(samples.uncalibrated(),)), "not measured on such films: pulmonary edema."),
-        (film(findings=(replace(finding(side=None), place="no_side"),)), "no side is told of pleural effusion."),
-        (film(findings=(replace(finding(boxes=()), place="no_place"),)), "no place is told of pleural effusion."),
+        (film(findings=(replace(finding(side=None), place="no_side"),)), "Places by this model are not reliable."),
+        (film(findings=(replace(finding(boxes=()), place="no_place"),)), "; no box is drawn for pleural effusion."),
+        (film(findings=(MEASURED,)), "pleural effusion present from 43 %, possible from 25 %."),
+        (film(findings=(replace(MEASURED, thresholds=(0.43, 0.43)),)), "pleural effusion present from 43 %."),
+        (film(findings=(replace(MEASURED, state=FindingState.UNCALIBRATED),)), "pleural effusion possible from 25 %."),
     ],
 )
 def test_the_text_names_the_limits_once(of: Film, told: str) -> None:
     assert told in wording.limits(of)
     assert report_txt.render(report(of)).count(told) == 1
+
+
+@pytest.mark.parametrize(("site", "place"), [(samples.LUNG, "in the right lung"), (samples.PLEURA, "on the right")])
+def test_a_box_says_where_it_lies_though_no_side_is_told(site: Code, place: str) -> None:
+    made = finding(side=None)
+    box = replace(made.boxes[0], side=None, lies=Side.RIGHT, evidence=None)
+
+    said = list(report_txt.details(film(findings=(replace(made, site=site, boxes=(box,), place="no_side"),))))
+
+    assert f"Pleural effusion, 83 % (present). Box: {place} (columns " in said[1]
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -231,8 +259,8 @@ def test_a_film_without_findings_is_not_called_normal() -> None:
 @pytest.mark.parametrize(
     ("meaning", "side", "expected"),
     [
-        ("Apex of Lung", Side.LEFT, "left apex of lung"),
-        ("Lower zone of lung", Side.RIGHT, "right lower zone of lung"),
+        ("Apex of Lung", Side.LEFT, "apex of the left lung"),
+        ("Lower zone of lung", Side.RIGHT, "lower zone of the right lung"),
         ("Hilum of lung", Side.BILATERAL, "hilum of lung on both sides"),
         ("Mediastinum", None, "mediastinum"),
     ],

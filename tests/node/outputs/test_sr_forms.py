@@ -88,7 +88,7 @@ def test_a_film_with_findings_is_described_in_words() -> None:
     assert " ".join(first.split()).endswith(" ".join(impression.of_film(SEVERAL.films[0])))
     for expected in (
         "1. Right pleural effusion, 83 % (present). Box: ",
-        "right lower zone of lung, 34 % of it",
+        "lower zone of the right lung",
         "2. Pulmonary edema, 41 % (possible, please review). Boxes: ",
         "Not reported (below threshold, may have been missed): Pneumothorax 4 %.",
         "Small right pleural effusion.",

@@ -182,7 +182,7 @@ def test_the_state_stands_before_the_words_in_every_output(monkeypatch: pytest.M
 def test_the_reader_rewords_the_words_without_the_state() -> None:
     [found] = shown.show(reviewed()).findings
 
-    assert found.sentence == 'Possible, please review: "There is a right pleural effusion."'
+    assert found.sentence == '"There is a right pleural effusion."'
     assert found.text == "There is a right pleural effusion."
 
 
