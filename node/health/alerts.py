@@ -58,12 +58,14 @@ class Known:
     """A trouble that is not over; times in seconds since the epoch.
 
     found_at: when it was found first; is_told: whether its beginning was; gone_at: since when it is not found any more
+    most_waiting: the most results that waited because of it
     """
 
     alert: Alert
     found_at: float
     is_told: bool = False
     gone_at: float | None = None
+    most_waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +95,13 @@ def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_
         if not entry.is_told and at - entry.found_at >= after_seconds:
             entry = replace(entry, alert=alert, is_told=True)
             told.append(alert)
-        known[trouble.key] = replace(entry, gone_at=None)
+        known[trouble.key] = replace(entry, gone_at=None, most_waiting=max(entry.most_waiting, trouble.waiting))
     for key, entry in before.items():
         gone_at = None if _is_unknown(entry.alert, found) else entry.gone_at or at
         if gone_at is None or (entry.is_told and at - gone_at < after_seconds):
             known[key] = replace(entry, gone_at=gone_at)
         elif entry.is_told:
-            told.append(replace(entry.alert, status="ended", at=now.astimezone(UTC).isoformat(timespec="seconds")))
+            told.append(_ended(entry, now, gone_at=gone_at))
     return AlertState(known=tuple(known.items()), waiting=(*state.waiting, *(Waiting(alert=alert) for alert in told)))
 
 
@@ -152,6 +154,23 @@ def _begun(trouble: Trouble, now: datetime) -> Alert:
         since=None if trouble.since is None else trouble.since.astimezone(UTC).isoformat(timespec="seconds"),
         at=now.astimezone(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _ended(entry: Known, now: datetime, *, gone_at: float) -> Alert:
+    """Return the message that a trouble is over: how long it lasted, and how many results waited."""
+    begun = entry.alert.since
+    seconds = gone_at - (entry.found_at if begun is None else datetime.fromisoformat(begun).timestamp())
+    waited = f"; up to {entry.most_waiting} results waited" if entry.most_waiting else ""
+    message = f"It lasted {_duration(max(seconds, 0.0))}{waited}."
+    at = now.astimezone(UTC).isoformat(timespec="seconds")
+    return replace(entry.alert, status="ended", message=message, at=at)
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the two largest of its units: "2 d 3 h", "5 min 10 s"."""
+    counts = {"d": seconds // 86400, "h": seconds // 3600 % 24, "min": seconds // 60 % 60, "s": seconds % 60}
+    units = [f"{count:.0f} {unit}" for unit, count in counts.items() if count >= 1]
+    return " ".join(units[:2]) or "less than 1 s"
 
 
 def _is_unknown(alert: Alert, found: Sequence[Trouble]) -> bool:

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from node.check_result import Check, CheckState
 from node.config import Settings
+from node.domain import DeliveryState
 from node.errors import NodeError
 from node.health.checks import check_expiry, check_room
 from node.settings.destinations import DestinationSettings
@@ -33,6 +34,7 @@ class Trouble:
     name: what it is about, if the node has several: a destination, a table of the settings
     title: a few words; message: a sentence that says what was found, and what to do
     since: when it began, if that is known
+    waiting: how many results wait because of it
     """
 
     kind: TroubleKind
@@ -40,6 +42,7 @@ class Trouble:
     message: str
     name: str = ""
     since: datetime | None = None
+    waiting: int = 0
 
     @property
     def key(self) -> str:
@@ -74,6 +77,7 @@ def _of_work(overview: Overview, destinations: Sequence[DestinationSettings]) ->
                 title=f"{destination.name} is down",
                 message=f"{destination.name} takes no results: {pause.reason or 'see the log'}. They wait.",
                 since=datetime.fromtimestamp(pause.since, UTC),
+                waiting=overview.deliveries.get((destination.name, DeliveryState.WAITING), 0),
             )
     if count := overview.parked:
         verb = "is" if count == 1 else "are"

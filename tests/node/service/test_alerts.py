@@ -74,6 +74,14 @@ def test_each_trouble_is_told_once_and_its_end_once(
     assert told(course) == expected
 
 
+def test_the_end_of_a_trouble_says_how_long_it_lasted_and_how_many_waited() -> None:
+    state = AlertState()
+    for seconds, found in ((0, [replace(DOWN, waiting=3)]), (3700, [replace(DOWN, waiting=1)]), (3725, []), (3800, [])):
+        state = decide(state, found, now=NOON + timedelta(seconds=seconds), after_seconds=60.0)
+
+    assert state.waiting[-1].alert.message == "It lasted 1 h 2 min; up to 3 results waited."
+
+
 def test_a_message_is_tried_less_and_less_and_given_up() -> None:
     state = decide(AlertState(), [FULL], now=NOON, after_seconds=0.0)
     now, waits = NOON.timestamp(), list[float]()
