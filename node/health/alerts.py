@@ -169,7 +169,7 @@ def _ended(entry: Known, now: datetime, *, gone_at: float) -> Alert:
 def _duration(seconds: float) -> str:
     """Return a time in the two largest of its units: "2 d 3 h", "5 min 10 s"."""
     counts = {"d": seconds // 86400, "h": seconds // 3600 % 24, "min": seconds // 60 % 60, "s": seconds % 60}
-    units = [f"{count:.0f} {unit}" for unit, count in counts.items() if count >= 1]
+    units = [f"{int(count)} {unit}" for unit, count in counts.items() if count >= 1]
     return " ".join(units[:2]) or "less than 1 s"
 
 

@@ -149,11 +149,10 @@ class Sent:
 class WaitingCorrections:
     """Corrections of a study that no report follows yet.
 
-    corrections: how many wait; changes: how many of them change the report, 0 if all was taken back
+    changes: how many of them change the report, 0 if all was taken back
     leave_at: when they leave if nothing more is corrected; None if none waits
     """
 
-    corrections: int
     changes: int
     leave_at: datetime | None
 
@@ -291,7 +290,6 @@ def waiting_corrections(settings: Settings, spool: Spool, study_uid: str) -> Wai
     """Return how many corrections of a study wait, and until when."""
     found = gathering.waiting(spool, study_uid)
     return WaitingCorrections(
-        corrections=len(found.corrections),
         changes=found.changes,
         leave_at=found.leave_at(settings.corrections.quiet_seconds),
     )

@@ -21,7 +21,11 @@ const frame = byId("frame");
 const { path } = frame.dataset;
 const alert = byId("film-alert");
 
-const viewport = new Viewport(frame, byId("stage"), (scale) => (byId("zoom").textContent = `${Math.round(100 * scale)} %`));
+const earlier = document.querySelector("#earlier img");
+const viewport = new Viewport(frame, byId("stage"), (scale) => {
+  byId("zoom").textContent = `${Math.round(100 * scale)} %`;
+  showEarlier();
+});
 viewport.setSize(Number(frame.dataset.columns), Number(frame.dataset.rows));
 const boxes = new Boxes(byId("stage"), viewport);
 const drawn = new Drawn(byId("drawn"), viewport, (box) => {
@@ -45,6 +49,22 @@ const gray = new GrayWindow(path, byId("picture"), byId("gray"), {
   },
   failed: (text) => (alert.textContent = text),
 });
+
+// The earlier film is zoomed as the film is, about the same part of it.
+function showEarlier() {
+  if (!earlier?.clientWidth || !earlier.naturalWidth || !viewport?.columns) return;
+  const { column, row } = viewport.toFilm(...middle(frame.getBoundingClientRect()));
+  const zoom = viewport.scale / viewport.fitting;
+  const size = Math.min(earlier.clientWidth / earlier.naturalWidth, earlier.clientHeight / earlier.naturalHeight) * zoom;
+  const [x, y] = [column / viewport.columns, row / viewport.rows].map((part) => 0.5 - part);
+  earlier.style.transform = `translate(${x * size * earlier.naturalWidth}px, ${y * size * earlier.naturalHeight}px) scale(${zoom})`;
+}
+
+function middle({ left, top, width, height }) {
+  return [left + width / 2, top + height / 2];
+}
+
+earlier?.addEventListener("load", showEarlier);
 
 const SIDES = { left: "start", right: "end", top: "top", bottom: "bottom" };
 

@@ -61,7 +61,7 @@ def test_a_dicom_file_is_shown_and_asked_about(node: ArchivedNode, seen: Browsed
     expect(page.locator("rect.asked").first).to_be_visible()
     assert page.get_by_role("button", name="What changed?").count() == 0
     page.get_by_role("button", name="List the findings").click()
-    expect(page.locator("#reply q")).to_have_text("List the findings")
+    expect(page.locator("#reply .question b")).to_have_text("List the findings")
     expect(page.locator("#reply .text")).to_contain_text("telectasis")
     assert page.locator("#found rect[data-also=reply]").count() > 0
     assert list(Spool(node.directory).studies()) == [] and node.archive.requests == []

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.node.web.test_web_replies import BASIC, Content, Node, node, signed_in
+from tests.support import peers
 from tests.support.browsed import SIZES, Browsed, browsed, drag, settled
 
 pytestmark = pytest.mark.drill(part="pages")
@@ -26,7 +27,7 @@ def ask(page: Page, text: str) -> None:
     page.locator("#prompt").focus()
     page.keyboard.type(text)
     page.keyboard.press("Enter")
-    expect(page.locator("#reply q")).to_have_text(text, timeout=SLOW)
+    expect(page.locator("#reply .question b")).to_have_text(text, timeout=SLOW)
 
 
 def tracked(page: Page, kind: str) -> set[str]:
@@ -137,13 +138,14 @@ def test_what_the_report_does_not_know_goes_to_the_network_and_a_prompt_leaves_n
     expect(page.locator("#reply")).to_be_empty()
 
 
-def test_a_drawn_box_is_asked_about_in_words(node: Node, seen: Browsed) -> None:
+@pytest.mark.parametrize("button", ["What is in this region?", "Ask"])
+def test_a_drawn_box_is_asked_about_in_words(node: Node, seen: Browsed, button: str) -> None:
     page = opened(seen, node)
     page.locator('.tools [data-tool="box"]').click()
     drag(page, (0.4, 0.3), (0.5, 0.6))
 
     with page.expect_request("**/replies") as sent:
-        page.get_by_role("button", name="What is in this region?").click()
+        page.get_by_role("button", name=button, exact=True).click()
 
     expect(page.locator("#reply .text")).to_contain_text("in the drawn box", timeout=SLOW)
     expect(page.locator("#answers li").first).to_contain_text("What is in this box?")
@@ -176,3 +178,21 @@ def test_another_earlier_film_is_chosen_to_compare_with(signed_in: Node, browser
             "Compared with the film of 2026-11-01 09:30.", timeout=SLOW
         )
         expect(page.locator("#reply .choices button")).to_have_text(["2026-11-03 09:30"])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_film_has_half_of_the_window_and_the_earlier_film_its_zoom(
+    signed_in: Node, browser: Browser, size: str
+) -> None:
+    with browsed(browser, signed_in.service.http_port, size=size) as seen:
+        seen.page.context.set_extra_http_headers(BASIC)
+        page = opened(seen, signed_in)
+        page.locator('[data-do="earlier"]').click()
+        earlier = page.locator("#earlier img")
+        peers.wait_until(lambda: earlier.evaluate("img => img.naturalWidth") > 0, what="the earlier film")
+        page.locator('[data-do="in"]').click()
+
+        frame, zoomed = page.locator("#frame").bounding_box(), earlier.bounding_box()
+        assert frame is not None and zoomed is not None
+        assert frame["height"] >= SIZES[size][1] / 2
+        assert zoomed["width"] == pytest.approx(1.25 * earlier.evaluate("img => img.clientWidth"), abs=1)

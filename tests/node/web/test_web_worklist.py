@@ -201,6 +201,17 @@ def test_a_forgotten_search_says_so_and_lists_nothing(node: Node) -> None:
 
 
 @pytest.mark.drill(part="pages")
+def test_on_a_phone_a_study_is_a_line_and_its_findings_stand_below(node: Node, browser: Browser) -> None:
+    with browsed(browser, node.service.http_port, size="narrow") as seen:
+        row = seen.open("/").locator("tbody tr").first
+        places = [row.locator(f"td.{name}").bounding_box() for name in ("who", "state", "films", "impression")]
+
+        who, state, films_, found = [place for place in places if place is not None]
+        assert max(abs(who["y"] - other["y"]) for other in (state, films_)) < who["height"] / 2
+        assert found["y"] >= who["y"] + who["height"] / 2
+
+
+@pytest.mark.drill(part="pages")
 def test_the_list_is_read_and_searched_without_scripts(node: Node, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
