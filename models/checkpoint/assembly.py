@@ -27,6 +27,8 @@ from models.random_weights import draw, shapes_of
 _LANGUAGE_MODEL = "txt_decoder.language_model_url"
 _PUBLISHED_LANGUAGE_MODEL = "healx/gpt-2-pubmed-medium"
 _GENERATION = "txt_decoder.generation_kwargs"
+_PREFIX_LAYERS = "txt_decoder.n_projection_layers"
+_PREFIX_SHARED = "txt_decoder.shared_projection"
 _LENGTH = (f"{_GENERATION}.max_length", "txt_decoder.max_length")
 
 # How the published network computes, as far as a configuration could say otherwise (spec §2 to 7).
@@ -60,8 +62,6 @@ _CHEX: Mapping[str, object] = {
     "post_decoder_cls": True,
     "post_decoder_gate": True,
     "txt_decoder.model_class": "PTunedDecoderModel",
-    "txt_decoder.n_projection_layers": 2,
-    "txt_decoder.shared_projection": False,
     "txt_decoder.position_offset": None,
     f"{_GENERATION}.do_sample": False,
     f"{_GENERATION}.num_beams": 1,
@@ -86,7 +86,7 @@ _COUNTED = {
     "detector.multiregions": ("detector.boxes_per_prompt", "detector.multiregion_tokens"),
     "detector.n_decoder_layers": ("detector.layers", "detector.decoder.decoder_layers.*"),
     "n_post_decoder_layers": ("post_decoder.layers", "post_decoder.post_decoder_layers.*"),
-    "txt_decoder.prefix_length_factor": ("generator.prefix_length", "txt_decoder.prefix_proj.layers.3.bias"),
+    "txt_decoder.prefix_length_factor": ("generator.prefix_length", "txt_decoder.prefix_proj"),
 }
 FloatArray = NDArray[np.float32]
 
@@ -149,6 +149,22 @@ def beta_of(contents: Contents) -> float:
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 < found <= sys.float_info.max:
         return float(found)
     raise ModelError(f"{contents.config_place}: detector.soft_roi_beta is {found!r}, expected a finite number above 0")
+
+
+def is_prefix_linear(contents: Contents) -> bool:
+    """Return whether one linear layer makes the prefix of a feature, and not two: an ablation of Table 4."""
+    layers = next(_values(contents.config, _PREFIX_LAYERS), 2)
+    if isinstance(layers, bool) or layers not in (1, 2):
+        raise ModelError(f"{contents.config_place}: {_PREFIX_LAYERS} is {layers!r}, expected 1 or 2")
+    return layers == 1
+
+
+def is_prefix_shared(contents: Contents) -> bool:
+    """Return whether all layers have the same prefix: an ablation of Table 4."""
+    shared = next(_values(contents.config, _PREFIX_SHARED), False)
+    if not isinstance(shared, bool):
+        raise ModelError(f"{contents.config_place}: {_PREFIX_SHARED} is {shared!r}, expected True or False")
+    return shared
 
 
 def max_length_of(contents: Contents) -> int:
@@ -247,7 +263,7 @@ def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_hea
     Raises ModelError that names the key, what was expected and what was found.
     """
     check_behavior(contents)
-    state = published.rename(contents.state)
+    state = published.rename(contents.state, linear_prefix=is_prefix_linear(contents))
     try:
         sizes = _sizes(contents, state, rest=rest, generator_heads=generator_heads)
     except ValueError as error:
@@ -291,6 +307,7 @@ def _sizes(
         generator_heads=heads,
         max_length=max_length_of(contents),
         beta=beta_of(contents),
+        prefix_shared=is_prefix_shared(contents),
     )
 
 

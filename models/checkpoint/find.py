@@ -7,6 +7,7 @@ the published code.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import zipfile
 import zlib
@@ -81,10 +82,23 @@ def _in_folder(folder: Path) -> Path:
     for name in _PIECES_OF_OTHERS:
         if (folder / name).is_file():
             return folder / name
-    below = {
-        path.relative_to(folder).as_posix(): (path.stat().st_mtime,) for path in folder.rglob("*") if path.exists()
-    }
+    below = {path.relative_to(folder).as_posix(): (path.stat().st_mtime,) for path in _all_below(folder)}
     return folder / choose(below, title=str(folder))
+
+
+def _all_below(folder: Path) -> Iterator[Path]:
+    """Yield all that is below a folder, also through links; each folder is entered once, under its own name first.
+
+    A link can lead upward, or to a folder that lies here too.
+    """
+    entered = set[str]()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        if (real := os.path.realpath(place)) in entered:
+            folders.clear()
+            continue
+        entered.add(real)
+        folders.sort(key=lambda name: Path(place, name).is_symlink())
+        yield from (path for name in (*folders, *files) if (path := Path(place, name)).exists())
 
 
 def _out_of_zip(source: Path, *, work: Path, report: ProgressReport) -> Found:

@@ -141,6 +141,7 @@ _PARTS = (
         others=(
             ("prefix_proj.layers.0.", "prefix.expand."),
             ("prefix_proj.layers.3.", "prefix.contract."),
+            ("prefix_proj.layers.0.", "prefix."),
             (f"{_TRANSFORMER}wte.", "tokens."),
             (f"{_TRANSFORMER}wpe.", "positions."),
             (f"{_TRANSFORMER}ln_f.", "norm_after."),
@@ -188,12 +189,16 @@ def _are_same(first: Tensor, other: Tensor) -> bool:
     return first.shape == other.shape and bool(((first == other) | (first.isnan() & other.isnan())).all())
 
 
-def rename(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def rename(state: Mapping[str, Tensor], *, linear_prefix: bool = False) -> dict[str, Tensor]:
     """Turn a published state dict into ours; tensors are shared, not copied.
 
+    linear_prefix: the generator's prefix is made by one linear layer, whose key is that of the first of two
     Raises ModelError for a key that ChEX does not have, or if input and output embedding differ.
     """
-    return {our_name(key): tensor.T if is_turned(key) else tensor for key, tensor in clean(state).items()}
+    renamed = {our_name(key): tensor.T if is_turned(key) else tensor for key, tensor in clean(state).items()}
+    if not linear_prefix:
+        return renamed
+    return {name.replace("generator.prefix.expand.", "generator.prefix."): own for name, own in renamed.items()}
 
 
 def our_name(key: str) -> str:
@@ -241,13 +246,20 @@ def _unknown(key: str, *beginnings: str) -> ModelError:
 
 
 def sizes_of(
-    state: Mapping[str, Tensor], *, heads: int, generator_heads: int, max_length: int, beta: float = 2.0
+    state: Mapping[str, Tensor],
+    *,
+    heads: int,
+    generator_heads: int,
+    max_length: int,
+    beta: float = 2.0,
+    prefix_shared: bool = False,
 ) -> NetworkSizes:
     """Read the sizes of a renamed state dict off its shapes. Where several weights tell one size, most of them win.
 
     A weight of a wrong shape then is found under its own name, for all the others still fit.
 
     heads: of detector and post decoder; generator_heads: of GPT-2. No shape tells either (spec §12).
+    prefix_shared: all layers of GPT-2 have the same prefix; no shape tells it from a prefix of another length
     Raises ModelError that names the weight where nothing tells a size, ValueError where sizes do not fit together.
     """
     dim = dim_of(state)
@@ -268,7 +280,7 @@ def sizes_of(
             beta=beta,
         ),
         post_decoder=PostDecoderSizes(layers=_layers(state, "post_decoder")),
-        generator=_generator(state, heads=generator_heads, max_length=max_length),
+        generator=_generator(state, heads=generator_heads, max_length=max_length, prefix_shared=prefix_shared),
     )
 
 
@@ -330,17 +342,20 @@ def _prompt_encoder(state: Mapping[str, Tensor], *, dim: int) -> PromptEncoderSi
     )
 
 
-def _generator(state: Mapping[str, Tensor], *, heads: int, max_length: int) -> GeneratorSizes:
+def _generator(state: Mapping[str, Tensor], *, heads: int, max_length: int, prefix_shared: bool) -> GeneratorSizes:
     prefix = "generator.prefix"
     language = _language_model(state)
-    rows = _size(state, (f"{prefix}.contract.bias", 0), (f"{prefix}.contract.weight", 0))
+    is_linear = f"{prefix}.weight" in state
+    last = prefix if is_linear else f"{prefix}.contract"
+    rows = _size(state, (f"{last}.bias", 0), (f"{last}.weight", 0))
+    inner = ((f"{prefix}.expand.bias", 0), (f"{prefix}.expand.weight", 0), (f"{prefix}.contract.weight", 1))
+    per_position = 2 * language["width"] * (1 if prefix_shared else language["layers"])
     return GeneratorSizes(
         **language,
         heads=heads,
-        prefix_length=max(rows // (language["layers"] * 2 * language["width"]), 1),
-        prefix_hidden=_size(
-            state, (f"{prefix}.expand.bias", 0), (f"{prefix}.expand.weight", 0), (f"{prefix}.contract.weight", 1)
-        ),
+        prefix_length=max(rows // per_position, 1),
+        prefix_hidden=0 if is_linear else _size(state, *inner),
+        prefix_shared=prefix_shared,
         max_length=max_length,
     )
 

@@ -73,6 +73,17 @@ def test_any_number_of_folders_may_stand_above_the_runs(tmp_path: Path, above: s
     assert find(archive, work=tmp_path, report=quiet).place == f"a.zip: {name}"
 
 
+def test_runs_and_checkpoints_may_be_links_to_folders(tmp_path: Path) -> None:
+    disk = lay_out(tmp_path / "disk", f"{LATER}/checkpoints/checkpoint_000000001.pth")
+    lay_out(tmp_path / "folder", f"{RUN}/checkpoints/checkpoint_000000002.pth")
+    (tmp_path / "folder" / LATER).mkdir()
+    (tmp_path / "folder" / LATER / "checkpoints").symlink_to(disk / LATER / "checkpoints")
+    (tmp_path / "folder" / "run_0_latest").symlink_to(RUN)
+    (tmp_path / "folder" / "up").symlink_to(tmp_path / "folder")
+
+    assert chosen(tmp_path / "folder") == f"{LATER}/checkpoints/checkpoint_000000001.pth"
+
+
 @pytest.mark.parametrize("other", ["b", "c/d"])
 def test_runs_in_several_folders_are_a_question(tmp_path: Path, other: str) -> None:
     lay_out(tmp_path, *(f"{folder}/{RUN}/checkpoints/checkpoint_000000001.pth" for folder in ("a", other)))

@@ -75,6 +75,30 @@ def test_the_imported_network_is_the_published_one_bit_for_bit(archive: Path, mo
     )
 
 
+@pytest.mark.parametrize(("layers", "shared"), [(1, False), (2, True), (1, True)])
+def test_the_ablations_of_the_prefix_are_imported_too(
+    tmp_path: Path, model: Path, state: State, layers: int, shared: bool
+) -> None:
+    """As in the published code: one layer has the key of the first of two, a shared prefix no axis of layers."""
+    width, depth, length = 64, 2, 5
+    rows, prefix = length * 2 * width * (1 if shared else depth), "txt_decoder.prefix_proj.layers."
+    last = f"{prefix}{0 if layers == 1 else 3}."
+    weights = {key: value for key, value in state.items() if not key.startswith(prefix) or layers == 2}
+    inner = 64 if layers == 1 else weights[f"{prefix}3.weight"].shape[1]
+    weights |= {f"{last}weight": torch.randn(rows, inner), f"{last}bias": torch.randn(rows)}
+    content = official.checkpoint(weights)
+    content["config_dict"]["txt_decoder"] |= {"n_projection_layers": layers, "shared_projection": shared}  # type: ignore[index] # a dictionary
+
+    assert run(official.save(tmp_path / "ablation.pth", content), model) == 0
+
+    generator, feature = load_network(model).generator, torch.randn(1, 64)
+    hidden = feature if layers == 1 else generator.prefix.expand(feature)  # type: ignore[union-attr] # the first of two
+    hidden = hidden if layers == 1 else torch.nn.functional.gelu(hidden)
+    flat = hidden @ weights[f"{last}weight"].T + weights[f"{last}bias"]
+    nested = flat.reshape(1, length, 1 if shared else depth, 2, HEADS, width // HEADS).expand(-1, -1, depth, -1, -1, -1)
+    assert torch.allclose(generator.prefix_key_values(feature), nested.permute(2, 3, 0, 4, 1, 5), atol=1e-5)
+
+
 def test_the_tiny_official_zip_is_read_as_it_is(
     archive: Path, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

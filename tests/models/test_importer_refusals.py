@@ -155,6 +155,10 @@ def test_another_architecture_is_refused_with_its_key(refused: Callable[[Damage 
         changed("txt_decoder.generation_kwargs.num_beams", 4)
     )
     assert "generation_kwargs.top_k is unknown" in refused(changed("txt_decoder.generation_kwargs.top_k", 5))
+    assert "n_projection_layers is 3, expected 1 or 2" in refused(changed("txt_decoder.n_projection_layers", 3))
+    assert "prefix_length_factor is 3, but txt_decoder.prefix_proj says 5" in refused(
+        changed("txt_decoder.prefix_length_factor", 3)
+    )
     assert "d_model is 128, but detector.multiregion_tokens says 64" in refused(changed("d_model", 128))
     assert "n_post_decoder_layers is 3, but" in refused(changed("n_post_decoder_layers", 3))
     assert "n_head is None, expected a whole number" in refused(changed("n_head", None))
