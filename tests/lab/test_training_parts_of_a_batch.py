@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import cast
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -14,9 +15,11 @@ import pytest
 import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from models.lab.training import loop
 from models.lab.training.loop import load_checkpoint, train_by
 from models.lab.training.runfile import FilmSource, Run, read_run
 from models.lab.training.stages import Augmentation, Drawing, Noise
+from models.lab.training.store import stock
 from tests.support.training import PUBLISHED_NAMES, write_run
 
 pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
@@ -55,8 +58,15 @@ def run_of(folder: Path, *, batch: int, accumulation: int, processes: int) -> Ru
 
 
 def train(run: Run) -> None:
-    """Train in a process that torchrun started."""
-    assert train_by(run, Event()) is not None
+    """Train in a process that torchrun started; a file says whether it made the films."""
+
+    def make(*given: object, **more: object) -> bool:
+        is_made = stock(*given, **more)  # type: ignore[arg-type] # as they were given
+        (run.store / f"made by {loop.rank()}").touch()
+        return is_made
+
+    with patch.object(loop, "stock", make):
+        assert train_by(run, Event()) is not None
 
 
 def gradients(run: Run) -> torch.Tensor:
@@ -89,8 +99,11 @@ def test_parts_of_a_batch_give_the_gradients_of_the_whole(
     whole = run_of(tmp_path, batch=4, accumulation=1, processes=1)
     expected = gradients(whole)
 
-    found = gradients(run_of(tmp_path, batch=batch, accumulation=accumulation, processes=processes))
+    parts = run_of(tmp_path, batch=batch, accumulation=accumulation, processes=processes)
+    parts = replace(parts, data=replace(parts.data, store=str(tmp_path / "store-of-parts")))
+    found = gradients(parts)
 
+    assert [path.name for path in parts.store.glob("made by *")] == ["made by 0"], "the first process alone"
     assert expected.abs().max() > 0.01
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
 

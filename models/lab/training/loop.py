@@ -57,7 +57,8 @@ _LOWEST: Final = 1e-7
 _DECAY: Final = 0.3
 """The lowest learning rate, and the share of the batches at the end in which it falls."""
 _PATIENCE: Final = timedelta(minutes=10)
-"""How long a process waits for the others."""
+_PATIENCE_WITH_FILMS: Final = timedelta(days=7)
+"""How long a process waits for the others: for a step, and until the first one has made the films."""
 _COLUMNS: Final = ("stage", "step", "seconds", "pictures_per_second", "learning_rate", "gradient", "total")
 
 
@@ -79,7 +80,7 @@ def train_by(run: Run, stop: Event) -> Path | None:
     output.mkdir(parents=True, exist_ok=True)
     with shown.on(sys.stderr) as bar, _process_group():
         report = bar if is_first() else quiet
-        if not stock(run.data, run.store, renderers=run.machine.renderers, report=report, stopped=stop.is_set):
+        if not _make_films(run, stopped=stop.is_set, report=report):
             return None
         model = train(run, stopped=stop.is_set, report=report)
         if model is None:
@@ -404,6 +405,25 @@ def is_first() -> bool:
 
 def _size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _make_films(run: Run, *, stopped: Stopped, report: ProgressReport) -> bool:
+    """Let the first process make the missing films; the others wait for it. Returns False in all if it was stopped.
+
+    Raises as `stock`, and ModelError if the first process has ended.
+    """
+    is_made = not is_first() or stock(
+        run.data, run.store, renderers=run.machine.renderers, report=report, stopped=stopped
+    )
+    if _size() == 1:
+        return is_made
+    told = torch.tensor([is_made])
+    try:
+        distributed.monitored_barrier(timeout=_PATIENCE_WITH_FILMS)
+        distributed.broadcast(told, src=0)
+    except RuntimeError as error:
+        raise ModelError(f"process {rank()} lost the others ({error}); run the command again") from error
+    return bool(told.item())
 
 
 def _average(weights: Sequence[nn.Parameter], numbers: Tensor) -> Tensor:
