@@ -28,6 +28,7 @@ from models.lab.evaluation.request import (
     ABLATIONS,
     CHEXBERT,
     DEFAULT,
+    FIGURE_TASKS,
     MOST_FALSE,
     PUBLISHED_RESAMPLES,
     PUBLISHED_TASKS,
@@ -36,6 +37,7 @@ from models.lab.evaluation.request import (
     TASKS,
     TEXT_RESAMPLES,
     TRAINING_FILMS,
+    FigureTask,
     PublishedTask,
     Request,
     Task,
@@ -54,6 +56,7 @@ class _Tasks(NamedTuple):
 
     of_node: Sequence[Task] | None = None
     published: Sequence[PublishedTask] | None = ()
+    figures: Sequence[FigureTask] = ()
 
 
 def main(arguments: list[str]) -> int:
@@ -76,6 +79,7 @@ def main(arguments: list[str]) -> int:
         data=options.data,
         tasks=options.task.of_node,
         published=options.task.published,
+        figures=options.task.figures,
         choose_on=options.choose_on,
         analysis=options.analysis,
         engine=options.engine,
@@ -154,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
         default=_Tasks(),
         metavar="NAME,...",
         help=f"of {', '.join(TASKS)}; default: all of these that the labels of the films suffice for; "
-        f"or of the paper's {', '.join(PUBLISHED_TASKS)}, or {_PAPER} for these",
+        f"or of the paper's {', '.join(PUBLISHED_TASKS)}, or {_PAPER} for these; or {', '.join(FIGURE_TASKS)}",
     )
     parser.add_argument(
         "--choose-on",
@@ -261,14 +265,15 @@ def _labeler(text: str) -> str:
 def _tasks(text: str) -> _Tasks:
     """Read the names of tasks."""
     names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in (_ALL_TASKS, _PAPER, *TASKS, *PUBLISHED_TASKS)]:
+    known = (*TASKS, *PUBLISHED_TASKS, *FIGURE_TASKS)
+    if unknown := [name for name in names if name not in (_ALL_TASKS, _PAPER, *known)]:
         raise argparse.ArgumentTypeError(
-            f"there is no task {unknown[0]!r}; "
-            f"choose from {', '.join((*TASKS, *PUBLISHED_TASKS))}, {_ALL_TASKS}, or {_PAPER}"
+            f"there is no task {unknown[0]!r}; choose from {', '.join(known)}, {_ALL_TASKS}, or {_PAPER}"
         )
     return _Tasks(
         of_node=None if _ALL_TASKS in names else [task for task in TASKS if task in names],
         published=None if _PAPER in names else [task for task in PUBLISHED_TASKS if task in names],
+        figures=[task for task in FIGURE_TASKS if task in names],
     )
 
 

@@ -19,7 +19,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tomli_w
 
@@ -33,6 +33,8 @@ RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
 CHANGES = Path(__file__).with_suffix(".toml")
 LIMIT_SECONDS = 120.0
 """On two cores."""
+PATIENTS, STEPS = 12, 1
+"""Of each miniature, and updates of each stage: the fewest that give every figure."""
 MADE_BEFORE = ("train-out/published_1/model", "train-out/published_2_and_text")
 """What a stage starts from that an earlier one makes."""
 TASKS = {
@@ -54,16 +56,6 @@ WELL = " FINDINGS: The lungs are clear.\n\n IMPRESSION: No acute findings.\n"
 """The reports of the two films to test on: no class is without a figure, and a report of no finding is right once."""
 
 
-class Size(NamedTuple):
-    """How large the miniatures are, and how many updates each stage takes."""
-
-    patients: int
-    steps: int
-
-
-FULL, SHORT = Size(patients=24, steps=20), Size(patients=12, steps=1)
-
-
 class Failed(Exception):
     """A command ended with another exit code than 0, or a cell of the tables has no figure."""
 
@@ -82,7 +74,7 @@ def whole(folder: Path) -> int:
     """Go the whole way; returns the exit code."""
     began = time.monotonic()
     try:
-        figures = go(folder, FULL)
+        figures = go(folder)
     except Failed as failed:
         figures = {"failed": str(failed)}
     seconds = time.monotonic() - began
@@ -91,11 +83,11 @@ def whole(folder: Path) -> int:
     return 0 if passed else 1
 
 
-def go(folder: Path, size: Size) -> dict[str, Any]:
+def go(folder: Path) -> dict[str, Any]:
     """Go from drawing to the tables in a folder. Returns the figures of each task. Raises Failed."""
-    draw(folder / "raw", size)
+    draw(folder / "raw")
     prepare_all(folder)
-    train_all(folder, size)
+    train_all(folder)
     figures = evaluate_all(folder)
     evaluated = [str(folder / "evaluated" / name) for name in TASKS]
     run("models.lab.evaluation.paper", paper.main, [*evaluated, "--out", str(folder / "tables")])
@@ -110,17 +102,17 @@ def without_figure(figures: dict[str, dict[str, Any]]) -> list[str]:
     return [key for key in keys if figures.get(key.partition(".")[0], {}).get(key.partition(".")[2]) is None]
 
 
-def draw(raw: Path, size: Size) -> None:
+def draw(raw: Path) -> None:
     """Draw the five data sets in their official layouts, and a WordNet; the two films to test on differ."""
     for name in ("nih", "vindr", "mimic", "mscxr", "imagenome"):
         (raw / name).mkdir(parents=True)
-    datasets.chest_xray_14(raw / "nih", patients=size.patients)
-    datasets.vindr_cxr(raw / "vindr", train=size.patients, test=size.patients)
-    datasets.mimic_cxr(raw / "mimic", patients=size.patients)
-    datasets.ms_cxr(raw / "mscxr", patients=size.patients)
-    datasets.chest_imagenome(raw / "imagenome", patients=size.patients)
+    datasets.chest_xray_14(raw / "nih", patients=PATIENTS)
+    datasets.vindr_cxr(raw / "vindr", train=PATIENTS, test=PATIENTS)
+    datasets.mimic_cxr(raw / "mimic", patients=PATIENTS)
+    datasets.ms_cxr(raw / "mscxr", patients=PATIENTS)
+    datasets.chest_imagenome(raw / "imagenome", patients=PATIENTS)
     datasets.wordnet(raw)
-    last = size.patients - 1
+    last = PATIENTS - 1
     scene = datasets.scene_graph(last)
     scene["attributes"] = scene["attributes"][1:]
     scenes = raw / "imagenome" / "silver_dataset" / "scene_graph"
@@ -135,25 +127,25 @@ def prepare_all(folder: Path) -> None:
     mimic = ["--mimic", str(folder / "prepared" / "mimic")]
     for name, more in {"nih": [], "vindr": [], "mimic": [], "mscxr": mimic, "imagenome": mimic}.items():
         out = folder / "prepared" / name
-        run("models.prepare", prepare.main, [name, str(folder / "raw" / name), str(out), "--processes", "2", *more])
+        run("models.prepare", prepare.main, [name, str(folder / "raw" / name), str(out), "--processes", "1", *more])
 
 
-def train_all(folder: Path, size: Size) -> None:
+def train_all(folder: Path) -> None:
     """Train stages 1 and 2 and the text-only pre-training, join these two, and train stage 3."""
     made = folder / "train-out"
     for name in ("published_1", "published_2", "published_text"):
-        run("models.train", train.main, [str(run_file(folder, name, steps=size.steps))])
+        run("models.train", train.main, [str(run_file(folder, name))])
     models = [str(made / name) for name in ("published_2/model", "published_text/model", "published_2_and_text")]
     run("models.join", join.main, models)
-    run("models.train", train.main, [str(run_file(folder, "published_3", steps=size.steps))])
+    run("models.train", train.main, [str(run_file(folder, "published_3"))])
 
 
-def run_file(folder: Path, name: str, *, steps: int) -> Path:
+def run_file(folder: Path, name: str) -> Path:
     """Write a published run file with the changes of `paper_small.toml`; returns its path."""
     table = tomllib.loads((RUNS / f"{name}.toml").read_text(encoding="utf-8"))
     changes = tomllib.loads(CHANGES.read_text(encoding="utf-8"))
     [stage] = table["stages"]
-    stage |= changes["stage"] | {"steps": steps}
+    stage |= changes["stage"] | {"steps": STEPS}
     table["machine"] |= changes["machine"]
     for part, sizes in changes["network"].items():
         table["network"][part] |= sizes

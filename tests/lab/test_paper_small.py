@@ -1,4 +1,4 @@
-"""The short form of `make paper-small`: from raw data to the tables of the paper, with a small network."""
+"""`make paper-small`: from raw data to the tables of the paper, with a small network."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS
-from tests.drills.paper_small import SHORT, go, without_figure
+from tests.drills.paper_small import go, without_figure
 
 pytestmark = [pytest.mark.drill(part="paper"), pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.mark.timeout(900)
 def test_raw_data_becomes_the_tables_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figures = go(tmp_path, SHORT)
+    figures = go(tmp_path)
 
     assert figures.keys() == {*PUBLISHED_TASKS}
     assert without_figure(figures) == [], "every cell of the tables has a figure"

@@ -33,6 +33,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_films_of_ms_cxr_keep_their_regions(folder: Path, tmp_path: Path) -> None:
+    """What Figures 4 to 8 are measured on: MS-CXR added to the lines of Chest ImaGenome, and not of MIMIC-CXR."""
+    assert main(["mscxr", str(folder / "mscxr"), str(tmp_path), "--mimic", str(folder / "cig-out")]) == 0
+
+    both, regions = lines(tmp_path / "test.jsonl")[0], lines(folder / "cig-out" / "validate.jsonl")[0]
+    assert [box["label"] for box in both["boxes"][:3]] == ["mscxr/Pleural Effusion"] * 2 + ["mscxr/Cardiomegaly"]
+    assert both["boxes"][3:] == regions["boxes"] and both["region_findings"] == regions["region_findings"]
+    assert "labels" not in both and "report" not in both
+
+
 def counts_of(out: Path) -> dict[str, int]:
     return {row["what"]: row["count"] for row in json.loads((out / "summary.json").read_text())}
 

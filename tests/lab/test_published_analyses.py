@@ -1,4 +1,4 @@
-"""Ablations and analyses of the paper's tasks: what each file asks otherwise, and what goes with nothing."""
+"""Analyses of the paper's tasks: what each file asks otherwise, and what goes with nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from models.errors import ModelError
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import texts
-from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find, read_analysis
+from models.lab.evaluation.published.analysis import Analysis, read_analysis
 from models.lab.evaluation.published.classification import regions_asked
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import DEFAULT
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.prompts import embed
-from models.lab.tasks.regions import features_apart
+from models.lab.tasks.regions import features_together
 from tests.lab.published import small_model
 from tests.models.test_chex import picture_of
 from tests.paths import REPOSITORY
@@ -36,14 +36,7 @@ OTHERWISE: dict[str, tuple[str, dict[str, object]]] = {
     "report_regions_all": (REPORT, {"prompts": "regions", "all_regions": True}),
     "report_pathologies_positive_only": (REPORT, {"prompts": "pathologies", "positive_only": True}),
     "report_filter_by_class": (REPORT, {"filter": "by_class"}),
-    "report_one_by_one": (REPORT, {"together": 1}),
-    "report_four_together": (REPORT, {"together": 4}),
-    "report_one_box": (REPORT, {"boxes": 1}),
-    "report_two_boxes": (REPORT, {"boxes": 2}),
     "regions_by_name": (REGIONS, {"asked_by": "name"}),
-    "regions_by_both": (REGIONS, {"asked_by": "both", "together": 1}),
-    "regions_one_by_one": (REGIONS, {"together": 1}),
-    "regions_four_together": (REGIONS, {"together": 4}),
     "classes_by_name": ("region_classification_imagenome", {"asked_by": "name"}),
 }
 LEFT, RIGHT = (np.array([x, 0.5, 0.3, 0.6], dtype=np.float32) for x in (0.3, 0.7))
@@ -105,15 +98,11 @@ def test_a_file_differs_from_the_paper_in_what_it_says(name: str, model: Publish
         ({"asked_by": "name"}, "a report is given neither boxes nor names"),
         ({"task": REGIONS, "prompts": "regions"}, "are for task report_mimic"),
         ({"task": REGIONS, "filter": "by_class"}, "are for task report_mimic"),
-        ({"task": "region_explanation_mscxr", "asked_by": "name"}, "no name but its phrase"),
         ({"prompts": "regions", "positive_only": True}, "leave one of them out"),
         ({"prompts": "pathologies", "filter": "by_class"}, "filter changes nothing"),
         ({"task": REGIONS, "all_regions": True}, "are for task report_mimic"),
         ({"prompts": "pathologies", "all_regions": True}, "asks for none; leave one of them out"),
         ({"all_regions": True, "filter": "by_class"}, "filter changes nothing"),
-        ({"task": REGIONS, "asked_by": "both"}, "together must be 1"),
-        ({"task": REGIONS, "boxes": 1}, "where a box is given, it is the only one"),
-        ({"together": -1}, "together must not be negative"),
     ],
 )
 def test_what_does_not_go_together_says_why(tmp_path: Path, settings: dict[str, object], complaint: str) -> None:
@@ -127,45 +116,13 @@ def test_what_does_not_go_together_says_why(tmp_path: Path, settings: dict[str, 
     assert complaint in str(refused.value)
 
 
-def test_prompts_one_by_one_are_as_if_each_was_asked_alone(model: PublishedModel, picture: Picture) -> None:
-    prompts = embed(model.network, model.phrases, [("Edema",), ("Mass",), ("Fracture",)])
+def test_regions_are_given_by_box_or_name(model: PublishedModel, picture: Picture) -> None:
+    ways = [analysis(task=REGIONS, asked_by=by) for by in ("box", "name")]
 
-    scores, features = find(model.network, picture, prompts, analysis(together=1))
-
-    alone = [model.network.find(*picture, prompt[np.newaxis, np.newaxis]) for prompt in prompts]
-    assert torch.allclose(features[0], torch.cat([found[3][0] for found in alone]), atol=1e-6)
-    assert torch.allclose(scores[0], torch.cat([found[2][0] for found in alone]), atol=1e-6)
-    assert not torch.allclose(features, find(model.network, picture, prompts, PUBLISHED)[1], atol=1e-3)
-
-
-def test_all_prompts_with_all_boxes_are_as_published(model: PublishedModel, picture: Picture) -> None:
-    prompts = embed(model.network, model.phrases, [("Edema",), ("Mass",)])
-
-    scores, features = find(model.network, picture, prompts, analysis(boxes=2, together=2))
-
-    _, _, own_scores, own_features = model.network.find(*picture, prompts[np.newaxis])
-    assert torch.allclose(features, own_features, atol=1e-6)
-    assert torch.allclose(scores, own_scores, atol=1e-6)
-
-
-def test_the_likeliest_box_alone_has_its_own_token(model: PublishedModel, picture: Picture) -> None:
-    prompts = embed(model.network, model.phrases, [("Edema",)])
-    found = model.network.detector(picture[0], picture[1], prompts[np.newaxis], group=2)
-    best = int(found.scores[0, 0].argmax())
-
-    scores, _ = find(model.network, picture, prompts, analysis(boxes=1))
-
-    # The score of the one box, weighted by itself and never made larger (spec §4.5).
-    assert scores[0, 0] == pytest.approx(float(found.scores[0, 0, best]) ** 2, abs=1e-6)
-
-
-def test_regions_are_given_by_box_name_or_both(model: PublishedModel, picture: Picture) -> None:
-    ways = [analysis(task=REGIONS, asked_by=by, together=1) for by in ("box", "name", "both")]
-
-    by_box, by_name, by_both = (regions_asked(model, picture, LABELS.regions, how) for how in ways)
+    by_box, by_name = (regions_asked(model, picture, LABELS.regions, how) for how in ways)
 
     boxes = torch.from_numpy(np.stack([RIGHT, LEFT]))[np.newaxis]
-    alone = features_apart(model.network, picture, boxes, torch.zeros(1, 2, dtype=torch.bool))
-    assert torch.allclose(by_box, alone, atol=1e-5)
-    assert by_box.shape == by_name.shape == by_both.shape
-    assert not any(torch.allclose(by_both, other, atol=1e-3) for other in (by_box, by_name))
+    together = features_together(model.network, picture, boxes, torch.zeros(1, 2, dtype=torch.bool))
+    names = embed(model.network, model.phrases, [("Left lung",), ("Right lung",)])
+    assert torch.allclose(by_box, together, atol=1e-5)
+    assert torch.allclose(by_name, model.network.find(*picture, names[np.newaxis])[3], atol=1e-5)

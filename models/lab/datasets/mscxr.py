@@ -72,7 +72,9 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
 
 
 def make(film: _Film, out: Path) -> Made:
-    """Make the line of a film: of MIMIC-CXR's its picture and patient, no labels and no report."""
+    """Make the line of a film: of MIMIC-CXR's its picture and patient, no labels and no report; of Chest ImaGenome's
+    also its regions and what they hold.
+    """
     known = line_at(film.place, out)
     for box in film.boxes:
         if list(box.size) != known["size"]:
@@ -94,6 +96,9 @@ def make(film: _Film, out: Path) -> Made:
         "boxes": [{"label": _PREFIX + box.name, "xyxy": list(box.edges)} for box in film.boxes],
         "phrases": list(phrases.values()),
     }
+    if "region_findings" in known:
+        line["boxes"] += known["boxes"]
+        line["region_known"], line["region_findings"] = known["region_known"], known["region_findings"]
     counts = Counter(
         {"boxes": len(film.boxes), "phrases of films": len({(box.phrase, box.name) for box in film.boxes})}
     )

@@ -17,6 +17,7 @@ from models.lab.evaluation.cases import CaseSource, Phantoms
 from models.lab.evaluation.document import markdown, rounded
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, read_questions
 from models.lab.evaluation.pictures import write_sheets
+from models.lab.evaluation.published import prompting
 from models.lab.evaluation.published import run as paper
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
 from models.lab.evaluation.published.likeness import check_folder
@@ -67,6 +68,11 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         session = _session(request, model, films, choose_on, mark, how, report)
         figures |= paper.figures(session, published)
         unmeasured |= _unused(mark, figures)
+    if request.figures:
+        if not isinstance(films, FileFilms):
+            raise ModelError(f"{request.figures[0]} is of films of people, boxes:FILE.jsonl; leave it out")
+        labeler = _labeler(request.labeler or RULES)
+        figures |= prompting.figures(model.published, films, request.figures, labeler, report)
     report("figures")
     document: dict[str, object] = {
         "data": request.data,
@@ -164,7 +170,8 @@ def _marker(request: Request, published: Sequence[PublishedTask], report: Progre
     """Open what marks texts. Raises ModelError if it cannot be used, or if no task compares texts."""
     given = {"--labeler": request.labeler, "--labels": request.labels, "--metric-files": request.metric_files}
     for option, value in given.items():
-        if value is not None and not set(TEXT_TASKS) & set(published):
+        is_used = set(TEXT_TASKS) & set(published) or (option == "--labeler" and "figure_6" in request.figures)
+        if value is not None and not is_used:
             raise ModelError(f"{option} is for the tasks {', '.join(TEXT_TASKS)}; name one, or leave it out")
     if request.metric_files is not None:
         check_folder(request.metric_files)

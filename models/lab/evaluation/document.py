@@ -33,6 +33,11 @@ TITLES: Final[Mapping[str, str]] = {
     "region_explanation_mscxr": "Sentences about boxes, MS-CXR",
     "region_explanation_imagenome": "Sentences about regions, Chest ImaGenome",
     "report_mimic": "Reports as published, MIMIC-CXR",
+    "figure_4": "Figure 4: prompts that say which of two lungs",
+    "figure_5": "Figure 5: prompts that say the right or the wrong lung",
+    "figure_6": "Figure 6: more precise prompts",
+    "figure_8": "Figure 8: prompts with severity, change or negation",
+    "figure_9": "Figure 9: where prompts are looked for on films without the finding",
 }
 _NAMES: Final[Mapping[str, str]] = {
     "map": "mAP, IoU 0.1 to 0.7",
@@ -102,6 +107,16 @@ _NAMES: Final[Mapping[str, str]] = {
     "gain_on_positives": "mAP above that of two constant boxes, on films with the finding alone",
     "spread": "spread of the centers of best boxes, as a share of the true one",
     "films": "films",
+    "films_of_the_paper": "films in the paper",
+    "boxes": "boxes",
+    "giou": "gIoU with the box, median",
+    "giou_lower": "lower quartile",
+    "giou_upper": "upper quartile",
+    "giou_other": "gIoU with what is on the other side, median",
+    "nearer": "nearer to the box",
+    "queried": "sentences that find what was asked for",
+    "others_found": "other classes found, mean",
+    "others_named": "other classes found or denied, mean",
     "accuracy": "followed",
     "accuracy_taught": "followed, wordings of training",
     "accuracy_untaught": "followed, wordings never trained",
@@ -128,6 +143,8 @@ _GROUPED: Final[Mapping[str, str]] = {
     "curves": "sensitivity, if so many films without any finding are called",
     "by_group": "by group",
     "boxed": "boxes on films of people, scale cross-fitted",
+    "by_prompt": "likeliest box, by prompt",
+    "by_sentence": "sentence, by what is asked",
 }
 """Tables of tables: a row for each group, a column for each figure."""
 _FIRST: Final[Sequence[tuple[tuple[str, ...], str]]] = (
@@ -186,6 +203,7 @@ _TABLES: Final[Mapping[str, str]] = {
     "scales": "scale of boxes",
     "known": "films of which it is known",
     "intervals": "95 % intervals, by patient",
+    "nearest_region": "films on which a region overlaps the prompt's box most",
     "per_contradiction": "findings contradicted, by reason",
 }
 

@@ -36,6 +36,10 @@ TEXT_TASKS: Final[tuple[PublishedTask, ...]] = (
 )
 """Those that compare texts."""
 
+FigureTask = Literal["figure_4", "figure_5", "figure_6", "figure_8", "figure_9"]
+FIGURE_TASKS: Final[tuple[FigureTask, ...]] = get_args(FigureTask)
+"""The figures of the paper that have numbers of ours. They are measured only if they are named."""
+
 DECIDED_TASKS: Final[frozenset[Task]] = frozenset(("detection", "report", "sentences"))
 """Those whose figures depend on the decisions of the manifest."""
 
@@ -78,6 +82,7 @@ class Request:
     data: str
     tasks: Sequence[Task] | None = None
     published: Sequence[PublishedTask] | None = ()
+    figures: Sequence[FigureTask] = ()
     choose_on: Path | None = None
     analysis: Path | None = None
     engine: str = "onnx"

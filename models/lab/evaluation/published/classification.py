@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.engines import FloatArray
 from models.lab.evaluation.anatomy import REGIONS
-from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.regions import area
@@ -58,20 +58,10 @@ def features_of(model: PublishedModel, picture: Picture, boxes: Sequence[FloatAr
 def regions_asked(model: PublishedModel, picture: Picture, given: Mapping[str, FloatArray], how: Analysis) -> Tensor:
     """Compute the features [1, region, dim] of regions, asked for as an analysis says."""
     if how.asked_by == "box":
-        return boxes_asked(model, picture, list(given.values()), how)
+        return features_of(model, picture, list(given.values()))
     phrases = {region.name: region.phrases for region in region_prompts()}
     named = embed(model.network, model.phrases, [phrases[name] for name in given])
-    if how.asked_by == "name":
-        return find(model.network, picture, named, how)[1]
-    boxed = torch.from_numpy(np.stack(list(given.values())))[np.newaxis]
-    features: Tensor = model.network.describe(*picture, boxed, named.unsqueeze(0), torch.ones(boxed.shape[:2]))
-    return features
-
-
-def boxes_asked(model: PublishedModel, picture: Picture, boxes: Sequence[FloatArray], how: Analysis) -> Tensor:
-    """Compute the features [1, box, dim] of given boxes, of which so many see each other as an analysis says."""
-    size = how.together or len(boxes)
-    return torch.cat([features_of(model, picture, boxes[at : at + size]) for at in range(0, len(boxes), size)], dim=1)
+    return model.network.find(*picture, named.unsqueeze(0))[3]
 
 
 def classified(

@@ -66,7 +66,7 @@ def figures(session: Session, tasks: Sequence[PublishedTask]) -> dict[str, dict[
         "region_classification_mscxr": lambda: _boxes(session),
         "region_classification_imagenome": lambda: _regions(session),
         "region_explanation_mscxr": lambda: _texts(
-            session, "region_explanation_mscxr", partial(texts.of_phrases, model, how=how)
+            session, "region_explanation_mscxr", partial(texts.of_phrases, model)
         ),
         "region_explanation_imagenome": lambda: _texts(
             session, "region_explanation_imagenome", partial(texts.of_regions, model, how=how)

@@ -20,8 +20,8 @@ from language.labels import says
 from models.contract import PromptKind, ReaderPrompt
 from models.lab.evaluation import reports
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, find
-from models.lab.evaluation.published.classification import boxes_asked, regions_asked
+from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
+from models.lab.evaluation.published.classification import features_of, regions_asked
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.likeness import likeness_of
 from models.lab.evaluation.published.marks import Marked, Marks, Told, counts_of, efficacy_of, marks_or_nothing
@@ -49,14 +49,12 @@ class ReportQuestions:
     findings: tuple[bool, ...]
 
 
-def of_phrases(
-    model: PublishedModel, labels: PublishedLabels, picture: Picture, how: Analysis = PUBLISHED
-) -> Told | None:
+def of_phrases(model: PublishedModel, labels: PublishedLabels, picture: Picture) -> Told | None:
     """Explain each box of each phrase of a film; None if it has none."""
     pairs = [(phrase.text, box) for phrase in labels.phrases for box in phrase.boxes]
     if not pairs:
         return None
-    features = boxes_asked(model, picture, [box for _, box in pairs], how)
+    features = features_of(model, picture, [box for _, box in pairs])
     return Told(tuple(text for text, _ in pairs), _written(model, features[0]))
 
 
@@ -99,7 +97,7 @@ def of_report(
     """Write the report of a film; None if it has no true one. An analysis may leave nothing to write."""
     if not labels.report:
         return None
-    preference, features = find(model.network, picture, asked.prompts, how)
+    _, _, preference, features = model.network.find(*picture, asked.prompts.unsqueeze(0))
     if how.filter == "mean":
         noted = sentence_selection.positiveness(features, asked.positive, asked.negative)
     else:
