@@ -2,7 +2,7 @@
 
     python -m models.evaluate --model DIR --data phantoms:SEED:COUNT|boxes:FILE.jsonl [--json]
         [--task all|paper|NAME,...] [--choose-on FILE.jsonl]
-        [--labeler rules|chexbert:FILE | --labels FILE] [--metric-files DIR]
+        [--labeler rules|chexbert:FILE] [--metric-files DIR]
     python -m models.evaluate --model NEW --against IN_USE --data FILMS.csv --out NEW/comparison.json [--json]
 
 `--out DIR` gets evaluation.json, evaluation.md, and films with boxes; `models.calibrate` chooses thresholds. The second
@@ -93,7 +93,6 @@ def main(arguments: list[str]) -> int:
         folds=options.folds,
         false_findings=options.false_findings,
         labeler=options.labeler,
-        labels=options.labels,
         metric_files=options.metric_files,
     )
 
@@ -225,15 +224,11 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 
 def _add_texts(parser: argparse.ArgumentParser) -> None:
     """Add the options of the tasks that compare texts."""
-    labels = parser.add_mutually_exclusive_group()
-    labels.add_argument(
+    parser.add_argument(
         "--labeler",
         type=_labeler,
         metavar="rules|chexbert:FILE",
         help="what finds the classes in texts of the paper's tasks: our rules, or CheXbert's weights; default: rules",
-    )
-    labels.add_argument(
-        "--labels", type=Path, metavar="FILE.csv", help="labels of these texts, which --out writes to texts.csv"
     )
     parser.add_argument(
         "--metric-files", type=Path, metavar="DIR", help="files that some figures of texts need: docs/model/paper.md"

@@ -186,7 +186,6 @@ class FilmLine(TypedDict):
     rsna: NotRequired[str]
     labels: NotRequired[dict[str, bool]]
     mined: NotRequired[list[str]]
-    negbio: NotRequired[dict[str, bool]]
     located: NotRequired[list[str]]
     report: NotRequired[str]
     sentences: NotRequired[list[SentenceLine]]
@@ -280,7 +279,6 @@ def _check_labels(line: FilmLine) -> None:
     check_classes([*labels, *corrected])
     if not all(isinstance(label, bool) for label in (*labels.values(), *corrected.values())):
         raise ValueError("labels must be true or false")
-    check_classes(line.get("negbio", {}))
     check_classes([*line.get("located", []), *line.get("mined", [])])
     if unlabelled := sorted(set(line.get("mined", [])) - labels.keys()):
         raise ValueError(f"mined names {unlabelled[0]!r}, of which labels says nothing")

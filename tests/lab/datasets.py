@@ -249,7 +249,6 @@ def mimic_cxr(folder: Path, *, patients: int = 12) -> Path:
         "metadata": ([*columns, "Columns", "StudyDate", "StudyTime"], metadata),
         "split": (["dicom_id", "study_id", "subject_id", "split"], [*split, [dicom_id(999), 1, 2, "train"]]),
         "chexpert": (["subject_id", "study_id", *CHEXPERT_COLUMNS], chexpert),
-        "negbio": (["subject_id", "study_id", *CHEXPERT_COLUMNS], [[*row[:-1], "1.0"] for row in chexpert]),
     }
     for name, (header, rows) in tables.items():
         path = folder / f"mimic-cxr-2.0.0-{name}.csv"
@@ -278,11 +277,11 @@ CIG_REGIONS = ("right lung", "left lung", "cardiac silhouette", "trachea", "spin
 
 
 def chest_imagenome(folder: Path, *, patients: int = 12) -> Path:
-    """Chest ImaGenome on the films of `mimic_cxr`: scene graphs of all but one, and a gold set of two films.
+    """Chest ImaGenome on the films of `mimic_cxr`: scene graphs of all but one.
 
     As published: boxes on 224 pixels beside those of the film, objects beyond the 29, a box of no size, a region twice
     on one film, three boxes alone on another, "no" beside "yes", categories that are no findings, a phrase of one word,
-    a scene graph and findings of films that are not there.
+    a scene graph of a film that is not there.
     """
     silver = folder / "silver_dataset"
     (silver / "scene_graph").mkdir(parents=True)
@@ -292,27 +291,6 @@ def chest_imagenome(folder: Path, *, patients: int = 12) -> Path:
     (silver / "scene_graph" / f"{dicom_id(999)}_SceneGraph.json").write_text("{}")
     write_table(
         silver / "splits" / "images_to_avoid.csv", ["subject_id", "study_id", "dicom_id"], [[1, 2, dicom_id(6)]]
-    )
-    gold = folder / "gold_dataset"
-    edges = ["original_x1", "original_y1", "original_x2", "original_y2"]
-    boxes = [
-        [f"{dicom_id(2 * number)}.dcm", region, 4 + place, 8, 24 + place, 60]
-        for number in (3, 10)
-        for place, region in enumerate(CIG_REGIONS)
-    ]
-    boxes.append([f"{dicom_id(6)}.dcm", "svc", 4, 8, 4, 60])
-    write_table(gold / "gold_bbox_coordinate_annotations_1000images.csv", ["image_id", "bbox_name", *edges], boxes)
-    told = [
-        ["left lung", 1, "anatomicalfinding", "pleural effusion", "yes", "Small left pleural effusion."],
-        ["left lung", 1, "anatomicalfinding", "pneumothorax", "no", "No pneumothorax."],
-        ["left lung", 1, "nlp", "abnormal", "yes", "Small left pleural effusion."],
-    ]
-    columns = ["image_id", "bbox", "relation", "categoryID", "label_name", "context", "sentence"]
-    write_table(
-        gold / "gold_object_attribute_with_coordinates.txt",
-        columns,
-        [*([f"{dicom_id(6)}.dcm", *row] for row in told), [f"{dicom_id(999)}.dcm", *told[0]]],
-        separator="\t",
     )
     return folder
 

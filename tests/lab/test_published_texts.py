@@ -9,7 +9,7 @@ import torch
 from language.labels import RuleLabeler
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published.labels import Phrase, PublishedLabels
-from models.lab.evaluation.published.marks import Marked, Told, by_labeler
+from models.lab.evaluation.published.marks import Marked, Told, mark
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.published.texts import measure, of_phrases, of_regions, of_report, report_questions
 from models.lab.evaluation.request import DEFAULT
@@ -23,7 +23,7 @@ LEFT, RIGHT = (np.array([x, 0.5, 0.3, 0.6], dtype=np.float32) for x in (0.3, 0.7
 
 
 def by_rules(films: list[Told]) -> Marked:
-    return by_labeler(RuleLabeler(), quiet)("report_mimic", [("film", told) for told in films])
+    return mark(RuleLabeler(), "report_mimic", [("film", told) for told in films], quiet)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,7 @@
 """Chest ImaGenome: on films of MIMIC-CXR the boxes of regions, what each region holds, and the sentences about it.
 
-Silver, by program: train.jsonl, validate.jsonl and test.jsonl, by MIMIC-CXR's split. Gold, corrected by people:
-gold.jsonl. As published a film needs five boxes, and none twice; a film to train on needs a report. A region is judged
-for all 53 classes.
+Of the silver set, which a program made: train.jsonl, validate.jsonl and test.jsonl, by MIMIC-CXR's split. As published
+a film needs five boxes, and none twice; a film to train on needs a report. A region is judged for all 53 classes.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ _LEAST_WORDS: Final = 2
 _CATEGORIES: Final = {"anatomicalfinding": "cig/af/", "disease": "cig/disease/"}
 _READ: Final = frozenset((*_CATEGORIES, "nlp"))
 """The categories of attributes that count; "nlp" says what is abnormal."""
-_GOLD_BOXES: Final = "gold_bbox_coordinate_annotations_1000images.csv"
-_GOLD_FINDINGS: Final = "gold_object_attribute_with_coordinates.txt"
-_ORIGINAL: Final = ("original_x1", "original_y1", "original_x2", "original_y2")
 
 PUBLISHED: Final = (
     Published(what="scene graphs", count=242_072, source="data set"),
@@ -39,7 +35,6 @@ PUBLISHED: Final = (
     Published(what="films in train.jsonl", count=227_382, source="paper"),
     Published(what="films in validate.jsonl", count=1_959, source="paper"),
     Published(what="films in test.jsonl", count=3_402, source="paper"),
-    Published(what="films in gold.jsonl", count=1_000, source="data set"),
 )
 
 
@@ -65,17 +60,10 @@ class _Scene(TypedDict):
     attributes: list[_Attribute]
 
 
-class _Gold(NamedTuple):
-    boxes: tuple[tuple[str, Edges], ...]
-    findings: tuple[tuple[str, str, str], ...]
-    is_judged: bool
-
-
 class _Film(NamedTuple):
     place: Place
     scene: str
     needs_report: bool
-    gold: _Gold | None = None
 
 
 class _Said:
@@ -106,11 +94,8 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
     counts = Counter[str]({"scene graphs": len(names)})
     counts["classes of diseases"] = sum(name.startswith(_CATEGORIES["disease"]) for name in CIG)
     counts["classes of anatomical findings"] = len(CIG) - counts["classes of diseases"]
-    gold = _gold(source / "gold_dataset", counts)
-    films: dict[str, list[_Film]] = {name: [] for name in (*SPLITS, "gold")}
+    films: dict[str, list[_Film]] = {name: [] for name in SPLITS}
     for split, name, place in places_of(mimic):
-        if name in gold:
-            films["gold"].append(_Film(place, scene="", needs_report=False, gold=gold.pop(name)))
         if (scene := f"{name}_SceneGraph.json") not in names:
             counts["films without a scene graph, left out"] += 1
             continue
@@ -118,7 +103,6 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
         films[split].append(_Film(place, scene=str(scenes / scene), needs_report=split == "train"))
         if name in avoided and split == "train":
             counts["films in train.jsonl of patients of the gold set, as published"] += 1
-    counts["films of the gold set that are no frontal film of MIMIC-CXR, left out"] = len(gold)
     counts["scene graphs of no frontal film of MIMIC-CXR, left out"] = len(names)
     return Listing(
         films=[(name, film) for name, own in films.items() for film in own],
@@ -131,8 +115,6 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
 def make(film: _Film, out: Path) -> Made:
     """Make the line of a film, or say why it is left out."""
     line = line_at(film.place, out)
-    if film.gold is not None:
-        return _gold_line(line, film.gold)
     counts = Counter[str]()
     path = Path(film.scene)
     try:
@@ -245,44 +227,3 @@ def _placed(phrase: str, regions: list[str], boxes: Mapping[str, Edges], said: _
         "regions": [region for region in regions if region in REGIONS and region in boxes],
         "boxes": [list(box) for box in joined(boxes[region] for region in regions if region in boxes)],
     }
-
-
-def _gold(folder: Path, counts: Counter[str]) -> dict[str, _Gold]:
-    """Read the gold set: films by name. Of half of them regions are judged for findings."""
-    boxes: dict[str, dict[str, Edges]] = defaultdict(dict)
-    for row in rows_of(folder / _GOLD_BOXES, ("image_id", "bbox_name", *_ORIGINAL)):
-        left, top, right, bottom = (row.number(column) for column in _ORIGINAL)
-        if right <= left or bottom <= top:
-            counts["gold: boxes without area, left out"] += 1
-        else:
-            boxes[row.text("image_id").removesuffix(".dcm")][row.text("bbox_name")] = (left, top, right, bottom)
-    columns = ("image_id", "bbox", "relation", "categoryID", "label_name", "context", "sentence")
-    findings: dict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    for row in rows_of(folder / _GOLD_FINDINGS, columns, separator="\t"):
-        own = findings[row.text("image_id").removesuffix(".dcm")]
-        prefix = _CATEGORIES.get(row.cells["categoryID"].strip())
-        is_there = row.number("relation") == 1 and row.cells["context"].strip() == "yes"
-        name = f"{prefix}{row.text('label_name')}" if prefix is not None and is_there else ""
-        own.append((row.text("bbox"), name, clean(row.cells["sentence"])))
-    counts["gold: findings of films without boxes, left out"] = sum(
-        bool(finding) for name, own in findings.items() if name not in boxes for _, finding, _ in own
-    )
-    return {
-        name: _Gold(boxes=tuple(own.items()), findings=tuple(findings.get(name, ())), is_judged=name in findings)
-        for name, own in boxes.items()
-    }
-
-
-def _gold_line(line: FilmLine, gold: _Gold) -> Made:
-    said, counts = _Said(), Counter[str]()
-    for region, name, sentence in gold.findings:
-        said.findings[region] |= {name} - {""}
-        said.of_phrase[sentence] |= {name} - {""}
-        if region not in said.regions[sentence]:
-            said.regions[sentence].append(region)
-        if name:
-            said.abnormal.add(sentence)
-    _add(line, dict(gold.boxes), said, counts)
-    if not gold.is_judged:
-        del line["region_known"], line["region_findings"]
-    return Made(line, Counter({f"gold: {what}": count for what, count in counts.items()}))

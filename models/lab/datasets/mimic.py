@@ -1,7 +1,7 @@
-"""MIMIC-CXR-JPG with the reports of MIMIC-CXR: frontal films of the official split, labels of CheXpert and NegBio.
+"""MIMIC-CXR-JPG with the reports of MIMIC-CXR: frontal films of the official split, labels of CheXpert.
 
 Labels are CheXpert's, mined from the report: present, absent, or uncertain, which counts as present as in the published
-code; a blank says nothing. NegBio's stand beside them, and the summary counts where the two differ.
+code; a blank says nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class _Film(NamedTuple):
     view: str
     size: tuple[int, int]
     chexpert: str
-    negbio: str
 
 
 def listing(source: Path, reports: Path) -> Listing[_Film]:
@@ -99,7 +98,7 @@ def listing(source: Path, reports: Path) -> Listing[_Film]:
         row.text("dicom_id"): row.one_of("split", _SPLITS)
         for row in rows_of(_table(source, "split"), ("dicom_id", "split"))
     }
-    chexpert, negbio = (_labels(_table(source, name)) for name in ("chexpert", "negbio"))
+    chexpert = _labels(_table(source, "chexpert"))
     counts["studies with labels of CheXpert"] = len(chexpert)
     films: dict[str, list[_Film]] = {split: [] for split in _SPLITS}
     for row in rows_of(_table(source, "metadata"), _METADATA):
@@ -112,7 +111,7 @@ def listing(source: Path, reports: Path) -> Listing[_Film]:
         if (view := row.cells["ViewPosition"].strip()) not in _FRONTAL:
             counts["films that are not frontal, left out"] += 1
             continue
-        films[split].append(_film(row, view, source, reports, chexpert, negbio))
+        films[split].append(_film(row, view, source, reports, chexpert))
     counts["films of the split without metadata, left out"] = len(splits)
     return Listing(
         films=[(split, film) for split in _SPLITS for film in films[split]],
@@ -143,12 +142,6 @@ def make(film: _Film, out: Path) -> Made:
         counts["uncertain labels, taken as present"] = film.chexpert.count("u")
     else:
         counts["films without labels of CheXpert"] = 1
-    if film.negbio:
-        line["negbio"] = {key: mark != "0" for key, mark in zip(CHEXPERT, film.negbio, strict=True) if mark != "-"}
-    if film.chexpert and film.negbio:
-        counts["labels in which CheXpert and NegBio differ"] = sum(
-            first != second for first, second in zip(film.chexpert, film.negbio, strict=True)
-        )
     if sentences := _sentences(Path(film.report)):
         line |= {"report": " ".join(sentence["text"] for sentence in sentences), "sentences": sentences}
         counts["sentences"] = len(sentences)
@@ -176,9 +169,7 @@ def _mark(row: Row, column: str) -> str:
     return _MARKS[value]
 
 
-def _film(
-    row: Row, view: str, source: Path, reports: Path, chexpert: Mapping[str, str], negbio: Mapping[str, str]
-) -> _Film:
+def _film(row: Row, view: str, source: Path, reports: Path, chexpert: Mapping[str, str]) -> _Film:
     subject, study, name = row.text("subject_id"), row.text("study_id"), row.text("dicom_id")
     folder = Path("files", f"p{subject[:2]}", f"p{subject}")
     return _Film(
@@ -190,7 +181,6 @@ def _film(
         view=view,
         size=(row.size("Columns"), row.size("Rows")),
         chexpert=chexpert.get(study, ""),
-        negbio=negbio.get(study, ""),
     )
 
 

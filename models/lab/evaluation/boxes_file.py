@@ -131,7 +131,6 @@ def _unmeasured(line: FilmLine, published: Collection[PublishedTask]) -> Iterato
             yield f"boxes of {finding or box['label']}"
     yield from (f"labels of {name}" for name in line.get("nih_labels", []) if name in OTHER_NIH_LABELS)
     yield from (f"labels of {name}" for name in line.get("labels", {}) if name not in CHEXPERT)
-    yield from ("labels by NegBio, beside those that count" for _ in line.get("negbio", {}))
     placed = {meaning_of(box)[0] for box in line.get("boxes", [])}
     all_judged = "region_classification_imagenome" in {*published} & published_tasks_of(line)
     for region, found in line.get("region_findings", {}).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,6 @@ from models.lab.evaluation.published import prompting
 from models.lab.evaluation.published import run as paper
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
 from models.lab.evaluation.published.likeness import check_folder
-from models.lab.evaluation.published.marks import LabeledTexts, Marker, by_labeler, read_labels
 from models.lab.evaluation.request import (
     CHEXBERT,
     CHOOSING,
@@ -56,7 +55,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     choose_on = _choose_on(films, published, request)
     tasks = _tasks(films, request, read_manifest(request.model))
     unmeasured = _unmeasured(films, published, report)
-    mark = _marker(request, published, report)
+    labeler = _labeler_of_texts(request, published)
     questions = read_questions(request.prompts)
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)
@@ -65,13 +64,11 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     observed = run.observe(_deciding(model, films, tasks, request, report), films, tasks, report)
     figures = _figures(observed, tasks, model, Bootstrap(resamples=resamples), request) if tasks else {}
     if isinstance(films, FileFilms) and published:
-        session = _session(request, model, films, choose_on, mark, how, report)
+        session = _session(request, model, films, choose_on, labeler, how, report)
         figures |= paper.figures(session, published)
-        unmeasured |= _unused(mark, figures)
     if request.figures:
         if not isinstance(films, FileFilms):
             raise ModelError(f"{request.figures[0]} is of films of people, boxes:FILE.jsonl; leave it out")
-        labeler = _labeler(request.labeler or RULES)
         figures |= prompting.figures(model.published, films, request.figures, labeler, report)
     report("figures")
     document: dict[str, object] = {
@@ -148,36 +145,35 @@ def _session(
     model: EvaluatedModel,
     films: FileFilms,
     choose_on: tuple[str, FileFilms] | None,
-    mark: Marker,
+    labeler: Labeler,
     how: Analysis,
     report: ProgressReport,
 ) -> paper.Session:
-    """Make what the tasks of the paper share. With labels no texts are written: the labels may be in that file."""
+    """Make what the tasks of the paper share."""
     return paper.Session(
         model=model.published,
         films=films,
         choose_on=choose_on,
         resamples=request.resamples,
         report=report,
-        mark=mark,
+        labeler=labeler,
         metric_files=request.metric_files,
-        texts=None if request.out is None or request.labels is not None else request.out / _TEXTS,
+        texts=None if request.out is None else request.out / _TEXTS,
         how=how,
     )
 
 
-def _marker(request: Request, published: Sequence[PublishedTask], report: ProgressReport) -> Marker:
-    """Open what marks texts. Raises ModelError if it cannot be used, or if no task compares texts."""
-    given = {"--labeler": request.labeler, "--labels": request.labels, "--metric-files": request.metric_files}
-    for option, value in given.items():
-        is_used = set(TEXT_TASKS) & set(published) or (option == "--labeler" and "figure_6" in request.figures)
-        if value is not None and not is_used:
-            raise ModelError(f"{option} is for the tasks {', '.join(TEXT_TASKS)}; name one, or leave it out")
+def _labeler_of_texts(request: Request, published: Sequence[PublishedTask]) -> Labeler:
+    """Open what labels texts. Raises ModelError if it cannot be used, or if no task has texts."""
+    has_texts = bool(set(TEXT_TASKS) & set(published))
+    is_labeled = has_texts or "figure_6" in request.figures
+    if request.labeler is not None and not is_labeled:
+        raise ModelError(f"--labeler is for the tasks {', '.join(TEXT_TASKS)}; name one, or leave it out")
     if request.metric_files is not None:
+        if not has_texts:
+            raise ModelError(f"--metric-files is for the tasks {', '.join(TEXT_TASKS)}; name one, or leave it out")
         check_folder(request.metric_files)
-    if request.labels is not None:
-        return read_labels(request.labels)
-    return by_labeler(_labeler(request.labeler or RULES), report)
+    return _labeler(request.labeler or RULES)
 
 
 def _labeler(name: str) -> Labeler:
@@ -188,14 +184,6 @@ def _labeler(name: str) -> Labeler:
     except ModuleNotFoundError as error:
         raise ModelError(f"{error.name} is missing; run pip install -c constraints.txt '.[paper]'") from error
     return ChexbertLabeler(Path(name.removeprefix(CHEXBERT)))
-
-
-def _unused(mark: Marker, figures: Mapping[str, Mapping[str, object]]) -> dict[str, int]:
-    """Count the rows of a file of labels that are of texts that were not measured."""
-    if not isinstance(mark, LabeledTexts):
-        return {}
-    used = sum(2 * int(str(made["texts"])) for task, made in figures.items() if task in TEXT_TASKS)
-    return {f"rows of {mark.path.name}, of other texts": len(mark.rows) - used} if len(mark.rows) > used else {}
 
 
 def _data(request: Request) -> PhantomSet | Path:

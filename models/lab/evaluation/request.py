@@ -72,7 +72,6 @@ class Request:
     held_out: use only patients that a run held out, a share or a file
     resamples: for deviations, 0 for none; None: the three defaults above
     labeler: what texts are labeled by, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
-    labels: a file of labels of texts, instead of a labeler
     metric_files: the folder with what some figures of texts need
     folds: whether the decisions for each fifth of the patients are chosen on the films of the others
     false_findings: called present that are expected on the mean film without a finding, by cross-fitted thresholds
@@ -93,7 +92,6 @@ class Request:
     held_out: str | None = None
     resamples: int | None = None
     labeler: str | None = None
-    labels: Path | None = None
     metric_files: Path | None = None
     training_films: int = TRAINING_FILMS
     folds: bool = False

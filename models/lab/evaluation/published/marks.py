@@ -1,8 +1,7 @@
-"""Marks the classes that texts find, by a labeler or from a file of labels; writes texts to label elsewhere.
+"""Marks the classes that texts find, by a labeler; writes the texts to `texts.csv`.
 
-A text is known by its task, its film as the line names it, its number on that film, from 0, and its kind: true or
-generated. `texts.csv` has a row for each; a file of labels has the same columns and one for each class of CheXpert,
-with 1, 0, -1 or nothing, as CheXbert writes them. Where it has the text too, that must be the one that is measured.
+A row has the task of a text, its film as the line names it, its number on that film, from 0, and its kind: true or
+generated.
 
 Clinical efficacy is as published: of 14 classes, of 5, and of 5 where uncertain counts too ("5+"). A text finds a class
 that its labeler marks positive; of "5+" also one that it marks uncertain. An empty text is marked "no finding" alone.
@@ -14,20 +13,18 @@ texts; as published the F1 of a film without a hit has none. `example_f1_of_all`
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol, get_args
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from language.labels import NO_FINDING, Labeler, Mark
-from models.errors import ModelError
-from models.lab.datasets.tables import Row, rows_of
-from models.lab.evaluation.request import TEXT_TASKS, PublishedTask
+from models.lab.evaluation.request import PublishedTask
 from models.lab.evaluation.statistics import Figures, Indices
-from models.lab.tasks.labels import CHEXPERT, CHEXPERT_COLUMNS
+from models.lab.tasks.labels import CHEXPERT
 from models.progress import ProgressReport
 
 Counts = NDArray[np.int64]
@@ -36,12 +33,9 @@ Marks = Mapping[str, Mark]
 
 FIVE: Final = ("atelectasis", "cardiomegaly", "consolidation", "edema", "pleural_effusion")
 _FIGURES: Final = ("precision", "recall", "f1")
-Kind = Literal["true", "generated"]
-_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-_KEYS: Final = ("task", "film", "number", "kind")
-_TEXT: Final = "Report Impression"
-"""The column that CheXbert's own program reads."""
-_VALUES: Final[Mapping[str, Mark | None]] = {"1": "positive", "0": "negative", "-1": "uncertain", "": None}
+_KINDS: Final = ("true", "generated")
+_COLUMNS: Final = ("task", "film", "number", "kind", "Report Impression")
+"""The last is the one that CheXbert's own program reads."""
 
 
 class _Counted(NamedTuple):
@@ -133,15 +127,6 @@ class Told(NamedTuple):
     generated: tuple[str, ...]
 
 
-class TextKey(NamedTuple):
-    """What a text is known by."""
-
-    task: str
-    film: str
-    number: int
-    kind: Kind
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Marked:
     """The marks of the texts of all films, one after the other; labeler: whose they are."""
@@ -152,106 +137,33 @@ class Marked:
     generated: Sequence[Marks]
 
 
-class Marker(Protocol):
-    """Marks the texts of films, by the name of the film and in the order of the films."""
-
-    def __call__(self, task: PublishedTask, films: Sequence[tuple[str, Told]]) -> Marked:
-        """Mark the texts of a task. Raises ModelError if one cannot be marked."""
-
-
-def by_labeler(labeler: Labeler, report: ProgressReport) -> Marker:
-    """Mark texts by what they say; each text once."""
-
-    def mark(task: PublishedTask, films: Sequence[tuple[str, Told]]) -> Marked:
-        texts = list(dict.fromkeys(text for _, told in films for text in (*told.true, *told.generated)))
-        found = {}
-        for number, text in enumerate(texts, 1):
-            found[text] = labeler.label(text)
-            report(f"labeling, {task}", number, len(texts))
-        return Marked(
-            labeler=labeler.name,
-            classes=labeler.classes,
-            true=[found[text] for _, told in films for text in told.true],
-            generated=[found[text] for _, told in films for text in told.generated],
-        )
-
-    return mark
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LabeledTexts:
-    """A file of labels: the row of each text, and its marks."""
-
-    path: Path
-    rows: Mapping[TextKey, tuple[Row, Marks]]
-
-    def __call__(self, task: PublishedTask, films: Sequence[tuple[str, Told]]) -> Marked:
-        """See `Marker`. Raises ModelError for a text that the file lacks or has otherwise."""
-        keyed = list(_keyed(task, films))
-        marks = [(key.kind, self._marks(key, text)) for key, text in keyed]
-        return Marked(
-            labeler=f"labels of {self.path.name}",
-            classes=CHEXPERT,
-            true=[found for kind, found in marks if kind == "true"],
-            generated=[found for kind, found in marks if kind == "generated"],
-        )
-
-    def _marks(self, key: TextKey, text: str) -> Marks:
-        if key not in self.rows:
-            named = ", ".join(f"{name} {value}" for name, value in zip(_KEYS, key, strict=True))
-            raise ModelError(f"{self.path} has no row with {named}; label all rows of texts.csv, which --out writes")
-        row, marks = self.rows[key]
-        if row.cells.get(_TEXT, text).split() != text.split():
-            raise row.refused(_TEXT, "the text is another one than this model and film give; label the texts again")
-        return marks
-
-
-def read_labels(path: Path) -> LabeledTexts:
-    """Read a file of labels. Raises ModelError that names file, line and column."""
-    rows: dict[TextKey, tuple[Row, Marks]] = {}
-    for row in rows_of(path, (*_KEYS, *CHEXPERT_COLUMNS)):
-        if unknown := row.cells.keys() - {*_KEYS, _TEXT, *CHEXPERT_COLUMNS}:
-            raise ModelError(f"{path}, line 1, column {min(unknown)!r}: is no class of CheXpert; remove the column")
-        key = _key(row)
-        if key in rows:
-            raise row.refused("film", f"the text has a row already, line {rows[key][0].line}; remove one of them")
-        marks = {name: _mark(row, column) for column, name in CHEXPERT_COLUMNS.items()}
-        rows[key] = row, {name: mark for name, mark in marks.items() if mark is not None}
-    return LabeledTexts(path=path, rows=rows)
-
-
-def _key(row: Row) -> TextKey:
-    number = row.text("number")
-    if not number.isdecimal():
-        raise row.refused("number", f"{number!r} is no whole number; the texts of a film are counted from 0")
-    kind = row.one_of("kind", _KINDS)
-    return TextKey(
-        row.one_of("task", TEXT_TASKS), row.text("film"), int(number), "true" if kind == "true" else "generated"
+def mark(labeler: Labeler, task: PublishedTask, films: Sequence[tuple[str, Told]], report: ProgressReport) -> Marked:
+    """Mark the texts of films by what they say, each text once."""
+    texts = list(dict.fromkeys(text for _, told in films for text in (*told.true, *told.generated)))
+    found = {}
+    for number, text in enumerate(texts, 1):
+        found[text] = labeler.label(text)
+        report(f"labeling, {task}", number, len(texts))
+    return Marked(
+        labeler=labeler.name,
+        classes=labeler.classes,
+        true=[found[text] for _, told in films for text in told.true],
+        generated=[found[text] for _, told in films for text in told.generated],
     )
-
-
-def _mark(row: Row, column: str) -> Mark | None:
-    value = row.cells[column].strip().removesuffix(".0")
-    if value not in _VALUES:
-        raise row.refused(column, f"{row.cells[column]!r} is none of 1, 0, -1 and blank")
-    return _VALUES[value]
 
 
 def start_texts(path: Path) -> None:
     """Begin the file of texts. Raises OSError."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerow((*_KEYS, _TEXT))
+        csv.writer(file).writerow(_COLUMNS)
 
 
 def write_texts(path: Path, task: PublishedTask, films: Sequence[tuple[str, Told]]) -> None:
-    """Append the texts of a task to the file of texts. Raises OSError."""
+    """Append the texts of a task, film by film, the true ones before the generated ones. Raises OSError."""
     with path.open("a", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows((*key, text) for key, text in _keyed(task, films))
-
-
-def _keyed(task: PublishedTask, films: Sequence[tuple[str, Told]]) -> Iterator[tuple[TextKey, str]]:
-    """Return every text with its key, film by film, the true ones before the generated ones."""
-    for film, told in films:
-        for kind, texts in zip(_KINDS, told, strict=True):
-            for number, text in enumerate(texts):
-                yield TextKey(task, film, number, kind), text
+        csv.writer(file).writerows(
+            (task, film, number, kind, text)
+            for film, told in films
+            for kind, texts in zip(_KINDS, told, strict=True)
+            for number, text in enumerate(texts)
+        )

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from language.labels import Labeler
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.evaluated_model import read_questions
@@ -16,7 +17,7 @@ from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.detection import Asked, Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
-from models.lab.evaluation.published.marks import Marker, Told, start_texts, write_texts
+from models.lab.evaluation.published.marks import Told, mark, start_texts, write_texts
 from models.lab.evaluation.published.model import PublishedModel, looked_at
 from models.lab.evaluation.request import DEFAULT, PUBLISHED_RESAMPLES, TEXT_RESAMPLES, TEXT_TASKS, PublishedTask
 from models.lab.evaluation.statistics import Bootstrap
@@ -32,7 +33,7 @@ class Session:
     """What all tasks share.
 
     films: to measure; choose_on: other films, on which settings are chosen, and their name; None: settings as published
-    mark: marks texts; texts: the file that gets all texts, None if there is none
+    labeler: of texts; texts: the file that gets all texts, None if there is none
     resamples: for deviations; None: as many as published
     metric_files: the folder with what some figures of texts need
     how: texts are made; with an analysis its task is the only one
@@ -43,7 +44,7 @@ class Session:
     choose_on: tuple[str, FileFilms] | None
     resamples: int | None
     report: ProgressReport
-    mark: Marker
+    labeler: Labeler
     metric_files: Path | None = None
     texts: Path | None = None
     how: Analysis = PUBLISHED
@@ -143,7 +144,7 @@ def _texts(
         write_texts(session.texts, task, films)
     return texts.measure(
         [told for _, told in films],
-        session.mark(task, films),
+        mark(session.labeler, task, films, session.report),
         session.bootstrap(TEXT_RESAMPLES),
         metric_files=session.metric_files,
     )
