@@ -46,8 +46,8 @@ def test_figures_agree_with_numbers_computed_by_hand() -> None:
     made = measure(films, by_rules(films), Bootstrap(resamples=0))
 
     # Right: an effusion. Wrong: a pneumothorax, and that there is no finding was missed.
-    assert made["ce_micro_f1"] == pytest.approx(2 / (2 + 1 + 1))
-    assert made["ce_micro_precision"] == made["ce_micro_recall"] == 0.5
+    assert made["ce_14_micro_f1"] == pytest.approx(2 / (2 + 1 + 1))
+    assert made["ce_14_micro_precision"] == made["ce_14_micro_recall"] == 0.5
     # Six of seven and six of six words in order; one of two and one of four.
     assert made["rouge_l"] == pytest.approx((12 / 13 + 1 / 3) / 2)
     assert (made["films"], made["texts"]) == (2, 2)

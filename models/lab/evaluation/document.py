@@ -168,7 +168,7 @@ _HEADLINES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("detection_vindr", "detection_nih8", "detection_mscxr"), "map"),
     "grounding_mscxr": "mask_miou",
     **dict.fromkeys(("region_classification_mscxr", "region_classification_imagenome"), "auroc"),
-    **dict.fromkeys(("region_explanation_mscxr", "region_explanation_imagenome", "report_mimic"), "ce_micro_f1"),
+    **dict.fromkeys(("region_explanation_mscxr", "region_explanation_imagenome", "report_mimic"), "ce_14_micro_f1"),
 }
 """The figure of each task in the summary."""
 _CARD: Final[Mapping[str, tuple[str, ...]]] = {

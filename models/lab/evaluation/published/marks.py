@@ -132,7 +132,6 @@ class Marked:
     """The marks of the texts of all films, one after the other; labeler: whose they are."""
 
     labeler: str
-    classes: Sequence[str]
     true: Sequence[Marks]
     generated: Sequence[Marks]
 
@@ -146,7 +145,6 @@ def mark(labeler: Labeler, task: PublishedTask, films: Sequence[tuple[str, Told]
         report(f"labeling, {task}", number, len(texts))
     return Marked(
         labeler=labeler.name,
-        classes=labeler.classes,
         true=[found[text] for _, told in films for text in told.true],
         generated=[found[text] for _, told in films for text in told.generated],
     )

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from language.labels import NO_FINDING, Labeler
 from models import boxes as unit_boxes
@@ -37,6 +38,7 @@ _CIG: Final = {key: str(name) for key, name in CIG_CLASSES.items()} | {"pneumoni
 _PARTS: Final = ("upper lung zone", "mid lung zone", "lower lung zone", "hilar structures", "apical zone")
 _LUNG_OF: Final = {f"{side} {part}": f"{side} lung" for side in ("left", "right") for part in _PARTS}
 PUBLISHED_FILMS: Final = 98
+_Overlap = Callable[[NDArray[np.floating], NDArray[np.floating]], NDArray[np.floating]]
 
 BY_SEVERITY: Final = ("Mild", "Moderate", "Severe")
 BY_CHANGE: Final = ("Improved", "Unchanged", "Worsened")
@@ -225,9 +227,7 @@ def nearest_regions(model: PublishedModel, picture: Picture, labels: PublishedLa
             yield f"{PHRASES[name]}: {regions[int(own.argmax())]}"
 
 
-def _overlaps(
-    measure: Callable[[FloatArray, FloatArray], FloatArray], first: FloatArray, other: FloatArray
-) -> FloatArray:
+def _overlaps(measure: _Overlap, first: FloatArray, other: FloatArray) -> NDArray[np.floating]:
     """Measure every pair of center-size boxes [n, 4] and [m, 4]: [n, m]."""
     return measure(unit_boxes.to_corners(first), unit_boxes.to_corners(other))
 

@@ -1,9 +1,8 @@
 """What is written: about given boxes of MS-CXR and Chest ImaGenome, and reports of MIMIC-CXR (spec §9.1 and 9.4).
 
-Generated texts are compared with the true ones by the figures of the task `report`, and by those that the paper and
-others publish (`efficacy`, `likeness`). A text's labels are those that a labeler finds in it, as published. A report is
-made and selected as published, with its error (BUG-8), but
-without leaving out boxes at random (BUG-6).
+Generated texts are compared with the true ones by the classes that a labeler finds in both, and by their words, as
+published. A report is made and selected as published, with its error (BUG-8), but without leaving out boxes at random
+(BUG-6).
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from language.labels import says
 from models.contract import PromptKind, ReaderPrompt
-from models.lab.evaluation import reports
-from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.classification import features_of, regions_asked
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.likeness import likeness_of
-from models.lab.evaluation.published.marks import Marked, Marks, Told, counts_of, efficacy_of, marks_or_nothing
+from models.lab.evaluation.published.marks import Marked, Told, counts_of, efficacy_of, marks_or_nothing
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.tasks import sentence_selection
@@ -126,8 +122,6 @@ def measure(
     """
     own = np.split(np.arange(len(marked.true)), np.cumsum([len(film.true) for film in films])[:-1])
     true, generated = ([text for film in films for text in film[side]] for side in (0, 1))
-    truths = [Truth(report=text, labels=_says(marks, marked)) for text, marks in zip(true, marked.true, strict=True)]
-    labels = reports.labels_of(truths, [_says(marks, marked) for marks in marked.generated], marked.classes)
     counts = counts_of(
         [number for number, film in enumerate(films) for _ in film.true],
         marks_or_nothing(true, marked.true),
@@ -137,21 +131,16 @@ def measure(
 
     def figures(some: Indices) -> Figures:
         texts = np.concatenate([own[film] for film in some])
-        return {**reports.efficacy(labels, texts), **efficacy_of(counts, some), **likeness.figures(texts)}
+        return {**efficacy_of(counts, some), **likeness.figures(texts)}
 
     return {
         **figures(np.arange(len(films))),
-        **reports.figures_of(labels, marked.labeler),
-        "bleu": reports.bleu(true, generated),
         "not_computed": dict(likeness.reasons),
+        "labeler": marked.labeler,
         "films": len(films),
         "texts": len(true),
         "deviations": bootstrap.deviations(figures, len(films)),
     }
-
-
-def _says(marks: Marks, marked: Marked) -> dict[str, bool]:
-    return {key: says(marks, key) for key in marked.classes}
 
 
 def _written(model: PublishedModel, features: Tensor) -> tuple[str, ...]:
