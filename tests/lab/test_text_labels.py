@@ -51,6 +51,7 @@ def test_texts_are_written_and_measured(tmp_path: Path, capsys: pytest.CaptureFi
         (["--labeler", "rules", "--task", "report"], "--labeler is for the tasks region_explanation_mscxr, "),
         (["--metric-files", ".", "--task", "report"], "--metric-files is for the tasks"),
         (["--metric-files", "no-folder", *TASK], "no-folder has none of nltk/corpora/wordnet, bertscore;"),
+        (["--task", "figure_4"], "no film has boxes of MS-CXR in regions of Chest ImaGenome that hold their class"),
         (["--labeler", "chexbert:no-file", *TASK], "no-file is missing; beside weights of CheXbert belong"),
     ],
 )
