@@ -1,4 +1,4 @@
-"""How well a region's features show what the region holds: areas under the ROC curve, computed by scikit-learn.
+"""How well a region's features show what the region holds: areas under the ROC curve.
 
 The pooled area is that of one curve over all regions and findings. The area per pair is the mean over those pairs of a
 region and a finding that are present on some films and absent on others: only it excludes what the region's name alone
