@@ -92,8 +92,9 @@ def test_the_ablations_of_the_prefix_are_imported_too(
     assert run(official.save(tmp_path / "ablation.pth", content), model) == 0
 
     generator, feature = load_network(model).generator, torch.randn(1, 64)
-    hidden = feature if layers == 1 else generator.prefix.expand(feature)  # type: ignore[union-attr] # the first of two
-    hidden = hidden if layers == 1 else torch.nn.functional.gelu(hidden)
+    hidden = feature
+    if layers == 2:
+        hidden = torch.nn.functional.gelu(feature @ weights[f"{prefix}0.weight"].T + weights[f"{prefix}0.bias"])
     flat = hidden @ weights[f"{last}weight"].T + weights[f"{last}bias"]
     nested = flat.reshape(1, length, 1 if shared else depth, 2, HEADS, width // HEADS).expand(-1, -1, depth, -1, -1, -1)
     assert torch.allclose(generator.prefix_key_values(feature), nested.permute(2, 3, 0, 4, 1, 5), atol=1e-5)
