@@ -104,7 +104,7 @@ def test_each_figure_is_about_its_instances(model: PublishedModel) -> None:
     assert all(own["films"] == 2 and own["films_of_the_paper"] == 98 for own in made.values())
     told = made["figure_6"]["by_sentence"]
     assert set(told) == {"pathology", "box", "box and pathology", "region", "pathology in the region"}  # type: ignore[call-overload] # a table
-    assert "| no hint | 2 | " in task_section("figure_4", made["figure_4"], level=3)
+    assert "| no hint | 2 | " in task_section("figure_4", made["figure_4"])
     nearest = cast("dict[str, int]", made["figure_9"]["nearest_region"])
     assert sum(nearest.values()) <= 7 + 7 + 6 and not any(name.startswith("Pleural effusion") for name in nearest)
 
