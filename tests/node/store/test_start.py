@@ -178,16 +178,15 @@ def test_a_stored_document_of_another_form_is_named(
 
 
 def test_a_study_beside_a_document_of_another_form_is_parked_alone(tmp_path: Path) -> None:
-    settings = replace(settings_for(tmp_path, archive_port=104), questions=QuestionsSettings(labels=("ask",)))
+    settings = replace(settings_for(tmp_path / "node", archive_port=104), questions=QuestionsSettings(labels=("ask",)))
     first, again, beside = (films.as_another(films.thumbnail(), name, study=name[:1]) for name in ("a1", "a2", "b"))
     study, neighbor = str(first.StudyInstanceUID), str(beside.StudyInstanceUID)
 
-    with app.run(settings, reader=ScriptedReader) as running, open_ledger(settings.storage) as ledger:
-        assert running.dicom_port is not None
-        assert peers.send(first, port=running.dicom_port) == 0
+    with Service(settings) as service, open_ledger(settings.storage) as ledger:
+        assert peers.send(first, port=service.dicom_port) == 0
         peers.wait_until(lambda: ledger.study_state(study) == "finished", what="the study")
-        Spool(tmp_path).keep_document(study, "objects", "1.4", {"patient": "Doe"})
-        assert [peers.send(film, port=running.dicom_port) for film in (again, beside)] == [0, 0]
+        Spool(settings.storage.directory).keep_document(study, "objects", "1.4", {"patient": "Doe"})
+        assert [peers.send(film, port=service.dicom_port) for film in (again, beside)] == [0, 0]
         peers.wait_until(lambda: ledger.study_state(neighbor) == "finished", what="the study beside it")
         (parked,) = ledger.parked()
 
