@@ -44,9 +44,6 @@ if the film does not tell which side is which; `no_place`, if the network is not
 TaggedView: TypeAlias = Literal["AP", "PA", "lateral", "frontal"]
 """The view that a film's header names; frontal: neither AP nor PA alone."""
 
-MESSAGE_KIND: Final = "oru"
-"""The kind of output that is an HL7 message; all other outputs are DICOM objects."""
-
 NO_PART: Final = -1
 
 UNSET_ZONE: Final = "UTC"
@@ -453,7 +450,7 @@ def _differ(these: Collection[str], others: Collection[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputObject:
-    """An output: a DICOM object, or an HL7 message without SOP class and series. One UID never carries two contents.
+    """An output: a DICOM object, or a message without SOP class and series. One UID never carries two contents.
 
     subject: what it is about; a message and a rejection note are about the study
     priority: critical if a film of the round has a critical finding

@@ -109,10 +109,46 @@ OUTPUTS: Final = Table(
     },
 )
 
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MessageKind:
+    """A kind of message on a part of a study; it is no DICOM object.
+
+    title: its name on the pages
+    ending: of its files; media_type: of its content over HTTP
+    writer: where its `outputs.messages.MessageWriter` stands, as MODULE:NAME
+    """
+
+    title: str
+    ending: str
+    media_type: str
+    writer: str
+
+
+MESSAGES: Final = {
+    "oru": MessageKind(
+        title="HL7 message",
+        ending="hl7",
+        media_type="x-application/hl7-v2+er7",
+        writer="node.outputs.oru:WRITER",
+    ),
+    "fhir": MessageKind(
+        title="FHIR bundle",
+        ending="json",
+        media_type="application/fhir+json",
+        writer="node.outputs.fhir:WRITER",
+    ),
+}
+
 DEFAULT_OUTPUTS: Final = ("sr", "gsps")
 
 
 def in_order(names: Collection[str]) -> tuple[str, ...]:
-    """Return the kinds among some names in the order in which they are written: the node's own first."""
+    """Return the kinds of DICOM objects among some names, as they are written: the node's own first."""
     own = [name for name in OUTPUTS.own if name in names]
     return (*own, *sorted(filter(is_added, names)))
+
+
+def messages_in(names: Collection[str]) -> tuple[str, ...]:
+    """Return the kinds of messages among some names, in the order in which they are written."""
+    return tuple(name for name in MESSAGES if name in names)

@@ -13,10 +13,11 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-from node.domain import MESSAGE_KIND, About, Film, OutputObject, Reason
+from node.domain import About, Film, OutputObject, Reason
 from node.errors import GiveUp
 from node.hl7.order import Order
 from node.orders.store import OrderStore
+from node.output_kinds import messages_in
 from node.outputs import batches, impression, writers
 from node.prompt_set import PromptSet
 from node.read.film import Timed, untimed
@@ -143,7 +144,7 @@ class Pipeline:
             unmatched=sum(
                 order is None and self.orders.is_known(study_uid=plan.study_uid, accession=part.accession)
                 for part, order in zip(parts, made.orders, strict=True)
-                if MESSAGE_KIND in self.kinds
+                if messages_in(self.kinds)
             ),
         )
 
@@ -198,7 +199,7 @@ class Pipeline:
     ) -> _Made:
         """Read films and orders, and decide what to write; arguments as of `Wanted`."""
         answers = self._answers(plan, facts)
-        orders = [self._order(plan, part) if MESSAGE_KIND in kinds else None for part in answers.parts]
+        orders = [self._order(plan, part) if messages_in(kinds) else None for part in answers.parts]
         wanted = Wanted(
             kinds=kinds, orders=orders, destinations=plan.destinations, zone=self.zone, instead_of=instead_of
         )

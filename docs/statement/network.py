@@ -17,6 +17,7 @@ from pynetdicom.presentation import build_context
 
 from node.config import Caller, ListenerSettings, ServerTlsSettings, SiteSettings
 from node.deliver import commitment, connections, dicom, dicomweb
+from node.deliver.web_request import WebAnswer
 from node.dicom import identity
 from node.dicom.film_header import parse_header
 from node.errors import DestinationDown, Failed, GiveUp, Refused, RetryLater, SpoolFull, SyntaxRefused
@@ -284,7 +285,7 @@ def commitment_outcomes() -> Rows:
 def web_outcomes() -> Rows:
     """Return what the node does at each HTTP status of a STOW-RS response without a failed object."""
     found = _found(
-        lambda code: dicomweb.judge(dicomweb.WebAnswer(status=code), "archive"),
+        lambda code: dicomweb.judge(WebAnswer(status=code), "archive"),
         range(100, 600),
         done="the object counts as sent",
     )

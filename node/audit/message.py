@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from node.audit.events import RULES, SUCCESS, AuditCode, AuditRule, Party, Subject
+from node.output_kinds import MESSAGES
 
 _PRIORITY: Final = 10 * 8 + 5
 """Facility 10 (security and authorization), severity 5 (normal but significant)."""
@@ -106,7 +107,7 @@ def _has_parties(rule: AuditRule, event: Event) -> bool:
         case Party.CALLER:
             return "calling_aet" in event
         case Party.DESTINATION:
-            return "host" in event and event.get("kind") != "oru"
+            return "host" in event and event.get("kind") not in MESSAGES
         case _:
             return True
 

@@ -22,7 +22,7 @@ from pynetdicom.association import Association
 
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.net.tls import client_context, complaint, system_context
-from node.settings.destinations import DestinationSettings, DicomDestination, DicomwebDestination
+from node.settings.destinations import DestinationSettings, DicomDestination, WebDestination
 
 RELEASE_SECONDS: Final = 5  # answered requests are complete even if the release gets no answer (PS3.8 7.2)
 IDLE_SECONDS: Final = 2.0
@@ -199,7 +199,7 @@ def connect(peer: DestinationSettings, *, limit_seconds: float) -> socket.socket
 def tls_context(peer: DestinationSettings) -> ssl.SSLContext | None:
     """Make a new TLS context, so that renewed files are used at once; None without TLS. Raises DestinationDown."""
     if peer.tls is None:
-        is_web = isinstance(peer, DicomwebDestination) and peer.is_secured
+        is_web = isinstance(peer, WebDestination) and peer.is_secured
         return system_context() if is_web else None
     try:
         return client_context(peer.tls)

@@ -1,48 +1,36 @@
 """STOW-RS and QIDO-RS (PS3.18 10.5 and 10.6): one request per call, and the meaning of its answer.
 
-The bytes of the stored file are sent as they are. Nothing follows a redirection, and no setting of the environment is
-used, so a token goes nowhere but to the address in the settings. An answer's body is read up to a limit. An archive
-that refuses an object often says why in a line of text or a page of HTML, and that line may quote the patient's name,
-number or dates. So of its text only the words of a closed list are told, in their order (`known_words`).
+The bytes of the stored file are sent as they are. An archive that refuses an object often says why in a line of text or
+a page of HTML, and that line may quote the patient's name, number or dates. So of its text only the words of a closed
+list are told, in their order (`known_words`).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 from xml.etree import ElementTree
 
 from pydicom.dataset import Dataset
 
 from node.check_result import Check, fault, note, ok
-from node.deliver import connections, dicom
+from node.deliver import dicom
 from node.deliver.kinds import Asking, Calling, Sender
+from node.deliver.web_request import BUSY, PROBE_SECONDS, WRONG_ADDRESS, WebAnswer, ask, parsed, require_open
 from node.domain import Delivery, Json
-from node.errors import DestinationDown, GiveUp, RetryLater
+from node.errors import GiveUp, RetryLater
 from node.settings.destinations import DicomwebDestination
 
-if TYPE_CHECKING:
-    import httpx2
-
-_CONNECT_SECONDS: Final = 10.0
-_PROBE_SECONDS: Final = 5.0
 _FOUND_SECONDS: Final = 600.0
 """So long an archive may take until a query finds an object that it took."""
-_MOST_BYTES: Final = 1 << 20
 _NO_STUDY: Final = "2.25.0"
 """A study that no archive has: a probe asks for it, so no patient's data comes back."""
 
 _STORED: Final = frozenset((200, 201, 202, 203, 204))
 _FAILED: Final = 409
-_NOT_ALLOWED: Final = frozenset((401, 403))
-_AWAY: Final = frozenset((502, 503, 504))
-_BUSY: Final = frozenset((408, 429, 500))
-_WRONG_ADDRESS: Final = frozenset((301, 302, 303, 307, 308, 404, 405, 501))
 _HOPELESS: Final = frozenset((400, 406, 411, 413, 414, 415, 416, 417, 422, 431))
 _FAILED_SEQUENCES: Final = ("00081198", "0008119A")
 """Failed SOP Sequence, and Other Failures Sequence for objects that the archive could not name (PS3.18 I.2)."""
@@ -84,14 +72,6 @@ _KNOWN: Final = frozenset(
 """Words of technical answers in English; none of them is a name that somebody would have alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebAnswer:
-    """Status and body of an answer; the body may be cut off."""
-
-    status: int
-    body: bytes = b""
-
-
 def send(content: bytes, destination: DicomwebDestination, _calling: Calling) -> None:
     """Store the object of one DICOM file. Raises RetryLater, DestinationDown or GiveUp."""
     boundary = secrets.token_hex(16)
@@ -103,7 +83,7 @@ def send(content: bytes, destination: DicomwebDestination, _calling: Calling) ->
         )
     )
     kind = f'multipart/related; type="application/dicom"; boundary={boundary}'
-    judge(_ask(destination, "POST", "/studies", content=body, kind=kind), destination.name)
+    judge(ask(destination, "POST", "/studies", content=body, kind=kind), destination.name)
 
 
 def probe(destination: DicomwebDestination, _calling: Calling) -> None:
@@ -113,8 +93,8 @@ def probe(destination: DicomwebDestination, _calling: Calling) -> None:
 
 def _query(destination: DicomwebDestination) -> int:
     """Return the status of a query for no study. Raises DestinationDown."""
-    answer = _ask(destination, "GET", f"/studies?StudyInstanceUID={_NO_STUDY}&limit=1", seconds=_PROBE_SECONDS)
-    _require_open(answer, destination.name)
+    answer = ask(destination, "GET", f"/studies?StudyInstanceUID={_NO_STUDY}&limit=1", seconds=PROBE_SECONDS)
+    require_open(answer, destination.name)
     return answer.status
 
 
@@ -151,32 +131,32 @@ def confirm(open_: Sequence[Delivery], destination: DicomwebDestination, asking:
 def is_kept(study_uid: str, sop_instance_uid: str, destination: DicomwebDestination) -> bool:
     """Say whether an archive finds an object that it was sent (PS3.18 10.6). Raises RetryLater or GiveUp."""
     query = f"/studies/{study_uid}/instances?SOPInstanceUID={sop_instance_uid}"
-    answer = _ask(destination, "GET", query)
-    _require_open(answer, destination.name)
+    answer = ask(destination, "GET", query)
+    require_open(answer, destination.name)
     if answer.status in (204, 404):
         return False
-    if answer.status in _BUSY:
+    if answer.status in BUSY:
         raise RetryLater(f"{destination.name} answered a query for an object with {answer.status}")
     if answer.status != 200:
         raise GiveUp(
             f"{destination.name} answered a query for an object with {answer.status}; enable QIDO-RS there or set "
             "storage_commitment = false, then retry"
         )
-    found = _parsed(answer.body)
+    found = parsed(answer.body)
     instances = found if isinstance(found, list) else []
     return any(sop_instance_uid in _values(item, _INSTANCE) for item in instances)
 
 
 def judge(answer: WebAnswer, name: str) -> None:
     """Turn the answer to a request to store into an outcome (PS3.18 10.5.3). Raises RetryLater or GiveUp."""
-    _require_open(answer, name)
+    require_open(answer, name)
     is_stored = answer.status in _STORED
     reasons = list(_reasons(answer.body)) if is_stored or answer.status == _FAILED else []
     for reason in reasons:
         _judge_reason(reason, name)
     if is_stored or reasons:
         return
-    if answer.status in _WRONG_ADDRESS:
+    if answer.status in WRONG_ADDRESS:
         raise GiveUp(f"{name} has no STOW-RS at this address ({answer.status}); correct destinations.url, then retry")
     if answer.status == _FAILED or answer.status in _HOPELESS:
         raise GiveUp(f"{name} refused the object with status {answer.status}{_said(answer)}; see its log, then retry")
@@ -193,8 +173,8 @@ def _reasons(body: bytes) -> Iterator[Json]:
     if body.lstrip().startswith(b"<"):
         yield from _reasons_in_xml(body)
         return
-    parsed = _parsed(body)
-    for item in (item for sequence in _FAILED_SEQUENCES for item in _values(parsed, sequence)):
+    said = parsed(body)
+    for item in (item for sequence in _FAILED_SEQUENCES for item in _values(said, sequence)):
         if isinstance(item, dict):
             yield next(iter(_values(item, _REASON)), _PROCESSING_FAILURE)
 
@@ -227,89 +207,6 @@ def _number(reason: Json) -> int:
     if text.isdecimal() and text.isascii() and not text.startswith("0"):
         return _number(int(text[:9]))
     return int(text.rstrip("hH"), 16) if _HEXADECIMAL.fullmatch(text) else _PROCESSING_FAILURE
-
-
-def _require_open(answer: WebAnswer, name: str) -> None:
-    """Raise DestinationDown for an answer that every request would get now."""
-    if answer.status in _NOT_ALLOWED:
-        raise DestinationDown(
-            f"{name} does not admit the node ({answer.status}); check destinations.token_file and the rights there"
-        )
-    if answer.status in _AWAY:
-        raise DestinationDown(f"{name} is not available ({answer.status})")
-
-
-def _ask(
-    destination: DicomwebDestination,
-    method: str,
-    path: str,
-    *,
-    content: bytes | None = None,
-    kind: str = "",
-    seconds: float | None = None,
-) -> WebAnswer:
-    """Send one request and read its answer. Raises RetryLater, or DestinationDown when no connection can be made."""
-    import httpx2  # takes a tenth of a second, which a node without such a destination saves
-
-    headers = {"Accept": "application/dicom+json", **_token(destination)}
-    if kind:
-        headers["Content-Type"] = kind
-    seconds = seconds or destination.answer_seconds
-    limits = httpx2.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
-    url = destination.url.rstrip("/") + path
-    try:
-        with (
-            httpx2.Client(
-                verify=connections.tls_context(destination) or False, timeout=limits, trust_env=False
-            ) as client,
-            client.stream(method, url, content=content, headers=headers) as answer,
-        ):
-            return WebAnswer(status=answer.status_code, body=_body(answer, end=time.monotonic() + seconds))
-    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        connections.connect(destination, limit_seconds=_PROBE_SECONDS).close()  # says why, if it fails as well
-        raise DestinationDown(
-            f"{destination.name} cannot be reached at {destination.host}:{destination.port}"
-        ) from error
-    except (httpx2.HTTPError, TimeoutError) as error:
-        if destination.is_secured:
-            connections.explain(destination, limit_seconds=_PROBE_SECONDS)
-        raise RetryLater(
-            f"{destination.name} gave no whole answer ({type(error).__name__}); if it is slow, raise "
-            "destinations.answer_seconds"
-        ) from error
-
-
-def _body(answer: httpx2.Response, *, end: float) -> bytes:
-    """Read a body up to a limit of bytes. Raises TimeoutError after `end`, on the monotonic clock."""
-    read = bytearray()
-    for piece in answer.iter_bytes():
-        read += piece
-        if len(read) > _MOST_BYTES:
-            break
-        if time.monotonic() > end:
-            raise TimeoutError
-    return bytes(read[:_MOST_BYTES])
-
-
-def _token(destination: DicomwebDestination) -> Mapping[str, str]:
-    """Read the bearer token anew, so that a renewed one is used at once. Raises DestinationDown."""
-    if destination.token_file is None:
-        return {}
-    try:
-        token = destination.token_file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeError) as error:
-        raise DestinationDown(f"{destination.name}: destinations.token_file cannot be read") from error
-    if not token or not token.isprintable():
-        raise DestinationDown(f"{destination.name}: destinations.token_file holds no token of one line")
-    return {"Authorization": f"Bearer {token}"}
-
-
-def _parsed(body: bytes) -> Json:
-    try:
-        content: Json = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return content
 
 
 def _values(item: Json, tag: str) -> list[Json]:

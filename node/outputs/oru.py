@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -29,15 +30,17 @@ from node.cardiothoracic_ratio import CardiothoracicRatio
 from node.character_sets import visible
 from node.dicom import attributes, identity
 from node.dicom.dates import offset_of, stated_offset
-from node.domain import MESSAGE_KIND, UNSET_ZONE, Finding, OutputObject, Report, derive_uid
+from node.domain import UNSET_ZONE, Finding, OutputObject, Report, derive_uid
 from node.hl7.order import Order
-from node.hl7.text import SEGMENT_END, escape, printable
+from node.hl7.text import SEGMENT_END, escape, printable, read
 from node.outputs import impression, measured, report_txt, vocabulary, wording
+from node.outputs.messages import MessageWriter, SentMessage
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
 from node.outputs.sr.items import FORMS
 from node.outputs.sr.ratio import BAND, NO_UNITS, RATIO
 
+KIND: Final = "oru"
 _VERSION: Final = "2.5.1"
 
 Components = tuple[str, ...]
@@ -49,6 +52,10 @@ _STRUCTURED_REPORT: Final = ("", "SR Instance UID")  # IHE RAD TF-2 4.28, with i
 FILM: Final = ("", "Film SOP Instance UID")
 _PRELIMINARY: Final = "P"  # tables 0085 and 0123
 _NOT_ABNORMAL: Final = frozenset(("SUPPORT_DEVICES",))
+_WITHDRAWN, _WRONG = "X", "W"
+_TIME_OF_MESSAGE, _CONTROL_ID = 6, 9  # MSH counts its delimiter as a field
+_TIME_OF_STATUS, _STATUS, _OBSERVATION_STATUS = 22, 25, 11
+_FIELD: Final = "|"
 _NULL: Final = '""'
 """Tells a receiver to delete what it knows (2.5.3); nothing that is said here means that."""
 
@@ -71,15 +78,9 @@ def write(
     zone: ZoneInfo,
     *,
     order: Order | None,
-    documents: list[OutputObject],
+    documents: Sequence[OutputObject],
 ) -> tuple[OutputObject, bytes]:
-    """Write the message of one report.
-
-    sources: header of each film's object by SOP Instance UID
-    order: the order for this study, if an information system sent it
-    documents: the other outputs of the round; the message names the structured reports, in every form
-    Returns the output, and the message as bytes.
-    """
+    """Write the message of one report; see `messages.Write`."""
     described = best_described(sources.values())
     message = Message("ORU_R01", version=_VERSION)
     message.add(
@@ -103,9 +104,44 @@ def write(
     _fill(message.msh, {7: moment, 9: kind, 10: control_id(uid), 11: "P", 12: _VERSION, 18: "UNICODE UTF-8"})
     _fill(observations.obr, {22: moment})
     output = OutputObject(
-        kind=MESSAGE_KIND, study_uid=report.study_uid, sop_class_uid="", sop_instance_uid=uid, series_instance_uid=""
+        kind=KIND, study_uid=report.study_uid, sop_class_uid="", sop_instance_uid=uid, series_instance_uid=""
     )
     return output, (message.to_er7().rstrip(SEGMENT_END) + SEGMENT_END).encode()
+
+
+def _read(content: bytes) -> SentMessage | None:
+    message = read(content)
+    patient, request = next(message.named("PID")), next(message.named("OBR"))
+    return SentMessage(
+        films=frozenset(part.text(5) for part in message.named("OBX") if part.text(3, 2) == FILM[1]),
+        place=(patient.text(3), patient.text(3, 4), request.text(18)),
+        is_withdrawal=request.text(_STATUS) == _WITHDRAWN,
+    )
+
+
+def _withdrawn(content: bytes, uid: str, at: datetime, instead: Iterable[bytes]) -> bytes | None:
+    """Return the message again with a time and control id of its own, unless another takes its place.
+
+    OBR-25 is X (no result available, order cancelled; table 0123), OBX-11 of each observation is W (posted as wrong,
+    for example for a wrong patient; table 0085). Patient, order numbers and identifiers of the observations are those
+    under which the receiver has them.
+    """
+    if list(instead):
+        return None
+    moment = f"{at:%Y%m%d%H%M%S%z}"
+    changes = {
+        "MSH": {_TIME_OF_MESSAGE: moment, _CONTROL_ID: control_id(uid)},
+        "OBR": {_TIME_OF_STATUS: moment, _STATUS: _WITHDRAWN},
+        "OBX": {_OBSERVATION_STATUS: _WRONG},
+    }
+    lines = [line.split(_FIELD) for line in content.decode().split(SEGMENT_END)]
+    for fields in lines:
+        for place, value in changes.get(fields[0], {}).items():
+            fields[place] = value
+    return SEGMENT_END.join(map(_FIELD.join, lines)).encode()
+
+
+WRITER: Final = MessageWriter(write=write, read=_read, withdrawn=_withdrawn)
 
 
 def control_id(uid: str) -> str:

@@ -25,8 +25,8 @@ from pydicom.sr.coding import Code as Concept
 from pydicom.uid import UID, KeyObjectSelectionDocumentStorage
 
 from node.dicom.rejection_note import TITLES, RejectionNote
-from node.domain import MESSAGE_KIND, Identity, OutputObject, Report, Subject
-from node.output_kinds import Written
+from node.domain import Identity, OutputObject, Report, Subject
+from node.output_kinds import MESSAGES, Written
 from node.outputs import document, highdicom_gaps
 from node.outputs.parts import divide
 from node.outputs.patient import best_described
@@ -113,7 +113,7 @@ def outputs_about(films: Iterable[str], outputs: Iterable[OutputObject], content
     if not uids:
         return []
     named = re.compile(rb"(?<![0-9.])(" + b"|".join(re.escape(uid.encode()) for uid in uids) + rb")(?![0-9.])")
-    objects = (output for output in outputs if output.kind not in (KIND, MESSAGE_KIND))
+    objects = (output for output in outputs if output.kind != KIND and output.kind not in MESSAGES)
     candidates = {output.sop_instance_uid: output for output in objects}.values()
     found = [output for output in candidates if output.subject.film in uids or named.search(content_of(output) or b"")]
     return sorted(found, key=lambda output: (output.series_instance_uid, output.sop_instance_uid))

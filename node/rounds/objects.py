@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 from zoneinfo import ZoneInfo
 
-from node.domain import MESSAGE_KIND, NO_PART, OutputObject
+from node.domain import NO_PART, OutputObject
 from node.hl7.order import Order
-from node.output_kinds import in_order
-from node.outputs import document, oru, rejection, writers
+from node.output_kinds import in_order, messages_in
+from node.outputs import document, messages, rejection, writers
 from node.outputs.batches import Batch, EncodedObject
 from node.outputs.rejection import ContentOf
 from node.outputs.withdrawal import withdraw
@@ -50,7 +50,7 @@ def objects_of(
     """
     known = [*(wanted.instead_of or ()), *(output for mark in facts.rounds for output in mark.outputs)]
     written: list[OutputObject] = []
-    messages: list[WrittenObject] = []
+    new: list[WrittenObject] = []
     for number, part in enumerate(answers.parts):
         named: list[OutputObject] = []
         for batch in _batches(part, wanted):
@@ -61,22 +61,21 @@ def objects_of(
                     written.append(output)
                     named += () if made.is_copy else (output,)
                     yield output, made.content
-        if MESSAGE_KIND in wanted.kinds:
-            output, content = _message_on(part, wanted, order=wanted.orders[number], documents=named)
-            messages.append((_on_part(output, part, number), content))
-    written += [output for output, _ in messages]
-    if MESSAGE_KIND in wanted.kinds:  # before the new results: a receiver may know both by the same order
-        instead = [content for _, content in messages]
+        for output, content in _messages_on(part, wanted, order=wanted.orders[number], documents=named):
+            new.append((_on_part(output, part, number), content))
+    written += [output for output, _ in new]
+    for kind in messages_in(wanted.kinds):  # before the new results: a receiver may know both by the same order
         for output, content in withdraw(
+            kind,
             facts,
             answers.report,
             identities=answers.identities,
-            instead=instead,
+            new=[content for output, content in new if output.kind == kind],
             content_of=content_of,
             zone=wanted.zone,
         ):
             yield _on_study(output, answers), content
-    yield from messages
+    yield from new
     for note in rejection.own_notes(
         facts,
         answers.report,
@@ -118,13 +117,15 @@ def _batches(part: AnsweredPart, wanted: Wanted) -> Iterator[Batch]:
         )
 
 
-def _message_on(
+def _messages_on(
     part: AnsweredPart, wanted: Wanted, *, order: Order | None, documents: Iterable[OutputObject]
-) -> WrittenObject:
-    """Return the message on a part, which names those of its documents that a destination gets."""
+) -> Iterator[WrittenObject]:
+    """Yield the messages on a part, which name those of its documents that a destination gets."""
     given = writers.with_receivers(documents, wanted.destinations)
     sent = [output for output in given if output.receivers or not wanted.destinations]
-    return oru.write(part.report, part.headers, wanted.zone, order=order, documents=sent)
+    for kind in messages_in(wanted.kinds):
+        write = messages.writer_of(kind).write
+        yield write(part.report, part.headers, wanted.zone, order=order, documents=sent)
 
 
 def _on_part(output: OutputObject, part: AnsweredPart, number: int) -> OutputObject:

@@ -25,7 +25,7 @@ from node.config import Settings
 from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.results import delivery_of
-from node.domain import MESSAGE_KIND, Delivery
+from node.domain import Delivery
 from node.errors import where
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
@@ -37,7 +37,7 @@ from node.jobs.round_steps import Steps
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
 from node.net import tls
-from node.output_kinds import in_order
+from node.output_kinds import in_order, messages_in
 from node.outputs import batches, counted
 from node.outputs.batches import WriterProcesses
 from node.pipeline import Pipeline
@@ -211,7 +211,7 @@ def _reading(
         reader=model.reader,
         prompts=model.prompts,
         zone=settings.site.zone,
-        kinds=(*in_order(wanted), *((MESSAGE_KIND,) if MESSAGE_KIND in wanted else ())),
+        kinds=(*in_order(wanted), *messages_in(wanted)),
         has_ratio=settings.report.cardiothoracic_ratio,
         write_batch=_write(writers_of(settings, shared.process), parts),
         timed=metrics.timed,

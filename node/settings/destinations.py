@@ -9,7 +9,6 @@ from typing import Annotated, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from models.documents import Rule, refuse
-from node.domain import MESSAGE_KIND
 from node.errors import InputError
 from node.hl7.text import CODECS, DEFAULT
 from node.output_kinds import DEFAULT_OUTPUTS, OUTPUTS
@@ -98,7 +97,7 @@ class Hl7Destination:
     host: NotBlank
     port: _PeerPort
     type: TypeName = "hl7"
-    outputs: Several[Annotated[str, one_of(MESSAGE_KIND)]] = (MESSAGE_KIND,)
+    outputs: Several[Annotated[str, one_of("oru")]] = ("oru",)
     sending_application: Hl7Name = "CHEX"
     sending_facility: Hl7Name = ""
     receiving_application: Hl7Name = ""
@@ -116,20 +115,17 @@ class Hl7Destination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DicomwebDestination:
-    """An archive that gets results by STOW-RS.
+class WebDestination:
+    """What destinations over HTTP share.
 
-    url: of its DICOMweb service; https without `tls` trusts the authorities of the system
-    token_file: holds a bearer token, and is read for each request
-    storage_commitment: ask by QIDO-RS whether the archive has what it was sent
+    url: of its service; https without `tls` trusts the authorities of the system
+    token_file: holds a bearer token; login_file: holds USER:PASSWORD for basic authentication; read for each request
     """
 
     name: NotBlank
     url: WebUrl
-    type: TypeName = "dicomweb"
     token_file: FilePath | None = None
-    outputs: Outputs = DEFAULT_OUTPUTS
-    storage_commitment: bool = False
+    login_file: FilePath | None = None
     answer_seconds: _AnswerSeconds = 60.0
     give_up_hours: _GiveUpHours = 72.0
     tls: TlsSettings | None = None
@@ -140,8 +136,11 @@ class DicomwebDestination:
     def _unsafe(self) -> Iterator[str]:
         if not self.is_secured and self.tls is not None:
             yield "tls: the url begins with http:, so no TLS is used; write https:"
-        if not self.is_secured and self.token_file is not None and not is_loopback(self.host):
-            yield "token_file: a token is sent over TLS only; write https: in the url"
+        for key in ("token_file", "login_file"):
+            if not self.is_secured and getattr(self, key) is not None and not is_loopback(self.host):
+                yield f"{key}: what it holds is sent over TLS only; write https: in the url"
+        if self.token_file is not None and self.login_file is not None:
+            yield "login_file: the service asks for a token or a login; name one of the two files"
 
     @property
     def is_secured(self) -> bool:
@@ -157,6 +156,36 @@ class DicomwebDestination:
     def port(self) -> int:
         """The port of the service."""
         return urlsplit(self.url).port or (443 if self.is_secured else 80)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DicomwebDestination(WebDestination):
+    """An archive that gets results by STOW-RS.
+
+    storage_commitment: ask by QIDO-RS whether the archive has what it was sent
+    """
+
+    type: TypeName = "dicomweb"
+    outputs: Outputs = DEFAULT_OUTPUTS
+    storage_commitment: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FhirDestination(WebDestination):
+    """A FHIR server (R5) that gets a transaction bundle a study.
+
+    patient_system, accession_system: the URIs by which the server knows patient and accession numbers, if it has any
+    """
+
+    type: TypeName = "fhir"
+    outputs: Several[Annotated[str, one_of("fhir")]] = ("fhir",)
+    patient_system: str = ""
+    accession_system: str = ""
+
+    @property
+    def storage_commitment(self) -> bool:
+        """A FHIR server confirms nothing but the bundle itself."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +207,7 @@ TYPES: Final = Table(
         "dicom": DestinationType(settings=DicomDestination, sender="node.deliver.dicom:SENDER"),
         "hl7": DestinationType(settings=Hl7Destination, sender="node.deliver.hl7:SENDER"),
         "dicomweb": DestinationType(settings=DicomwebDestination, sender="node.deliver.dicomweb:SENDER"),
+        "fhir": DestinationType(settings=FhirDestination, sender="node.deliver.fhir:SENDER"),
     },
 )
 

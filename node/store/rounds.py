@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from models.documents import decode, encode
-from node.domain import MESSAGE_KIND, Delivery, JsonObject, OutputObject
+from node.domain import Delivery, JsonObject, OutputObject
 from node.errors import is_of_file
+from node.output_kinds import MESSAGES
 from node.store import files
 from node.store.received import sop_instance_uid_of
 
@@ -161,4 +162,4 @@ def _output_path(folder: Path, output: OutputObject | Delivery) -> Path | None:
 
 
 def _ending(output: OutputObject | Delivery) -> str:
-    return "hl7" if output.kind == MESSAGE_KIND else f"{output.kind}.dcm"
+    return MESSAGES[output.kind].ending if output.kind in MESSAGES else f"{output.kind}.dcm"

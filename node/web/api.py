@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from node.domain import MESSAGE_KIND
 from node.errors import InputError, NodeError
 from node.jobs import managing
+from node.output_kinds import MESSAGES
 from node.store import lookup, questions
 from node.store.worklist import WorklistFilter
 from node.web import studies
@@ -43,7 +43,7 @@ _OBJECT: Final[dict[int | str, dict[str, object]]] = {
     200: {
         "content": {
             kind: {"schema": {"type": "string", "format": "binary"}}
-            for kind in ("application/dicom", "x-application/hl7-v2+er7")
+            for kind in ("application/dicom", *(message.media_type for message in MESSAGES.values()))
         },
         "description": "the bytes that were written",
     }
@@ -111,11 +111,11 @@ def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
     if content is None:
         raise Problem(410, "this output is removed or damaged on disk; the archive may have it")
     audit(request, "output.downloaded", study=output.study_uid, sop_instance_uid=uid)
-    is_message = output.kind == MESSAGE_KIND
-    name = f"{uid}.{'hl7' if is_message else f'{output.kind}.dcm'}"
+    message = MESSAGES.get(output.kind)
+    name = f"{uid}.{message.ending if message else f'{output.kind}.dcm'}"
     return Response(
         content,
-        media_type="x-application/hl7-v2+er7" if is_message else "application/dicom",
+        media_type=message.media_type if message else "application/dicom",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from node.domain import MESSAGE_KIND, Note
+from node.domain import Note
 from node.errors import InputError
-from node.output_kinds import OUTPUTS
+from node.output_kinds import MESSAGES, OUTPUTS
 from node.outputs import rejection, wording
 from node.outputs.vocabulary import STATES, UNMEASURED
 
@@ -36,7 +36,10 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
     "waiting": "waits to be read",
     "rejected": "rejected by the archive",
 }
-_OTHER_KINDS: Final[Mapping[str, str]] = {MESSAGE_KIND: "HL7 message", rejection.KIND: "rejection note"}
+_OTHER_KINDS: Final[Mapping[str, str]] = {
+    **{name: kind.title for name, kind in MESSAGES.items()},
+    rejection.KIND: "rejection note",
+}
 """The kinds of outputs that no writer of `output_kinds` writes."""
 WITHHELD: Final[Mapping[str, str]] = {
     "not_measured": "is about the whole film, a finding that this model does not evaluate, or one that is not reported",

@@ -84,11 +84,12 @@ HOMES = {
     "ensemble_boxes": ("models/lab/datasets/vindr.py",),
     "dbos": ("node/jobs/executor.py", "node/jobs/workflows.py"),
     "fastapi": ("node/web/",),
+    "fhir": ("node/outputs/fhir.py",),
     "h11": ("node/net/http_connections.py",),
     "highdicom": ("node/outputs/", "examples/output_kind/", "examples/send_and_read_back/"),
     "hl7apy": ("node/outputs/oru.py",),
     "httpx2": (
-        "node/deliver/dicomweb.py",
+        "node/deliver/web_request.py",
         "node/health/alerts.py",
         "node/jobs/processes.py",
         "node/web/single_sign_on.py",

@@ -146,8 +146,8 @@ def test_what_no_package_adds_is_refused(tmp_path: Path) -> None:
         config.parse(table)
 
     assert refused.value.mistakes == (
-        f"destinations[1].type: '{FOLDER}' is unknown; use dicom or hl7 or dicomweb, or install the package that adds "
-        "it",
+        f"destinations[1].type: '{FOLDER}' is unknown; use dicom or hl7 or dicomweb or fhir, or install the "
+        "package that adds it",
         f"destinations[1].outputs[1]: '{KEY_FILMS}' is unknown; use sr or sr3d or text or gsps or sc, or install the "
         "package that adds it",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from node.domain import Film
 from node.hl7.text import read
-from node.outputs import gsps, impression, oru, overlay, report_json, report_txt, wording
+from node.outputs import fhir, gsps, impression, oru, overlay, report_json, report_txt, wording
 from node.outputs.sr import report as sr
 from node.web import shown
 from tests.support import samples
@@ -29,6 +30,7 @@ def texts_of(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     found = {kind: _of(*samples.datasets(write, report, headers, BERLIN)) for kind, write in reports.items()}
     found["gsps"] = _of(*samples.datasets(gsps.write, report, samples.received(samples.cr()), BERLIN))
     found["oru"] = "\n".join(hl7_lines(film))
+    found["fhir"] = _of_bundle(fhir.write(report, headers, BERLIN, order=None, documents=[])[1])
     found["report.txt"] = report_txt.render(report)
     found["report.json"] = json.dumps(report_json.report_to_json(report, []))
     found["study page"] = repr(shown.show(film))
@@ -38,6 +40,30 @@ def texts_of(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     overlay.draw(np.zeros((rows, columns), np.uint8), film)
     found["sc"] = "\n".join(written.lines)
     return found
+
+
+def _of_bundle(content: bytes) -> str:
+    """Return a FHIR bundle with the text that it attaches in base64."""
+
+    def readable(found: dict[str, object]) -> dict[str, object]:
+        data = found.get("data")
+        return found | {"data": base64.b64decode(data).decode()} if isinstance(data, str) else found
+
+    bundle = json.loads(content, object_hook=readable)
+    return "\n".join(_strings(bundle))
+
+
+def _strings(found: object) -> Iterator[str]:
+    match found:
+        case dict():
+            for name, value in found.items():
+                if name not in ("identifier", "fullUrl", "request", "reference", "uid", "studyUid", "seriesUid"):
+                    yield from _strings(value)
+        case list():
+            for value in found:
+                yield from _strings(value)
+        case _:
+            yield str(found)
 
 
 def hl7_lines(film: Film) -> list[str]:

@@ -407,6 +407,7 @@ def test_a_destination_without_an_ae_title_is_known_by_its_host() -> None:
     ("event", "facts"),
     [
         ("delivery.sent", {"kind": "oru", "host": "10.0.0.7"}),
+        ("delivery.sent", {"kind": "fhir", "host": "10.0.0.7"}),
         ("delivery.parked", {"kind": "sr"}),
         ("instance.kept", {"host": "10.0.0.8"}),
         ("film.decided", {}),

@@ -16,11 +16,11 @@ from pydicom.dataset import Dataset
 from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, ComprehensiveSRStorage
 
 from models.contract import FindingState
-from node.domain import MESSAGE_KIND, Delivery, DeliveryState
+from node.domain import Delivery, DeliveryState
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
 from node.orders.store import OrderStore
-from node.output_kinds import OUTPUTS
+from node.output_kinds import MESSAGES, OUTPUTS
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import prompts
@@ -50,7 +50,7 @@ class DenyingReader(ScriptedReader):
 
 
 def destination(name: str, outputs: tuple[str, ...], port: int) -> DestinationSettings:
-    if outputs == (MESSAGE_KIND,):
+    if outputs == ("oru",):
         return Hl7Destination(name=name, host=peers.LOOPBACK, port=port)
     return DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=port, outputs=outputs)
 
@@ -71,7 +71,7 @@ class Bench:
                 reader=reader,
                 prompts=prompts.load("chexpert14"),
                 zone=ZoneInfo("UTC"),
-                kinds=tuple(kind for kind in (*OUTPUTS.own, MESSAGE_KIND) if kind in kinds),
+                kinds=tuple(kind for kind in (*OUTPUTS.own, *MESSAGES) if kind in kinds),
             ),
             ledger=self.ledger,
             metrics=Metrics(),

@@ -159,7 +159,7 @@ def test_the_token_is_read_anew_each_time(archive: WebArchive, tmp_path: Path) -
         token.write_text(text)
         deliver(destination)
     token.write_text("two\nlines")
-    with pytest.raises(DestinationDown, match="no token"):
+    with pytest.raises(DestinationDown, match="does not hold one line"):
         deliver(destination)
 
     assert [headers["Authorization"] for _, _, headers, _ in archive.requests] == ["Bearer first", "Bearer second"]

@@ -128,7 +128,7 @@ def test_a_film_without_a_ratio_says_nothing_of_one(
         return {name for name, text in said.items() if re.search("cardiothoracic|CTRATIO|error': 0", text, re.I)}
 
     assert told(by_default) == set()
-    assert told(reader) == {"oru", "report.json", "study page"}
+    assert told(reader) == {"fhir", "oru", "report.json", "study page"}
 
 
 def test_the_setting_reaches_the_reader(tmp_path: Path, phantom_model: Path) -> None:

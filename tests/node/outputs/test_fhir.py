@@ -1,0 +1,179 @@
+"""The FHIR bundle of a report: what it says, beside the structured report, and what a later one takes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from highdicom.sr import Comprehensive3DSR, MeasurementReport
+from pydicom.dataset import Dataset
+
+from node.domain import Assessment, Film, OutputObject, ReaderMark, Report
+from node.outputs import fhir
+from node.outputs.sr import report as sr
+from tests.node.outputs.test_identity import Node
+from tests.support import samples
+
+X = {"PatientID": "P-1", "PatientName": "Xiang^Xu", "AccessionNumber": "A-1"}
+SR = OutputObject(
+    kind="sr", study_uid=samples.STUDY, sop_class_uid="1.2", sop_instance_uid="2.25.77", series_instance_uid="1.3"
+)
+
+
+def written(*films: Film, header: Dataset | None = None, report: Report | None = None) -> bytes:
+    report = report or samples.report(*(films or (samples.several(),)))
+    sources = {film.source: samples.cr(number) for number, film in enumerate(report.films, 1)}
+    if header is not None:
+        sources[report.films[0].source] = header
+    return fhir.write(report, sources, samples.BERLIN, order=None, documents=[SR])[1]
+
+
+def of(content: bytes, kind: str) -> list[dict[str, Any]]:
+    resources = [entry["resource"] for entry in json.loads(content)["entry"]]
+    return [resource for resource in resources if resource["resourceType"] == kind]
+
+
+def observed(content: bytes) -> Mapping[str, dict[str, Any]]:
+    """Observations by the code of their finding."""
+    return {resource["code"]["coding"][0]["code"]: resource for resource in of(content, "Observation")}
+
+
+def test_codes_percents_and_boxes_are_those_of_the_structured_report() -> None:
+    film = samples.several()
+    (document,) = samples.datasets(sr.write_3d, samples.report(film), samples.sources(samples.cr()), samples.BERLIN)
+    content = written(film)
+
+    content_of_sr = Comprehensive3DSR.from_dataset(document).content
+    assert isinstance(content_of_sr, MeasurementReport)
+    groups = content_of_sr.get_planar_roi_measurement_groups()
+    in_sr = {
+        (
+            str(group.tracking_uid),
+            group.finding_type.value,
+            tuple(map(float, group.roi.value.flat)),
+            int(group.get_measurements()[0].value),
+        )
+        for group in groups
+        if group.finding_type is not None and group.roi is not None
+    }
+    in_fhir = set()
+    for selection in of(content, "ImagingSelection"):
+        finding = observed(content).get(selection["code"]["coding"][0]["code"])
+        regions = selection["instance"][0].get("imageRegion2D", [])
+        for identifier, region in zip(selection["identifier"][1:], regions, strict=True):
+            assert finding is not None
+            percent = finding["component"][0]["valueQuantity"]["value"]
+            tracked = identifier["value"].removeprefix("urn:oid:")
+            in_fhir.add((tracked, selection["code"]["coding"][0]["code"], tuple(region["coordinate"]), percent))
+
+    assert in_fhir == in_sr and len(in_sr) == 4
+    states = {code: each["valueCodeableConcept"]["coding"][0]["code"] for code, each in observed(content).items()}
+    assert states[samples.EFFUSION.value] == "52101004" and states[samples.EDEMA.value] == "82334004"
+    assert states[samples.PNEUMOTHORAX.value] == "NOTREPORTED"
+
+
+def test_all_is_preliminary_research_and_refers_to_what_the_bundle_has() -> None:
+    content = written(samples.several(), samples.unread(2))
+    (report,) = of(content, "DiagnosticReport")
+    urls = {entry["fullUrl"] for entry in json.loads(content)["entry"]}
+
+    assert {resource["status"] for resource in (report, *of(content, "Observation"))} == {"preliminary"}
+    assert {resource["meta"]["tag"][0]["code"] for resource in (report, *of(content, "Observation"))} == {"RESEARCH"}
+    assert "NOT FOR DIAGNOSIS" in report["text"]["div"] and report["conclusion"].startswith("AI RESEARCH")
+    assert len(report["result"]) == len(of(content, "Observation")) == 4
+    references = [match for match in json.dumps(json.loads(content)).split('"') if match.startswith("urn:uuid:")]
+    assert set(references) == urls, "every reference is to a resource of the bundle"
+    assert report["presentedForm"][1]["url"] == "urn:oid:2.25.77"
+
+
+def test_the_same_content_at_another_time_is_the_same_bundle_but_for_its_time() -> None:
+    first = samples.report(samples.several())
+    later = replace(first, created_at=first.created_at + timedelta(hours=1))
+    sources = samples.sources(samples.cr())
+
+    outputs = [fhir.write(each, sources, samples.BERLIN, order=None, documents=[]) for each in (first, later, first)]
+
+    assert outputs[0] == outputs[2]
+    assert outputs[0][0] == outputs[1][0] and outputs[0][1] != outputs[1][1]
+
+
+def test_no_value_is_invented_for_a_film_that_does_not_say_it() -> None:
+    header = samples.cr()
+    for keyword in ("PatientID", "IssuerOfPatientID", "AccessionNumber", "StudyDate", "StudyTime"):
+        setattr(header, keyword, "")
+
+    content = written(header=header)
+
+    for resource in (*of(content, "DiagnosticReport"), *of(content, "Observation")):
+        assert not resource.keys() & {"subject", "basedOn", "effectiveDateTime"}
+
+
+def test_a_rejected_finding_is_entered_in_error_and_the_reader_is_named() -> None:
+    mark = ReaderMark(what=Assessment.REJECTED, by="Dr. Roe", at=datetime(2024, 2, 1, tzinfo=UTC))
+    film = samples.several()
+    effusion, *others = film.findings
+    rejected = replace(effusion, state=others[-1].state, boxes=(), side=None, sentence=None, reader=mark)
+    content = written(replace(film, findings=(rejected, *others)))
+
+    finding = observed(content)[samples.EFFUSION.value]
+    (provenance,) = of(content, "Provenance")
+
+    assert finding["status"] == "entered-in-error"
+    assert finding["valueCodeableConcept"]["coding"][0]["code"] == "REJECTED"
+    assert provenance["agent"][0]["who"]["display"] == "Dr. Roe"
+    url = next(each["fullUrl"] for each in json.loads(content)["entry"] if each["resource"] == finding)
+    assert provenance["target"] == [{"reference": url}]
+
+
+def bundles(node: Node) -> list[bytes]:
+    return [node.content(output) for output in node.round()]
+
+
+def test_a_corrected_patient_gets_new_resources_and_the_old_ones_are_entered_in_error(tmp_path: Path) -> None:
+    node = Node(tmp_path, "fhir")
+    node.receive("film", **X)
+    (first,) = bundles(node)
+    node.receive("film", **{**X, "PatientID": "P-2"})
+
+    withdrawn, new = bundles(node)
+
+    for kind in ("DiagnosticReport", "Observation", "ImagingSelection"):
+        old = {resource["identifier"][0]["value"] for resource in of(first, kind)}
+        assert {resource["identifier"][0]["value"] for resource in of(withdrawn, kind)} == old
+        assert {resource["status"] for resource in of(withdrawn, kind)} == {"entered-in-error"}
+        assert old.isdisjoint(resource["identifier"][0]["value"] for resource in of(new, kind))
+    assert of(withdrawn, "DiagnosticReport")[0]["subject"]["identifier"]["value"] == "P-1"
+    assert of(new, "DiagnosticReport")[0]["subject"]["identifier"]["value"] == "P-2"
+
+
+def test_a_film_more_replaces_the_report_and_takes_nothing_back(tmp_path: Path) -> None:
+    node = Node(tmp_path, "fhir")
+    node.receive("film", **X)
+    (first,) = bundles(node)
+    node.receive("another", **X)
+
+    (second,) = bundles(node)
+
+    def named(content: bytes) -> set[str]:
+        return {entry["request"]["url"] for entry in json.loads(content)["entry"]}
+
+    assert named(first) < named(second)
+
+
+def test_what_a_new_version_does_not_have_is_entered_in_error() -> None:
+    film = samples.several()
+    unplaced = replace(film, findings=(replace(film.findings[0], boxes=()), *film.findings[1:]))
+    old, new = written(film), written(unplaced)
+
+    left = fhir.WRITER.withdrawn(old, "2.25.1", datetime.now(UTC), [new])
+
+    assert left is not None
+    (selection,) = [entry["resource"] for entry in json.loads(left)["entry"]]
+    assert selection["resourceType"] == "ImagingSelection" and selection["status"] == "entered-in-error"
+    assert selection["code"]["coding"][0]["code"] == samples.EFFUSION.value
+    assert fhir.WRITER.withdrawn(old, "2.25.1", datetime.now(UTC), [old]) is None
+    assert fhir.WRITER.read(left) is None
