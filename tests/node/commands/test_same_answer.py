@@ -83,7 +83,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, opacity_
 
 
 def by_page(node: Asked, question: Question) -> Content:
-    """Ask as `ask.js` does: a text may be a question in words, a box alone cannot."""
+    """Ask as `ask.js` does: a text may be a question in words; what is in a box alone is told from the report."""
     page = {"X-Requested-From": "page"}
     if question.prompt is None:
         return only(node.questions(question.content, **page)[1])
@@ -152,10 +152,8 @@ def test_what_denies_is_asked_in_no_way(node: Asked, capsys: pytest.CaptureFixtu
     question, film = Question(prompt="no opacity", box=OPACITY, state=FindingState.ABSENT), dcmread(node.path)
     before = listed(node)
 
-    told = [
-        str(node.questions(question.content)[1]["detail"]),
-        str(node.ask("POST", f"/api/v1/films/{node.uid}/replies", {"text": "no opacity", "box": OPACITY})[1]["text"]),
-    ]
+    told = [str(node.questions(question.content)[1]["detail"])]
+    reply = node.ask("POST", f"/api/v1/films/{node.uid}/replies", {"text": "no opacity", "box": OPACITY})[1]
     assert main(["ask", str(node.path), "--model", str(node.model), *question.options]) == 2
     told.append(capsys.readouterr().err)
     assert peers.send(question.as_report(film), port=node.service.dicom_port) == 0
@@ -164,6 +162,7 @@ def test_what_denies_is_asked_in_no_way(node: Asked, capsys: pytest.CaptureFixtu
     assert all('because of "no": ' in text and "ask for the finding or the region itself" in text for text in told), (
         told
     )
+    assert (reply["questions"], len(cast(list[Content], reply["corrections"]))) == ([], 1), "a person may confirm it"
     assert listed(node) == before
 
 

@@ -249,7 +249,7 @@ def test_corrections_that_wait_outlive_a_kill_and_the_database(
     with Service(settings) as second:
         archive.wait_for_kept(4)
         second.wait_for("study.finished")
-        assert waiting(second)["corrections"] == 0
+        assert waiting(second)["changes"] == 0
         assert second.stop() == 0
 
     assert_one_version(archive)

@@ -113,7 +113,7 @@ def test_the_demonstration_opens_a_page_where_one_can_ask(
 
             expect(page.locator("#answers li").last).to_contain_text("There is an opacity.")
             expect(page.locator("rect.asked:visible")).not_to_have_count(0)
-            expect(page.locator(".finding").nth(0)).to_contain_text("There is an opacity.")
+            expect(page.locator(".finding").nth(0)).to_contain_text("Opacity 78 % present")
 
 
 @contextmanager
