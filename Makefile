@@ -4,7 +4,7 @@
 #   make test     whether the program is right: sets everything up, Debian packages included; ten minutes on two cores
 #   make check    format, lint, types, and the links of the documents
 #   make drills   what needs a farm of processes or half an hour; ONLY="kills pages" takes parts, LIST=1 names them
-#   make drills-short   the tests among them, with short forms of the programs; some 25 minutes
+#   make drills-short   the tests among them, with short forms of the programs; some 16 minutes
 #   make quick    lint, and the test files of less than five seconds: less than two minutes, for every change
 #   make coverage the share of the lines of each file that the tests of `make test` run, the lowest first; ALL=1: and those of the drills
 #   make setup    only the Python environment
