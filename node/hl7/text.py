@@ -2,7 +2,7 @@ r"""The text of HL7 version 2 messages (HL7 2.5.1 chapter 2): escape sequences, 
 
 Messages are written with hl7apy, which does not escape everything: it leaves `\F\` as it is, even if the text contains
 these characters. So each text is escaped here before hl7apy gets it. Received messages are only split at their
-delimiters, for hl7apy refuses or misreads what real systems send (docs/develop/decisions/hl7-reading.md).
+delimiters, for hl7apy refuses or misreads what real systems send (docs/develop/decisions.md).
 
 Character sets are those of HL7 table 0211. Written are sets that leave frames and delimiters intact: a delimiter is one
 byte of ASCII there, and no other character contains that byte. GB 18030, BIG-5 and sets that switch by escape sequences

@@ -1,7 +1,7 @@
 """uvicorn with limits: on open connections, and on the time that a client may take.
 
 The node accepts each connection itself and hands it to uvicorn's protocol for HTTP/1.1. So a connection counts, and its
-time runs, from its first moment: `docs/develop/decisions/http-server.md` says why. A new connection is always accepted.
+time runs, from its first moment: `docs/develop/decisions.md` says why. A new connection is always accepted.
 At the limit one is closed for it: one that is idle before one that is being answered, of the address that has most
 before others, and of these the one that has been idle longest.
 """
