@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 
 from node import log
 from node.audit import message
-from node.audit.events import RULES, AuditRule, Party, Subject
+from node.audit.events import RULES, Party, Subject
 from node.audit.message import Reporter
 from node.audit.trail import Trail, recording
 from node.config import AuditSettings
