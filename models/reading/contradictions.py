@@ -1,8 +1,8 @@
 """What the network itself says against a finding that was decided to be reported. Numpy only.
 
 A finding that is present and contradicted is indeterminate: report and `ask` say why. One that is to be reviewed anyway
-keeps its state, and gets the reason. Each rule is one function below; docs/model/evaluation.md says how often each
-applies, and which rules were tried and left out because they met right findings as often as wrong ones.
+keeps its state, and gets the reason. Each rule is one function below; docs/model/evaluation.md says where the figures
+have how often each applies.
 """
 
 from __future__ import annotations
