@@ -116,7 +116,7 @@ def is_of_disk(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno is not None
 
 
-def takes_nothing(error: BaseException) -> bool:
+def is_not_writable(error: BaseException) -> bool:
     """Say whether a disk stores nothing now: it is full, mounted read-only, or fails. The settings are not at fault."""
     return isinstance(error, OSError) and error.errno in _TAKES_NOTHING
 

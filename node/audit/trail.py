@@ -22,7 +22,7 @@ from node.audit import message
 from node.audit.events import RULES
 from node.audit.message import Reporter
 from node.config import Settings
-from node.errors import InputError, takes_nothing
+from node.errors import InputError, is_not_writable
 from node.metrics import Metrics
 from node.store import files
 
@@ -151,7 +151,7 @@ def _append(path: Path, lines: Sequence[bytes]) -> None:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, files.PRIVATE)
     except OSError as error:
-        if lines or takes_nothing(error):
+        if lines or is_not_writable(error):
             raise
         raise InputError(f"audit.file {path}: cannot be written ({error.strerror}); choose another file") from error
     with os.fdopen(handle, "rb+", buffering=0) as file:

@@ -22,7 +22,7 @@ from node.config import ListenerSettings
 from node.dicom import header_reading
 from node.dicom.file_head import FileMeta, read_head
 from node.dicom.header import identify
-from node.errors import Failed, NodeError, Refused, SyntaxRefused, Undecodable, takes_nothing, where
+from node.errors import Failed, NodeError, Refused, SyntaxRefused, Undecodable, is_not_writable, where
 from node.metrics import Metrics
 from node.outputs.patient import name_different
 from node.receive import contexts
@@ -109,7 +109,7 @@ class Intake:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # a boundary: a failure with one object must not stop the others
-            if isinstance(error, OSError) and takes_nothing(error):
+            if isinstance(error, OSError) and is_not_writable(error):
                 refused = full(error)
                 self._count(refused, tell)
                 raise refused from error

@@ -35,7 +35,7 @@ def plan(facts: StudyFacts, *, at: datetime, destinations: Mapping[str, tuple[st
         number=max((mark.number for mark in facts.rounds), default=0) + 1,
         files=tuple(instance.path.name for instance in facts.instances),
         created_at=at.replace(microsecond=0),
-        corrections=facts.said,
+        corrections=facts.followed_corrections,
         destinations=destinations,
     )
 

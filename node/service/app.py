@@ -23,7 +23,7 @@ from node import log
 from node.audit.trail import recording
 from node.config import Settings
 from node.dicom.identity import VERSION
-from node.errors import INTERRUPTED, InputError, NodeError, Stopped, takes_nothing
+from node.errors import INTERRUPTED, InputError, NodeError, Stopped, is_not_writable
 from node.health.alerts import Alerts, post_alert
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
@@ -268,7 +268,7 @@ def _disk_named(settings: Settings) -> Iterator[None]:
     try:
         yield
     except database.FAILURES as error:
-        if not (takes_nothing(error) or database.takes_nothing(error)):
+        if not (is_not_writable(error) or database.is_not_writable(error)):
             if isinstance(error, OSError):
                 raise
             place = "storage.database_url" if settings.storage.database_url else f"storage.directory {directory}"
@@ -292,7 +292,7 @@ def _only_one(settings: Settings, process: Process) -> Iterator[None]:
         lock = ExitStack()
         is_only = lock.enter_context(processes.held(settings.storage, process))
     except OSError as error:
-        if takes_nothing(error):
+        if is_not_writable(error):
             raise
         raise InputError(
             f"storage.directory {directory}: cannot be used ({error.strerror}); choose another folder"

@@ -17,7 +17,7 @@ from typing import Final
 
 from node import log
 from node.deliver.commitment import Commitments
-from node.errors import InputError, OtherForm, reason_of, takes_nothing
+from node.errors import InputError, OtherForm, is_not_writable, reason_of
 from node.jobs import gathering
 from node.jobs.executor import Client
 from node.jobs.object_questions import take
@@ -250,7 +250,7 @@ def opening(key: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if takes_nothing(error):
+        if is_not_writable(error):
             raise
         raise InputError(
             f"{table}: {host}:{port} cannot be opened ({error.strerror}); set another {key}, or {table}.host"

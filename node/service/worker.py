@@ -289,7 +289,7 @@ class LedgerFiller(Periodic):
         searchable, recorded = self._ledger.searchable, self._ledger.statistics.recorded()
         if not self._with_patients and searchable.forget_patients():
             self._ledger.wipe()
-        unnamed = set(searchable.unnamed()) if self._with_patients else set()
+        unnamed = set(searchable.without_patients()) if self._with_patients else set()
         for study_uid in sorted(unnamed.union(self._spool.studies())):
             if self._closing.is_set():
                 return

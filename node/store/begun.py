@@ -1,11 +1,11 @@
-"""Work on a film or a study that may end the process: counted in a small file from its beginning to its end.
+"""Counts work on a film or a study that may end the process, in a small file, from its beginning to its end.
 
-What is still counted at the next start was in hand when a process ended. Nobody can tell which of the films in hand did
-that, so each of them is worked on alone from then on, until its work returns: then a process that ends has one cause.
+Work that is still counted at the next start was in progress when a process ended. It is unknown which film ended the
+process, so each of these films is read alone from then on, until a reading of it returns.
 
-The last death that parks work must be its own. Who kills the service again and again, or an OOM killer at each start,
-meets the same work each time, for it comes first; so the last try waits until the process has worked for a while. What
-is in hand when somebody stops the process is not counted.
+The last death before the work is parked must be its own. Somebody who kills the service repeatedly, or an OOM killer at
+each start, interrupts the same work each time, because it is first in the queue; so the last try waits until the
+process has worked for a while. Work that an ordered shutdown interrupts is not counted.
 """
 
 from __future__ import annotations
@@ -21,35 +21,34 @@ from node.errors import is_of_file
 from node.threads import Turns
 
 MOST_INTERRUPTIONS: Final = 4
-"""How often the process may end while it reads one film, or writes the outputs of one study; then that is parked.
+"""How often the process may end while it reads one film, or writes the outputs of one study, before that is parked.
 
-All but the first time the film was read alone: what is in hand beside a film that ends the process is never parked.
+All tries but the first run alone, so a film that was only read beside the one that ends the process is never parked.
 """
 
 _SETTLED_SECONDS: Final = 30.0
-"""From the first work of a process until a death of the process may be the last one that work is allowed."""
+"""How long the process must have worked before it makes the last try of any work."""
 
 SUFFIX: Final = ".begun"
-"""Of the files that count; they belong to this machine, and are never copied elsewhere."""
+"""Pattern of the count files. They belong to this machine; a copy of the spool leaves them out."""
 
 
 class BegunWork(Turns):
-    """The work that one process has in hand, in turns; used by several threads."""
+    """The work in progress in one process, in turns; thread-safe."""
 
     def __init__(self, *, settled_seconds: float = _SETTLED_SECONDS) -> None:
         super().__init__()
-        self._in_hand: dict[Path, int] = {}  # by file: what it counted before
+        self._in_hand: dict[Path, int] = {}  # by file: its count before
         self._settled_seconds, self._settled_at = settled_seconds, 0.0  # on the monotonic clock; 0: no work yet
         self._ending = threading.Event()
 
     @contextmanager
     def counted(self, path: Path, *, is_part: bool = False) -> Iterator[None]:
-        """Count work as begun until it returns or raises; it stays counted only if the process ends.
+        """Count work as begun until it returns or raises; the count remains only if the process ends.
 
-        path: of the file that counts; in an existing folder
-        is_part: whether this is a part of the work, after which what was counted before still counts
-        Waits for a turn alone if the work was counted before, else while other work has one; and before the last try,
-        until the process has worked for a while.
+        path: count file, in an existing folder
+        is_part: whether this is a part of the work; the count before it is kept afterwards
+        Work with a count runs alone. The last try waits until the process has worked for a while.
         """
         before = count(path)
         self._settled_at = self._settled_at or time.monotonic() + self._settled_seconds
@@ -66,7 +65,7 @@ class BegunWork(Turns):
                 _set(path, before if is_part else 0)
 
     def end(self) -> None:
-        """Count no work of this process as interrupted: it ends in order, and not because of a film."""
+        """Remove the counts of the work in progress: the process ends in order, and not because of a film."""
         self._ending.set()
         for path, before in tuple(self._in_hand.items()):
             with suppress(OSError):
@@ -86,7 +85,7 @@ def count(path: Path) -> int:
 
 
 def _set(path: Path, times: int) -> None:
-    """Write a count. It is not synced, for it must outlive the process, and no film cuts the power."""
+    """Write a count, unsynced: it must outlive the process, not a power cut."""
     if times:
         path.write_bytes(str(times).encode())
     else:

@@ -1,8 +1,8 @@
-"""What a reader corrects in the answer to a film, as a value that can be stored, and which corrections may leave.
+"""A radiologist's correction of the answer to a film, as a stored value, and which corrections may be sent.
 
-A correction is never changed or removed once it is stored: another one takes it back. A reader says what he corrects
-one click after the other, and a report that followed each of them would say what he never meant. So a correction waits
-until a release, a file in the folder `released` of its study, names it. One that a round has followed has left without.
+A stored correction is immutable; another correction withdraws it. A radiologist corrects click by click, and a report
+after each click would state half of the assessment. So a correction waits for a release: a file in the folder
+`released` of its study that names it. A correction that a round has followed was sent with that round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from node.store.rounds import RoundMark
 
 
 class CorrectionKind(StrEnum):
-    """What a reader does. The values are a label of a metric and part of the interface for programs."""
+    """The kinds of correction. The values are a label of a metric and part of the interface for programs."""
 
     ACCEPT = "accept"
     """The finding is there."""
@@ -34,9 +34,9 @@ class CorrectionKind(StrEnum):
     ADD = "add"
     """The finding is there, in a box that the network did not give."""
     REWORD = "reword"
-    """The sentence of the finding reads otherwise."""
+    """The finding has another sentence."""
     WITHDRAW = "withdraw"
-    """An earlier correction does not count."""
+    """Takes back an earlier correction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ _NEEDED: Mapping[CorrectionKind, tuple[str, ...]] = {
 
 
 def active(corrections: Iterable[Correction]) -> tuple[Correction, ...]:
-    """Return the corrections that count, oldest first: without those that were withdrawn, and without withdrawals."""
+    """Return the corrections in effect, oldest first: neither withdrawn ones nor withdrawals."""
     ordered = sorted(corrections, key=lambda correction: (correction.at, correction.id))
     withdrawn: set[str] = set()
     for correction in reversed(ordered):  # the newest first, so that a withdrawal may be withdrawn
@@ -102,19 +102,19 @@ def active(corrections: Iterable[Correction]) -> tuple[Correction, ...]:
 def from_json(document: Mapping[str, Json]) -> Correction:
     """Return the correction that `documents.encode` wrote. Raises ValueError for any other document."""
     correction = decode(Correction, document)
-    return replace(correction, text=visible(correction.text))  # as a stored question, whatever wrote the file
+    return replace(correction, text=visible(correction.text))  # as for a stored question, whatever wrote the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The ids of corrections that may leave together; at: when that was decided, aware UTC."""
+    """The ids of corrections that may be sent together; at: time of the decision, aware UTC."""
 
     corrections: tuple[str, ...]
     at: datetime
 
 
 def releases_in(folder: Path) -> Iterator[Release]:
-    """Yield the releases in a study's folder; one that cannot be read releases nothing: its corrections wait again."""
+    """Yield the releases in a study's folder; an unreadable one releases nothing, and its corrections wait again."""
     for path in files.documents(folder / "released"):
         try:
             yield decode(Release, files.read_json(path))
@@ -123,6 +123,6 @@ def releases_in(folder: Path) -> Iterator[Release]:
 
 
 def waiting(made: Collection[str], marks: Iterable[RoundMark], released: Iterable[Release]) -> frozenset[str]:
-    """Return those of a study's corrections that may not leave yet; made: the ids of all of them."""
+    """Return the ids of a study's corrections that may not be sent yet; made: the ids of all of them."""
     followed = chain.from_iterable(mark.corrections for mark in marks)
     return frozenset(made).difference(followed, *(release.corrections for release in released))

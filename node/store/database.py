@@ -1,4 +1,4 @@
-"""Opens the databases: files of ours (SQLite), or schemas in one PostgreSQL. What differs between the two stands here.
+"""Opens the databases: SQLite files of the node, or schemas in one PostgreSQL; holds what differs between the two.
 
 SQLite is set so that a commit survives a power cut (WAL, synchronous FULL) and writers wait in line. On PostgreSQL our
 tables are in the schema `chex`, those of the durable executor in `dbos`. Several processes may create the tables at the
@@ -34,20 +34,20 @@ SCHEMA: Final = "chex"
 _DURABLE_SCHEMA: Final = "dbos"
 
 LEDGER, EXECUTOR = "ledger.sqlite", "engine.sqlite"
-"""The embedded databases: that of the ledger, and that of the durable executor."""
+"""The SQLite files: the ledger's, and the durable executor's."""
 _DAMAGED: Final = ".damaged-"
 FAILURES: Final = (OSError, sqlite3.Error, sa.exc.SQLAlchemyError)
-"""What a disk, and a database on it, raise."""
+"""Errors of a disk, and of a database on it."""
 _UNWRITABLE: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _UNREADABLE: Final = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
-"""Part of the file is lost. Other disk errors, such as a full disk, say nothing about the file."""
+"""SQLite's codes for a damaged file. Other disk errors, such as a full disk, do not imply damage."""
 
 _UNKNOWN: Final = ("42P01", "42703")
-"""PostgreSQL's errors for a table and a column that it does not have. SQLite has one for all wrong statements."""
+"""PostgreSQL's errors for a missing table and a missing column. SQLite has one error for all wrong statements."""
 
 _PAUSE_SECONDS: Final = 1.0
-_TOLD_EVERY: Final = 60  # attempts to connect between two log lines
-_CREATING, _RESTORING = 6_201_102_417, 6_201_102_418  # numbers of advisory locks: any that no other program uses
+_ATTEMPTS_A_LOG_LINE: Final = 60
+_CREATING, _RESTORING = 6_201_102_417, 6_201_102_418  # numbers of advisory locks, unused by other programs
 _QUEUE_DEPTH: Final = f"""
     CREATE OR REPLACE VIEW {SCHEMA}.queue_depth AS
     SELECT queues.name::text AS queue,
@@ -89,7 +89,7 @@ _SESSION: Final[Mapping[str, str | int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What a PostgreSQL server reports; forbidden: the schemas in which the node's user may not create tables."""
+    """Facts that a PostgreSQL server reports; forbidden: schemas in which the node's user may not create tables."""
 
     version: str
     is_standby: bool
@@ -108,12 +108,12 @@ def open_executor_database(storage: StorageSettings) -> Database:
 
 
 def connect(place: Path | str) -> Database:
-    """Open an SQLite file, which is created if missing, or the PostgreSQL of a URL; both connect on first use."""
+    """Return a database: an SQLite file (created if missing) or a PostgreSQL URL; both connect on first use."""
     return _open_file(place) if isinstance(place, Path) else _open_server(place)
 
 
 def open_ledger_for_reading(storage: StorageSettings) -> Database | None:
-    """Open the ledger's database so that nothing can be changed in it; None for a missing file."""
+    """Open the ledger's database read-only; None for a missing file."""
     if storage.database_url:
         return _open_server(storage.database_url).execution_options(postgresql_readonly=True)
     path = storage.directory / LEDGER
@@ -124,9 +124,9 @@ def open_ledger_for_reading(storage: StorageSettings) -> Database | None:
 
 
 def complaint(error: sqlite3.Error | sa.exc.SQLAlchemyError) -> str:
-    """Return the error message of a database, in one line."""
-    said = str(error.orig) if isinstance(error, sa.exc.DBAPIError) else type(error).__name__
-    return " ".join(said.split())[:300]
+    """Return a database's error message, in one line."""
+    message = str(error.orig) if isinstance(error, sa.exc.DBAPIError) else type(error).__name__
+    return " ".join(message.split())[:300]
 
 
 def is_server(database: Database | sa.Connection) -> bool:
@@ -142,7 +142,7 @@ def wait_for(database: Database, *, stop: threading.Event) -> None:
             with database.connect():
                 return
         except sa.exc.OperationalError as error:
-            if looks % _TOLD_EVERY == 0:
+            if looks % _ATTEMPTS_A_LOG_LINE == 0:
                 log.get().warning("database.waiting", message=complaint(error))
         looks += 1
         if stop.wait(timeout=_PAUSE_SECONDS):
@@ -150,10 +150,10 @@ def wait_for(database: Database, *, stop: threading.Event) -> None:
 
 
 def set_damaged_aside(storage: StorageSettings, name: str) -> Path | None:
-    """If an SQLite file of the node is damaged, rename it with its journal, so that a new one is made; the new name.
+    """Rename a damaged SQLite file of the node and its journal, so that a new one is made; return the new name.
 
-    Call it only while no process has the file open. PostgreSQL repairs its own files. The whole file is read: 0.3 GB
-    take 4 s. Raises InputError when the file cannot be opened.
+    Call it only while no process has the file open. PostgreSQL repairs its own files. Reads the whole file: 0.3 GB in
+    4 s. Raises InputError when the file cannot be opened.
     """
     path = storage.directory / name
     if storage.database_url or not path.exists() or is_whole(path):
@@ -166,12 +166,12 @@ def set_damaged_aside(storage: StorageSettings, name: str) -> Path | None:
 
 
 def sqlite_files(storage: StorageSettings) -> list[Path]:
-    """Return the paths of a node's SQLite files, which may not exist."""
+    """Return the paths of a node's SQLite files, which need not exist."""
     return [storage.directory / name for name in (LEDGER, EXECUTOR)]
 
 
 def is_whole(path: Path) -> bool:
-    """Say whether SQLite finds a file and its indexes intact; reads all of it. Raises InputError if it cannot.
+    """Whether a file and its indexes pass SQLite's integrity check; reads all of it. Raises InputError if it cannot.
 
     A file that looks damaged without SQLite's locks is checked again with them: a node may be writing to it.
     """
@@ -190,9 +190,9 @@ def _is_whole(path: Path, mode: str) -> bool:
 
 
 def ask_server(storage: StorageSettings) -> ServerFacts:
-    """Ask PostgreSQL for what the node needs to know, without changing anything.
+    """Query a PostgreSQL server for the facts that the node needs; changes nothing.
 
-    Raises NodeError with the server's message when it cannot be asked.
+    Raises NodeError with the server's message when the query fails.
     """
     server = None
     try:
@@ -216,26 +216,26 @@ def ask_server(storage: StorageSettings) -> ServerFacts:
 
 
 def files_set_aside(storage: StorageSettings) -> list[Path]:
-    """Return the damaged files that are still there, without their journals."""
+    """Return the damaged files that were set aside and still exist, without their journals."""
     found = [aside for path in sqlite_files(storage) for aside in storage.directory.glob(f"{path.name}{_DAMAGED}*")]
     return sorted(path for path in found if not path.name.endswith(("-wal", "-shm")))
 
 
 def is_damaged(error: BaseException) -> bool:
-    """Say whether SQLite found a damaged file, which is a permanent error."""
+    """Whether the error is SQLite's for a damaged file, which is permanent."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     code = getattr(cause, "sqlite_errorcode", 0)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code in _UNREADABLE
 
 
-def takes_nothing(error: BaseException) -> bool:
-    """Say whether SQLite cannot write, because its disk is full, read-only or fails."""
+def is_not_writable(error: BaseException) -> bool:
+    """Whether SQLite cannot write, because its disk is full, read-only or faulty."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _UNWRITABLE
 
 
 def lacks_tables(error: BaseException) -> bool:
-    """Say whether a statement of the program names a table or column that the database does not have."""
+    """Whether a statement of the program uses a table or column that the database lacks."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
     is_statement_wrong = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
     return is_statement_wrong or getattr(cause, "sqlstate", "") in _UNKNOWN
@@ -243,7 +243,7 @@ def lacks_tables(error: BaseException) -> bool:
 
 @contextmanager
 def naming_damage(storage: StorageSettings) -> Iterator[None]:
-    """Turn the error of a damaged database into a NodeError that says what to do."""
+    """Raise NodeError, with the remedy, instead of the error of a damaged database."""
     try:
         yield
     except sa.exc.DatabaseError as error:
@@ -256,7 +256,7 @@ def naming_damage(storage: StorageSettings) -> Iterator[None]:
 
 @contextmanager
 def restoring(database: Database) -> Iterator[None]:
-    """Make this the only process that restores what a lost database held."""
+    """Hold the lock of the only process that restores the content of a lost database."""
     if not is_server(database):  # SQLite has one process only
         yield
         return
@@ -274,7 +274,7 @@ def create(database: Database, tables: sa.MetaData) -> None:
 
 
 def has_executor_tables(database: Database) -> bool:
-    """Whether the executor has created its tables; it creates those for queues last."""
+    """Whether the executor has created its tables; the table of queues is its last."""
     return sa.inspect(database).has_table("queues", schema="dbos" if is_server(database) else None)
 
 
@@ -287,22 +287,22 @@ def queues(database: Database) -> list[str]:
 
 
 def begun_workflows(database: Database) -> set[str]:
-    """Return the open workflows of which at least one step was recorded."""
+    """Return the open workflows with at least one recorded step."""
     with database.connect() as connection:
         return set(connection.execute(sa.text(_BEGUN.format(schema="dbos." if is_server(database) else ""))).scalars())
 
 
 def create_views(database: Database) -> None:
-    """Create the view that shows how many workflows wait in each queue and for how long, for scaling workers."""
+    """Create the view with each queue's length and longest wait, which a cluster scales workers by."""
     with database.begin() as connection:
         _open_schema(connection)
         connection.execute(sa.text(_QUEUE_DEPTH))
 
 
 def wipe(database: Database) -> None:
-    """Move SQLite's journal into its file and empty it, so that no deleted row is left in either."""
+    """Checkpoint and empty SQLite's journal, so that no deleted row is left in the file or the journal."""
     if is_server(database):
-        return  # its own vacuum does it
+        return  # PostgreSQL's own vacuum does this
     with database.connect() as connection:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -320,17 +320,17 @@ def upsert(
     changed: Mapping[str, object],
     where: sa.ColumnElement[bool] | None = None,
 ) -> bool:
-    """Add a row, or change values of the row with the same key, if it matches `where`; return whether that was done."""
+    """Insert a row, or update values of the row with this key if it matches `where`; return whether either was done."""
     keys = [column.name for column in table.primary_key]
     insert = _insert(connection, table, row).on_conflict_do_update(index_elements=keys, set_=dict(changed), where=where)
-    # Not `rowcount`, which is -1 of every insert into PostgreSQL.
+    # Not `rowcount`, which is -1 for every insert into PostgreSQL.
     return connection.execute(insert.returning(*table.primary_key)).first() is not None
 
 
 def _mode_for_reading(path: Path) -> str:
-    """Choose the mode for opening an SQLite file that must not be changed.
+    """Return the open mode for an SQLite file that must not be changed.
 
-    Without a journal beside it, SQLite is told that the file does not change; otherwise it would create a journal.
+    Without a journal beside it, the file is opened as immutable; otherwise SQLite would create a journal.
     """
     return "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
 
@@ -364,7 +364,7 @@ def _open_server(url: str) -> Database:
 
 def _insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object]) -> PostgresInsert | SqliteInsert:
     if is_server(connection):
-        from sqlalchemy.dialects import postgresql  # takes a tenth of a second, which a node with SQLite saves
+        from sqlalchemy.dialects import postgresql  # a node with SQLite saves this import, a tenth of a second
 
         return postgresql.insert(table).values(**row)
     from sqlalchemy.dialects import sqlite
@@ -373,7 +373,7 @@ def _insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, object
 
 
 def _open_schema(connection: sa.Connection) -> None:
-    """Create our schema if needed, and be the only process that changes it until the transaction ends."""
+    """Create our schema if needed, and lock it against other processes until the transaction ends."""
     _lock(connection, _CREATING)
     connection.execute(sa.schema.CreateSchema(SCHEMA, if_not_exists=True))
 

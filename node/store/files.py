@@ -1,6 +1,6 @@
-"""Files that must survive a power cut: written under a temporary name, synced, renamed, and their folder synced.
+"""Files that survive a power cut: written under a temporary name, synced, renamed, and their folder synced.
 
-A file that still has its temporary name was never acknowledged to anybody.
+A file with a temporary name was never acknowledged.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from node.domain import JsonObject
 from node.errors import InputError, OtherForm, is_of_file
 
 TEMPORARY: Final = ".incoming-"
-"""How the name of an incomplete file begins."""
+"""Prefix of the name of an incomplete file."""
 
 PRIVATE: Final = 0o600
 ORDINARY: Final = 0o666
-"""The mode of a file that is not the node's own; the umask narrows it."""
+"""The mode of a file that others may read; the umask narrows it."""
 
 _HASH: Final = "content_sha256"
 _DOCUMENT: Final = re.compile(r"[A-Za-z0-9._-]+\.json")
-"""Names that the node gives to its JSON files; copies that people and their tools make have others."""
+"""Names of the node's own JSON files; copies by people and their tools have other names."""
 
 _T = TypeVar("_T")
 
 Stamp = tuple[int, int, int] | None
-"""When a file was written, its size and its number; None when there is none."""
+"""A file's modification time, size and inode number; None for a missing file."""
 
 
 class Aside:
-    """A file under its temporary name, until it is published or discarded; in the file system of its destination."""
+    """A file under a temporary name, until it is published or discarded; in the file system of its destination."""
 
     def __init__(self, folder: Path, *, mode: int = PRIVATE) -> None:
         self.path = folder / f"{TEMPORARY}{uuid4().hex}"
@@ -58,12 +58,12 @@ class Aside:
         self._close()
 
     def publish(self, path: Path) -> None:
-        """Give a synced file its final name, synced."""
+        """Rename a synced file to its final name, and sync its folder."""
         os.rename(self.path, path)
         sync_folder(path.parent)
 
     def discard(self) -> None:
-        """Remove the file; a published file stays. One that a disk does not let go is removed at the next start."""
+        """Remove the file; a published file stays. A file that cannot be removed now is removed at the next start."""
         with suppress(OSError):
             self._close()
             self.path.unlink(missing_ok=True)
@@ -110,7 +110,7 @@ def unfinished(folder: Path) -> Iterator[Path]:
 
 
 def merge(source: Path, target: Path, *, make: Callable[[Path], None]) -> None:
-    """Move the files of a folder into another one, synced; what that has already, stays. make: makes a folder."""
+    """Move a folder's files into another folder, synced; existing files stay. make: creates a folder."""
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
         if path.is_file() and not place.exists():
@@ -120,7 +120,7 @@ def merge(source: Path, target: Path, *, make: Callable[[Path], None]) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder (mode 0700), and sync its entry and those of its new parents."""
+    """Create a folder (mode 0700), and sync its entry and those of its new parents."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
@@ -128,7 +128,7 @@ def make_folder(folder: Path) -> None:
 
 
 def require_started(directory: Path) -> None:
-    """Raise InputError unless a node has run with this storage folder."""
+    """Raise InputError unless a node has used this storage folder."""
     if not directory.is_dir():
         raise InputError(f"{directory}: does not exist; start the node once with `node serve`")
 
@@ -190,7 +190,7 @@ def make_private(path: Path) -> None:
 
 
 def _open_private(path: Path) -> TextIO:
-    """Open a file for its lock, created if missing; its content is neither read nor changed."""
+    """Open a lock file, created if missing; its content is neither read nor changed."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE), "r+")
 
 
@@ -203,12 +203,12 @@ def _is_at(path: Path, file: TextIO) -> bool:
 
 
 def to_json(content: Mapping[str, object]) -> bytes:
-    """Return the content of a file for `read_json`: the content and its hash."""
+    """Return the bytes of a file for `read_json`: the content and its hash."""
     return _json({**content, _HASH: hashlib.sha256(_json(content)).hexdigest()})
 
 
 def listed(folder: Path, pattern: str) -> list[Path]:
-    """Return the files of a folder that fit, by name; none if the folder is missing, or removed at this moment."""
+    """Return the files of a folder that match, by name; none if the folder is missing, or removed at this moment."""
     try:
         return sorted(folder.glob(pattern))
     except FileNotFoundError:
@@ -216,7 +216,7 @@ def listed(folder: Path, pattern: str) -> list[Path]:
 
 
 def documents(folder: Path) -> list[Path]:
-    """Return the JSON files of a folder whose names the node may have given, by name; none if the folder is missing."""
+    """Return the node's own JSON files in a folder, by name; none if the folder is missing."""
     try:
         with os.scandir(folder) as entries:
             return sorted(Path(each) for each in entries if _DOCUMENT.fullmatch(each.name) and each.is_file())
@@ -233,7 +233,7 @@ def changed_at(path: Path) -> datetime | None:
 
 
 def read_json(path: Path) -> JsonObject | None:
-    """Read a JSON file of the node; None if it is missing or damaged, so that its work is done again."""
+    """Read a JSON file of the node; None if it is missing or damaged, so that its work is repeated."""
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -249,18 +249,18 @@ def read_json(path: Path) -> JsonObject | None:
 
 
 def read_as(make: Callable[[JsonObject], _T], path: Path) -> _T | None:
-    """Make a value of a JSON file of the node; None if it is missing or damaged. Raises OtherForm that names it."""
+    """Build a value from a JSON file of the node; None if it is missing or damaged. Raises OtherForm with the path."""
     content = read_json(path)
     return None if content is None else made(make, content, place=path)
 
 
 def made(make: Callable[[JsonObject], _T], content: JsonObject, *, place: Path | str) -> _T:
-    """Make a value of what was stored; make: raises Misfit. Raises OtherForm that names the file or the table."""
+    """Build a value from stored JSON; make: raises Misfit. Raises OtherForm that names the file or the table."""
     try:
         return make(content)
     except Misfit as misfit:
         raise OtherForm(
-            f"{place}: has another form than this program knows ({misfit}); start the version again that wrote it "
+            f"{place}: has a format that this program does not know ({misfit}); go back to the version that wrote it "
             "(docs/operate/upgrade.md)"
         ) from misfit
 

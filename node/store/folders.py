@@ -1,15 +1,15 @@
-"""The folders of the spool: making them, the number of the form of their files, and what their disk must do.
+"""The folders of the spool: their creation, the format number of their files, and what their disk must support.
 
-Who makes a folder holds a lock of its study and notes the folder in the lock's file until all is synced. If that ends
-or fails in between, whoever has the lock next finds the note and syncs the folder before using it. Studies share a few
-locks, because a lock file that may be held cannot be removed; most studies wait for none, and a journaling file system
-writes syncs that run at the same time together.
+A process that creates a folder holds a lock of its study and notes the folder in the lock's file until all is synced.
+If it ends or fails in between, the next holder of the lock finds the note and syncs the folder before using it. Studies
+share a few locks, because a lock file that may be held cannot be removed; most studies wait for none, and a journaling
+file system merges syncs that run at the same time.
 
-The number is in the file `format`. It is raised when a program could no longer read, or would harm, what another has
-written. A folder with another number, or with studies and no number, is refused.
+The format number is in the file `format`. It is raised when a program could no longer read, or would damage, the files
+of another version. A folder with another number, or with studies and no number, is refused.
 
-The disk must replace and link a name, sync, and lock. A server that answers a sync before its disk has the bytes cannot
-be recognized from here, and neither can a lock that machines do not share, unless an option of the mount says so.
+The disk must support atomic replacement, hard links, sync and locks. The node cannot detect a file server that
+acknowledges a sync too early, nor a lock that machines do not share, unless a mount option shows it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from node.errors import InputError, takes_nothing
+from node.errors import InputError, is_not_writable
 from node.store import files
 
 _LOCKS: Final = 64
 _LONGEST_NOTE: Final = 4096
 FORMAT_FILE: Final = "format"
 STUDIES: Final = "studies"
-"""The folder of the studies, which a node makes with the number, or before it."""
+"""The folder of the studies, which a node creates together with the number, or before it."""
 FORMAT: Final = 3
 FORMAT_CONTENT: Final = f"{FORMAT}\n".encode()
 _LONGEST_NUMBER: Final = 100
@@ -44,19 +44,19 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Folders:
-    """Folders below a directory; locks: the folder of the locks' files, with which every process comes."""
+    """Folders below a directory; locks: the folder of the lock files, the same for all processes."""
 
     def __init__(self, directory: Path, *, locks: Path) -> None:
         self._directory, self._locks = directory, locks
 
     def make(self, folder: Path) -> None:
-        """Make a folder (mode 0700) and its parents, synced. Raises OSError."""
+        """Create a folder (mode 0700) and its parents, synced. Raises OSError."""
         with self.of(folder) as make:
             make(folder)
 
     @contextmanager
     def of(self, folder: Path) -> Iterator[Callable[[Path], None]]:
-        """Be the only one who makes, renames or removes folders of a study; yields what makes one, as `make` does.
+        """Hold the lock for creating, renaming and removing folders of a study; yields a function like `make`.
 
         folder: of the study or within it, or another one below the directory
         Raises OSError.
@@ -87,7 +87,7 @@ class Folders:
 
 
 def require_known_format(directory: Path) -> None:
-    """Raise InputError if a folder's files have a form that this program does not know."""
+    """Raise InputError if a folder's files have a format that this program does not know."""
     path, found = directory / FORMAT_FILE, f"studies and no file {FORMAT_FILE!r}"
     try:
         with path.open("rb") as file:
@@ -99,25 +99,25 @@ def require_known_format(directory: Path) -> None:
         if not any(files.listed(directory / STUDIES, "*")):
             return
     except OSError as error:
-        if takes_nothing(error):
+        if is_not_writable(error):
             raise
-        raise InputError(f"{path}: cannot be read ({error.strerror}); it says in which form the files lie") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); it holds the format's number") from error
     raise InputError(
-        f"{directory}: has {found}, and this program knows format {FORMAT} alone; start the program again that wrote "
-        "it, or restore the backup that was made before it (docs/operate/upgrade.md)"
+        f"{directory}: has {found}, and this program knows format {FORMAT} alone; go back to the version that wrote "
+        "it, or restore the backup from before it (docs/operate/upgrade.md)"
     )
 
 
 def mark_format(directory: Path) -> None:
-    """Write the number into a folder that has none, synced. Raises OSError."""
+    """Write the format number into a folder without one, synced. Raises OSError."""
     if not (directory / FORMAT_FILE).exists():
         files.write(directory / FORMAT_FILE, FORMAT_CONTENT)
 
 
 def require_honest(directory: Path, *, is_shared: bool) -> None:
-    """Raise InputError if a folder does not do what `files` needs. A full disk is no reason: it gets space again.
+    """Raise InputError if a folder's disk lacks what `files` needs. A full disk is no fault: its space may return.
 
-    Raises OSError for a disk that is mounted read-only.
+    Raises OSError for a read-only mount.
     """
     try:
         complaint = fault_of_folder(directory, is_shared=is_shared)
@@ -132,11 +132,11 @@ def require_honest(directory: Path, *, is_shared: bool) -> None:
 
 
 def fault_of_folder(directory: Path, *, is_shared: bool, mounts: Path = _MOUNTS) -> str | None:
-    """Return what is wrong with an existing folder and what to do, or None. Leaves nothing behind.
+    """Return the fault of an existing folder with its remedy, or None. Leaves no files behind.
 
     is_shared: several processes use it, perhaps on several machines
     mounts: the mounts of this machine, see proc(5)
-    Raises OSError when nothing can be written.
+    Raises OSError when the folder is not writable.
     """
     with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=directory) as folder:
         path = Path(folder) / "probe"
@@ -172,7 +172,7 @@ def _fault_of_mount(options: frozenset[str]) -> str | None:
 
 
 def _options(directory: Path, mounts: Path) -> frozenset[str]:
-    """Return the options of the mount that holds a folder; none where the machine does not tell."""
+    """Return the mount options of the file system that holds a folder; none where the machine does not list them."""
     try:
         lines = [line.split(" ") for line in os.fsdecode(mounts.read_bytes()).splitlines()]
     except OSError:
@@ -180,13 +180,13 @@ def _options(directory: Path, mounts: Path) -> frozenset[str]:
     found = [line for line in lines if directory.is_relative_to(_unescaped(line[4]))]
     if not found:
         return frozenset()
-    # Of the mounts on one place, the last is in use.
+    # Of several mounts on one path, the last is in use.
     newest = max(enumerate(found), key=lambda numbered: (len(Path(_unescaped(numbered[1][4])).parts), numbered[0]))[1]
     return frozenset((*newest[5].split(","), *newest[-1].split(",")))
 
 
 def _unescaped(place: str) -> str:
-    """proc(5): blanks, tabs, line ends and backslashes are octal."""
+    """Decode a path of proc(5), where blanks, tabs, line ends and backslashes are octal."""
     for octal in ("040", "011", "012", "134"):
         place = place.replace(f"\\{octal}", chr(int(octal, 8)))
     return place

@@ -1,11 +1,11 @@
 """One object on its way to disk: hashed and written to a temporary file while it arrives, never whole in memory.
 
-Until the spool gives it its name, the object is not acknowledged, and the next start removes it.
+The object is acknowledged only after the spool has renamed it; until then, the next start removes it.
 
 PS3.5 9.1: a UID names one object forever. Different patient data under a known UID are a correction. Different pixels
-are a fault of the sender, and the node cannot know which of the two objects is right. They are found without decoding
-or loading the objects as a whole. A difference that only a decoder could detect counts as a correction, and so does any
-object that replaces a truncated film, which could not be read.
+are a fault of the sender, and the node cannot know which of the two objects is right. Pixels are compared without
+decoding or loading the objects as a whole. A difference that only a decoder could detect counts as a correction, and so
+does any object that replaces a truncated film, which could not be read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from node.store import files
 from node.store.received import with_hash
 
 _CHECKED_BYTES: Final = 1024 * 1024
-"""The room on the disk is checked again after so many bytes, not for each part of the network's."""
+"""Bytes between two checks of the disk's free space."""
 _PLAIN: Final = (ImplicitVRLittleEndian, ExplicitVRLittleEndian)
 _UNDEFINED_LENGTH: Final = b"\xff\xff\xff\xff"
 _ITEM: Final = b"\xfe\xff\x00\xe0"
@@ -41,10 +41,10 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Incoming:
-    """An object that is being received; for one thread at a time."""
+    """An object that is being received; for one thread."""
 
     def __init__(self, folder: Path, *, meta: bytes, has_room: Callable[[], bool]) -> None:
-        """Begin with preamble and file meta information, to which its hash is added. Raises SpoolFull."""
+        """Write preamble and file meta information, with their hash. Raises SpoolFull."""
         self._has_room, self._meta_bytes = has_room, len(meta)
         self._hash, self._unchecked = hashlib.sha256(), 0
         try:
@@ -79,11 +79,11 @@ class Incoming:
         self._aside.sync()
 
     def publish(self, path: Path) -> None:
-        """Give the object its final name, synced. Raises OSError."""
+        """Rename the object to its final name, synced. Raises OSError."""
         self._aside.publish(path)
 
     def discard(self) -> None:
-        """Remove the file; an object with its final name stays."""
+        """Remove the file; a published object stays."""
         self._aside.discard()
 
     def _write(self, part: bytes) -> None:
@@ -103,13 +103,13 @@ class Incoming:
 
 
 def full(error: OSError) -> SpoolFull:
-    """Turn an error of the disk into the error that the sender is told."""
+    """Return the disk's error as the error that is sent to the sender."""
     return SpoolFull(f"the object could not be written ({error.strerror}); send again later")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pixels:
-    """Where the value of Pixel Data is in a file (0 bytes if absent), and the size that the header declares.
+    """Where Pixel Data's value is in a file (0 bytes if absent), and the size that the header declares.
 
     coding: the transfer syntax; "plain" for both syntaxes with uncompressed little endian pixels
     is_whole: whether the file holds the whole value
@@ -124,7 +124,7 @@ class _Pixels:
 
 
 def has_other_pixels(known: Path, arrived: Path) -> bool:
-    """Say whether two files certainly have different pixels: another size, or other bytes in one coding (PS3.5 8, A).
+    """Whether two files certainly have different pixels: another size, or other bytes in one coding (PS3.5 8, A).
 
     Raises OSError when the disk fails.
     """
@@ -140,7 +140,7 @@ def has_other_pixels(known: Path, arrived: Path) -> bool:
 
 
 def _locate(file: BinaryIO) -> _Pixels | None:
-    """Find the pixels of an object; None when that would need a decoder, or the file cannot be parsed."""
+    """Locate an object's pixels; None when that would need a decoder, or the file cannot be parsed."""
     try:
         with attributes.quiet():
             syntax = UID(str(read_meta(file).TransferSyntaxUID))
@@ -151,7 +151,7 @@ def _locate(file: BinaryIO) -> _Pixels | None:
         start, length, is_whole = _value(file, syntax)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except BaseException as error:  # pydicom's parser documents no set of exceptions
         if is_of_disk(error):
             raise
         return None
@@ -166,7 +166,7 @@ def _locate(file: BinaryIO) -> _Pixels | None:
 
 
 def _value(file: BinaryIO, syntax: UID) -> tuple[int, int, bool]:
-    """Return start, length and completeness of the value at which pydicom stopped: Pixel Data, or the end."""
+    """Return start, length and completeness of the value where pydicom stopped: Pixel Data, or the end."""
     element = file.read(8)
     if len(element) < 8:
         return file.tell(), 0, True
@@ -182,7 +182,7 @@ def _value(file: BinaryIO, syntax: UID) -> tuple[int, int, bool]:
 
 
 def _are_equal(first: BinaryIO, start: int, second: BinaryIO, other_start: int, length: int) -> bool:
-    """Compare a range of one file with a range of equal length in another."""
+    """Whether two ranges of equal length, in two files, have the same bytes."""
     first.seek(start)
     second.seek(other_start)
     while length > 0:

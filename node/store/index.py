@@ -1,10 +1,10 @@
-"""Says by name alone to which studies an object, an output or a question belongs, however many studies there are.
+"""Index from the name of an object, output or question to its studies, without a walk through all studies.
 
-    index/<three digits>/<name>~<study>      an empty file; name: a UID, or the id of a question
+ index/<three digits>/<name>~<study>      an empty file; name: a UID, or the id of a question
 
-An entry is made before the file that it stands for, by whichever process writes that, and stays as long as the marks of
-rounds do: a killed process leaves at most an entry without a file. Entries are not synced. The first look-up of each
-process adds what a power cut or a restored copy left without an entry.
+A process makes an entry before it writes the file that the entry is for; the entry stays as long as the marks of
+rounds. A killed process leaves at most an entry without a file. Entries are not synced: the first look-up of each
+process adds entries that a power cut or a restored copy lost.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _OBJECTS: Final = _NAMED[:3]
 
 
 class Index:
-    """The index of one spool; studies: its folder of studies. May be called from any thread."""
+    """The index of one spool; studies: its folder of studies. Thread-safe."""
 
     def __init__(self, folder: Path, studies: Path) -> None:
         self._folder, self._studies = folder, studies
         self._completing, self._is_complete = threading.Lock(), False
 
     def add(self, name: str, study_uid: str) -> None:
-        """Make the entry of a file that is about to be written. Raises OSError."""
+        """Add the entry of a file that is about to be written. Raises OSError."""
         path = self._shard(name) / f"{name}~{study_uid}"
         if not path.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.touch(mode=0o600)
 
     def find(self, name: str) -> list[str]:
-        """Return the studies with a name in them; those that still have the object, if any has it."""
+        """Return the studies that contain a name; only those that still have the object, if any has it."""
         with self._completing:
             if not self._is_complete:
                 self._complete()
@@ -50,18 +50,18 @@ class Index:
         return [study for study in found if self._has(study, name)] or found if len(found) > 1 else found
 
     def noted(self, name: str) -> list[str]:
-        """Return the studies with an entry of a name, without looking for entries that are missing."""
+        """Return the studies in a name's entries, without adding missing entries first."""
         return [study for study in _studies_in(self._shard(name), name) if (self._studies / study).is_dir()]
 
     def _complete(self) -> None:
-        """Add every entry that is missing."""
+        """Add every missing entry."""
         known = {entry.name for shard in _entries(self._folder) for entry in _entries(Path(shard.path))}
         for name, study_uid in self._walk():
             if f"{name}~{study_uid}" not in known:
                 self.add(name, study_uid)
 
     def _walk(self) -> Iterator[tuple[str, str]]:
-        """Yield what the files of all studies are named for, and then what the marks of their rounds name."""
+        """Yield the names of the files of all studies, then the names in the marks of their rounds."""
         studies = [Path(study.path) for study in _entries(self._studies) if is_uid(study.name)]
         for study in studies:
             for file in (file for place in _NAMED for file in _entries(study / place)):
@@ -86,7 +86,7 @@ def _studies_in(shard: Path, name: str) -> list[str]:
 
 
 def _name_of(file: str) -> str | None:
-    """Return the UID or id that a file is named for."""
+    """Return the UID or id in a file's name."""
     if file.endswith(".json"):
         return file.removesuffix(".json")
     found = _UID.match(file)
@@ -94,7 +94,7 @@ def _name_of(file: str) -> str | None:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what a folder holds; nothing if it is missing, or removed at this moment."""
+    """Return a folder's entries; none if it is missing, or removed at this moment."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)

@@ -1,7 +1,7 @@
 """The ledger: tables of studies and deliveries with their states and reasons.
 
-People look things up here, and the node sees what was delivered. A lost ledger is rebuilt: the spool knows what was
-received and written, and the durable executor knows what is still to be done.
+Pages and commands look things up here; the node records deliveries here. A lost ledger is rebuilt: the spool has the
+received objects and outputs, the durable executor has the open work.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Parked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRecord:
-    """What the ledger holds of a delivery.
+    """The ledger's record of a delivery.
 
-    failures: how often its destination reported that it cannot keep the output, `reason` why
-    unclear: how often its destination answered without saying whether it took the output, since it was parked last
+    failures: how often its destination reported that it cannot keep the output; reason: of the last time
+    unclear: how often its destination's answer left open whether it took the output, since it was last parked
     """
 
     state: DeliveryState
@@ -67,7 +67,7 @@ class DeliveryRecord:
 
 
 class Ledger:
-    """States of studies and deliveries in one database. Every method raises SQLAlchemyError if that does not answer."""
+    """States of studies and deliveries in one database. Every method raises SQLAlchemyError without its database."""
 
     def __init__(self, sql: Database) -> None:
         """Use a database that may not exist yet: the tables are created on first use."""
@@ -87,16 +87,16 @@ class Ledger:
         self._sql.dispose()
 
     def set_study(self, uid: str, state: StudyState, *, stage: str | None = None, reason: str | None = None) -> None:
-        """Record a study's state; stage and reason say where and why it was parked."""
+        """Record a study's state; stage and reason: where and why it was parked."""
         values = {"state": state, "stage": stage, "reason": reason, "changed_at": _now()}
         with self._database.begin() as connection:
             database.upsert(connection, STUDIES, {"uid": uid, **values}, changed=values)
 
     def set_reviews(self, uid: str, rows: Iterable[ReviewRow]) -> None:
-        """Record which films of a known study wait for review, instead of what was recorded before."""
+        """Replace the records of a known study's films that wait for review."""
         with self._database.begin() as connection:
             known = sa.update(STUDIES).where(STUDIES.c.uid == uid).values(is_counted=True)
-            connection.execute(known)  # the study's row is locked from here
+            connection.execute(known)  # locks the study's row
             write_reviews(connection, uid, rows)
 
     def unpark_study(self, uid: str) -> None:
@@ -137,12 +137,12 @@ class Ledger:
     def claim(self, study_uid: str, *, holder: str, instead_of: str | None = None) -> str:
         """Give a workflow exclusive use of a study unless another workflow has it; returns the holder.
 
-        instead_of: a holder that has ended and loses the study; if several workflows ask at once, one gets it
+        instead_of: a holder that has ended and loses the study; of several workflows that ask at once, one gets it
         """
         row, of_study = {"study_uid": study_uid, "holder": holder}, CLAIMS.c.study_uid == study_uid
         is_over = of_study & (CLAIMS.c.holder == instead_of)
         with self._database.begin() as connection:
-            database.upsert(connection, CLAIMS, row, changed={"study_uid": study_uid})  # the row is locked from here
+            database.upsert(connection, CLAIMS, row, changed={"study_uid": study_uid})  # locks the row
             connection.execute(sa.update(CLAIMS).where(is_over).values(holder=holder))
             return str(connection.execute(sa.select(CLAIMS.c.holder).where(of_study)).scalar_one())
 
@@ -164,7 +164,7 @@ class Ledger:
         """Record a delivery's state, unless it is abandoned; returns whether it was recorded.
 
         is_down: the attempt failed because its destination is down
-        is_unclear: its destination answered, and did not say whether it took the output
+        is_unclear: its destination's answer left open whether it took the output
         """
         with self._database.begin() as connection:
             return _change(
@@ -185,9 +185,9 @@ class Ledger:
             connection.execute(sa.update(DELIVERIES).where(is_parked).values(waiting))
 
     def set_sent(self, delivery: Delivery, *, attempts: int, awaits_commitment: bool = False) -> bool:
-        """Mark a delivery as sent; returns whether it was its study's last. Of two at the same time, one is.
+        """Mark a delivery as sent; return whether it was its study's last (true for one of two at the same time).
 
-        awaits_commitment: the destination is still to commit to the output
+        awaits_commitment: whether the destination has still to commit to the output
         """
         of_study = sa.select(DELIVERIES.c.state).where(DELIVERIES.c.study_uid == delivery.study_uid)
         with self._database.begin() as connection:
@@ -203,7 +203,7 @@ class Ledger:
         return None if record is None else record.state
 
     def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
-        """Return what is recorded of a delivery, or None when it is unknown."""
+        """Return the record of a delivery, or None when it is unknown."""
         with self._database.connect() as connection:
             row = connection.execute(sa.select(DELIVERIES).where(DELIVERIES.c.id == delivery.id)).one_or_none()
         if row is None:
@@ -225,7 +225,7 @@ class Ledger:
             return bool(connection.execute(sa.select(sa.exists().where(is_critical & (waits | is_sent)))).scalar())
 
     def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
-        """Record which deliveries are about to be asked for; reports for anything else do not count."""
+        """Record the deliveries of a commitment request; a report on any other delivery is ignored."""
         with self._database.begin() as connection:
             for delivery in deliveries:
                 database.insert(connection, TRANSACTIONS, {"uid": uid, "delivery_id": delivery.id})
@@ -235,9 +235,9 @@ class Ledger:
         return self._deliveries(DELIVERIES.c.id.in_(_asked(uid)))
 
     def set_answered(self, uid: str, *, kept: Iterable[Delivery], failed: Mapping[Delivery, str]) -> list[Delivery]:
-        """Record the report on a transaction atomically; returns the deliveries that it newly commits.
+        """Record the report on a transaction atomically; return the deliveries that it newly commits.
 
-        failed: each with the reason; it waits to be sent again. Deliveries that wait or are parked for another reason
+        failed: with their reasons; these wait to be sent again. Deliveries that wait or are parked for another reason
         are not changed.
         """
         is_asked = DELIVERIES.c.id.in_(_asked(uid)) & DELIVERIES.c.awaits_commitment
@@ -269,11 +269,11 @@ class Ledger:
             return _abandon(connection, DELIVERIES.c.destination == destination)
 
     def open_deliveries(self) -> list[Delivery]:
-        """Return every delivery that is to be sent or committed. Parked deliveries wait for a person."""
+        """Return every delivery to be sent or committed. Parked deliveries wait for a person."""
         return self._deliveries(IS_TO_BE_SENT | IS_AWAITED)
 
     def unsent_deliveries(self, study_uid: str) -> list[Delivery]:
-        """Return the deliveries of a study that are to be sent, parked ones included."""
+        """Return a study's deliveries to be sent, parked ones included."""
         is_unsent = IS_TO_BE_SENT | (DELIVERIES.c.state == DeliveryState.PARKED)
         return self._deliveries((DELIVERIES.c.study_uid == study_uid) & is_unsent)
 
@@ -284,7 +284,7 @@ class Ledger:
             connection.execute(sa.update(DELIVERIES).where(which).values(state=DeliveryState.ABANDONED))
 
     def withhold(self, destination: str, uids: Collection[str]) -> frozenset[str]:
-        """End the open deliveries of void outputs to a destination; return those that it was never offered."""
+        """End the open deliveries of void outputs to a destination; return the outputs that were never sent to it."""
         which = (DELIVERIES.c.destination == destination) & DELIVERIES.c.sop_instance_uid.in_(uids)
         is_untried = (DELIVERIES.c.state == DeliveryState.ABANDONED) & (DELIVERIES.c.since == DELIVERIES.c.created_at)
         with self._database.begin() as connection:
@@ -298,7 +298,7 @@ class Ledger:
             return set(connection.execute(sa.select(DELIVERIES.c.study_uid).distinct()).scalars())
 
     def overview(self) -> Overview:
-        """Count everything, and look up since when it waits."""
+        """Count everything, with the time since when it waits."""
         with self._database.connect() as connection:
             return overview_of(connection)
 
@@ -328,28 +328,28 @@ class Ledger:
         return self._deliveries(which)
 
     def is_delivered(self, study_uid: str) -> bool:
-        """Whether no delivery of a study is open or parked, nor awaits commitment."""
+        """Whether no delivery of a study is open, parked or uncommitted."""
         query = sa.select(sa.func.count()).where((DELIVERIES.c.study_uid == study_uid) & _IS_OPEN)
         with self._database.connect() as connection:
             return connection.execute(query).scalar() == 0
 
     def forget(self, study_uid: str) -> None:
-        """Delete all rows of a study that left the disk."""
+        """Delete all rows of a study that was removed from disk."""
         of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == study_uid)
         with self._database.begin() as connection:
             connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
-            connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))  # waits for who adds rows to it
+            connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))  # waits for writers of its rows
             for table in (DELIVERIES, CLAIMS, REVIEWS, PATIENTS, COUNTED_FILMS, COUNTED_FINDINGS):
                 connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
 
     def forget_content(self, study_uid: str) -> None:
-        """Delete what films and readers said of a study that left the disk; its deliveries stay."""
+        """Delete the patients, findings and assessments of a study that was removed from disk; its deliveries stay."""
         with self._database.begin() as connection:
             for table in (REVIEWS, PATIENTS, COUNTED_FILMS, COUNTED_FINDINGS):
                 connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
 
     def wipe(self) -> None:
-        """Have SQLite clear what its journal still holds of deleted rows; waits for those who read or write."""
+        """Clear deleted rows from SQLite's journal; waits for readers and writers."""
         database.wipe(self._database)
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
@@ -368,13 +368,13 @@ def open_ledger(storage: StorageSettings) -> Iterator[Ledger]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Say whether an error is the database's own, which affects all work."""
+    """Whether an error means that the database is unavailable, which affects all work."""
     is_lost = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.TimeoutError)
     return is_lost or database.is_damaged(error)
 
 
 def _abandon(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
-    """End open deliveries unsent; those that were sent await no commitment any more. Return their number."""
+    """End open deliveries unsent; sent ones no longer await commitment. Return their number."""
     which &= _IS_OPEN
     _lock(connection, which)
     state = sa.case((DELIVERIES.c.state == DeliveryState.SENT, DELIVERIES.c.state), else_=DeliveryState.ABANDONED)
@@ -382,7 +382,7 @@ def _abandon(connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
 
 
 def _asked(transaction_uid: str) -> sa.Select[tuple[str]]:
-    """Return a query for the deliveries of a transaction, for use in a condition."""
+    """Return a subquery for the deliveries of a transaction."""
     return sa.select(TRANSACTIONS.c.delivery_id).where(TRANSACTIONS.c.uid == transaction_uid)
 
 
@@ -420,7 +420,7 @@ def _change(
 ) -> bool:
     """Insert or update a row, and return whether that was done; an abandoned delivery stays abandoned."""
     values: dict[str, object] = {"state": state, "attempts": attempts}
-    if state is not DeliveryState.SENDING:  # while it is tried again, the reason of the last failure stands
+    if state is not DeliveryState.SENDING:  # while it is tried again, the last failure's reason stays
         fails = state is DeliveryState.WAITING and attempts > 0
         values |= {"reason": reason, "failed_at": sa.func.coalesce(DELIVERIES.c.failed_at, _now()) if fails else None}
     if state is DeliveryState.SENT or attempts <= 1 or is_down:

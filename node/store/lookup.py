@@ -1,6 +1,6 @@
-"""Looks up what the ledger holds of studies, from another process or a page, and without changing anything.
+"""Read-only queries of the ledger, for another process or a page.
 
-Which destinations accept nothing now, why, and since when, is read off the deliveries that fail.
+Which destinations accept nothing now, why, and since when, is derived from failing deliveries.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from node.store.tables import (
 )
 
 NOT_DELIVERED: Final = "not_delivered"
-"""Of the worklist: finished studies of which no destination has taken anything."""
+"""State in the worklist: finished studies of which no destination has taken any output."""
 UNSENT: Final = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
 STUDY: Final = (STUDIES.c.uid, STUDIES.c.state, STUDIES.c.stage, STUDIES.c.reason, STUDIES.c.changed_at)
-"""What `study_row` takes."""
+"""The columns of `study_row`."""
 _WAITS = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts > 0)
 _IS_TRIED_AGAIN = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts > 1)
 _FAILS = _WAITS | _IS_TRIED_AGAIN
@@ -64,7 +64,7 @@ class DeliveryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Everything that the tables hold of a study."""
+    """All rows about a study."""
 
     study: StudyRow | None = None
     deliveries: tuple[DeliveryRow, ...] = ()
@@ -85,14 +85,14 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What the tables hold of all studies and deliveries; what is not there is left out of a mapping.
+    """Figures of all studies and deliveries; a mapping leaves out zeros.
 
     studies, reviews: number of studies by state, of films that wait for review by reason
     deliveries: number by destination and state
-    pauses, taken: of destinations, as in `pauses` and `last_taken`
+    pauses, taken: by destination, see `pauses` and `last_taken`
     oldest, last_change: when the oldest open study changed, and any study last
-    oldest_deliveries: by destination, when the oldest delivery that is to be sent was queued
-    uncommitted: by destination, how many outputs await commitment, and when the oldest was sent
+    oldest_deliveries: by destination, when the oldest unsent delivery was queued
+    uncommitted: by destination, number of outputs that await commitment, and when the oldest was sent
     """
 
     studies: Mapping[str, int] = field(default_factory=dict)
@@ -107,19 +107,19 @@ class Overview:
 
     @property
     def parked(self) -> int:
-        """How many studies and deliveries wait for a person."""
+        """Number of studies and deliveries that wait for a person."""
         deliveries = sum(count for (_, state), count in self.deliveries.items() if state == DeliveryState.PARKED)
         return self.studies.get("parked", 0) + deliveries
 
 
 def overview(storage: StorageSettings) -> Overview:
-    """Look up the whole. Raises NodeError when the database cannot be read."""
+    """Look up the figures of all studies and deliveries. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
         return Overview() if connection is None else overview_of(connection)
 
 
 def overview_of(connection: sa.Connection) -> Overview:
-    """Count studies, films that wait and deliveries, and look up since when they wait."""
+    """Count studies, films that wait for review, and deliveries, with the times since when they wait."""
     count, name = sa.func.count(), DELIVERIES.c.destination
     studies = connection.execute(sa.select(STUDIES.c.state, count).group_by(STUDIES.c.state))
     reviews = connection.execute(sa.select(REVIEWS.c.reason, count).group_by(REVIEWS.c.reason))
@@ -144,7 +144,7 @@ def overview_of(connection: sa.Connection) -> Overview:
 
 
 def fingerprint(storage: StorageSettings) -> str:
-    """Return a text that changes whenever a study or a delivery does. Raises NodeError when it cannot be read."""
+    """Return a text that changes with any study or delivery. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
         if connection is None:
             return ""
@@ -188,7 +188,7 @@ def reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
 
 
 def study_row(row: sa.Row[*tuple[Any, ...]]) -> StudyRow:
-    """Return a study's state by a row of its table."""
+    """Return a row of the table of studies as a value."""
     return StudyRow(state=row.state, stage=row.stage, reason=row.reason, changed_at=moment(row.changed_at))
 
 
@@ -212,7 +212,7 @@ def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
 
 
 def moment(seconds: float) -> datetime:
-    """Return a time of the tables, which is in seconds since the epoch."""
+    """Return a time of the tables (seconds since the epoch) as a datetime."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -227,14 +227,14 @@ class Pause:
 def pauses(connection: sa.Connection) -> Mapping[str, Pause]:
     """Return the destinations that have accepted nothing since a failed delivery that is still open.
 
-    The first failed attempt counts, and each that found the destination down. An object that is rejected again and
-    again, while others are accepted, does not pause its destination.
+    A delivery counts by its first failed attempt, and by each attempt that found the destination down. An object that
+    is rejected repeatedly, while others are accepted, does not pause its destination.
     """
     return dict(_pauses(connection))
 
 
 def last_taken(connection: sa.Connection) -> Mapping[str, float]:
-    """Return when each destination took an output last, in seconds since the epoch; nothing of one that took none."""
+    """Return when each destination last took an output, in seconds since the epoch; without those that took none."""
     newest = sa.func.max(DELIVERIES.c.since)
     query = sa.select(DELIVERIES.c.destination, newest).where(DELIVERIES.c.state.in_(TAKEN))
     return {name: taken for name, taken in connection.execute(query.group_by(DELIVERIES.c.destination))}

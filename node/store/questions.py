@@ -1,11 +1,11 @@
-"""Questions about films: the answers that a person sends, and the objects of workstations that may ask.
+"""Questions about films: answers that a person sends, and objects of workstations that may contain questions.
 
-    studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked_question`)
-    studies/<study>/sent/<id>.json           that it is to be sent, and what was written for it
-    studies/<study>/objects/<uid>.json       what becomes of an object, which is answered once
+ studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked_question`)
+ studies/<study>/sent/<id>.json           the order to send the answer, and the outputs that were written for it
+ studies/<study>/objects/<uid>.json       the state of a workstation's object, which is answered once
 
-The second and third are written and synced before anything is queued, so neither an answer that was accepted for
-sending nor a question that was received is lost with the databases.
+The second and third are synced before anything is queued, so a loss of the databases loses neither an answer that was
+accepted for sending nor a question that was received.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ class SentAnswer:
     """An answer that a person sends.
 
     question: its id
-    outputs: what was written for it; empty until then
-    is_released: whether its outputs may be sent: after they were stored here, nothing was found to speak against them.
-        None of them has been sent before
+    outputs: written for it; empty until then
+    is_released: whether its outputs may be sent: a check of the stored outputs found no objection
     reason: why it cannot be sent; "" if it can
     """
 
@@ -46,7 +45,7 @@ class SentAnswer:
 
     @property
     def is_open(self) -> bool:
-        """Whether its objects are still to be written, or to be released."""
+        """Whether its outputs are still to be written or released."""
         return not (self.is_released or self.reason)
 
 
@@ -67,7 +66,7 @@ def study_of(spool: Spool, question_id: str) -> str:
 
 
 def keep_answer(spool: Spool, study_uid: str, answer: SentAnswer) -> None:
-    """Store what is known of a sent answer, synced; replaces what was known. Its question exists."""
+    """Store a sent answer, synced; replaces its earlier state. Its question exists."""
     spool.keep_document(study_uid, "sent", _checked(answer.question), encode(answer))
 
 
@@ -98,7 +97,7 @@ def answer_outputs(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
 
 
 def released_outputs(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
-    """Yield the outputs of the sent answers of a study that may be sent, or were."""
+    """Yield the outputs of a study's sent answers that may be sent, or were."""
     for answer in answers_of(spool, study_uid):
         if not answer.is_open:
             yield from answer.outputs
@@ -112,11 +111,11 @@ def _checked(question_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMark:
-    """What is known of an object.
+    """The state of a workstation's object.
 
     file: its name in the spool
     received_at: aware UTC
-    is_open: whether it is still to be looked at
+    is_open: whether it is still to be processed
     questions: ids of its questions whose answers are sent
     reasons: why it, or a part of it, has no effect
     """
@@ -134,16 +133,16 @@ class ObjectMark:
 
 
 def keep_object(spool: Spool, study_uid: str, mark: ObjectMark) -> None:
-    """Store what is known of an object, synced. Raises FileNotFoundError if its study was removed."""
+    """Store the state of an object, synced. Raises FileNotFoundError if its study was removed."""
     spool.keep_document(study_uid, "objects", mark.sop_instance_uid, encode(mark))
 
 
 def find_object(spool: Spool, study_uid: str, sop_instance_uid: str) -> ObjectMark | None:
-    """Return what is known of an object; None if nothing is."""
+    """Return the state of an object; None if it is unknown."""
     return next((mark for mark in objects_of(spool, study_uid) if mark.sop_instance_uid == sop_instance_uid), None)
 
 
 def objects_of(spool: Spool, study_uid: str) -> list[ObjectMark]:
-    """Return what is known of the objects of a study, in order of arrival."""
+    """Return the states of a study's objects, in order of arrival."""
     found = spool.documents_as(partial(decode, ObjectMark), study_uid, "objects")
     return sorted(found, key=lambda mark: (mark.received_at, mark.file))

@@ -1,12 +1,12 @@
-"""Received objects and studies, as files: what a file's name says, and whether its bytes are those that were received.
+"""Received objects and studies, as files: their names, and whether their bytes are still those that were received.
 
-    <SOP Instance UID>~<version>~<SHA-256 of the dataset>.dcm
+ <SOP Instance UID>~<version>~<SHA-256 of the dataset>.dcm
 
-The dataset is stored byte for byte as received, so its hash also tells whether an object was received before. The file
-meta information in front of it is the node's own. Its SHA-256 is stored in the first 32 bytes of the preamble, which
-PS3.10 7.1 leaves to implementations.
+The dataset is stored byte for byte as received, so its hash also shows whether an object was received before. The file
+meta information in front of it is the node's own. Its SHA-256 is in the first 32 bytes of the preamble, which PS3.10
+7.1 leaves to implementations.
 
-When stored data were found damaged last is told by the time of an empty file, so that all processes see it.
+The modification time of an empty file records the last damage that was found, for all processes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A received object that is safe on disk.
+    """A received object that is safely on disk.
 
     is_new: false when the same bytes were received before
     is_conflict: it has other pixels than the newest version, and is stored beside it
@@ -97,7 +97,7 @@ def file_name(sop_instance_uid: str, *, number: int, sha256: str) -> str:
 
 
 def instance_of(path: Path) -> Instance:
-    """Return what place, name and modification time of a file say about a received object."""
+    """Return the received object that a file's path and modification time describe."""
     sop_instance_uid, number, sha256 = path.stem.split("~")
     return Instance(
         study_uid=path.parent.parent.name,
@@ -110,7 +110,7 @@ def instance_of(path: Path) -> Instance:
 
 
 def instances(paths: Iterable[Path]) -> Iterator[Instance]:
-    """Yield what place, name and modification time of files say; not of a file that was removed meanwhile."""
+    """Yield the received objects of some paths; files that were removed meanwhile are left out."""
     for path in paths:
         with suppress(FileNotFoundError):
             yield instance_of(path)
@@ -122,7 +122,7 @@ def versions(folder: Path, sop_instance_uid: str) -> list[Instance]:
 
 
 def listed(folder: Path, pattern: str = "*~*.dcm") -> list[Path]:
-    """Return the received objects in a folder, by name; files with other names are none."""
+    """Return the received objects in a folder, by name; files with other names are ignored."""
     return [path for path in files.listed(folder, pattern) if FILE_NAME.fullmatch(path.name)]
 
 
@@ -135,9 +135,9 @@ def newest(folder: Path) -> list[Path]:
 def newest_reading(
     readings: Sequence[tuple[datetime, JsonObject]], instance: Instance
 ) -> tuple[datetime, JsonObject] | None:
-    """Return the newest reading of this version of an object, with its time; None if nothing has read it.
+    """Return the newest reading of this version of an object, with its time; None if there is none.
 
-    readings: of its study, oldest first
+    readings: of the object's study, oldest first
     """
     return next((found for found in reversed(readings) if found[1].get("file") == instance.path.name), None)
 
@@ -149,7 +149,7 @@ def newest_arrival(studies: Path) -> datetime | None:
 
 
 def with_hash(meta: bytes) -> bytes:
-    """Write the hash of file meta information into the preamble before it.
+    """Write the hash of file meta information into the preamble.
 
     meta: preamble, prefix and file meta information (PS3.10 7.1)
     """
@@ -158,7 +158,7 @@ def with_hash(meta: bytes) -> bytes:
 
 
 def is_intact(path: Path) -> bool:
-    """Say whether a received object still has the received bytes; false also when its file is missing.
+    """Whether a received object's bytes match their hash; false also for a missing file.
 
     Raises OSError when the disk fails as a whole.
     """
@@ -168,7 +168,7 @@ def is_intact(path: Path) -> bool:
                 return False
             return hashlib.file_digest(file, "sha256").hexdigest() == path.stem.split("~")[2]
     except FileNotFoundError:
-        if not path.parent.is_dir():  # the disk is not mounted, which says nothing about this file
+        if not path.parent.is_dir():  # the disk is not mounted: no evidence about this file
             raise
         return False
     except OSError as error:
@@ -178,7 +178,7 @@ def is_intact(path: Path) -> bool:
 
 
 def has_intact_meta(path: Path) -> bool:
-    """Say whether the hash proves that the file meta information of a received object is unchanged."""
+    """Whether the file meta information of a received object matches its hash."""
     try:
         with path.open("rb") as file:
             return _read_meta(file)
@@ -187,7 +187,7 @@ def has_intact_meta(path: Path) -> bool:
 
 
 def _read_meta(file: BinaryIO) -> bool:
-    """Read a file up to its dataset, and say whether its file meta information has the hash in its preamble."""
+    """Read a file up to its dataset; return whether its file meta information matches the hash in its preamble."""
     preamble, head = file.read(_PREAMBLE_BYTES), file.read(len(_PREFIX) + len(_GROUP_LENGTH) + 4)
     length = int.from_bytes(head[-4:], "little")
     if not head.startswith(_PREFIX + _GROUP_LENGTH) or length > _LONGEST_META:
@@ -196,7 +196,7 @@ def _read_meta(file: BinaryIO) -> bool:
 
 
 def _modified_at(path: Path) -> float:
-    """Return when a file was written, in seconds since the epoch; 0 when the disk has lost this information."""
+    """Return when a file was written, in seconds since the epoch; 0 when the disk has lost the time."""
     try:
         return path.stat().st_mtime
     except OSError as error:
@@ -206,19 +206,19 @@ def _modified_at(path: Path) -> float:
 
 
 def _version(path: Path) -> tuple[int, str]:
-    """Order the versions of one object by arrival."""
+    """Sort key: the order of arrival of one object's versions."""
     _, number, sha256 = path.stem.split("~")
     return (int(number), sha256)
 
 
 def note_damage(directory: Path, what: str) -> None:
-    """Note that a stored film or output was found damaged now; a disk that takes no file changes nothing else."""
+    """Record that a stored film or output was found damaged now; a disk that is not writable is ignored."""
     with suppress(OSError):
         (directory / f"{_DAMAGED}{what}").touch(mode=0o600)
 
 
 def found_damaged(directory: Path) -> Mapping[str, datetime]:
-    """Return when each kind of stored data was found damaged last. Raises OSError."""
+    """Return when damage was last found, by kind of stored data. Raises OSError."""
     return {
         path.name.removeprefix(_DAMAGED): datetime.fromtimestamp(path.stat().st_mtime, UTC)
         for path in sorted(directory.glob(f"{_DAMAGED}*"))

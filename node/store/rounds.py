@@ -1,9 +1,9 @@
-"""Finished rounds: their marks, which stay when everything else of a study is removed, and their outputs.
+"""Finished rounds: their marks, which outlive all other data of a study, and their outputs.
 
 An output is written once, and read only while its bytes match its hash:
 
-    <UID>~<SHA-256 of the file>.<kind>.dcm      a DICOM object
-    <UID>~<SHA-256 of the file>.hl7             a message
+ <UID>~<SHA-256 of the file>.<kind>.dcm      a DICOM object
+ <UID>~<SHA-256 of the file>.hl7             a message
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from node.store.received import sop_instance_uid_of
 
 _HASHED: Final = re.compile(r"~[0-9a-f]{64}\.")
 AGAIN: Final = "again"
-"""The reason of files that a person has queued to be read again."""
+"""The reason of files that a person has queued for another reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundMark:
     """A finished round: the files it covered, when it began, and its outputs.
 
-    parked: the files of parked films, each with its reason; they count as unread again, whatever earlier rounds covered
-    corrections: the ids of all corrections that its answers follow
-    parts: the films of each part of the study, by SOP Instance UID, if it had several: films of other patients or
-        accession numbers
-    destinations: the outputs that each destination got, by name
+    parked: files of parked films, with their reasons; they count as unread again, whatever earlier rounds covered
+    corrections: ids of all corrections that its answers follow
+    parts: the films of each part of the study, by SOP Instance UID, if it had several (patients or accession numbers)
+    destinations: by name, the outputs for each destination
     """
 
     number: int
@@ -62,14 +61,14 @@ def marks(folder: Path) -> list[RoundMark]:
     return [mark for content in found if content and (mark := _mark(content)) is not None]
 
 
-def covered(marks: Collection[RoundMark], *, said: Iterable[str] = ()) -> set[str]:
-    """Return the files that rounds have covered: none if there is a correction that no round follows.
+def covered(marks: Collection[RoundMark], *, corrections: Iterable[str] = ()) -> set[str]:
+    """Return the files that rounds have covered; none if there is a correction that no round follows.
 
     marks: oldest first
-    said: ids of corrections
+    corrections: their ids
     """
     answered: set[str] = set()
-    if not {*chain.from_iterable(mark.corrections for mark in marks)}.issuperset(said):
+    if not {*chain.from_iterable(mark.corrections for mark in marks)}.issuperset(corrections):
         return answered
     for mark in marks:
         answered |= set(mark.files)
@@ -78,7 +77,7 @@ def covered(marks: Collection[RoundMark], *, said: Iterable[str] = ()) -> set[st
 
 
 def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
-    """Return by file the number of the newest round that covers it, and why the file is parked; None if it is not.
+    """Return by file its newest round's number, and why the file is parked there; None if it is not.
 
     marks: oldest first
     """
@@ -92,7 +91,7 @@ def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
 def keep(folder: Path, mark: RoundMark) -> None:
     """Write a mark into an existing folder, synced.
 
-    If another round has the number (two ran at once after the ledger was lost), the next number is used.
+    If another round has the number (two ran at once after a loss of the ledger), the next number is used.
     """
     while not files.write_new(path := folder / f"{mark.number:06d}.json", _content(mark)):
         if _content_of(path) == _content(mark):
@@ -101,7 +100,7 @@ def keep(folder: Path, mark: RoundMark) -> None:
 
 
 def _content_of(path: Path) -> bytes:
-    """Read a mark; empty when the disk has lost it, so that it counts as another round's."""
+    """Read a mark; empty when the disk has lost its content, so that it counts as another round's."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -115,7 +114,7 @@ def _content(mark: RoundMark) -> bytes:
 
 
 def _mark(content: JsonObject) -> RoundMark | None:
-    """Return the mark in a file; None if the file is none, so that its films are read again."""
+    """Return the mark in a file; None if the file is damaged, so that its films are read again."""
     try:
         return decode(RoundMark, content)
     except ValueError:
@@ -123,7 +122,7 @@ def _mark(content: JsonObject) -> RoundMark | None:
 
 
 def has_output(folder: Path, output: OutputObject | Delivery) -> bool:
-    """Say whether a folder holds an output, damaged or not."""
+    """Whether a folder has an output, damaged or not."""
     return _output_path(folder, output) is not None
 
 

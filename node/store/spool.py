@@ -1,10 +1,10 @@
 """The spool: received objects, readings, outputs and marks of rounds, as files that survive a power cut.
 
 A file is written under a temporary name, synced, renamed, and its folder synced; only then is anything acknowledged.
-A file still under its temporary name was never acknowledged and is removed at start. A received object's file name
-contains its version and the hash of its bytes. The same object again is the same file. Other bytes under the same UID
-are the next version, unless their pixels differ: that is a conflict, which is stored and reported, but not read. A file
-whose bytes do not match its hash is damaged: it is neither read nor sent; the same object replaces it.
+The start removes files with temporary names, which were never acknowledged. A received object's file name contains its
+version and the hash of its bytes. The same object again is the same file. Other bytes under the same UID are the next
+version, unless their pixels differ: that is a conflict, which is stored and reported, but not read. A file whose bytes
+do not match its hash is damaged: it is neither read nor sent; the same object replaces it.
 
     studies/<study>/received/<sop instance>~<version>~<hash>.dcm     as received, PS3.10 file meta in front
     studies/<study>/conflicts/<sop instance>~<number>~<hash>.dcm     the same, with other pixels than the stored version
@@ -12,14 +12,14 @@ whose bytes do not match its hash is damaged: it is neither read nor sent; the s
     studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
-    studies/<study>/readings/<key>.begun, writing.begun              films that are read, and outputs that are written
-    studies/<study>/corrections/, questions/, objects/               what people and objects said
+     studies/<study>/readings/<key>.begun, writing.begun              counts of interrupted readings and writings
+     studies/<study>/corrections/, questions/, objects/               corrections, and questions of people and objects
     studies/<study>/sent/                                            answers that a person sends, see `questions`
-    studies/<study>/released/                                        which corrections may leave, see `correction`
-    index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
-    format                                                           the number of this form, see `folders`
+     studies/<study>/released/                                        which corrections may be sent, see `correction`
+     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
+     format                                                           the format number, see `folders`
 
-A file with any other name, such as a copy or a note of a person, is none of these and is left where it is.
+Files with other names, such as a person's copy or note, are ignored.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _T = TypeVar("_T")
 class Spool:
     """The files of one node below one directory (mode 0700).
 
-    character_set: of the films' text that is neither in the set that they name nor in UTF-8; "" for none
-    Raises InputError if the directory holds files of a form that this program does not know.
+    character_set: for text of films that fits neither their declared set nor UTF-8; "" for none
+    Raises InputError if the directory has files of a format that this program does not know.
     """
 
     def __init__(self, directory: Path, *, min_free_mib: int = 0, character_set: str = "") -> None:
@@ -70,7 +70,7 @@ class Spool:
         self.work = BegunWork()
         require_known_format(directory)
         files.make_folder(directory)
-        mark_format(directory)  # before its studies: a folder that has studies and no number is refused
+        mark_format(directory)  # before its studies: a folder with studies and no number is refused
         for folder in (self._studies, self._keeping):
             files.make_folder(folder)
 
@@ -95,7 +95,7 @@ class Spool:
         return self.free_bytes >= self._min_free_bytes
 
     def receive(self, meta: bytes) -> Incoming:
-        """Begin to receive an object, with preamble and file meta information. Raises SpoolFull."""
+        """Begin to store an object, with preamble and file meta information. Raises SpoolFull."""
         return Incoming(self._studies, meta=meta, has_room=lambda: self.has_room)
 
     def settle(self, incoming: Incoming, *, study_uid: str, sop_instance_uid: str) -> received.Kept:
@@ -113,7 +113,7 @@ class Spool:
             raise full(error) from error
 
     def _settle(self, incoming: Incoming, folder: Path, sop_instance_uid: str) -> received.Kept:
-        """Give a synced object its place, depending on the newest version only, so that a crash changes nothing."""
+        """Publish a synced object; depends on the newest version only, so that a crash changes nothing."""
         place = folder / "received"
         known = received.versions(place, sop_instance_uid)
         is_conflict = bool(known) and _contradicts(known[-1], incoming)
@@ -163,11 +163,11 @@ class Spool:
         return sorted(kept, key=lambda instance: (instance.received_at, instance.sop_instance_uid, instance.number))
 
     def studies(self) -> Iterator[str]:
-        """Return the UIDs of all studies on disk, also of removed studies that left marks of rounds."""
+        """Return the UIDs of all studies on disk, also of removed studies, whose marks of rounds remain."""
         return (folder.name for folder in sorted(self._studies.iterdir()) if is_uid(folder.name))
 
     def find_studies(self, uid: str) -> list[str]:
-        """Return the study with this UID, or those with an object of this UID; removed objects count if none is here.
+        """Return the study with this UID, or those with an object of this UID; removed objects count if none exists.
 
         A sender may give one UID to objects of several studies.
         """
@@ -177,9 +177,9 @@ class Spool:
 
     @contextmanager
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
-        """Count a reading as begun until it returns or raises; it stays counted only if the process ends.
+        """Count a reading as begun until it returns or raises; the count remains only if the process ends.
 
-        A film that is counted is read alone in this process (`begun`).
+        A film with a count is read alone in this process (`begun`).
         """
         path = self._attempts(study_uid, key)
         self._folders.make(path.parent)
@@ -188,22 +188,22 @@ class Spool:
 
     @contextmanager
     def writing_outputs(self, study_uid: str) -> Iterator[None]:
-        """Count a part of the writing of a study's outputs as `reading_film` counts a reading."""
+        """Count one part of writing a study's outputs; see `reading_film`."""
         path = self._writing(study_uid)
         self._folders.make(path.parent)
         with self.work.counted(path, is_part=True):
             yield
 
     def end_writing(self, study_uid: str) -> None:
-        """Forget what was counted of the writing of a study's outputs: all are written."""
+        """Reset the count of interrupted writings of a study: all its outputs are written."""
         self._writing(study_uid).unlink(missing_ok=True)
 
     def interrupted_writings(self, study_uid: str) -> int:
-        """Return how often the process ended while writing outputs of a study, since that last returned."""
+        """Return how often the process ended while it wrote a study's outputs, since that last completed."""
         return begun.count(self._writing(study_uid))
 
     def interrupted_readings(self, study_uid: str, key: str) -> int:
-        """Return how often the process ended while reading a film, since a reading of it last returned."""
+        """Return how often the process ended while it read a film, since a reading of the film last returned."""
         return begun.count(self._attempts(study_uid, key))
 
     def count_begun_readings(self, study_uid: str) -> int:
@@ -211,7 +211,7 @@ class Spool:
         return len(files.listed(self._folder(study_uid) / "readings", "*.begun"))
 
     def forget_interrupted_readings(self, study_uid: str) -> None:
-        """Allow every film of a study to be read again, and its outputs to be written, however often that failed."""
+        """Reset all counts of a study, so that its films are read and its outputs written again."""
         for path in (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._writing(study_uid)):
             path.unlink(missing_ok=True)
 
@@ -224,11 +224,11 @@ class Spool:
         self._write(self._folder(study_uid) / "readings" / f"{key}.json", files.to_json(content))
 
     def reading(self, study_uid: str, key: str) -> JsonObject | None:
-        """Return the answers about one film, or None when nothing is stored under this key."""
+        """Return the answers about one film; None if there are none under this key."""
         return files.read_json(self._folder(study_uid) / "readings" / f"{key}.json")
 
     def readings(self, study_uid: str) -> list[tuple[datetime, JsonObject]]:
-        """Return all stored answers about the films of a study, of every model, with their time; oldest first."""
+        """Return all stored answers about a study's films, by every model, with their times; oldest first."""
         kept = [
             (at, content)
             for path in files.documents(self._folder(study_uid) / "readings")
@@ -237,9 +237,9 @@ class Spool:
         return sorted(kept, key=lambda reading: reading[0])
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
-        """Store a document of a study, synced; a correction makes its films unread from its release to its round.
+        """Store a document of a study, synced; a released correction makes its films unread until a round follows it.
 
-        Raises FileNotFoundError if the study was removed: retention would not remove a folder that is made again.
+        Raises FileNotFoundError if the study was removed: retention would not remove a re-created folder.
         """
         if kind == "questions":
             self.index.add(name, study_uid)
@@ -250,7 +250,7 @@ class Spool:
         files.write(folder / kind / f"{name}.json", files.to_json(content))
 
     def drop_document(self, study_uid: str, kind: DocumentKind, name: str) -> None:
-        """Remove a document, if it is there. Raises OSError."""
+        """Remove a document, if it exists. Raises OSError."""
         path = self._folder(study_uid) / kind / f"{name}.json"
         path.unlink(missing_ok=True)
         files.sync_folder(path.parent)
@@ -260,11 +260,11 @@ class Spool:
         return files.read_json(self._folder(study_uid) / kind / f"{name}.json")
 
     def documents(self, study_uid: str, kind: DocumentKind) -> list[JsonObject]:
-        """Return the documents of a study of one kind."""
+        """Return all documents of a study of one kind."""
         return self.documents_as(lambda content: content, study_uid, kind)
 
     def documents_as(self, make: Callable[[JsonObject], _T], study_uid: str, kind: DocumentKind) -> list[_T]:
-        """Return what the documents of a study of one kind say, as `files.read_as`."""
+        """Return all documents of a study of one kind as values; see `files.read_as`."""
         paths = files.documents(self._folder(study_uid) / kind)
         return [found for path in paths if (found := files.read_as(make, path)) is not None]
 
@@ -273,7 +273,7 @@ class Spool:
         return self.documents_as(correction.from_json, study_uid, "corrections")
 
     def keep_output(self, output: OutputObject | Delivery, content: bytes) -> None:
-        """Store one output; an existing one stays as it is, so that one UID never has two contents."""
+        """Store one output; an existing one stays unchanged, so that one UID never has two contents."""
         folder = self._outputs(output)
         self._folders.make(folder)
         self.index.add(output.sop_instance_uid, output.study_uid)
@@ -281,7 +281,7 @@ class Spool:
             rounds.keep_output(folder, output, content)
 
     def has_output(self, output: OutputObject | Delivery) -> bool:
-        """Say whether an output exists, damaged or not."""
+        """Whether an output exists, damaged or not."""
         return rounds.has_output(self._outputs(output), output)
 
     def output(self, output: OutputObject | Delivery) -> bytes | None:
@@ -291,7 +291,7 @@ class Spool:
         return rounds.read_output(self._outputs(output), output)
 
     def mark_round(self, study_uid: str, mark: RoundMark) -> None:
-        """Mark a round as finished; its files are not read again. If its number is taken, it gets the next one."""
+        """Mark a round as finished; its files are not read again. If its number is taken, the next one is used."""
         folder = self._folder(study_uid) / "rounds"
         self._folders.make(folder)
         rounds.keep(folder, mark)
@@ -301,7 +301,7 @@ class Spool:
         return rounds.marks(self._folder(study_uid) / "rounds")
 
     def uncover(self, study_uid: str) -> None:
-        """Have the next round of a study cover all its files again, because its outputs are lost."""
+        """Make the next round of a study cover all its files again, because its outputs are lost."""
         marks = self.rounds(study_uid)
         names = [instance.path.name for instance in self.study(study_uid).instances]
         mark = RoundMark(
@@ -314,25 +314,22 @@ class Spool:
         self.mark_round(study_uid, mark)
 
     def unread(self, study_uid: str) -> list[Instance]:
-        """Return the newest version of each object that no finished round covers.
-
-        All, if a released correction is new.
-        """
+        """Return the newest version of each object that no round covers; all, if a released correction is new."""
         folder = self._folder(study_uid)
         return [received.instance_of(path) for path in _unread(folder, rounds.marks(folder / "rounds"))]
 
     def has_unread(self, study_uid: str) -> bool:
-        """Whether a study holds a file that no finished round covers, or a correction that waits."""
+        """Whether a study has a file that no finished round covers, or a waiting correction."""
         return _has_unread(self._folder(study_uid))
 
     def releases(self, study_uid: str) -> list[Release]:
-        """Return which corrections of a study may leave, and since when."""
+        """Return which corrections of a study may be sent, with the time of each release."""
         return list(correction.releases_in(self._folder(study_uid)))
 
     def sweep(self, *, is_shared: bool = False) -> int:
-        """Remove files that were never acknowledged; only at start. Returns their number.
+        """Remove files that were never acknowledged; only at start. Return their number.
 
-        is_shared: other processes may be writing now, so only old files are removed
+        is_shared: other processes may be writing, so only old files are removed
         """
         for aside in self._studies.glob(f"{_REMOVING}*"):
             folder = self._studies / aside.name.removeprefix(_REMOVING)
@@ -351,13 +348,12 @@ class Spool:
         return len(leftovers)
 
     def remove_study(self, study_uid: str, *, although_unread: Collection[str] = ()) -> bool:
-        """Remove the objects, readings and outputs of a study; false when it has unread files, or none.
+        """Remove a study's objects, readings and outputs; return false when it has unread files, or no files.
 
-        although_unread: names of files that are removed unread, because a person wants it
-
-        The marks of its rounds stay, a few hundred bytes: the files they cover are never read or sent again, even if
-        they are received again, so no UID gets other bytes. The folder is renamed before the last check for unread
-        files: a sender that writes at this moment fails, and sends again.
+        although_unread: names of files to remove unread, because a person wants it
+        The marks of its rounds stay, a few hundred bytes: their files are never read or sent again, even if they are
+        received again, so no UID gets other bytes. The folder is renamed before the last check for unread files: who
+        sends at this moment fails, and sends again.
         """
         folder, aside = self._folder(study_uid), self._studies / f"{_REMOVING}{study_uid}"
         with files.lock(self._keeping / _lock_of(study_uid)):
@@ -368,16 +364,16 @@ class Spool:
                 if _has_unread(aside, but=although_unread):
                     aside.rename(folder)
                     return False
-                if (aside / "rounds").exists():  # without marks there was nothing to read
+                if (aside / "rounds").exists():  # without marks there were no files to read
                     make(folder)
                     (aside / "rounds").rename(folder / "rounds")
                     files.sync_folder(folder)
-        with suppress(FileNotFoundError):  # a starting process sweeps it, too
+        with suppress(FileNotFoundError):  # a starting process may sweep it, too
             shutil.rmtree(aside)
         return True
 
     def _write(self, path: Path, content: bytes = b"") -> None:
-        """Write aside, sync, rename, sync the folder. On any failure nothing is left behind."""
+        """Write a file under a temporary name, synced, and rename it. A failure leaves nothing behind."""
         self._folders.make(path.parent)
         files.write(path, content)
 
@@ -402,23 +398,23 @@ def _lock_of(study_uid: str) -> str:
 
 
 def _contradicts(known: Instance, arrived: Incoming) -> bool:
-    """Say whether an object has other pixels than the known version; a damaged version cannot be compared."""
+    """Whether an object has other pixels than the known version; a damaged version cannot be compared."""
     is_other = known.sha256 != arrived.sha256 and received.is_intact(known.path)
     return is_other and has_other_pixels(known.path, arrived.path)
 
 
 def _has_unread(folder: Path, *, but: Collection[str] = ()) -> bool:
-    """Whether a study's folder, wherever it is, has what no round covers: an object's newest version, a correction.
+    """Whether a study's folder, at any path, has a file that no round covers, or a waiting correction.
 
-    but: names of files of objects that do not count
+    but: names of objects' files to ignore
     """
     marks = rounds.marks(folder / "rounds")
     return bool(_waiting(folder, marks)) or any(path.name not in but for path in _unread(folder, marks))
 
 
 def _unread(folder: Path, marks: list[RoundMark]) -> Iterator[Path]:
-    said = _names(folder / "corrections") - _waiting(folder, marks)
-    covered = rounds.covered(marks, said=said)
+    followed = _names(folder / "corrections") - _waiting(folder, marks)
+    covered = rounds.covered(marks, corrections=followed)
     return (path for path in received.newest(folder / "received") if path.name not in covered)
 
 

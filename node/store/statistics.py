@@ -1,7 +1,7 @@
-"""The ledger's tables of counted films, so that statistics look through no study.
+"""The ledger's tables of counted films, so that statistics need not open studies.
 
-A round writes the rows of its study anew, and they go with their study. `studies.is_counted` says that its rows are
-there, and those that wait for review: a ledger that was lost has none, and the node's start fills them in.
+A round rewrites the rows of its study, and they are deleted with their study. `studies.is_counted` says whether these
+rows and the rows of films that wait for review exist; after a loss of the ledger the node's start adds them again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class FilmRow:
     """A film that has its answer.
 
     received_at: seconds since the epoch; day: the same as a date of the site, YYYY-MM-DD
-    scanner: Manufacturer's Model Name (0008,1090); station: a label made of Station Name (0008,1010); or "unknown"
-    outcome: `read`, or why it was not
-    has_present, has_open: whether a finding is present, or waits for a reader
+    scanner: Manufacturer's Model Name (0008,1090); station: label made of Station Name (0008,1010); or "unknown"
+    outcome: `read`, or the reason why it was not read
+    has_present, has_open: whether a finding is present, or waits for a radiologist
     """
 
     study_uid: str
@@ -41,7 +41,7 @@ class FilmRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRow:
-    """A finding that is reported, or that a reader judged; reader: an `Assessment`, or blank."""
+    """A finding that is reported, or that a radiologist judged; reader: an `Assessment`, or ""."""
 
     study_uid: str
     film: str
@@ -52,7 +52,7 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What is counted of one study."""
+    """The counted rows of one study."""
 
     films: tuple[FilmRow, ...]
     findings: tuple[FindingRow, ...]
@@ -60,7 +60,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmCount:
-    """How many films of one day, scanner, station and outcome there are, and of how many of these it holds."""
+    """Number of films of one day, scanner, station and outcome, and how many of these have each property."""
 
     day: str
     scanner: str
@@ -73,7 +73,7 @@ class FilmCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingCount:
-    """On how many films a finding has a state and a reader's word."""
+    """Number of films on which a finding has a state and a radiologist's assessment."""
 
     prompt: str
     state: str
@@ -83,7 +83,7 @@ class FindingCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turnaround:
-    """The time from a film's arrival until the first result on its study was delivered after it."""
+    """The time from a film's arrival to the first delivered result on its study after it."""
 
     day: str
     scanner: str
@@ -93,7 +93,7 @@ class Turnaround:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the ledger counts of some days."""
+    """The ledger's counts of a range of days."""
 
     films: tuple[FilmCount, ...] = ()
     findings: tuple[FindingCount, ...] = ()
@@ -101,20 +101,20 @@ class Counts:
 
 
 class Statistics:
-    """The rows of all studies. Every method raises SQLAlchemyError if the database does not answer."""
+    """The rows of all studies. Every method raises SQLAlchemyError if the database is unavailable."""
 
     def __init__(self, tables: Callable[[], Database]) -> None:
         """Use a database; tables: opens it with its tables."""
         self._tables = tables
 
     def replace(self, study_uid: str, rows: Rows) -> None:
-        """Record what is counted of a known study, instead of what was recorded before."""
+        """Replace the rows of a known study."""
         with self._tables().begin() as connection:
             connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.uid == study_uid).with_for_update())
             _write(connection, study_uid, rows)
 
     def fill(self, study_uid: str, rows: Rows, waiting: Iterable[ReviewRow]) -> None:
-        """Record what is counted of a study, and which of its films wait, unless a round has done so meanwhile."""
+        """Add the rows of a study and its films that wait for review, unless a round has done so meanwhile."""
         is_blank = (STUDIES.c.uid == study_uid) & ~STUDIES.c.is_counted
         with self._tables().begin() as connection:
             if connection.execute(sa.update(STUDIES).where(is_blank).values(is_counted=True)).rowcount:
@@ -122,7 +122,7 @@ class Statistics:
                 write_reviews(connection, study_uid, waiting)
 
     def recorded(self) -> set[str]:
-        """Return the studies whose rows are there, be they none."""
+        """Return the studies that have been counted, also those without rows."""
         with self._tables().connect() as connection:
             return set(connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.is_counted)).scalars())
 
@@ -139,7 +139,7 @@ def _write(connection: sa.Connection, study_uid: str, rows: Rows) -> None:
 
 
 def counts(storage: StorageSettings, *, first: str, last: str) -> Counts:
-    """Count the films that came from one day to another, YYYY-MM-DD, both included.
+    """Count the films that arrived in a range of days, YYYY-MM-DD, both included.
 
     Raises NodeError when the database cannot be read.
     """
@@ -163,7 +163,7 @@ def counts(storage: StorageSettings, *, first: str, last: str) -> Counts:
 
 
 def station_names(storage: StorageSettings) -> list[str]:
-    """Look up the Station Names of the newest film of each study. Raises NodeError when the database cannot be read."""
+    """Return the Station Names of the newest film of each study. Raises NodeError when the database cannot be read."""
     query = sa.select(PATIENTS.c.station).where(PATIENTS.c.station != "").distinct()
     with reading(storage) as connection:
         return [] if connection is None else list(connection.execute(query).scalars())

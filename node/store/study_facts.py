@@ -1,9 +1,9 @@
-"""What the spool holds of one study, read once, so that whoever decides about the study touches no disk.
+"""The spool's content of one study, read once, so that decisions about the study need no disk.
 
-It has what is small. Pictures and the content of outputs stay on the disk until somebody needs one of them.
+It holds what is small. Pixels and outputs stay on disk until they are needed.
 
-Films are found by their study and UID, or in all studies that have a UID. It names one object (PS3.5 9.1), but a film
-that was taken under the wrong study is sent again into the right one as it is: a UID alone names no film for certain.
+Films are looked up by study and UID, or by UID in all studies. A UID should name one object (PS3.5 9.1), but a film
+that was sent under the wrong study is sent again into the right one unchanged: its UID alone is ambiguous.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from node.store.rounds import RoundMark
 from node.store.spool import Spool
 
 REASONS: Final = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
-"""The reasons of the metric, by the code of the note's title."""
+"""The reason label of the metric, by the code of the note's title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFacts:
-    """One study as the spool held it at one moment.
+    """The spool's content of one study at one moment.
 
     folder: of its received objects
     instances: the newest version of each received object, in order of arrival
     rounds: the marks of its finished rounds, oldest first
-    notes: the rejection notes among all versions of its received objects, by file name
-    corrections: of readers; waiting: the ids of those that may not leave yet
-    answers: what a person has sent, in that order
-    readings: the stored answers about films, by key; only those that were asked for
+    notes: rejection notes among all versions of its received objects, by file name
+    corrections: of radiologists; waiting: ids of those that may not be sent yet
+    answers: sent by people, in that order
+    readings: the requested stored answers about films, by key
     """
 
     uid: str
@@ -56,13 +56,13 @@ class StudyFacts:
 
     @property
     def unread(self) -> tuple[Instance, ...]:
-        """The newest version of each object that no finished round covers; all, if something was said since."""
-        covered = rounds.covered(self.rounds, said=self.said)
+        """The newest version of each object that no finished round covers; all, if a correction was released since."""
+        covered = rounds.covered(self.rounds, corrections=self.followed_corrections)
         return tuple(instance for instance in self.instances if instance.path.name not in covered)
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """The ids of its corrections that a round follows: all but those that wait."""
+    def followed_corrections(self) -> tuple[str, ...]:
+        """The ids of the corrections that a round follows: all but the waiting ones."""
         return tuple(item.id for item in self.corrections if item.id not in self.waiting)
 
     @property
@@ -80,10 +80,10 @@ class StudyFacts:
 
 
 def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFacts:
-    """Read what the spool holds of a study; keys: of the readings to load, since those of every model are kept.
+    """Read a study from the spool; keys: of the readings to load, since those of every model are stored.
 
-    The received objects are listed last: one that comes meanwhile is rather among them than left out. Releases are read
-    after corrections, so that no correction passes for released before its release is seen.
+    The received objects are listed last, so that one that arrives meanwhile is included. Releases are read after
+    corrections, so that no correction counts as released before its release is read.
     Raises OSError, and OtherForm for a document that another program wrote.
     """
     folder = spool.received_path(study_uid, "")
@@ -104,7 +104,7 @@ def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFact
 
 
 def notes_among(paths: Iterable[Path]) -> dict[str, RejectionNote]:
-    """Return the rejection notes among received objects, by file name; a damaged object is none."""
+    """Return the rejection notes among received objects, by file name; a damaged object is skipped."""
     notes = {}
     for path in paths:
         if not (rejection_note.may_be(path) and received.is_intact(path)):
@@ -135,9 +135,9 @@ def films_of(spool: Spool, uid: str) -> list[Instance]:
 
 
 def elsewhere(spool: Spool, film: Instance) -> list[Instance]:
-    """Return the received objects of other studies with the SOP Instance UID of a film, as far as they are noted.
+    """Return the received objects of other studies with a film's SOP Instance UID, by the index as it is.
 
-    Quick enough for every object that arrives: what a power cut took from the index is not looked for.
+    Fast enough for every object that arrives: entries that a power cut lost are not searched for.
     """
     studies = spool.index.noted(film.sop_instance_uid)
     return _in_each(spool, (study for study in studies if study != film.study_uid), film.sop_instance_uid)
@@ -149,20 +149,20 @@ def _in_each(spool: Spool, studies: Iterable[str], uid: str) -> list[Instance]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRejection:
-    """Why a film is rejected: the title of the first note that names it (DCM), and when the note came."""
+    """Why a film is rejected: the title (DCM) and the arrival of the first note that names it."""
 
     code: str
     meaning: str
     at: datetime
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The rejection in words."""
         return f"rejected by the archive: {self.meaning} ({self.code} DCM)"
 
 
 def rejections_of(instances: Iterable[Instance]) -> dict[str, FilmRejection]:
-    """Return what the notes among a study's objects reject, by SOP Instance UID, films that never came included."""
+    """Return the rejections by a study's notes, by SOP Instance UID, also of films that never arrived."""
     received_at = {instance.path: instance.received_at for instance in instances}
     notes = notes_among(received_at)
     found: dict[str, FilmRejection] = {}
@@ -175,18 +175,18 @@ def rejections_of(instances: Iterable[Instance]) -> dict[str, FilmRejection]:
 
 
 def require_valid(spool: Spool, film: Instance) -> None:
-    """Raise InputError with the reason for a film that an archive has rejected: nobody asks about it or corrects it."""
+    """Raise InputError with the reason for a film that an archive has rejected: it takes no question or correction."""
     why = rejections_of(spool.study(film.study_uid).instances).get(film.sop_instance_uid)
     if why is not None:
-        raise InputError(f"this film was {why.said}; what the node reported on it is void")
+        raise InputError(f"this film was {why.text}; what the node reported on it is void")
 
 
 def count_new(facts: StudyFacts) -> Counter[str]:
-    """Count by reason the films that the notes of a round reject and no earlier round has; unknown films count.
+    """Count by reason the films that a round's notes reject and no earlier round has; unknown films count.
 
-    facts: those that the round knows
+    facts: of the round
     """
     counted: Counter[str] = Counter()
     for note, films in facts.new_notes():
         counted[REASONS[note.title.value]] += len(films)
-    return +counted  # a note about films that are rejected already rejects none
+    return +counted  # without zeros: a note may reject only films that are rejected already

@@ -1,4 +1,4 @@
-"""The ledger's tables. `ledger` and `lookup` use them."""
+"""The ledger's tables, for `ledger` and `lookup`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STUDIES = sa.Table(
     sa.Column("stage", sa.String(32)),
     sa.Column("reason", sa.Text),
     sa.Column("changed_at", sa.Float, nullable=False),
-    # Whether `reviews` has what waits of it, and `counted_films` and `counted_findings` what is counted.
+    # Whether `reviews`, `counted_films` and `counted_findings` have its rows.
     sa.Column("is_counted", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 DELIVERIES = sa.Table(
@@ -35,12 +35,12 @@ DELIVERIES = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
     # When it was sent, first failed, or last found its destination down.
     sa.Column("since", sa.Float, nullable=False, server_default="0"),
-    # When its attempts began to fail, until it is sent or parked.
+    # Since when its attempts fail, until it is sent or parked.
     sa.Column("failed_at", sa.Float),
-    # Whether the destination is to commit to it; how often it reported that it cannot keep the object.
+    # Whether the destination has still to commit to it; how often it reported that it cannot keep the object.
     sa.Column("awaits_commitment", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("commit_failures", sa.Integer, nullable=False, server_default="0"),
-    # How often its destination answered without saying whether it took the object.
+    # How often its destination's answer left open whether it took the object.
     sa.Column("unclear_answers", sa.Integer, nullable=False, server_default="0"),
     sa.Column("priority", sa.String(16), nullable=False, server_default=ROUTINE),
 )
@@ -72,7 +72,7 @@ REVIEWS = sa.Table(
     sa.Column("received_at", sa.Float, nullable=False),
 )
 
-# The films of rounds, and what was found or judged on them, for statistics and searches. Nothing in it is a patient's.
+# The films of rounds with their findings and assessments, for statistics and searches. No patient data.
 COUNTED_FILMS = sa.Table(
     "counted_films",
     TABLES,
@@ -96,7 +96,7 @@ COUNTED_FINDINGS = sa.Table(
     sa.Column("reader", sa.String(16), nullable=False),
 )
 
-# Whom the films of a study name (`worklist`): patient data, which leave with their study.
+# The patients and requests of a study's films (`worklist`): patient data, which is deleted with the study.
 PATIENTS = sa.Table(
     "patients",
     TABLES,
@@ -114,11 +114,11 @@ PATIENTS = sa.Table(
 
 IS_TO_BE_SENT = DELIVERIES.c.state.in_((DeliveryState.WAITING, DeliveryState.SENDING))
 IS_AWAITED = (DELIVERIES.c.state == DeliveryState.SENT) & DELIVERIES.c.awaits_commitment
-"""Whether a delivery is to be sent, and whether its destination is still to commit to it."""
+"""Condition: a delivery is to be sent, or its destination has still to commit to it."""
 
 
 def is_undelivered(destination: str = "") -> sa.ColumnElement[bool]:
-    """Say of a study whether it is finished, has deliveries, and none of them was taken; or of those to a destination.
+    """Return a condition: a finished study has deliveries (to a destination), and none of them was taken.
 
     destination: its name; "" for all
     """
@@ -129,7 +129,7 @@ def is_undelivered(destination: str = "") -> sa.ColumnElement[bool]:
 
 
 def has_parked(destination: str = "") -> sa.ColumnElement[bool]:
-    """Say of a study whether it, or a delivery of it, is parked; with a destination, whether a delivery to it is."""
+    """Return a condition: a study, or a delivery of it, is parked; with a destination, a delivery to it is."""
     is_parked = (DELIVERIES.c.study_uid == STUDIES.c.uid) & (DELIVERIES.c.state == DeliveryState.PARKED)
     if destination:
         return sa.select(DELIVERIES.c.id).where(is_parked, DELIVERIES.c.destination == destination).exists()

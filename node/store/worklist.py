@@ -1,9 +1,8 @@
-"""The worklist: patients, studies that a filter wants, in an order, page by page, and films that wait for review.
+"""The worklist: filtered and sorted pages of studies, patients to find them by, and films that wait for review.
 
-Patients, by whom studies are found, stand here only where the settings let somebody see them
-(`HttpSettings.shows_patients`), and as long as their study does. A ledger that was lost has none, and the node's start
-fills them in. A round writes anew, at its end, which films of its study wait for review; `statistics` fills in those
-that a lost ledger had.
+Patients are stored here only if the settings let somebody see them (`HttpSettings.shows_patients`), and are deleted
+with their study. After a loss of the ledger, the node's start adds them again. The end of a round rewrites which films
+of its study wait for review; `statistics` restores those of a lost ledger.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CHANGED: Final = "changed"
 URGENT: Final = "urgent"
 CRITICAL: Final = "critical"
 _SHORTEST_INSIDE: Final = 3
-"""Characters of a word that is found within others: a digit would be found in every date."""
+"""Minimum characters of a word that is searched inside words: every date contains any one digit."""
 _ORDERS: Final[Mapping[str, sa.ColumnElement[str]]] = {
     "patient": PATIENTS.c.search,
     "id": PATIENTS.c.patient_id,
@@ -38,7 +37,7 @@ _ORDERS: Final[Mapping[str, sa.ColumnElement[str]]] = {
 }
 _REPORTED: Final = [str(state) for state in FindingState if state.is_reported]
 PATIENT_ORDERS: Final = frozenset(_ORDERS)
-"""What the studies may be sorted by for somebody who may see patients; everybody may sort by `CHANGED` and `URGENT`."""
+"""Sort orders for users who may see patients; everybody may sort by `CHANGED` and `URGENT`."""
 _CRITICAL_RANK: Final = 2
 _LAST_RANK: Final = 18
 _BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
@@ -46,17 +45,17 @@ _BETWEEN_WORDS: Final = re.compile(r"[\^=,;\\\s]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorklistFilter:
-    """Which studies are wanted, and in which order; blank: all.
+    """Filter and order of studies; blank: all.
 
-    state: `parked` has those of which a delivery is parked, too; `not_delivered` is as in `tables.is_undelivered`;
-        `CRITICAL` has those with a present finding of urgency 1
+    state: `parked` includes studies with a parked delivery; `not_delivered`: see `tables.is_undelivered`;
+      `CRITICAL`: those with a present finding of urgency 1
     uid: digits that the UID contains
-    finding: key of the prompt of a finding that is reported
-    destination: that has deliveries; with `parked` and `not_delivered`, those to it alone count
-    since, until: the first and the last study date, YYYYMMDD
+    finding: key of the prompt of a reported finding
+    destination: that has deliveries; with `parked` and `not_delivered`, only deliveries to it count
+    since, until: first and last study date, YYYYMMDD
     text: words that a patient, request, date, modality or station contains, or digits of the UID
-    order: `CHANGED` (the one that changed last first), `URGENT` (that with the most urgent finding first) or one of
-        `PATIENT_ORDERS`; is_reversed: the other way round
+    order: `CHANGED` (last change first), `URGENT` (most urgent finding first) or one of `PATIENT_ORDERS`;
+      is_reversed: the other way round
     urgencies: by key of a finding's prompt, 1 for the most urgent (`outputs.vocabulary`)
     """
 
@@ -74,11 +73,11 @@ class WorklistFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorklistRows:
-    """Some studies of the ledger, in the wanted order.
+    """A page of studies in the requested order.
 
-    studies, deliveries, waits: by study UID; deliveries: how many by destination and state
-    waits: by destination, why deliveries that are not sent wait or are parked; of several reasons the newest
-    total: how many studies there are, these and all others that were asked for
+    studies, deliveries, waits: by study UID; deliveries: number by destination and state
+    waits: by destination, why unsent deliveries wait or are parked; the newest of several reasons
+    total: number of studies on all pages
     """
 
     studies: Mapping[str, StudyRow]
@@ -88,7 +87,7 @@ class WorklistRows:
 
 
 def worklist(storage: StorageSettings, wanted: WorklistFilter, *, limit: int, offset: int = 0) -> WorklistRows:
-    """Look up a page of the studies that a filter wants. Raises NodeError when the database cannot be read."""
+    """Look up one page of the filtered studies. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
         if connection is None:
             return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
@@ -105,7 +104,7 @@ def worklist(storage: StorageSettings, wanted: WorklistFilter, *, limit: int, of
 
 
 def patients_of(storage: StorageSettings, study_uids: Collection[str]) -> dict[str, list[PatientRow]]:
-    """Look up whom some studies name, the patient of the newest film first. Raises NodeError as `worklist`."""
+    """Look up the patients of studies, that of the newest film first. Raises NodeError as `worklist`."""
     found: dict[str, list[PatientRow]] = defaultdict(list)
     query = sa.select(PATIENTS).where(PATIENTS.c.study_uid.in_(study_uids)).order_by(PATIENTS.c.number)
     with reading(storage) as connection:
@@ -115,7 +114,7 @@ def patients_of(storage: StorageSettings, study_uids: Collection[str]) -> dict[s
 
 
 def studies_of_patient(storage: StorageSettings, number: str, issuer: str, *, limit: int) -> list[str]:
-    """Look up the studies of a patient by ID and issuer, the newest study date first. Raises NodeError as above."""
+    """Look up a patient's studies by ID and issuer, newest study date first. Raises NodeError as `worklist`."""
     is_named = (PATIENTS.c.patient_id == number) & (PATIENTS.c.issuer == issuer)
     newest = sa.func.max(PATIENTS.c.study_date).desc()
     query = sa.select(PATIENTS.c.study_uid).where(is_named).group_by(PATIENTS.c.study_uid).order_by(newest)
@@ -124,7 +123,7 @@ def studies_of_patient(storage: StorageSettings, number: str, issuer: str, *, li
 
 
 def _conditions(wanted: WorklistFilter) -> Iterable[sa.ColumnElement[bool]]:
-    """Yield what a study must be, true at least."""
+    """Yield the conditions of a filter, at least `true`."""
     yield _rank(wanted) == _CRITICAL_RANK if wanted.state == CRITICAL else _is_in(wanted.state, wanted.destination)
     if wanted.uid:
         yield STUDIES.c.uid.contains(wanted.uid, autoescape=True)
@@ -145,14 +144,14 @@ def _conditions(wanted: WorklistFilter) -> Iterable[sa.ColumnElement[bool]]:
 
 
 def _has_word(word: str) -> sa.ColumnElement[bool]:
-    """Say of a patient's row whether it contains a word; a short one must begin a word of it."""
+    """Return a condition: a patient's row contains a word; a short one must begin a word of it."""
     if len(word) < _SHORTEST_INSIDE:
         return (sa.literal(" ") + PATIENTS.c.search).contains(f" {word}", autoescape=True)
     return PATIENTS.c.search.contains(word, autoescape=True)
 
 
 def _ordered(query: sa.Select[tuple[object, ...]], wanted: WorklistFilter) -> sa.Select[tuple[object, ...]]:
-    """Put studies in order; those without the value that it goes by come last, and of equal ones the newest first."""
+    """Sort studies; those without the sorted value come last, equal ones newest first."""
     newest = STUDIES.c.changed_at.desc()
     if wanted.order == URGENT:
         return query.order_by(sa.func.coalesce(_rank(wanted), _LAST_RANK), newest, STUDIES.c.uid)
@@ -165,7 +164,7 @@ def _ordered(query: sa.Select[tuple[object, ...]], wanted: WorklistFilter) -> sa
 
 
 def _rank(wanted: WorklistFilter) -> sa.ScalarSelect[int]:
-    """Return the rank of a study's first finding: by urgency, and of one urgency present before possible; or NULL."""
+    """Return the rank of a study's first finding: by urgency, then present before possible; or NULL."""
     found = COUNTED_FINDINGS.c
     last = sa.literal(_LAST_RANK // 2)
     ranks = [(found.prompt == key, value) for key, value in wanted.urgencies.items()]
@@ -176,7 +175,7 @@ def _rank(wanted: WorklistFilter) -> sa.ScalarSelect[int]:
 
 
 def _is_in(state: str, destination: str) -> sa.ColumnElement[bool]:
-    """Say of a study whether it is in a state of the worklist."""
+    """Return a condition: a study is in a state of the worklist."""
     if state == "parked":
         return has_parked(destination)
     if state == NOT_DELIVERED:
@@ -196,9 +195,9 @@ def _waits(connection: sa.Connection, studies: Iterable[str]) -> dict[str, dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatientRow:
-    """A patient and request that films of a study name, as valid values of DICOM or "".
+    """The patient and request of some films of a study, as valid DICOM values or "".
 
-    number: 0 for those of its newest film
+    number: 0 for those of the newest film
     study_date: YYYYMMDD
     search: every value, `folded`; it begins with the name
     """
@@ -216,14 +215,14 @@ class PatientRow:
 
 
 class Searchable:
-    """The rows of all studies. Every method raises SQLAlchemyError if the database does not answer."""
+    """The patient rows of all studies. Every method raises SQLAlchemyError if the database is unavailable."""
 
     def __init__(self, tables: Callable[[], Database]) -> None:
         """Use a database; tables: opens it with its tables."""
         self._tables = tables
 
     def set_patients(self, study_uid: str, rows: Iterable[PatientRow]) -> None:
-        """Record whom a study names, instead of what was recorded before; does nothing for an unknown study."""
+        """Replace the patients of a study; does nothing for an unknown study."""
         is_of = STUDIES.c.uid == study_uid
         with self._tables().begin() as connection:
             if connection.execute(sa.select(STUDIES.c.uid).where(is_of).with_for_update()).first() is None:
@@ -233,26 +232,26 @@ class Searchable:
                 connection.execute(sa.insert(PATIENTS), values)
 
     def has_patient(self, study_uid: str) -> bool:
-        """Whether it is recorded whom a study names."""
+        """Whether a study's patients are recorded."""
         query = sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == study_uid)
         with self._tables().connect() as connection:
             return connection.execute(query.limit(1)).first() is not None
 
-    def unnamed(self) -> list[str]:
-        """Return the studies of which it is not recorded whom they name, the newest first."""
+    def without_patients(self) -> list[str]:
+        """Return the studies whose patients are not recorded, newest first."""
         is_unnamed = ~sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == STUDIES.c.uid).exists()
         query = sa.select(STUDIES.c.uid).where(is_unnamed).order_by(STUDIES.c.changed_at.desc())
         with self._tables().connect() as connection:
             return list(connection.execute(query).scalars())
 
     def forget_patients(self) -> int:
-        """Delete whom studies name, since nobody may see it by the settings now; returns the number of rows."""
+        """Delete all patients, because the settings let nobody see them now; return the number of rows."""
         with self._tables().begin() as connection:
             return connection.execute(sa.delete(PATIENTS)).rowcount
 
 
 def folded(text: str) -> str:
-    """Return a text as it is searched: small letters without accents, its words parted by one blank."""
+    """Return a text as it is searched: lower case without accents, words separated by one blank."""
     plain = unicodedata.normalize("NFKD", text.casefold())
     bare = "".join(character for character in plain if not unicodedata.combining(character))
     return _BETWEEN_WORDS.sub(" ", bare).strip()
@@ -263,7 +262,7 @@ class ReviewRow:
     """A film that waits for review.
 
     film: its SOP Instance UID; reason: one of `metrics.ReviewReason`
-    urgency: that of its most urgent finding that waits (`outputs.vocabulary`)
+    urgency: of its most urgent finding that waits (`outputs.vocabulary`)
     received_at: seconds since the epoch
     """
 
@@ -276,14 +275,14 @@ class ReviewRow:
 
 
 def write_reviews(connection: sa.Connection, study_uid: str, rows: Iterable[ReviewRow]) -> None:
-    """Replace the rows of a study, whose own row is locked meanwhile."""
+    """Replace the rows of a study; the caller has locked the study's row."""
     connection.execute(sa.delete(REVIEWS).where(REVIEWS.c.study_uid == study_uid))
     if values := [asdict(row) for row in rows]:
         connection.execute(sa.insert(REVIEWS), values)
 
 
 def to_review(storage: StorageSettings) -> list[ReviewRow]:
-    """Look up the films that wait for review: STAT first, then the most urgent, then the one that came first.
+    """Look up the films that wait for review: STAT first, then the most urgent, then the earliest.
 
     Raises NodeError when the database cannot be read.
     """

@@ -191,7 +191,7 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
         reading = None if is_conflict else newest_reading(readings, instance)
         outcome, reason = _outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None)
         if (why := rejected.get(instance.sop_instance_uid)) is not None:
-            outcome = f"{outcome}, then {why.said}" if outcome == Action.READ else why.said
+            outcome = f"{outcome}, then {why.text}" if outcome == Action.READ else why.text
             reason = None
         yield ReceivedObject(
             film=instance.sop_instance_uid,

@@ -103,7 +103,7 @@ def test_a_lost_ledger_is_filled_in_at_the_start(bench: Bench) -> None:
 
     with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
         ledger.add_finished_study(STUDY)
-        assert ledger.searchable.unnamed() == [STUDY]
+        assert ledger.searchable.without_patients() == [STUDY]
         filled(bench, ledger, with_patients=True, until=lambda: ledger.statistics.recorded() == {STUDY})
 
     assert names(bench) == ["Adler^Anna"]

@@ -184,9 +184,9 @@ def test_a_database_without_room_is_named(tmp_path: Path) -> None:
         with pytest.raises(sqlite3.OperationalError) as raised:
             connection.executescript("create table a (b); create table c (d); create table e (f); create table g (h)")
 
-    assert database.takes_nothing(raised.value)
-    assert database.takes_nothing(sa.exc.OperationalError("", None, raised.value))
-    assert not database.takes_nothing(ValueError())
+    assert database.is_not_writable(raised.value)
+    assert database.is_not_writable(sa.exc.OperationalError("", None, raised.value))
+    assert not database.is_not_writable(ValueError())
 
 
 def test_what_the_log_says_of_a_full_disk_names_it(tmp_path: Path, disk_full: Disk) -> None:

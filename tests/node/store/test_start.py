@@ -191,7 +191,7 @@ def test_a_study_beside_a_document_of_another_form_is_parked_alone(tmp_path: Pat
         (parked,) = ledger.parked()
 
     assert (parked.study, parked.stage, "Doe" in parked.reason) == (study, "submit", False)
-    assert "start the version again that wrote it" in parked.reason
+    assert "go back to the version that wrote it" in parked.reason
 
 
 def test_a_queued_delivery_of_another_form_is_named() -> None:

@@ -300,7 +300,7 @@ def test_an_unknown_format_is_refused_with_the_way_out(settings: Settings, tmp_p
     (folder / "format").write_text(content, encoding="utf-8")
     before = sorted(folder.rglob("*"))
 
-    with pytest.raises(InputError, match="start the program again that wrote it, or restore the backup") as refused:
+    with pytest.raises(InputError, match="go back to the version that wrote it, or restore the backup") as refused:
         Spool(folder)
     assert str(folder) in str(refused.value) and "docs/operate/upgrade.md" in str(refused.value)
     with ExitStack() as parts, pytest.raises(InputError, match="format"):
