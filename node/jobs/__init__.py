@@ -1,1 +1,1 @@
-"""What is done durably: workflows, their steps and queues, retries, and the processes that share the work."""
+"""Durable work: workflows, their steps and queues, retries, and the processes that share the work."""

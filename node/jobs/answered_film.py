@@ -1,4 +1,4 @@
-"""Reads what the network answered to a received film, and what readers corrected of it."""
+"""Reads the network's answer to a received film, and its corrections."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class UnusableFilm(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredFilm:
-    """A film that was read, as the network answered it.
+    """A film that was read, with the network's answer.
 
-    header: of its file, without pixels
-    stored: its reading as it is stored, with what read it
+    header: its file's, without pixels
+    stored: its reading as stored, including the model's identity
     """
 
     instance: Instance
@@ -64,14 +64,14 @@ def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
 
 
 def as_corrected(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> Film:
-    """Return the answer to a film with the corrections that are stored."""
+    """Return a film's answer with its stored corrections applied."""
     made = corrections_of(spool, film.instance)
     sides = sides_of(film.answer, film.header)
     return corrected_film.correct(film.answer, made, prompts=prompts, side_of=sides) if made else film.answer
 
 
 def all_corrections(spool: Spool) -> Iterator[tuple[AnsweredFilm, list[Correction]]]:
-    """Yield every film that is still here and was corrected, with its corrections, oldest first."""
+    """Yield every corrected film that is still stored, with its corrections, oldest first."""
     for study_uid in spool.studies():
         for instance in spool.study(study_uid).instances if spool.corrections(study_uid) else ():
             if own := corrections_of(spool, instance):

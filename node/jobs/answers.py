@@ -1,11 +1,10 @@
-"""Sends the answer to a question as DICOM objects: takes the request, makes the objects, and records their deliveries.
+"""Sends the answer to a question as DICOM objects: stores the request, writes the objects, records their deliveries.
 
-A request is stored before it is queued, so it survives the loss of the databases. It is queued under an id that names
-the question: sent twice, it is sent once.
+A request is stored before it is queued, so it survives a loss of the databases. Its workflow's id contains the
+question's id, so an answer that is requested twice is sent once.
 
-The step of the workflow `answer` may run again: what is written is noted beside the question, so a repetition sends the
-same objects, or none was sent before. An answer that cannot be sent keeps the reason there; neither its study nor the
-study's reports change.
+The step of the workflow `answer` may run again. It notes the written objects beside the question, so a repetition sends
+the same objects. If an answer cannot be sent, the reason is stored there; the study and its reports do not change.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ def send_answer(
     destinations: Iterable[DestinationSettings],
     run_answer: Callable[[str, str], None],
 ) -> SentAnswer:
-    """Take an answer for sending, and return what is known of it; repeated, nothing is sent twice.
+    """Request that an answer is sent; a repeated request sends nothing twice.
 
     run_answer: `executor.Client.run_answer`
-    If that raises because the database does not answer, the request is stored, and the next start follows it.
+    If that raises because the database is unavailable, the request is stored, and the next start follows it.
     Raises InputError for a question that is unknown or has no answer, and if no destination takes answers.
     """
     known = take(spool, stored_question(spool, study_uid, question_id), destinations=destinations)
@@ -59,7 +58,7 @@ def send_answer(
 
 
 def take(spool: Spool, question: AskedQuestion, *, destinations: Iterable[DestinationSettings]) -> SentAnswer:
-    """Store that an answer is to be sent, synced, unless that is stored; the caller queues it.
+    """Store the request to send an answer, synced, unless it exists; the caller queues it.
 
     Raises InputError for a question without an answer or about a rejected film, and if no destination takes answers.
     """
@@ -84,16 +83,16 @@ def stored_question(spool: Spool, study_uid: str, question_id: str) -> AskedQues
 
 
 def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[OutputObject, bytes]]:
-    """Yield the objects of an answer in every kind that a destination takes, with their content.
+    """Yield the objects of an answer, of every kind that a destination takes, with their content.
 
     Raises InputError if they cannot be made any more: the model has changed, or the film is gone, rejected or damaged.
     """
     if question.weights_sha256 != pipeline.reader.identity.weights_sha256:
-        raise InputError("another model gave this answer than the one that runs now; ask again")
+        raise InputError("this answer is by another model than the one that runs now; ask again")
     film = _require_valid_film(pipeline.spool, question)
     if film is None:
         raise InputError("the film of this question was removed from this node; nothing was sent")
-    # Number 1 has no predecessor, and nothing of this round is stored: it only collects the film's stored answer.
+    # Number 1 has no predecessor. This round is never stored; it only collects the film's stored answer.
     plan = Round(study_uid=question.study_uid, number=1, files=(film.path.name,), created_at=question.asked_at)
     found = pipeline.answers(plan)
     if not found.report.read_films:
@@ -138,7 +137,7 @@ class AnswerSteps:
     destinations: Mapping[str, DestinationSettings]
 
     def write(self, study_uid: str, question_id: str) -> Queued:
-        """Write the objects of an answer, and record a delivery per destination; no delivery if it cannot be sent."""
+        """Write an answer's objects and record a delivery per destination; no delivery if it cannot be sent."""
         try:
             outputs = self._written(study_uid, question_id)
         except (KeyboardInterrupt, SystemExit):
@@ -156,17 +155,17 @@ class AnswerSteps:
         return Queued(deliveries={name: queued for name, queued in found.items() if queued}, started=time.time())
 
     def _open(self, outputs: Iterable[OutputObject], settings: DestinationSettings) -> tuple[Delivery, ...]:
-        """Return what a destination is to get of an answer and did not get before."""
+        """Return an answer's deliveries to one destination that were not sent before."""
         found = [delivery_of(settings.name, output) for output in outputs if settings.name in output.receivers]
         is_open = (None, DeliveryState.WAITING)
         return tuple(delivery for delivery in found if self.ledger.delivery_state(delivery) in is_open)
 
     def _written(self, study_uid: str, question_id: str) -> tuple[OutputObject, ...]:
-        """Return the objects of an answer; they were written and released before, or are now.
+        """Return an answer's objects; they were written and released before, or are now.
 
-        They are stored beside the question first, and what speaks against them is looked for after that. A round does
-        it the other way round: it begins after a note or a corrected film is stored, and then looks which answers are
-        stored. So whatever comes meanwhile is found here, or finds the answer there, whichever process does either.
+        The objects are stored beside the question first, and objections are searched for afterwards. A round does the
+        opposite: it starts after a note or a corrected film is stored, and then searches for stored answers. So in any
+        order of events, one of the two finds the other.
         """
         pipeline = self.pipeline()
         spool = pipeline.spool
@@ -189,7 +188,7 @@ class AnswerSteps:
         return known.outputs
 
     def _stored(self, known: SentAnswer, question: AskedQuestion, *, pipeline: Pipeline) -> SentAnswer:
-        """Write the objects of an answer under the patient of now, and store which they are; nothing is sent yet."""
+        """Write an answer's objects with the film's current patient data, and store their list; nothing is sent yet."""
         spool, outputs = pipeline.spool, []
         with self.metrics.timed("write"):
             for output, content in objects_of(pipeline, question):
@@ -203,7 +202,7 @@ class AnswerSteps:
         return stored
 
     def refuse(self, study_uid: str, question_id: str, *, reason: str) -> None:
-        """Note why an answer cannot be sent, and that it has no objects; a person may ask again."""
+        """Store why an answer cannot be sent, and that it has no objects; a person may ask again."""
         spool = self.pipeline().spool
         known = questions.find_answer(spool, study_uid, question_id)
         if known is not None:

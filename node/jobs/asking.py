@@ -1,6 +1,6 @@
 """Answers questions about received films at once, and stores each with its answer beside the film, synced.
 
-A question goes before the films that wait to be read. A film that was asked about needs no second decoding.
+Questions run before waiting films. A film that was asked about before is not decoded again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,12 @@ from node.store.spool import Spool
 from node.store.study_facts import require_valid
 
 _MOST_SEEN: Final = 64
-"""Encoded films that are kept; one takes 0.2 MiB with the shipped model, and 1.2 MiB at the published size."""
+"""Size of the cache of encoded films; one takes 0.2 MiB with the shipped model, 1.2 MiB at the published size."""
 _MOST_WAITING: Final = 16
 
 
 class QuestionAnswerer:
-    """Answers questions about the films of one spool. May be called from several threads.
-
-    A question is answered with the prompts that are in use when it is asked.
-    """
+    """Answers questions about the films of one spool, with the prompts in use when they are asked. Thread-safe."""
 
     def __init__(self, spool: Spool, model: OpenModel, metrics: Metrics) -> None:
         self._spool, self._model, self._metrics = spool, model, metrics
@@ -52,7 +49,7 @@ class QuestionAnswerer:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the GPU computes nothing any more, so that the process must end."""
+        """Whether the GPU is unusable, so that the process must end."""
         return self._is_broken
 
     def use(self, model: OpenModel) -> None:
@@ -69,13 +66,13 @@ class QuestionAnswerer:
         origins: Sequence[Origin] | None = None,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> tuple[AskedQuestion, ...]:
-        """Answer questions, each on its own, and store them.
+        """Answer each question separately, and store the answers.
 
-        by: the user's name on this node, "" if it does not ask for one; source: one of `metrics.QUESTION_SOURCES`
-        origins: of each question, if an object of a workstation asked them
-        is_gone: whether who asked waits no more; then the questions leave the queue of the network and are not stored
+        by: the user's name on this node, "" without sign-in; source: one of `metrics.QUESTION_SOURCES`
+        origins: of each question, if an object of a workstation contained them
+        is_gone: whether the client has disconnected; then the questions leave the queue of the network unstored
         Raises InputError for a film that is not read, rejected, damaged or removed, for a box that does not fit and for
-        words that are not asked, RetryLater if too many wait, AskerGone, and ModelLost.
+        words that are not asked, RetryLater if too many questions wait, AskerGone, and ModelLost.
         """
         require_valid(self._spool, film)
         began, model = time.monotonic(), self._model
@@ -107,7 +104,7 @@ class QuestionAnswerer:
     def _answers(
         self, film: Instance, questions: Sequence[Question], model: OpenModel, is_gone: Callable[[], bool]
     ) -> list[FilmAnswer]:
-        """Answer questions while somebody waits for it, if not too many wait already."""
+        """Answer questions while their client is connected, unless too many wait already."""
         if not self._places.acquire(blocking=False):
             raise RetryLater("too many questions wait for their answers; ask again in a moment")
         try:
@@ -141,12 +138,12 @@ class QuestionAnswerer:
             raise InputError(str(error)) from error
 
     def _see(self, film: Instance, is_gone: Callable[[], bool]) -> SeenFilm:
-        """Return a film as the network encoded it, from memory if it was asked about before.
+        """Return a film as the network encoded it, from the cache if possible.
 
-        One film at a time is decoded: that takes a hundred megabytes.
+        One film at a time is decoded, which takes 100 MB of memory.
         """
         with self._seeing:
-            if is_gone():  # while other films were decoded
+            if is_gone():  # checked after the wait for other films
                 raise AskerGone("nobody waits for this answer any more")
             if film.path not in self._seen:
                 self._seen[film.path] = self._seen_anew(film)
@@ -163,7 +160,7 @@ class QuestionAnswerer:
             header = parse_header(header_reading.read_header(film.path))
             decision = routing.choose(header, routing.rules_for(reader.ages))
             if decision.action is not routing.Action.READ:
-                raise InputError(f"this film is not one that is read ({decision.reason}); choose another film")
+                raise InputError(f"this film is not read by the network ({decision.reason}); choose another film")
             image = decoding.decode(film.path, header, gray=reader.gray, square=reader.square)
         except Undecodable as error:
             raise InputError("this film cannot be decoded; its report says why") from error
@@ -171,7 +168,7 @@ class QuestionAnswerer:
 
 
 def questions_of(spool: Spool, film: Instance) -> list[AskedQuestion]:
-    """Return the questions that were asked about a film, oldest first."""
+    """Return the stored questions about a film, oldest first."""
     stored = (asked_question.question_from_json(content) for content in spool.documents(film.study_uid, "questions"))
     own = [question for question in stored if question.film == film.sop_instance_uid]
     return sorted(own, key=lambda question: (question.asked_at, question.id))

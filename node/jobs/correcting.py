@@ -1,6 +1,6 @@
-"""Takes a reader's correction of a film: checks it, stores it synced, and has the study's outputs made again.
+"""Takes a radiologist's correction of a film: checks it, stores it synced, and starts a new round of the study.
 
-They are made when the reader has finished, or some time after the last correction in the study (`gathering`).
+The round starts when the radiologist has finished, or some time after the last correction in the study (`gathering`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def correct(
     metrics: Metrics,
     prompts: PromptSet,
 ) -> None:
-    """Take a correction of a film; when this returns it is stored, and a round will follow it.
+    """Store a correction of a film; a round will follow it.
 
-    A correction that is stored already changes nothing, so a call may be repeated.
-    is_last: whether the reader has finished, so that all corrections of the study leave now
-    Raises InputError with the reason for a correction that cannot be made, and RetryLater if the database does not
-    answer: then the correction is stored, and followed after the next start.
+    Idempotent: a correction that is stored already changes nothing.
+    is_last: whether the radiologist has finished, so that all corrections of the study are released now
+    Raises InputError with the reason for an invalid correction, and RetryLater if the database does not answer: then
+    the correction is stored, and followed after the next start.
     """
     known = corrections_of(spool, film.instance)
     if all(correction.id != new.id for correction in known):
@@ -70,13 +70,13 @@ def correct(
 
 
 def finish(study_uid: str, *, settings: Settings, spool: Spool) -> Waiting:
-    """Let all corrections that wait in a study leave now, and return them.
+    """Release all waiting corrections of a study, and return them.
 
-    Raises RetryLater if the database does not answer: then that is stored, and followed after the next start.
+    Raises RetryLater if the database does not answer: then the release is stored, and followed after the next start.
     """
     found = gathering.waiting(spool, study_uid)
     gathering.release(spool, study_uid, found)
-    if gathering.are_released(spool, study_uid):  # also if an earlier call met no database
+    if gathering.are_released(spool, study_uid):  # also after an earlier call without a database
         with _queueing(settings) as client:
             client.run_study(study_uid)
     return found

@@ -1,9 +1,9 @@
 """The durable executor (DBOS) of one process: its database, its queues, and the client that queues work for it.
 
-It keeps delays short when the clock is set back: what was to wait 5 s must not wait an hour and 5 s. The executor
-records when work was queued and until when it waits, both by the clock, so that a delay survives a restart. Work that
-was queued in the future was queued before the clock was set back: it waits as long again as it was to wait, from now.
-So no delay becomes longer than twice its length, whenever the clock was set and the process started.
+It limits delays when the clock is set back: a delay of 5 s must not become an hour and 5 s. The executor records when
+work was queued and until when it waits, as clock times, so that a delay survives a restart. A queue time in the future
+means that the clock was set back: the work then waits its whole delay again, from now. So no delay exceeds twice its
+length, whenever the clock was set and the process started.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from node.threads import Periodic
 _APPLICATION_VERSION: Final = "1"
 _APPLICATION: Final = "chex-node"
 _POLLING_SECONDS: Final = 0.25
-"""Between two looks at a queue. Work whose delay has ended is put into its queue once a second, by DBOS."""
+"""Polling interval of a queue. DBOS moves work whose delay has ended into its queue once a second."""
 _STUDIES_POLLING_SECONDS: Final = 0.1
-"""The same for studies: a place that is free stays empty for so long, and a node reads few at once."""
+"""The same for studies: a free place stays empty that long, and a node reads few studies at once."""
 SENDS_AT_ONCE: Final = 2
 _LAST_STEPS_SECONDS: Final = 20.0
 _FORGOTTEN_AT_ONCE: Final = 500
@@ -73,7 +73,7 @@ _DELAYED: Final = "DELAYED"
 class Executor:
     """Runs the workflows of one process until closed. `on_step` is called with the name of every checkpointed step.
 
-    sql: the executor's own database; it stays open here, because the process ends next
+    sql: the executor's own database; not closed here, because the process ends next
     steps, objects: None in a process that does not read
     """
 
@@ -118,7 +118,7 @@ class Executor:
         self.register_destinations(sending.destinations.values())
 
     def register_destinations(self, destinations: Iterable[DestinationSettings]) -> None:
-        """Register the queues of destinations. A queue that is known stays as it is."""
+        """Register the queues of destinations. An existing queue is unchanged."""
         for name in (name for destination in destinations for name in queues_of(destination)):
             self._register_queue(name, at_once=SENDS_AT_ONCE)
 
@@ -157,7 +157,7 @@ class Executor:
         return len(begun)
 
     def unattended(self) -> list[Unattended]:
-        """Return the workflows that nobody runs, as `lost.Workflows`."""
+        """Return this process's open workflows that no thread runs; see `lost.Workflows`."""
         begun = DBOS.list_workflows(status="PENDING", executor_id=self._name, load_output=False)
         return [
             Unattended(
@@ -178,12 +178,12 @@ class Executor:
         DBOS.resume_workflow(workflow.id, queue_name=workflow.queue)
 
     def end(self, workflow: Unattended) -> None:
-        """Record that a workflow has ended; what it had begun goes on no more."""
+        """Record that a workflow has ended, so that it does not continue."""
         DBOS.cancel_workflow(workflow.id)
         self._attended.forget(workflow.id)
 
     def _attending(self) -> AbstractContextManager[None]:
-        """Note that this thread runs a workflow, and how that ends."""
+        """Record that this thread runs a workflow, and how that ends."""
         return self._attended.run(str(DBOS.workflow_id))
 
     def forget_older(self, limit: datetime) -> int:
@@ -209,7 +209,7 @@ class Executor:
         """Register a queue, whose row in the database all processes share.
 
         at_once: how many of its workflows one process runs at a time
-        is_owned: whether this process decides what the row says; another one only adds it where it lacks
+        is_owned: whether this process sets the row's values; another process only adds a missing row
         """
         DBOS.register_queue(
             name,
@@ -325,30 +325,30 @@ class Client:
 
 
 def _to(workflow: str, queue: str = QUIET) -> EnqueueOptions:
-    """Say which workflow is queued where; `quiet` has no limit, so nothing there waits for a round of films."""
+    """Return the options that queue a workflow; `quiet` has no limit, so nothing there waits for a round of films."""
     return {"workflow_name": workflow, "queue_name": queue, "app_version": _APPLICATION_VERSION}
 
 
 def _old_deliveries(sql: Database) -> list[str]:
-    """Return the delivery queues known to the database, also of destinations that are no longer in the settings.
+    """Return all delivery queues in the database, also of destinations that are no longer in the settings.
 
-    What waits in such a queue is parked.
+    Work in such a queue is parked.
     """
     return [name for name in database.queues(sql) if name not in (QUIET, STUDIES)]
 
 
 def delay_left(*, queued_at: float, until: float, now: float) -> float | None:
-    """Return how long delayed work waits from now on, if the clock was set back since; None if it was not.
+    """Return the remaining delay of work if the clock was set back since; None if it was not.
 
-    queued_at, until: when it was queued, and until when it waits; all in seconds since the epoch
-    Work whose delay was set again since then ends before it was queued, and is left alone.
+    queued_at, until: when it was queued, and when its delay ends; all in seconds since the epoch
+    Work with a newer delay ends before it was queued, and is left unchanged.
     """
     was_set_back = queued_at > now + _TOLERATED_SECONDS
     return until - queued_at if was_set_back and until > queued_at else None
 
 
 def shorten_delays() -> None:
-    """Let delayed work of this executor's database wait no longer because the clock was set back; never raises."""
+    """Shorten the delays in this executor's database that a clock set back has prolonged; never raises."""
     try:
         now = time.time()
         future = datetime.fromtimestamp(now + _TOLERATED_SECONDS, UTC).isoformat()
@@ -358,5 +358,5 @@ def shorten_delays() -> None:
             left = delay_left(queued_at=work.created_at / 1000, until=work.delay_until_epoch_ms / 1000, now=now)
             if left is not None:
                 DBOS.set_workflow_delay(work.workflow_id, delay_seconds=left)
-    except Exception:  # the boundary to the executor's database, which its steps watch; it is looked at again
+    except Exception:  # its steps watch the executor's database; the next look tries again
         return

@@ -1,7 +1,7 @@
-"""Gathers the corrections of a study: each is stored at once, and all that wait leave together.
+"""Gathers the corrections of a study: each is stored at once, and all waiting ones are sent together.
 
-They leave when their reader says that he has finished, or some time after the last of them. Either is a release, stored
-and synced, and the next round of the study follows all corrections that were released (`node.store.correction`).
+They are released when the radiologist has finished, or some time after the last of them. A release is stored and
+synced, and the next round of the study follows all released corrections (`node.store.correction`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from node.store.spool import Spool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The corrections of a study that no report follows yet, because their reader may not have finished.
+    """The corrections of a study that no report follows yet, because the radiologist may not have finished.
 
     corrections: oldest first
-    changes: how many corrections the next report follows for the first time, or follows no more; 0 if all that waits
-        was taken back, so that nothing new is sent
+    changes: how many corrections the next report adds or drops; 0 if all waiting ones were withdrawn, so that nothing
+     new is sent
     """
 
     corrections: tuple[Correction, ...] = ()
     changes: int = 0
 
     def leave_at(self, quiet_seconds: float) -> datetime | None:
-        """Return when they leave if nothing more is corrected; None if none waits."""
+        """Return when they are released if no correction follows; None if none waits."""
         last = self.corrections[-1] if self.corrections else None
         return None if last is None else last.at + timedelta(seconds=quiet_seconds)
 
@@ -42,7 +42,7 @@ NOTHING: Final = Waiting()
 
 
 def waiting(spool: Spool, study_uid: str) -> Waiting:
-    """Return what waits in a study. Raises OtherForm for a correction that another program wrote."""
+    """Return the waiting corrections of a study. Raises OtherForm for one that another program wrote."""
     stored = spool.corrections(study_uid)
     if not stored:
         return NOTHING
@@ -55,14 +55,14 @@ def waiting(spool: Spool, study_uid: str) -> Waiting:
 
 
 def release(spool: Spool, study_uid: str, found: Waiting) -> None:
-    """Let corrections leave that wait, synced; one that came meanwhile waits on. Raises OSError."""
+    """Release waiting corrections, synced; a correction that came meanwhile waits on. Raises OSError."""
     if found.corrections:
         named = Release(corrections=tuple(item.id for item in found.corrections), at=datetime.now(UTC))
         spool.keep_document(study_uid, "released", uuid.uuid4().hex, encode(named))
 
 
 def are_released(spool: Spool, study_uid: str) -> bool:
-    """Whether a study has corrections that may leave, and that no round follows yet."""
+    """Whether a study has released corrections that no round follows yet."""
     followed = chain.from_iterable(mark.corrections for mark in spool.rounds(study_uid))
     released = chain.from_iterable(found.corrections for found in spool.releases(study_uid))
     return not {*released} <= {*followed}
@@ -76,9 +76,9 @@ def wait_again(
     quiet_seconds: float,
     queued: Collection[str] = (),
 ) -> None:
-    """Queue what releases the corrections that wait in a study, for what is left of their time.
+    """Queue the release of a study's waiting corrections, for the rest of their time.
 
-    run_gather: `executor.Client.run_gather`; queued: ids of the corrections for which that is done
+    run_gather: `executor.Client.run_gather`; queued: ids of the corrections that are queued already
     """
     try:
         found = waiting(spool, study_uid)

@@ -1,13 +1,13 @@
-"""Work that nobody runs any more: workflows of this process whose thread ended, and those of executors that died.
+"""Finds lost work: workflows of this process whose thread ended, and workflows of dead executors.
 
-The executor records what a workflow returns or raises. A thread can end otherwise: by an exception that is no
-`Exception`, as a panic of a library in Rust, or by a failure of the executor's own code. Then the database calls the
-workflow running, and nobody runs it: its study would stay "reading", and every later round of it would wait. It is run
-again, and its work is parked if that does not help.
+The executor records what a workflow returns or raises. A thread can end without either: by an exception that is no
+`Exception`, such as a panic of a library in Rust, or by a failure of the executor's own code. Then the database still
+shows the workflow as running: its study would stay "reading", and every later round of it would wait. Such a workflow
+is run again, and its work is parked if that does not help.
 
-On PostgreSQL every executor holds a lock, and its work passes to others when it dies. The lock belongs to a connection
-of its own and ends with it, however the process ends. The server closes a connection that is silent for ten seconds. An
-executor that lost its connection must stop, because another executor may have its work already. The unfinished
+On PostgreSQL every executor holds a lock, and when it dies another executor takes its work. The lock belongs to a
+connection of its own and ends with it, however the process ends. The server closes a connection that is silent for ten
+seconds. An executor that lost its connection must stop, because another one may have its work already. The unfinished
 workflows of a dead executor go back into their queues (durable-engine §2).
 """
 
@@ -30,18 +30,18 @@ from node.metrics import Metrics
 from node.threads import Periodic
 
 MOST_LOSSES: Final = 3
-"""How often a workflow may be lost in one process; then its work is parked."""
+"""How often a workflow may be lost in one process before its work is parked."""
 
 LOST_STAGE: Final = "workflow"
-"""The stage of work that is parked because its workflow was lost."""
+"""The stage of work that was parked because its workflow was lost."""
 
 _PAUSE_SECONDS: Final = 2.0
 _RECORDING_SECONDS: Final = 120.0
-"""How long the executor may take to record what a workflow returned; it tries again after up to 90 s."""
+"""How long the executor may take to record a workflow's result; it tries again after up to 90 s."""
 _NO_REASON: Final = "its thread ended without a result"
 
 Park = Callable[[Sequence[object], str], None]
-"""Parks the work of a workflow, by its arguments, with a reason."""
+"""Parks the work of a workflow: its arguments, and a reason."""
 _LOCK_PAUSE_SECONDS: Final = 1.0
 _SILENCE_SECONDS: Final = 10
 _BUSY: Final = sa.text("SELECT DISTINCT executor_id FROM dbos.workflow_status WHERE status = 'PENDING'")
@@ -49,7 +49,7 @@ _BUSY: Final = sa.text("SELECT DISTINCT executor_id FROM dbos.workflow_status WH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unattended:
-    """A workflow that has begun in this process, has no outcome, and is run by no thread.
+    """A workflow of this process that has begun, has no outcome, and that no thread runs.
 
     reason: how its thread ended, if that is known
     """
@@ -63,10 +63,10 @@ class Unattended:
 
 
 class Workflows(Protocol):
-    """What the executor knows of its workflows, and can do with them."""
+    """The interface to the executor's workflows."""
 
     def unattended(self) -> list[Unattended]:
-        """Return the workflows that nobody runs; also one that begins or ends just now."""
+        """Return the workflows that no thread runs; also one that is beginning or ending at this moment."""
         ...
 
     def run_again(self, workflow: Unattended) -> None:
@@ -79,18 +79,18 @@ class Workflows(Protocol):
 
 
 class Attended:
-    """The workflows that threads of this process run, or have run just now; used by several threads."""
+    """The workflows that threads of this process run, or ran just now; thread-safe."""
 
     def __init__(self, *, recording_seconds: float = _RECORDING_SECONDS) -> None:
         self._recording_seconds = recording_seconds
         self._changed = threading.Lock()
         self._running = Counter[str]()
-        self._returned: dict[str, float] = {}  # until when an outcome is awaited; the earliest first
+        self._returned: dict[str, float] = {}  # deadlines for recording an outcome; earliest first
         self._reasons: dict[str, str] = {}
 
     @contextmanager
     def run(self, workflow: str) -> Iterator[None]:
-        """Note that this thread runs a workflow until the block ends, and what ends it other than a return."""
+        """Record that this thread runs a workflow until the block ends, and the exception that ends it."""
         with self._changed:
             self._running[workflow] += 1
         try:
@@ -110,7 +110,7 @@ class Attended:
                 self._running += Counter()  # keeps those above 0
 
     def holds(self, workflow: str) -> bool:
-        """Whether a thread runs a workflow, or has returned from it and its outcome may still be recorded."""
+        """Whether a thread runs a workflow, or has just returned from it so that its outcome may still be recorded."""
         with self._changed:
             now = time.monotonic()
             while self._returned and next(iter(self._returned.values())) <= now:
@@ -118,20 +118,20 @@ class Attended:
             return workflow in self._running or workflow in self._returned
 
     def reason(self, workflow: str) -> str | None:
-        """Return what ended a workflow at last, if it did not return."""
+        """Return how a workflow last ended, if it did not return."""
         with self._changed:
             return self._reasons.get(workflow)
 
     def forget(self, workflow: str) -> None:
-        """Forget how a workflow ended."""
+        """Delete the record of how a workflow ended."""
         with self._changed:
             self._reasons.pop(workflow, None)
 
 
 class LostWorkflows(Periodic):
-    """Looks every few seconds, until closed, for workflows that are lost: unattended in two looks, one after the other.
+    """Searches every few seconds, until closed, for lost workflows: unattended in two consecutive looks.
 
-    park: for each name of a workflow, what parks its work; a workflow of another name is run again each time
+    park: by name of a workflow, the function that parks its work; a workflow of another name is run again each time
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class LostWorkflows(Periodic):
 class ExecutorLock:
     """Holds the lock of one executor until closed, and reports once if the lock is lost.
 
-    silence_seconds: after this time the server takes the lock from a process that is frozen or cut off
+    silence_seconds: after this time the server releases the lock of a process that is frozen or disconnected
     """
 
     def __init__(
@@ -225,14 +225,14 @@ class ExecutorLock:
 
 
 class Takeover(Periodic):
-    """Looks once a second, until closed, for dead executors with unfinished workflows.
+    """Searches once a second, until closed, for dead executors with unfinished workflows.
 
     recover: queues the workflows of an executor again, and returns their number
     """
 
     def __init__(self, database: sa.Engine, executor: str, recover: Callable[[str], int]) -> None:
         self._database, self._executor, self._recover = database, executor, recover
-        on_error = partial(_failed, "takeover")  # the loss of the database is reported by `ExecutorLock`
+        on_error = partial(_failed, "takeover")  # `ExecutorLock` reports the loss of the database
         super().__init__(self._look, name="takeover", pause_seconds=_LOCK_PAUSE_SECONDS, on_error=on_error)
 
     def _look(self) -> None:
@@ -256,5 +256,5 @@ def _failed(name: str, error: Exception) -> None:
 
 
 def _key(executor: str) -> sa.ColumnElement[int]:
-    """Return the number of an executor's lock; the prefix keeps it apart from other programs on the server."""
+    """Return an executor's lock number; the prefix avoids collisions with other programs on the server."""
     return sa.func.hashtextextended(f"chex-node executor {executor}", 0)

@@ -1,7 +1,7 @@
-"""What a person does with a study: queue parked work again, delete the study with a reason, or have it read again.
+"""A person's actions on a study: retry its parked work, delete it with a reason, or have it read again.
 
-What waits to be delivered is ended with its study, and only if the person was told how much that is: a film or a
-delivery that came meanwhile stops the deletion.
+Deleting a study ends its open deliveries, and only if the person was shown their number: a film or a delivery that came
+meanwhile stops the deletion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUSY: Final = "this study is being received, read or answered; wait until it is
 
 
 def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
-    """Queue the parked work of some studies again; returns how many pieces of work each study had.
+    """Queue the parked work of some studies again; return by study the number of queued items.
 
     Without a running service, the work waits for its start.
     Raises InputError for a study that this node does not know.
@@ -40,7 +40,7 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
 
 
 def retry_all(settings: Settings) -> dict[str, int]:
-    """Queue all parked work again, like `retry`; returns how many pieces of work each study had."""
+    """Queue all parked work again, like `retry`; return by study the number of queued items."""
     spool = Spool(settings.storage.directory)
     with _parked_work(settings) as (ledger, client):
         parked = sorted({work.study for work in ledger.parked()})
@@ -48,9 +48,9 @@ def retry_all(settings: Settings) -> dict[str, int]:
 
 
 def retry_destination(settings: Settings, name: str) -> dict[str, int]:
-    """Queue every parked delivery to a destination again; returns how many each study had.
+    """Queue every parked delivery to a destination again; return by study the number of deliveries.
 
-    Raises InputError for a destination that the settings do not have.
+    Raises InputError for a destination that is not in the settings.
     """
     if all(destination.name != name for destination in settings.destinations):
         raise InputError(f"{name}: the settings have no such destination; see [[destinations]], or `node abandon`")
@@ -63,7 +63,7 @@ def retry_destination(settings: Settings, name: str) -> dict[str, int]:
 
 @contextmanager
 def _parked_work(settings: Settings) -> Iterator[tuple[Ledger, Client]]:
-    """Open what is needed to queue parked work again. Raises InputError before the node's first start."""
+    """Open the ledger and the client. Raises InputError before the node's first start."""
     with (
         open_ledger(settings.storage) as ledger,
         closing(Client(database.open_executor_database(settings.storage))) as client,
@@ -88,7 +88,7 @@ def _retry_study(study_uid: str, settings: Settings, spool: Spool, ledger: Ledge
 
 
 def _read_again_what_is_lost(deliveries: Sequence[Delivery], spool: Spool, client: Client) -> None:
-    """Have a study read again if an output is lost and may not be written identically: a new output replaces it."""
+    """Queue a study whose lost output cannot be written identically; its new round replaces the output."""
     for study_uid in {delivery.study_uid for delivery in deliveries if spool.output(delivery) is None}:
         spool.uncover(study_uid)
         client.run_study(study_uid)
@@ -102,16 +102,16 @@ def _retry_deliveries(deliveries: Sequence[Delivery], ledger: Ledger, client: Cl
 
 
 def waiting(ledger: Ledger, study_uid: str) -> list[Delivery]:
-    """Return the deliveries that deleting a study would end: to be sent, parked, or not yet committed."""
+    """Return the deliveries that deleting a study would end: unsent, parked, or uncommitted ones."""
     awaited = [delivery for delivery in ledger.open_deliveries() if delivery.study_uid == study_uid]
     return list(dict.fromkeys((*ledger.unsent_deliveries(study_uid), *awaited)))
 
 
 def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int, undelivered: int) -> None:
-    """Delete a study with all that the node holds of it but the marks of its rounds, which name no patient.
+    """Delete a study with all its data but the marks of its rounds, which name no patient.
 
-    films, undelivered: how many films and open deliveries it has, as the person was told
-    Raises InputError if it has others by now, or is being worked on.
+    films, undelivered: numbers of films and open deliveries that the person was shown
+    Raises InputError if these numbers have changed, or the study is being processed.
     """
     with open_ledger(settings.storage) as ledger:
         instances = spool.study(study_uid).instances
@@ -149,9 +149,9 @@ def read_again(settings: Settings, spool: Spool, study_uid: str) -> None:
 
 
 def _end(ledger: Ledger, study_uid: str, ended: list[Delivery]) -> None:
-    """Forget a removed study. One with ended deliveries leaves them, without a patient, until `storage.keep_days`.
+    """Delete a removed study's rows. Its ended deliveries stay, without a patient, until `storage.keep_days`.
 
-    A workflow that is to send one of them finds there that it was ended.
+    A workflow that is about to send one of them finds it ended.
     """
     for delivery in ended:
         ledger.release(delivery)

@@ -1,8 +1,8 @@
 """Answers the questions in stored objects of workstations.
 
-`take` marks an object beside its study before it is queued; an open mark is followed after any crash. The questions of
-an object have ids of its UID, so a step that runs again finds what it has answered. Each answer then goes the way of
-one that a person sends.
+`take` marks an object beside its study before it is queued; an open mark is followed after any crash. The questions'
+ids are derived from the object's UID, so a step that runs again finds what it has answered. Each answer is then sent
+like one that a person sends.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from node.store.study_facts import film_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What one look at an object leaves to do.
+    """The outcome of one look at an object.
 
-    questions: ids of those whose answers are to be sent
+    questions: ids of the questions whose answers are to be sent
     wait_seconds: until the next look, if its film is not here yet
     """
 
@@ -44,7 +44,7 @@ class Looked:
     wait_seconds: float | None = None
 
 
-_CHANGED: Final = "it came again with other bytes; the first was looked at, so save a changed question as a new object"
+_CHANGED: Final = "it came again with other bytes; the first version counts, so save a changed question as a new object"
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0
 
 
@@ -52,7 +52,7 @@ def take(spool: Spool, study_uid: str, *, settings: QuestionsSettings, run_objec
     """Mark and queue the objects of a study that may be questions and that no round has covered; may be repeated.
 
     run_object: `executor.Client.run_object`; the same object is queued once
-    An object that was received while the settings asked for none, and read over in a round, is not taken later.
+    An object that a round covered while the settings allowed no questions is not taken later.
     """
     if not settings.is_on:
         return
@@ -86,7 +86,7 @@ class ObjectSteps:
     destinations: Mapping[str, DestinationSettings]
 
     def look(self, study_uid: str, sop_instance_uid: str) -> Looked:
-        """Answer what an object asks."""
+        """Answer the questions in an object."""
         mark = find_object(self.spool, study_uid, sop_instance_uid)
         if mark is None or not mark.is_open:
             return Looked() if mark is None else Looked(questions=mark.questions)
@@ -109,7 +109,7 @@ class ObjectSteps:
         return Looked(questions=closed.questions)
 
     def refuse(self, study_uid: str, sop_instance_uid: str, *, reason: str) -> None:
-        """Note why an object gets no answer, unless it has one."""
+        """Store why an object gets no answer, unless it has one."""
         mark = find_object(self.spool, study_uid, sop_instance_uid)
         if mark is not None and mark.is_open:
             keep_object(self.spool, study_uid, self._refused(study_uid, mark, reason))
@@ -150,13 +150,13 @@ class ObjectSteps:
         return replace(mark, is_open=False, questions=tuple(sent), reasons=tuple(reasons))
 
     def _ask(self, study_uid: str, asked: QuestionObject, drawn: MarkedQuestion, *, number: int) -> str | LeftOut:
-        """Answer one question and store that its answer is to be sent; returns its id, or why it is left out.
+        """Answer one question and store the request to send its answer; return its id, or why it is left out.
 
-        Raises RetryLater if its film is not here yet.
+        Raises RetryLater if the film has not arrived.
         """
         film = film_in(self.spool, study_uid, drawn.film)
         if film is None:
-            raise RetryLater("the film that it asks about did not arrive in this study")
+            raise RetryLater("the film of the question did not arrive in this study")
         origin = Origin(
             reference=asked.reference,
             number=number,
@@ -195,7 +195,7 @@ class ObjectSteps:
 
 
 def objection(asked: QuestionObject, ae_title: str, settings: QuestionsSettings) -> str | None:
-    """Return why an object is no question by the settings; None if it is one. The node's own objects never are.
+    """Return why the settings do not accept an object as a question; None if they do. The node's own never are.
 
     ae_title: of the sender, "" if it has none
     """
@@ -217,7 +217,7 @@ def _on_film(box: Box, film: Instance) -> Box | LeftOut:
     header = header_reading.read_header(film.path)
     columns, rows = question_object.size_of(header)
     if not columns or not rows:
-        return LeftOut(reason="the object that it asks about is no film")
+        return LeftOut(reason="the question is about an object that is no film")
     return clipped(box, columns=columns, rows=rows)
 
 

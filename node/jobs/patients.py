@@ -1,8 +1,8 @@
-"""Whom the films of a study name, for the worklist, and a patient's earlier films, found among all and compared.
+"""The patients of studies, for the worklist, and a patient's earlier films, found among all films and compared.
 
-Two films are of one patient if both name the same patient ID and the same issuer, or no issuer (PS3.3 C.7.1.1), unless
-their birth dates or sexes differ, or the ID is one that stands for none. What is remembered of a film are hashes of
-these and the time in its header, never a name, a number or a birth date of a patient.
+Two films are of one patient if both have the same patient ID and the same issuer, or no issuer (PS3.3 C.7.1.1), unless
+their birth dates or sexes differ, or the ID is a known placeholder. The cache has hashes of these and the time in the
+header, never a name, a number or a birth date of a patient.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class EarlierFilm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """Of whom and when a film was taken; None for what the header does not tell.
+    """A film's patient and acquisition time; None for what its header does not have.
 
     patient: a hash of number and issuer; traits: hashes of birth date and sex
     """
@@ -76,9 +76,9 @@ class _Taken:
 
 
 class Patients:
-    """Which received films are of one patient. The first search reads the header of every film. For several threads.
+    """Finds the received films of one patient. The first search reads the header of every film. Thread-safe.
 
-    character_set: as in `header_reading.read_header`; nobodys: as in `SiteSettings`
+    character_set: see `header_reading.read_header`; nobodys: see `SiteSettings`
     """
 
     def __init__(self, *, character_set: str = "", nobodys: Collection[str] = ()) -> None:
@@ -87,19 +87,16 @@ class Patients:
         self._searching = threading.Lock()
 
     def are_in_order(self, earlier: Instance, later: Instance) -> bool:
-        """Say whether two films are of one patient, and the one was taken before the other."""
+        """Whether two films are of one patient, and the first was taken before the second."""
         return _are_in_order(self._taken(earlier), self._taken(later))
 
     def earlier_among(self, studies: Iterable[str], film: Instance, spool: Spool) -> list[EarlierFilm]:
-        """Return what `earlier` returns, but of some studies alone."""
+        """Return the same as `earlier`, but from some studies only."""
         everything = [instance for study in studies for instance in spool.study(study).instances]
         return self._earlier(film, {instance: self._taken(instance) for instance in everything}, spool)
 
     def earlier(self, film: Instance, spool: Spool) -> list[EarlierFilm]:
-        """Return the films of the same patient that were taken before a film and were read, the last one first.
-
-        A film that an archive has rejected is none.
-        """
+        """Return the patient's read films that were taken before a film, last one first; without rejected films."""
         with self._searching:
             everything = [instance for study in spool.studies() for instance in spool.study(study).instances]
             known = {instance: self._taken(instance) for instance in everything}
@@ -127,7 +124,7 @@ class Patients:
 
 
 def _is_read(film: Instance, spool: Spool) -> bool:
-    """Say whether a film has an answer that holds."""
+    """Whether a film has a valid answer."""
     instances = spool.study(film.study_uid).instances
     is_answered = newest_reading(spool.readings(film.study_uid), film) is not None
     return is_answered and film.sop_instance_uid not in rejections_of(instances)
@@ -142,7 +139,7 @@ def compare_films(
     error: ChangeError | None,
     model: ModelIdentity,
 ) -> FilmComparison:
-    """Compare two films of one patient as they were read and corrected; error: that the open model states."""
+    """Compare two films of one patient with their corrections; error: the open model's change error."""
     films = [_read_film(film, spool, prompts) for film in (earlier, later)]
     if films[1].model.manifest_sha256 != model.manifest_sha256:
         return not_compared(Obstacle.OTHER_MODEL)
@@ -150,7 +147,7 @@ def compare_films(
 
 
 def obstacle_of(error: ChangeError | None, model: ModelIdentity) -> FilmComparison | None:
-    """Say why a model compares no films at all; None if it does."""
+    """Return why a model cannot compare films; None if it can."""
     obstacle = without_measure(error, model.trusted)
     if obstacle is None:
         return None
@@ -182,12 +179,12 @@ def _hash(value: str, *others: str) -> bytes | None:
 
 
 def _moment(day: str, time: str) -> datetime:
-    """Put a date and a time together, which are valid as DICOM has them, or blank (PS3.5 6.2)."""
+    """Return date and time together; each is a valid DICOM value or blank (PS3.5 6.2)."""
     return datetime.strptime(f"{day}{time[:6]:0<6}", "%Y%m%d%H%M%S")
 
 
 def _read_film(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> ReadFilm:
-    """Return a film with what read it."""
+    """Return a film with its model's identity."""
     stored = {name: str(film.stored[name]) for name in _ORIGIN}
     model = ModelIdentity(
         name=str(film.stored["model"]),
@@ -201,14 +198,14 @@ def _read_film(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> ReadFilm
 
 
 def note_patients(spool: Spool, ledger: Ledger, study_uid: str) -> None:
-    """Record whom a study names by now. Raises SQLAlchemyError, and OSError when the disk fails."""
+    """Record a study's patients. Raises SQLAlchemyError, and OSError when the disk fails."""
     ledger.searchable.set_patients(study_uid, patients_of(spool, study_uid))
 
 
 def patients_of(spool: Spool, study_uid: str) -> list[PatientRow]:
-    """Return whom the films of a study name, the newest film first, each once.
+    """Return the distinct patients of a study's films, the newest film's first.
 
-    A study of which no header can be read has a blank row, so that nobody looks for it again.
+    A study without readable headers gets a blank row, so that it is not read again.
     """
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for values in _named(spool, study_uid):
@@ -223,7 +220,7 @@ def _named(spool: Spool, study_uid: str) -> Iterator[dict[str, str]]:
         if instance.path.name in asking:
             continue
         header = header_of(instance.path, character_set=spool.character_set)
-        if header is not None and "Rows" in header:  # notes and reports that came with the films name them, too
+        if header is not None and "Rows" in header:  # notes and reports beside the films name patients, too
             values = {name: whole_text(header, keyword) for name, keyword in _NAMED.items()}
             yield {**values, "accession": whole_of_request(header, "AccessionNumber")}
 

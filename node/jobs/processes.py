@@ -65,7 +65,7 @@ class Process:
 
 
 def process_of(storage: StorageSettings, *, only: Role | None, executor: str | None) -> Process:
-    """Check the role and name of a process. Raises InputError when they cannot be used."""
+    """Check the role and name of a process. Raises InputError for a combination that is not allowed."""
     if only is not None and not storage.database_url:
         raise InputError(
             f"--only {only}: set storage.database_url; with SQLite one process does everything, without --only"
@@ -84,9 +84,9 @@ _READY, _NOT_READY = 200, 503
 class ProcessState:
     """The state that a running process reports.
 
-    ready: its own answer to `/ready`; None for a process on another machine, which cannot be asked from here
+    ready: its own answer to `/ready`; None for a process on another machine, which cannot be queried from here
     answers: whether it answers on its HTTP port, ready or not
-    ports: the ports that it has opened
+    ports: its open ports
     """
 
     executor: str
@@ -102,7 +102,7 @@ def lock_path(storage: StorageSettings, process: Process) -> Path:
 
 @contextmanager
 def held(storage: StorageSettings, process: Process) -> Iterator[bool]:
-    """Hold the lock of a process, and say in its file which process does; yields whether the lock was free."""
+    """Hold the lock of a process, and write its number into the lock's file; yields whether the lock was free."""
     path = lock_path(storage, process)
     with files.try_lock(path) as is_free:
         if is_free:
@@ -117,7 +117,7 @@ def refused_callers_path(storage: StorageSettings, process: Process) -> Path:
 
 
 def reload_path(storage: StorageSettings, process: Process) -> Path:
-    """Return the file in which a process says what it did with changed settings."""
+    """Return the file in which a process records the result of its last reload."""
     return storage.directory / (f"reload-{process.executor}.json" if storage.database_url else "reload.json")
 
 
@@ -125,7 +125,7 @@ def reload_path(storage: StorageSettings, process: Process) -> Path:
 def published(
     storage: StorageSettings, process: Process, *, ports: Mapping[str, int], settings: Path | None = None
 ) -> Iterator[None]:
-    """Write the file that says that this process runs, and remove it at an orderly end.
+    """Write the state file of this process, and remove it at an orderly end.
 
     ports: the real ports by name, `http_port` among them
     settings: the settings file that the process reads again on SIGHUP
@@ -143,7 +143,7 @@ def published(
 
 
 def remove_gone(directory: Path, *, before: datetime) -> None:
-    """Remove the files of processes that have not been alive since a time."""
+    """Remove the files of processes that have ended before a time."""
     for path in directory.glob("lock-*"):
         if path.stat().st_mtime >= before.timestamp():
             continue
@@ -159,9 +159,9 @@ def remove_gone(directory: Path, *, before: datetime) -> None:
 
 
 def running(storage: StorageSettings) -> Iterator[JsonObject]:
-    """Return what every process that holds its lock has published.
+    """Yield the state file of every process that holds its lock.
 
-    What a killed process left is not returned, also while another one has its lock and has published nothing yet.
+    The file of a killed process is left out, also while its successor has the lock and has published nothing yet.
     """
     for path in sorted(storage.directory.glob("running*.json")):
         content = files.read_json(path)
@@ -175,7 +175,7 @@ def running(storage: StorageSettings) -> Iterator[JsonObject]:
 
 
 def is_starting(storage: StorageSettings) -> bool:
-    """Say whether a process holds its lock, which it does before it publishes anything."""
+    """Whether any process holds its lock, which it does before it publishes its state."""
     locks = sorted(storage.directory.glob("lock-*" if storage.database_url else "lock"))
     return any(_is_held(path) for path in locks)
 
@@ -186,9 +186,9 @@ def _is_held(lock: Path) -> bool:
 
 
 def signal_reload(published: JsonObject) -> bool:
-    """Send SIGHUP to a process on this machine; returns whether it still runs.
+    """Send SIGHUP to a process on this machine; return whether it still runs.
 
-    published: what `running` returned. Another process may have its number by now: that one gets no signal.
+    published: from `running`. If another process has its number by now, no signal is sent.
     """
     pid = int(str(published["pid"]))
     try:
@@ -196,7 +196,7 @@ def signal_reload(published: JsonObject) -> bool:
     except ProcessLookupError:
         return False
     try:
-        if _started(pid) != published.get("started"):  # the descriptor stays that of the process compared here
+        if _started(pid) != published.get("started"):  # the descriptor refers to the process that is compared here
             return False
         signal.pidfd_send_signal(process, signal.SIGHUP)
     except ProcessLookupError:
@@ -223,7 +223,7 @@ def _started(pid: int) -> int | None:
 def states(
     storage: StorageSettings, http: HttpSettings, *, patience_seconds: float = _PATIENCE_SECONDS
 ) -> list[ProcessState]:
-    """Ask all processes that have published a file at once; one that does not answer in time is not ready."""
+    """Query all published processes at the same time; one that does not answer in time is not ready."""
     contents = map(files.read_json, sorted(storage.directory.glob("running*.json")))
     published = [content for content in contents if content is not None]
     with ThreadPoolExecutor(max_workers=max(1, len(published))) as pool:
@@ -243,7 +243,7 @@ def _state(content: JsonObject, *, http: HttpSettings, patience_seconds: float) 
 
 def _ready_status(content: JsonObject, http: HttpSettings, patience_seconds: float) -> int | None:
     """Return the HTTP status of `/ready`; None when there is no answer."""
-    import httpx2  # takes 60 ms, which a command that asks no process saves
+    import httpx2  # a command without running processes saves this import, 60 ms
 
     host = f"[{http.host}]" if ":" in http.host else http.host
     scheme = "http" if http.tls is None else "https"

@@ -1,4 +1,4 @@
-"""Which work is done first: the places of studies in the queue of readings, and of outputs in those of destinations."""
+"""Which work is done first: places of studies in the queue for reading, and of outputs in destinations' queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST, _LAST = 1, 2**31 - 1
 _EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 
 CRITICAL_SECONDS: Final = 86400.0
-"""A critical output goes before all for the same destination that were written up to so many seconds earlier."""
+"""Head start of a critical output: it overtakes outputs for the same destination that are up to this much older."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ def queue_place(study: Waiting, *, stat_seconds: float) -> int:
     """Return a study's place in the queue, 1 to 2^31 - 1; the lowest place is read first.
 
     The place is the second in which the study's oldest unread film arrived, so it stays the same when more films come.
-    A stat study is placed as if it had arrived `stat_seconds` earlier: so no later study overtakes a study that has
-    waited that long. Among stat studies, and among the others, the study that arrived first is read first.
+    A STAT study has a head start of `stat_seconds`, so no later study overtakes a study that has waited longer. Among
+    STAT studies, and among the others, the study that arrived first is read first.
     """
     return _place(study.arrived_at.timestamp(), head_start_seconds=stat_seconds if study.is_stat else 0.0)
 
@@ -52,7 +52,7 @@ def delivery_place(written_at: float, priority: OutputPriority) -> int:
     """Return the place of a delivery in the queue of its destination, 1 to 2^31 - 1; the lowest place is sent first.
 
     The place is the second in which the output was written, so it stays the same when the delivery is queued again. A
-    critical output is placed `CRITICAL_SECONDS` earlier: so no later output overtakes one that has waited that long.
+    critical output has a head start of `CRITICAL_SECONDS`, so no later output overtakes one that has waited longer.
     written_at: seconds since the epoch
     """
     return _place(written_at, head_start_seconds=CRITICAL_SECONDS if priority == CRITICAL else 0.0)
@@ -63,7 +63,7 @@ def _place(moment: float, *, head_start_seconds: float) -> int:
 
 
 def waiting(spool: Spool, orders: OrderStore, study_uid: str) -> Waiting:
-    """Return since when a study has a film that no finished round covers, and whether the study is stat."""
+    """Return the arrival of the oldest film that no finished round covers, and whether the study is STAT."""
     facts = load(spool, study_uid)
     headers = (header_of(instance.path, character_set=spool.character_set) for instance in facts.unread)
     return Waiting(

@@ -1,7 +1,7 @@
-"""The steps of a round. Each is timed and counted, and records its result in the ledger; `workflows` has it recorded.
+"""The steps of a round, each timed, counted and recorded in the ledger; `workflows` checkpoints their results.
 
-A step that fails permanently parks its study and says so in its result. A full disk, a lost database or a lost GPU is
-raised and ends the process (`running_steps`). Every step may run again: a step that was interrupted is repeated.
+A step that fails permanently parks its study and returns that. A full disk, a lost database or a lost GPU raises and
+ends the process (`running_steps`). Every step is repeatable: an interrupted step runs again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRound:
-    """What a round wrote, as in `pipeline.RoundOutputs`, and what it leaves to be sent.
+    """The outputs of a round, as in `pipeline.RoundOutputs`, and their deliveries.
 
     reviews: rows of the list of films to review
     """
@@ -61,9 +61,9 @@ class WrittenRound:
 class Steps:
     """The steps of the reading workflows, in order: gather, place, claim, plan, read each file, write, finish.
 
-    pipeline: in use; a round is finished with the one it began with, in this process
-    take_objects: takes the objects of a study that may ask questions, before a round covers them
-    note_patients: records whom a study names, as a round knows it
+    pipeline: returns the one in use; a round finishes with the one it began with, in this process
+    take_objects: takes a study's objects that may be questions, before a round covers them
+    note_patients: records a study's patients, as known to a round
     """
 
     pipeline: Pipeline
@@ -76,14 +76,14 @@ class Steps:
     _begun: dict[str, Pipeline] = field(default_factory=dict)
 
     def gather(self, study_uid: str, correction_id: str) -> bool:
-        """Release the corrections that wait in a study, if none was made after this one; whether a round follows."""
+        """Release a study's waiting corrections, if none was made after this one; return whether a round follows."""
 
         def work() -> bool:
             spool = self.pipeline.spool
             found = gathering.waiting(spool, study_uid)
             if found.corrections and found.corrections[-1].id == correction_id:
                 gathering.release(spool, study_uid, found)
-            return gathering.are_released(spool, study_uid)  # perhaps before a crash cut this step short
+            return gathering.are_released(spool, study_uid)  # perhaps released before a crash interrupted this step
 
         return self._guarded("gather", study_uid, work, otherwise=False)
 
@@ -99,7 +99,7 @@ class Steps:
     def claim(self, study_uid: str, workflow: str, *, is_over: Callable[[str], bool]) -> bool:
         """Give a workflow exclusive use of a study; false while another workflow has it.
 
-        A repeated call with the same arguments gives the same answer.
+        Idempotent.
         is_over: whether a workflow has ended or is unknown
         """
         holder = self.ledger.claim(study_uid, holder=workflow)
@@ -116,7 +116,7 @@ class Steps:
             with self.metrics.timed("plan"):
                 destinations = {name: settings.outputs for name, settings in self.destinations.items()}
                 planned = pipeline.plan(study_uid, destinations=destinations)
-            self.take_objects(study_uid)  # not before: an object that came in between would be covered and never taken
+            self.take_objects(study_uid)  # after the facts: an object in between would be covered and never taken
             if planned is None:
                 self.ledger.set_study(study_uid, "finished")
                 self._begun.pop(study_uid, None)
@@ -128,7 +128,7 @@ class Steps:
         return self._guarded("plan", study_uid, work, otherwise=None)
 
     def read(self, study_uid: str, file: str) -> str | None:
-        """Read one file; returns the outcome, or None if the study was parked."""
+        """Read one file; return the outcome, or None if the study was parked."""
 
         def work() -> str:
             began = time.monotonic()
@@ -142,7 +142,7 @@ class Steps:
                 seconds=round(time.monotonic() - began, 3),
             )
             if outcome == Reason.DAMAGED:
-                self._tell_damaged(study_uid, file)
+                self._log_damaged(study_uid, file)
             return outcome
 
         return self._guarded("read", study_uid, work, otherwise=None)
@@ -154,10 +154,10 @@ class Steps:
             with self.metrics.timed("write"):
                 written = self._pipeline(planned.study_uid).write(planned)
             facts = load(self.pipeline.spool, planned.study_uid)
-            self._tell_rejected(facts, planned)
-            self._tell_identity(planned.study_uid, written)
+            self._log_rejected(facts, planned)
+            self._log_identity(planned.study_uid, written)
             earlier = {output.sop_instance_uid for mark in facts.rounds for output in mark.outputs}
-            self._tell_void(planned.study_uid, written.outputs)
+            self._log_void(planned.study_uid, written.outputs)
             deliveries = {
                 name: tuple(
                     delivery
@@ -185,14 +185,14 @@ class Steps:
 
         return self._guarded("write", planned.study_uid, work, otherwise=None)
 
-    def _tell_rejected(self, facts: StudyFacts, planned: Round) -> None:
-        """Count and log the films that notes of an archive reject since the last round."""
+    def _log_rejected(self, facts: StudyFacts, planned: Round) -> None:
+        """Count and log the films that an archive's notes have rejected since the last round."""
         for reason, count in count_new(known_to(planned, facts)).items():
             self.metrics.rejected.labels(reason).inc(count)
             log.get().info("film.rejected", study=planned.study_uid, reason=reason, films=count)
 
-    def _tell_identity(self, study_uid: str, written: RoundOutputs) -> None:
-        """Count and log that a study has films of several patients or requests, and orders that are for another."""
+    def _log_identity(self, study_uid: str, written: RoundOutputs) -> None:
+        """Count and log a study with films of several patients or requests, and orders for other patients."""
         if written.parts:
             self.metrics.studies_divided.inc()
             log.get().warning("study.divided", study=study_uid, parts=len(written.parts))
@@ -200,20 +200,20 @@ class Steps:
             self.metrics.orders_unmatched.inc(written.unmatched)
             log.get().warning("order.unmatched", study=study_uid, outputs=written.unmatched)
 
-    def _tell_void(self, study_uid: str, outputs: Iterable[OutputObject]) -> None:
+    def _log_void(self, study_uid: str, outputs: Iterable[OutputObject]) -> None:
         """Log that outputs of earlier rounds are rejected or withdrawn."""
         if void := {uid for output in outputs for uid in output.voids}:
             log.get().warning("outputs.voided", study=study_uid, outputs=len(void))
 
     def _withholds(self, destination: str, output: OutputObject) -> bool:
-        """End what an output makes void and still waits; return whether the destination cannot have got any of that.
+        """End the waiting deliveries that an output makes void; return whether the destination got none of these.
 
-        Then it is not told either. Nothing that is void is sent after the message that says so.
+        Then it does not get this output either. No void output is sent after the message that voids it.
         """
         return bool(output.voids) and self.ledger.withhold(destination, output.voids).issuperset(output.voids)
 
     def _is_open(self, delivery: Delivery, earlier: Collection[str]) -> bool:
-        """Whether this round is to send an output; an output that was sent already is not sent again.
+        """Whether this round must send an output; an output that was sent before is not sent again.
 
         earlier: UIDs of outputs of earlier rounds; those rounds send them, or sent them before retention removed them
         """
@@ -239,8 +239,8 @@ class Steps:
         def work() -> bool:
             outputs, parked = written.outputs, written.parked
             for file, outcome in zip(planned.files, outcomes, strict=True):
-                if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # found in `write`
-                    self._tell_damaged(planned.study_uid, file)
+                if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # damage found by `write`
+                    self._log_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
                 pipeline = self._pipeline(planned.study_uid)
                 pipeline.finish(planned, outputs, parked=parked, parts=written.parts)
@@ -265,7 +265,7 @@ class Steps:
         return self._guarded("finish", planned.study_uid, work, otherwise=False)
 
     def _pipeline(self, study_uid: str) -> Pipeline:
-        """Return the pipeline that the round of a study began with; the one in use if it began in another process."""
+        """Return the pipeline that a study's round began with; the current one if it began in another process."""
         return self._begun.get(study_uid, self.pipeline)
 
     def _is_unread(self, planned: Round, parked: Mapping[str, Reason]) -> bool:
@@ -284,7 +284,7 @@ class Steps:
             self.ledger.set_study(planned.study_uid, "finished")
         return is_new
 
-    def _tell_damaged(self, study_uid: str, file: str) -> None:
+    def _log_damaged(self, study_uid: str, file: str) -> None:
         self.metrics.damaged.labels("film").inc()
         received.note_damage(self.pipeline.spool.directory, "film")
         log.get().error("film.damaged", study=study_uid, sop_instance_uid=sop_instance_uid_of(file))
@@ -315,19 +315,19 @@ class Steps:
     def _replace_lost(self, study_uid: str, written: Collection[OutputObject]) -> None:
         """End the deliveries of lost outputs, if this round wrote new outputs of the same kind in their place.
 
-        A report may replace one in another form.
+        A report may replace one of another kind of report.
         """
         kinds, uids = ({output.kind for output in written}, {output.sop_instance_uid for output in written})
         uids |= self._answers(study_uid)
         if not kinds.isdisjoint(FORMS):
             kinds |= FORMS.keys()
         for delivery in self._lost(study_uid):
-            # An output of this round that an earlier round wrote was not written again: the sender asks for that.
+            # An output of this round from an earlier round was not rewritten: the sender requests that.
             if delivery.kind in kinds and delivery.sop_instance_uid not in uids:
                 self.ledger.end_delivery(delivery)
 
     def _answers(self, study_uid: str) -> set[str]:
-        """Return the UIDs of the objects of sent answers: no round writes or replaces them."""
+        """Return the UIDs of the objects of sent answers, which no round writes or replaces."""
         return {output.sop_instance_uid for output in questions.answer_outputs(self.pipeline.spool, study_uid)}
 
     def _lost(self, study_uid: str) -> list[Delivery]:
@@ -355,7 +355,7 @@ class Steps:
             return otherwise
 
     def park_lost(self, study_uid: str, *, reason: str) -> None:
-        """Park a study whose workflow was lost again and again (`lost`), unless all of it is done."""
+        """Park a study whose workflow was lost repeatedly (`lost`), unless all of it is done."""
         self._begun.pop(study_uid, None)
         if not self.pipeline.spool.has_unread(study_uid):
             self.ledger.set_study(study_uid, "finished")
@@ -371,24 +371,24 @@ class Steps:
 
 
 def _came_again(instance: Instance, planned: Round, parked: Mapping[str, Reason]) -> bool:
-    """Say whether a film that was damaged in a round was received again since the round began."""
+    """Whether a film that was damaged in a round was received again since the round began."""
     is_damaged = parked.get(instance.path.name) is Reason.DAMAGED
     return is_damaged and instance.received_at > planned.created_at and received.is_intact(instance.path)
 
 
 def _why_parked(film: str, reason: Reason) -> str:
-    """Say why a film is parked, and what to do."""
+    """Return why a film is parked, and what to do."""
     if reason is Reason.DAMAGED:
-        return f"damaged: film {film} has changed on disk since it was received; send it again from where it came"
+        return f"damaged: film {film} has changed on disk since it was received; send it again from its source"
     if reason is Reason.PATIENT_UNCLEAR:
         return (
             f"patient_unclear: the study has films of several patients or accession numbers, and film {film} does not "
-            "say of which it is; correct it at its sender, and send it again"
+            "name its own; correct it at its sender, and send it again"
         )
     if reason is Reason.READER_FAILED:
         return (
-            f"reader_failed: the network that model.reader names failed on film {film}; the log says where, in "
-            "reader.failed; correct the reader, then retry"
+            f"reader_failed: the network that model.reader names failed on film {film}; the log event "
+            "reader.failed says where; correct the reader, then retry"
         )
     return (
         f"interrupted: the process ended {MOST_INTERRUPTIONS} times while film {film} was being read; "

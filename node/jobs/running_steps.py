@@ -1,4 +1,4 @@
-"""Every step of a workflow runs here, so that a failing disk or database stops the process and loses no work."""
+"""Runs every step of a workflow, so that a failing disk or database stops the process and loses no work."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ class RunningSteps:
         """Run one step.
 
         If the work raises, this closes permanently and the call never returns, so the executor cannot record a
-        result. What is no `Exception`, such as SystemExit, is raised: it ends the workflow without one (`lost`).
+        result. Exceptions that are no `Exception`, such as SystemExit, are raised: the workflow has no outcome
+        (`lost`).
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closed)
             self._in_hand += 1
         try:
             result = work()
-        except Exception as error:  # the boundary to disk and database: without them no step can be recorded
+        except Exception as error:  # disk and database: without them no step can be recorded
             self._leave()
             self._stay(error)
         except BaseException:
@@ -51,9 +52,9 @@ class RunningSteps:
     def guarded(self, body: Callable[_P, None]) -> Callable[_P, None]:
         """Wrap a workflow body so that an exception between its steps never reaches the executor.
 
-        The executor would mark the workflow as failed. The wrapper closes this permanently instead, as `run` does. The
-        exceptions with which the executor itself ends a workflow are no subclasses of Exception, and pass. So do those
-        with which it does not: they leave a workflow without an outcome (`lost`).
+        The executor would mark the workflow as failed. The wrapper closes this permanently instead, like `run`.
+        Exceptions that are no `Exception` pass: the executor ends a workflow with some of its own, and others leave a
+        workflow without an outcome (`lost`).
         """
 
         @functools.wraps(body)
@@ -74,7 +75,7 @@ class RunningSteps:
             self._changed.notify_all()
 
     def close(self, *, limit_seconds: float) -> None:
-        """Let no new step begin, and wait for the running steps."""
+        """Start no new step, and wait for the running ones."""
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: self._in_hand == 0, limit_seconds)
@@ -85,7 +86,7 @@ class RunningSteps:
             self._changed.notify_all()
 
     def _stay(self, error: Exception) -> NoReturn:
-        """Close permanently, and wait for the end of the process."""
+        """Close permanently, and wait for the process to end."""
         self.fail(str(error) if isinstance(error, NodeError) else where(error))
         while True:
             threading.Event().wait()

@@ -1,18 +1,18 @@
-"""The durable workflows, and the order of their steps. Queues and processes are the executor's.
+"""The durable workflows, and the order of their steps. `executor` has queues and processes.
 
     quiet    waits until no more files of a study arrive (a durable debounce), then gives it a place in the queue
-    gather   waits after a correction; releases all that wait in its study, if that was the last, and queues `quiet`
-    study    plan > read each file > write > queue one delivery per destination > finish
-    answer   write the objects of one answer that a person sends > queue one delivery per destination
-    question answer what the object of a workstation asks > queue one `answer` per question; looks again for its film
-    deliver  sends its outputs in order until each is sent or parked; waits durably between attempts
-    commit   asks a destination for storage commitment until it has answered; sends again what was lost
+     gather   waits after a correction; if it was the last, releases all that wait in its study, and queues `quiet`
+     study    plan > read each file > write > queue one delivery per destination > finish
+     answer   write the objects of one answer that a person sends > queue one delivery per destination
+     question answer the questions in a workstation's object > queue one `answer` per question; waits for its film
+     deliver  sends its outputs in order until each is sent or parked; waits durably between attempts
+     commit   requests storage commitment from a destination until it answers; sends lost outputs again
 
-Rounds of one study run one after another: each round claims its study first, and a round that finds another one
-running goes back to `quiet` for a moment. A destination that is down fills only the slots of its own queue. An object
-that its destination rejects for now waits outside the slots. Critical outputs have the first places in the queue, and
-an output that has a slot already gives way to them once, for a moment. Workflow code is deterministic: clock, disk and
-network are used in steps only, and arguments are JSON without patient data.
+Rounds of one study run one after another: each round claims its study first, and while another round runs it goes back
+to `quiet` for a moment. A destination that is down fills only the slots of its own queue. An object that its
+destination rejects for now waits outside the slots. Critical outputs have the first places in the queue, and an output
+in a slot yields to them once, for a moment. Workflow code is deterministic: clock, disk and network are used in steps
+only, and arguments are JSON without patient data.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ ANSWER: Final = "answer"
 QUESTION: Final = "question"
 STUDIES: Final = "studies"
 
-_BUSY_SECONDS: Final = 1.0  # wait while another round of the study runs; each time twice as long
+_BUSY_SECONDS: Final = 1.0  # first wait while another round of the study runs; doubles each time
 _LONGEST_BUSY_SECONDS: Final = 8.0
 _GIVE_WAY_SECONDS: Final = 1.0  # wait while critical outputs are sent
 OPEN: Final = ("PENDING", "ENQUEUED", "DELAYED")
-"""The states of a workflow that has not ended."""
+"""The states of an open workflow."""
 
 _RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
@@ -61,12 +61,12 @@ _Attempted = TypeVar("_Attempted", Sent, Asked)
 QuietWorkflow = Callable[[str], None]
 AnswerWorkflow = Callable[[str, str], None]
 DeliverWorkflow = Callable[[JsonObject], None]
-"""Its argument is a `DeliveryBatch` as JSON."""
+"""A workflow whose argument is a `DeliveryBatch` as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """The workflow that sends, and for each workflow what parks its work if it is lost (`lost`)."""
+    """The sending workflow, and by name of a workflow the function that parks its work if it is lost (`lost`)."""
 
     deliver: DeliverWorkflow
     park: Mapping[str, Park]
@@ -94,21 +94,21 @@ def commit_queue_of(destination: str) -> str:
 
 
 def deliveries_of(argument: object) -> tuple[Delivery, ...]:
-    """Return the deliveries of a workflow `deliver` or `commit` by its argument; none of another. Raises OtherForm."""
+    """Return the deliveries of a workflow `deliver` or `commit` by its argument; none of others. Raises OtherForm."""
     if not isinstance(argument, Mapping):
         return ()
     return files.made(partial(decode, DeliveryBatch), dict(argument), place="table workflow_status").deliveries
 
 
 def study_of(argument: object) -> str | None:
-    """Return the study that a workflow is about by its first argument: its UID, or a batch of deliveries."""
+    """Return the study of a workflow by its first argument: a study UID, or a batch of deliveries."""
     if deliveries := deliveries_of(argument):
         return deliveries[0].study_uid
     return argument if isinstance(argument, str) and is_uid(argument) else None
 
 
 def enqueue_delivery(deliver: DeliverWorkflow, batch: DeliveryBatch, *, wait_seconds: float | None = None) -> None:
-    """Queue a batch, in the place that its priority gives it; one that gives way waits for a moment."""
+    """Queue a batch at the place of its priority; one that yields waits for a moment."""
     place = delivery_place(batch.started, batch.deliveries[0].priority)
     delay_seconds = _GIVE_WAY_SECONDS if batch.has_given_way else wait_seconds
     _enqueue(queue_of(batch.destination), deliver, encode(batch), place=place, delay_seconds=delay_seconds)
@@ -121,36 +121,36 @@ def _enqueue(
     place: int | None = None,
     delay_seconds: float | None = None,
 ) -> None:
-    """Queue a workflow; place: the lowest is run first."""
+    """Queue a workflow; place: the lowest runs first."""
     with SetEnqueueOptions(priority=place, delay_seconds=delay_seconds):
         DBOS.enqueue_workflow(queue, workflow, *arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checkpoints:
-    """Runs steps of workflows, and records their results; on_step: gets the name of each step that was run."""
+    """Runs steps of workflows, and records their results; on_step: called with the name of each step that ran."""
 
     running: RunningSteps
     on_step: Callable[[str], None]
 
     def run(self, step: str, kind: type[_T], work: Callable[[], _T]) -> _T:
-        """Run a step, and return its result; after a crash, the one that was recorded as JSON."""
+        """Run a step and return its result; after a crash, return the recorded result."""
         return decode(kind, self._recorded(step, work))
 
     def run_or_park(self, step: str, kind: type[_T], work: Callable[[], _T | None]) -> _T | None:
-        """Run a step as `run` does that may return None: it has parked its study, or has found nothing to do."""
+        """Like `run`, for a step that may return None: it has parked its study, or has found no work."""
         result = self._recorded(step, work)
         return None if result is None else decode(kind, result)
 
     def enqueue_all(self, deliver: DeliverWorkflow, queued: Queued, of: str) -> None:
-        """Queue what a step left to be sent, for each destination once; of: what the outputs were written for."""
+        """Queue a step's deliveries once for each destination; of: the study or question of the outputs."""
         for destination, deliveries in queued.deliveries.items():
             with SetWorkflowID(f"deliver:{destination}:{of}"):
                 enqueue_delivery(deliver, DeliveryBatch(deliveries=deliveries, started=queued.started))
             self.on_step("queue")
 
     def _recorded(self, step: str, work: Callable[[], object]) -> object:
-        # Inside the executor's step, so that an error is never recorded as the step's result.
+        # Inside the executor's step, so that an error is never recorded as its result.
         result = DBOS.run_step({"name": step}, lambda: self.running.run(lambda: _as_json(work())))
         self.on_step(step)
         return result
@@ -201,7 +201,7 @@ def _refuse(steps: AnswerSteps | ObjectSteps, arguments: Sequence[object], reaso
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """What the step `plan` decides: the next round of a study, or that another workflow has the study."""
+    """The result of the step `plan`: the next round of a study, or that another workflow has the study."""
 
     round: Round | None = None
     is_busy: bool = False
@@ -219,7 +219,7 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
     def study(study_uid: str, times_busy: int = 0) -> None:
         workflow = str(DBOS.workflow_id)
         planned = checkpoints.run("plan", Planned, lambda: plan_alone(study_uid, workflow))
-        if planned.is_busy:  # does not wait in a slot, which another study can use
+        if planned.is_busy:  # waits outside the slot, which another study can use
             delay_seconds = min(_BUSY_SECONDS * 2.0**times_busy, _LONGEST_BUSY_SECONDS)
             _enqueue(QUIET, quiet, study_uid, times_busy + 1, delay_seconds=delay_seconds)
         if (plan := planned.round) is None:
@@ -276,7 +276,7 @@ def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver:
 
 
 def _register_questions(steps: ObjectSteps, checkpoints: _Checkpoints, *, answer: AnswerWorkflow) -> None:
-    """Register `question`, which queues answers, or itself while its film is not here."""
+    """Register `question`, which queues answers, or itself while its film has not arrived."""
 
     @DBOS.workflow(name=QUESTION, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
@@ -296,8 +296,8 @@ def _register_delivery(sending: Sending, checkpoints: _Checkpoints) -> DeliverWo
     def run(step: str, kind: type[_Attempted], batch: DeliveryBatch, work: Callable[[int], _Attempted]) -> _Attempted:
         """Run a step with the number of an attempt. While the destination is down, wait in the slot, and run it again.
 
-        So few objects are sent, and few requests made, in vain. An object that fails again although the destination
-        answers probes may be the cause: it is delayed.
+        This limits futile requests. An object that fails again although the destination answers probes may be the
+        cause, so it is delayed.
         """
         result = checkpoints.run(step, kind, partial(work, batch.attempt))
         if not result.is_down:
@@ -342,7 +342,7 @@ def _register_delivery(sending: Sending, checkpoints: _Checkpoints) -> DeliverWo
         if asked.again:
             again = DeliveryBatch(deliveries=asked.again, started=asked.at)
             enqueue_delivery(deliver, again, wait_seconds=asked.wait_seconds)
-        if asked.open:  # does not wait in a slot
+        if asked.open:  # waits outside the slot
             left = replace(batch, deliveries=asked.open, attempt=batch.attempt + 1)
             queue = commit_queue_of(batch.destination)
             _enqueue(queue, commit, encode(left), delay_seconds=asked.wait_seconds)

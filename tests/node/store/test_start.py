@@ -170,7 +170,7 @@ def test_a_stored_document_of_another_form_is_named(
     (spool.received_path("1.2", "")).mkdir(parents=True)
     spool.keep_document("1.2", kind, "1.3", {"patient": "Doe"})
 
-    with pytest.raises(OtherForm, match="start the version again") as raised:
+    with pytest.raises(OtherForm, match="go back to the version") as raised:
         read(spool, "1.2")
 
     assert f"{tmp_path}/studies/1.2/{kind}/1.3.json: " in str(raised.value)
