@@ -1,1 +1,1 @@
-"""What leaves the node: one file per kind of object, and what they share in `document`."""
+"""The objects that leave the node: one file per kind; `document` has their common parts."""

@@ -2,10 +2,10 @@
 
 They are made from the stored question and the film alone, so a repetition gives the same objects, byte for byte.
 
-The report has the form of a film's report: TID 1500 with a group for each box where the network locates what was asked
-for, or a text (TID 2000) if it locates nothing, because OHIF 3.13.2 cannot load a TID 1500 report without a group. No
-group names a finding by a code, so no program counts an answer as a finding of the film's report. Each answer has a
-series of its own, because OHIF shows one report of a series. The question refers to the region that was asked about.
+The report is built like a film's report: TID 1500 with a group for each located box, or a text (TID 2000) if there is
+none, because OHIF 3.13.2 cannot load a TID 1500 report without a group. No group names a finding by a code, so no
+program counts an answer as a finding of the film's report. Each answer has a series of its own, because OHIF shows one
+report of a series. The question refers to the region that it is about.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from node.outputs.sr.items import (
 from node.outputs.sr.report import TEMPLATE, Draft, document_of, tree_of
 
 KINDS: Final = (COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind, gsps.KIND)
-"""The kinds of outputs that an answer becomes; a destination that takes none of them gets nothing."""
+"""Kinds of outputs of an answer; a destination that takes none of them gets no answers."""
 
 SERIES_NUMBER: Final = 9006
 """Of the presentation states of answers."""
@@ -68,7 +68,7 @@ def write_objects(
 ) -> Iterator[Written]:
     """Write the objects of the wanted kinds, each once.
 
-    report: of the film's study, made at the time of the question; its first film is the one that was asked about
+    report: of the film's study, made at the time of the question; its first film is the question's film
     Raises InputError for a question without an answer, a film that was not read, and a box outside the film.
     """
     check_answered(asked)
@@ -83,7 +83,7 @@ def write_objects(
 
 
 def _without_findings(report: Report) -> Report:
-    """Return a report on its first film that says nothing but how the film was analyzed."""
+    """Return a report on its first film that has only the film's analysis, without findings."""
     if not report.read_films:
         raise InputError("the film cannot be read any more, so its answers cannot be sent; see its report")
     film = replace(report.read_films[0], findings=(), sentences=(), withheld=(), ratio=None)
@@ -100,9 +100,9 @@ def _check_boxes(asked: AskedQuestion, film: Film) -> None:
 
 
 def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
-    """Return what the presentation state shows: the located boxes, and dashed the box that was asked about.
+    """Return the content of the presentation state: located boxes, and the question's box dashed.
 
-    The label stands beside each located box, else beside the box that was asked about, else in the heading.
+    The label stands beside each located box, else beside the question's box, else in the heading.
     """
     answer, label = asked.answer, asked_question.label(asked)
     is_dashed = answer.state in vocabulary.MARKS
@@ -130,7 +130,7 @@ def _state(asked: AskedQuestion, film: Film, header: Dataset) -> State:
 
 
 def _asked_box(asked: AskedQuestion, box: Box, *, label: str) -> DrawnBox:
-    """Return the drawn box that was asked about; it keeps the tracking that the workstation gave it."""
+    """Return the question's box, as drawn; it keeps the tracking of the workstation."""
     named, uid = ("", "") if asked.origin is None else asked.origin.tracking
     own = short_text(named) or "Asked"
     tracking = (own, uid if is_uid(uid) else asked_question.tracking_uid(asked, box, role="asked"))
@@ -200,7 +200,7 @@ def _measurements(asked: AskedQuestion, report: Report, source: Dataset) -> list
 
 
 def quantity_name(asked: AskedQuestion) -> Concept:
-    """Return the name of an answer's number: what was asked for, because OHIF 3.13.2 labels a box with it.
+    """Return the name of an answer's number: the question's subject, because OHIF 3.13.2 labels a box with it.
 
     The code ends with a hash of the name, so that one code never has two meanings.
     """
@@ -213,6 +213,6 @@ def quantity_name(asked: AskedQuestion) -> Concept:
 
 
 def _states(state: FindingState | None) -> Iterator[tuple[Concept, Concept]]:
-    """Yield the state of what was asked for; a region has none."""
+    """Yield the coded state of the question's finding; a region has none."""
     if state is not None:
         yield ASKED_FOR, STATES[state]

@@ -1,7 +1,7 @@
-"""A question about a film that was asked and answered: its values, its words, the boxes that its objects draw; as JSON.
+"""A question about a film with its answer: values, words, boxes of its objects, and JSON.
 
-Question and answer are stored beside the film's readings, shown on its page, and sent as DICOM objects. No text says
-"normal" or "absent". The JSON is the same from the command, the pages and the interface for programs.
+Both are stored beside the film's readings, shown on its page, and sent as DICOM objects. No text says "normal" or
+"absent". The JSON is the same for the command, the pages and the interface for programs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from node.read.model import FilmAnswer
 
 _LONGEST_NAME = 48
 _BOX_ALONE = "Anything abnormal in the box"
-"""What a box alone asks for: its score says how much its content differs from what the negative prompts describe."""
+"""The subject of a box without words: its score compares the box's content with the negative prompts."""
 _BOX_ALONE_IN_SHORT = "box"
 _REGION = "The boxes show where the network locates it; a place is neither present nor not reported."
 _LIMITS = "This answers one question and is no report on the film. Not looked for: all else."
@@ -32,7 +32,7 @@ _LIMITS = "This answers one question and is no report on the film. Not looked fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The object of a workstation that asked a question.
+    """The workstation's object that contained a question.
 
     number: of the question in its object, from 1
     instance_number: of the object, 0 if it has none
@@ -46,28 +46,28 @@ class Origin:
     tracking: tuple[str, str]
 
     def question_id(self, study_uid: str) -> str:
-        """Return the id of the question: the same however often the object comes into a study."""
+        """Return the id of the question, which does not depend on how often the object arrives in a study."""
         said = f"{study_uid} {self.reference.sop_instance_uid} {self.number}"
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
     @property
     def version(self) -> int:
-        """The version that the answer is, counting the object that asked as the first."""
+        """The version of the answer; the object with the question counts as version 1."""
         return self.number + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """One question about one film with its answer; nothing of it changes once it is stored.
+    """One question about one film with its answer; immutable once stored.
 
-    id: 32 hexadecimal digits, drawn when it was asked, or of its origin
+    id: 32 hexadecimal digits, random, or derived from its origin
     film: SOP Instance UID
     asked_at: aware UTC
-    asked_by: the user's name on this node; "" if the node does not ask for one
+    asked_by: the user's name on this node; "" without sign-in
     source: one of `metrics.QUESTION_SOURCES`
     model, weights_sha256, engine: of the network that answered, and its runtime
     prompts: name and version of the prompt set
-    origin: the object that asked it; None for a question over the page, the interface for programs or a command
+    origin: the object that contained it; None for a question from a page, the interface for programs or a command
     """
 
     id: str
@@ -97,17 +97,17 @@ def question_from_json(document: Mapping[str, Json]) -> AskedQuestion:
 
 
 def name(asked: AskedQuestion) -> str:
-    """Return a short name of what was asked for."""
+    """Return a short name of the question's subject."""
     return short_text(asked.answer.question.prompt or "", _LONGEST_NAME) or _BOX_ALONE
 
 
 def title(asked: AskedQuestion) -> str:
-    """Say what the series of an answer is."""
+    """Return the description of the answer's series."""
     return f"AI answer: {short_text(asked.answer.question.prompt or '') or _BOX_ALONE_IN_SHORT}"
 
 
 def located(asked: AskedQuestion) -> list[tuple[Tracking, Box]]:
-    """Return the boxes where what was asked for lies, each with tracking ID and UID; none if it is not reported."""
+    """Return the located boxes with tracking ID and UID; none if the subject is not reported."""
     if asked.answer.state is not None and not asked.answer.state.is_reported:
         return []
     boxes, short = [scored.box for scored in asked.answer.boxes], name(asked)
@@ -116,7 +116,7 @@ def located(asked: AskedQuestion) -> list[tuple[Tracking, Box]]:
 
 
 def tracking_uid(asked: AskedQuestion, box: Box, *, role: str = "located") -> str:
-    """Return the tracking UID of a box of an answer; role: what the box is to the question."""
+    """Return the tracking UID of a box of an answer; role: located, or part of the question."""
     return derive_uid("tracking", asked.film, "answer", asked.id, role, *(f"{edge:.3f}" for edge in box.edges))
 
 
@@ -143,7 +143,7 @@ def label(asked: AskedQuestion) -> str:
 
 
 def sentence(asked: AskedQuestion) -> str | None:
-    """Return the sentence of an answer, how it words size, and what speaks against it; None if there is nothing."""
+    """Return the sentence of an answer with notes on its words of size and on objections; None without a sentence."""
     answer = asked.answer
     said = None
     if answer.sentence.strip():
@@ -173,7 +173,7 @@ def _state(asked: AskedQuestion) -> str:
 def answer_to_json(answer: FilmAnswer) -> JsonObject:
     """Return an entry of `questions` in the result of `node ask` (design §8).
 
-    What the model leaves out has no number, as in every output: neither a score, nor one of the box asked about.
+    A finding that the model leaves out has no number, as in every output: neither a score, nor one of its box.
     """
     question, is_assessed = answer.question, answer.state is not FindingState.LEFT_OUT
     content: JsonObject = {

@@ -1,10 +1,10 @@
-"""Write objects from values to bytes, in batches: what is written of one part of a study at a time.
+"""Writes objects to bytes in batches, one per part of a study, in writer processes.
 
-What numbers an object of a series got is known to the next batch.
+A batch knows the series numbers that earlier batches used.
 
-Processes write for this one, so that Python's lock does not keep it to one processor. They get values and return bytes,
-and hold no state: whatever one of them cannot do, because it ended, raised an error or took minutes, this process does
-itself. They are forked from the server of the decoder processes, and end with this process, however it ends.
+Several processes write, so that Python's lock does not limit writing to one processor. They get values, return bytes
+and keep no state. If one ends, fails or takes minutes, this process writes the batch itself. They are forked from the
+server of the decoder processes, and end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from node.read.thumbnail import Thumbnail
 
 _MOST: Final = 4
 _LIMIT_SECONDS: Final = 300.0
-"""For one batch. The largest studies take some seconds."""
+"""Time limit for one batch. The largest studies take some seconds."""
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 PRELOADED: Final = (__name__, "node.outputs.preloaded")
-"""What the server imports before it forks the first writer."""
+"""Module that the server imports before it forks the first writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """What is to be written.
+    """The objects to write.
 
-    headers, files, thumbnails: of films, as `from_files` takes them
-    known: all outputs that were written of the study before
-    wanted: of a round that is written again, what it wrote: no other object is wanted
-    destinations: as `writers.with_receivers` takes them
+    headers, files, thumbnails: of films, see `from_files`
+    known: all outputs of the study that were written before
+    wanted: when a round is repeated, the outputs that it wrote; others are not written
+    destinations: see `writers.with_receivers`
     """
 
     report: Report
@@ -64,7 +64,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedObject:
-    """An object in bytes; empty if it is not wanted. is_copy: as `writers.first_of_series` makes them."""
+    """An object in bytes; empty if it is not wanted. is_copy: see `writers.first_of_series`."""
 
     output: OutputObject
     content: bytes
@@ -98,7 +98,7 @@ def _content(dataset: Dataset, output: OutputObject, wanted: Collection[OutputOb
 
 
 def count_of(setting: int | None) -> int:
-    """Return how many processes write, by `report.writers`: unset, as many as processors, but none on one."""
+    """Return the number of writer processes by `report.writers`: one per processor if unset, none on one processor."""
     if setting is not None:
         return setting
     processors = len(os.sched_getaffinity(0))
@@ -106,10 +106,10 @@ def count_of(setting: int | None) -> int:
 
 
 class WriterProcesses:
-    """So many processes, which write at the same time; thread-safe. They run when this is made.
+    """A fixed number of processes that write in parallel; thread-safe. Creating this starts them.
 
-    Each has a pool of its own: where several shared one, a process that is killed while it waits for work leaves the
-    others waiting for its lock.
+    Each has a pool of its own: in a common pool, a process that is killed while it waits for work leaves the others
+    waiting for its lock.
 
     limit_seconds: after which a process that writes one batch is ended
     """
@@ -133,14 +133,14 @@ class WriterProcesses:
             log.get().warning("writer.failed", reason="ended")
             writer.shutdown(wait=False)
             writer = _new()
-        except Exception as error:  # the boundary to a process: what it raised is raised again here, with its place
+        except Exception as error:  # an error in a process is raised again here, with its place
             log.get().warning("writer.failed", reason=type(error).__name__)
         finally:
             self._idle.put(writer)
         return write_batch(batch)
 
     def _written(self, writer: ProcessPoolExecutor, batch: Batch) -> tuple[EncodedObject, ...]:
-        """Have a process write a batch; one that takes too long is killed, which breaks its pool."""
+        """Write a batch in a process; one that takes too long is killed, which breaks its pool."""
         written = writer.submit(write_batch, batch)
         if wait([written], self._limit_seconds).not_done:
             for process in tuple(writer._processes.values()):  # `kill_workers` from Python 3.14 on
@@ -160,11 +160,11 @@ def _new() -> ProcessPoolExecutor:
 
 
 def _begin() -> None:
-    """Leave signals to the process that asks, as a decoder does, and end with it."""
+    """Leave signals to the parent process, as a decoder does, and end with it."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):  # libraries may say what they doubt in a patient's data
+    for output in (1, 2):  # libraries may print warnings that quote patient data
         os.dup2(nowhere, output)
     # A process of multiprocessing runs no atexit handler, and would wait for its decoders, which leave signals alone.
     util.Finalize(None, decoder_processes.of_this_process().close, exitpriority=0)

@@ -1,19 +1,20 @@
-"""The answer to a film with a reader's corrections as given, and all that depends on them.
+"""The answer to a film after a radiologist's corrections, and everything that depends on them.
 
-    accept   A finding that the network reports is present, and nothing speaks against it any more.
-    reject   The finding is not reported and has no box; its sentence is withheld.
-    move     The finding is present; the box lies where the reader drew it, and its zone is unknown.
-    add      The finding is present and has one box more, of unknown zone. If the network reports it, this confirms it.
-    reword   The sentence of the finding reads as the reader wrote it; all else is as it was.
-    withdraw An earlier correction does not count.
+ accept   A finding that the network reports is present, and all objections to it are dropped.
+ reject   The finding is not reported and has no box; its sentence is withheld.
+ move     The finding is present; its box is where the radiologist drew it, in an unknown zone.
+ add      The finding is present and has an additional box, in an unknown zone. If the network reports it, this confirms
+ it.
+ reword   The finding has the radiologist's sentence; all else stays.
+ withdraw An earlier correction has no effect.
 
-What follows from it: a sentence on anything is withheld if it asserts what was rejected, denies what is present by a
-reader's word or names another side for it, or calls a region normal that holds a tenth of a reader's box; where a
-reader finds anything, so is every sentence on what the network did not see. A finding that is still reported and has
-lost its sentence, or whose sentence does not say what the reader said, gets one made by rule. A sentence loses
-"Possible, please review" if nothing that it asserts is only possible any more. The note that the network calls the
-whole film normal goes with the last finding that it reports as present, devices aside; that on worded severity with the
-last such sentence. Nothing else changes.
+Consequences: a sentence on anything is withheld if it asserts a rejected finding, denies a confirmed finding or names
+another side for it, or calls a region normal that holds a tenth of a radiologist's box; where the radiologist confirmed
+anything, so is every sentence on findings that the network did not see. A reported finding whose sentence was withheld,
+or contradicts the radiologist, gets a template sentence. A sentence loses "Possible, please review" if none of its
+findings is only possible any more. The note that the network calls the whole film normal is dropped with the last
+finding that it reports as present, devices aside; the note on worded severity with the last such sentence. Nothing else
+changes.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from node.read.framing import leaving
 from node.store.correction import Correction, CorrectionKind, active
 
 SideOf = Callable[[Box], Side | None]
-"""Says on which side of the patient a box of the stored film lies; None if the film or the box does not tell."""
+"""Returns the side of the patient for a box of the stored film; None if the film or the box does not determine it."""
 
 CORRECTED: Final = "corrected"
-"""Why a sentence is withheld that says what a reader corrected."""
+"""Why a sentence is withheld that contradicts a radiologist's correction."""
 
 _MARKS: Final[Mapping[CorrectionKind, Assessment]] = {
     CorrectionKind.ACCEPT: Assessment.ACCEPTED,
@@ -50,13 +51,13 @@ _MARKS: Final[Mapping[CorrectionKind, Assessment]] = {
     CorrectionKind.ADD: Assessment.ADDED,
 }
 _CERTAIN: Final = 1.0
-"""The score of a reader's boxes and sentences, and of what is made by rule from a reader's word."""
+"""The score of a radiologist's boxes and sentences, and of template sentences about them."""
 _LIES_IN: Final = 0.1
-"""The share of a box that lies in a region at least if the region holds its finding; as `models.reading` has it."""
+"""Minimum share of a box inside a region for which the region holds the finding; same as in `models.reading`."""
 
 
 def sides_of(film: Film, header: Dataset | None) -> SideOf:
-    """Return the function that says on which side of the patient a box of a film lies.
+    """Return the function that gives the side of the patient for a box of a film.
 
     header: of the film's file; None if it cannot be read any more, so that no side is known
     """
@@ -74,9 +75,9 @@ def sides_of(film: Film, header: Dataset | None) -> SideOf:
 def objection(
     film: Film, corrections: Iterable[Correction], new: Correction, prompts: PromptSet, side_of: SideOf
 ) -> str | None:
-    """Return why a correction cannot be made, in one line that says what to do; None if it can.
+    """Return why a correction is not possible and what to do, in one line; None if it is possible.
 
-    corrections: those that were made before
+    corrections: earlier ones
     """
     if not film.is_read:
         return "this film was not read; there is nothing to correct"
@@ -98,7 +99,7 @@ def objection(
 
 
 def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet, side_of: SideOf) -> Film:
-    """Return a film with corrections of it; those that do not fit it any more have no effect.
+    """Return a film with its corrections; those that do not fit it any more have no effect.
 
     corrections: of any film, in any order
     """
@@ -115,7 +116,7 @@ def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet
 
 
 def _notes(film: Film, changed: Film) -> tuple[Note, ...]:
-    """Return the notes of a film that hold with its findings and sentences after their corrections."""
+    """Return the notes of a film that still hold after its corrections."""
     pairs = zip(film.findings, changed.findings, strict=True)
     holds = {
         Note.CALLED_NORMAL: any(
@@ -127,7 +128,7 @@ def _notes(film: Film, changed: Film) -> tuple[Note, ...]:
 
 
 def prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
-    """Return the prompt of a finding; one with its name for a film that was read with another prompt set."""
+    """Return the prompt of a finding; for a film that was read with another prompt set, one with its name."""
     known = (prompt for prompt in prompts.prompts if prompt.key == finding.prompt)
     return next(known, None) or Prompt(
         key=finding.prompt,
@@ -158,7 +159,7 @@ def _judged(finding: Finding, corrections: Sequence[Correction], prompt: Prompt,
 
 
 def _after(found: Finding, original: Finding, correction: Correction) -> Finding:
-    """Return a finding after one more correction; original: as the network answered."""
+    """Return a finding after one more correction; original: the network's answer."""
     if correction.kind is CorrectionKind.REWORD:
         return found
     mark = ReaderMark(what=_MARKS[correction.kind], by=correction.by, at=correction.at)
@@ -175,7 +176,7 @@ def _after(found: Finding, original: Finding, correction: Correction) -> Finding
         if moved is None:
             return found
         if moved.reader is not None:
-            mark = replace(mark, what=moved.reader.what)  # of a box that was drawn: the network never gave it
+            mark = replace(mark, what=moved.reader.what)  # of a drawn box: the network never gave it
         boxes = tuple(_moved(box, correction, mark) for box in boxes)
     elif correction.box is not None:
         mark = replace(mark, what=Assessment.DRAWN) if is_reported else mark
@@ -192,7 +193,7 @@ def _moved(box: FindingBox, correction: Correction, mark: ReaderMark) -> Finding
 
 
 def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: PromptSet, side_of: SideOf) -> Film:
-    """Withhold sentences that contradict a reader, and give every finding that lost its sentence one that fits."""
+    """Withhold sentences that contradict a radiologist; give each finding without a sentence a template sentence."""
     decided = {finding.prompt: finding.state for finding in film.findings if finding.reader is not None}
     gone = {finding.prompt for finding in film.findings if finding.reader and finding.state is FindingState.ABSENT}
     placed = [finding for finding in film.findings if finding.reader and finding.boxes]
@@ -224,7 +225,7 @@ def _with_sentences(film: Film, texts: Mapping[str, Correction], prompts: Prompt
 
 
 def _restated(sentence: GroundedSentence, film: Film, prompts: PromptSet) -> GroundedSentence:
-    """Return a sentence with the state before it that is true after the corrections of a film; none is added anew."""
+    """Return a sentence with the leading state that is true after a film's corrections; adds none."""
     words = unstated(sentence.text)
     if words == sentence.text or is_not_seen(sentence.text):
         return sentence
@@ -238,13 +239,13 @@ def _restated(sentence: GroundedSentence, film: Film, prompts: PromptSet) -> Gro
 
 
 def _is_elsewhere(sentence: GroundedSentence, finding: Finding, prompts: PromptSet, side_of: SideOf) -> bool:
-    """Say whether a sentence puts a finding of a reader on a side, or into a region, where none of its boxes lies."""
+    """Whether a sentence puts a radiologist's finding on a side, or into a region, without any of its boxes."""
     if Fault.WRONG_SIDE in faults(sentence.text, _claim(finding, prompt_of(finding, prompts))):
         return True
     named = [said.sides for said in assertions(sentence.text) if said.key == finding.prompt]
     boxes = [found.box for found in finding.boxes]
     sides = [side_of(box) for box in boxes]
-    is_known = None not in sides  # a box across the middle lies on both sides; a film may tell no sides
+    is_known = None not in sides  # a box across the middle is on both sides; a film may determine no sides
     if is_known and not frozenset[str]().union(*named) <= frozenset(map(str, sides)):
         return True
     regions = [said.box for said in sentence.boxes] if _is_of_region(sentence, prompts) else []
@@ -256,7 +257,7 @@ def _is_of_region(sentence: GroundedSentence, prompts: PromptSet) -> bool:
 
 
 def _calls_normal(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool:
-    """Say whether a sentence calls the region normal that it speaks of, and a box of a reader's finding lies there."""
+    """Whether a sentence calls its region normal although a radiologist's finding has a box there."""
     regions = [region.box for region in sentence.boxes]
     holds_finding = any(covered(found.box, regions) >= _LIES_IN for finding in placed for found in finding.boxes)
     return holds_finding and bool(normal_statements(sentence.text))
@@ -265,7 +266,7 @@ def _calls_normal(sentence: GroundedSentence, placed: Iterable[Finding]) -> bool
 def _own_sentence(
     finding: Finding, said: GroundedSentence | None, texts: Mapping[str, Correction], prompt: Prompt
 ) -> GroundedSentence | None:
-    """Return a sentence that a finding needs instead of its own; None if its own may stay, or it has none."""
+    """Return the replacement of a finding's sentence; None if the sentence may stay, or there is none."""
     boxes = tuple(ScoredBox(box=box.box, score=box.score) for box in finding.boxes)
     if not finding.state.is_reported:
         return None
@@ -286,14 +287,14 @@ def _own_sentence(
 
 
 def _fits(said: GroundedSentence, finding: Finding, prompt: Prompt) -> bool:
-    """Say whether a sentence says what a reader said: present, on this side, and in no zone if the zone is unknown."""
+    """Whether a sentence agrees with the radiologist: present, on this side, and in no zone if the zone is unknown."""
     names_zone = finding.evidence is None and bool(names_in(said.text.lower(), "zones"))
     asks_for_review = said.by == "rule" and "please review" in said.text
     return not (faults(said.text, _claim(finding, prompt)) or names_zone or asks_for_review)
 
 
 def _claim(finding: Finding, prompt: Prompt) -> Claim:
-    """Return what sentences may say of a finding."""
+    """Return the claim that sentences may make about a finding."""
     return Claim(
         finding=finding.prompt,
         state=finding.state,

@@ -1,6 +1,6 @@
-"""What is counted of a study: its films by scanner and station, what was found or judged on them, and which films wait.
+"""The counted rows of a study: films by scanner and station, findings and assessments, and films that wait for review.
 
-Which films wait for a person, and why, is the rule of the review queue and of its counts.
+The review queue and its counts use the same rule.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def _name(header: Dataset, keyword: str) -> str:
 
 
 def station_label(name: str) -> str:
-    """Return a label of a station: no text of a film that may name a place or a person leaves the study's folder."""
+    """Return a station's label: a hash, because a text of a film may name a place or a person."""
     return _UNKNOWN if name == _UNKNOWN else f"station-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def _header(path: Path) -> Dataset:
-    """Return the header of a film; an empty one if it cannot be read: no round fails for statistics."""
+    """Return the header of a film; an empty one if it cannot be read: statistics never fail a round."""
     try:
         return header_reading.read_header(path)
     except Undecodable:
@@ -90,13 +90,13 @@ def _header(path: Path) -> Dataset:
 
 
 def open_findings(film: Film) -> Sequence[Finding]:
-    """Return the findings that a person should look at and nobody has, the most urgent first."""
+    """Return the findings that wait for a radiologist's review, most urgent first."""
     waiting = (item for item in film.findings if item.state in vocabulary.MARKS and item.reader is None)
     return vocabulary.by_urgency(waiting)
 
 
 def review_reason(findings: Sequence[Finding]) -> ReviewReason:
-    """Return the one reason for which a film with these findings is counted; a contradiction is told first."""
+    """Return the one reason by which a film with these findings is counted; a contradiction goes first."""
     if any(finding.contradiction is not None for finding in findings):
         return "contradicted"
     is_near = any(finding.state is FindingState.INDETERMINATE for finding in findings)

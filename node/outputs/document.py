@@ -1,4 +1,4 @@
-"""The parts that all DICOM outputs share: patient, study, series, equipment, identity.
+"""The common parts of all DICOM outputs: patient, study, series, equipment, identity.
 
 The SOP Instance UID is derived from the whole content of an object except its own times, its predecessors, its version
 and its place in the series (design §5): the same input gives the same UID; another name, probability, program, model,
@@ -7,9 +7,9 @@ object gets a new UID (`Report.object_uid`). The time zone counts by its name: t
 is one object. To write an object, give `begin` and `evidence` to a class of highdicom,
 then call `complete`, add what else it has, and call `seal`.
 
-An object has one offset from UTC for all its times (PS3.3 C.12.1.1.8). It copies study date and time of its film, so it
-has the offset that the film states, else the one that the site had when the study was made: +0200 for a film of July,
-also if it is read in November. The node's own times are converted to it.
+All times of an object have one offset from UTC (PS3.3 C.12.1.1.8). Study date and time are copied from its film, so the
+offset is the film's, else the site's at the time of the study: +0200 for a film of July, also if it is read in
+November. The node's own times are converted to it.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from node.outputs import highdicom_gaps
 from node.outputs.patient import copy_patient, made_at, short_text
 
 _LONGEST_DESCRIPTION: Final = 64
-"""Of a Series Description, in characters (LO, PS3.5 6.2)."""
+"""Maximum length of a Series Description, in characters (LO, PS3.5 6.2)."""
 _LONGEST_NUMBERS: Final = 14
 _CUT: Final = "..."
 _UNSEALED: Final = derive_uid("unsealed")
 
-# Attributes that may differ between repetitions of one reading without making another object.
+# Attributes that may differ between repetitions of one reading of the same object.
 _OF_THE_ROUND = frozenset(
     Tag(keyword)
     for keyword in (
@@ -59,7 +59,7 @@ _OF_THE_ROUND = frozenset(
 
 
 class Beginning(TypedDict):
-    """What every class of highdicom takes; `seal` derives the UID."""
+    """Common arguments of all highdicom classes; `seal` derives the UID."""
 
     series_instance_uid: str
     series_number: int
@@ -84,10 +84,10 @@ def begin(
     about: str = "",
     form: str = "",
 ) -> Beginning:
-    """Return what an object begins with: its series and its equipment (PS3.3 C.7.3, C.7.5, C.12.1).
+    """Return the common arguments of an object: its series and its equipment (PS3.3 C.7.3, C.7.5, C.12.1).
 
-    instance_number: that of the first such object in its series (`writers.numbered`)
-    about, form: as in `identity.series_uid`
+    instance_number: of the first such object in its series (`writers.numbered`)
+    about, form: see `identity.series_uid`
     """
     model, device = report.model, identity.device_uid(report.model)
     versions = [
@@ -121,11 +121,11 @@ def begin(
 
 
 def evidence(report: Report, received: Dataset) -> Dataset:
-    """Return what highdicom needs of a received object: which it is, and a patient and study that are empty.
+    """Return a received object's references as highdicom needs them, with empty patient and study.
 
-    `complete` copies the patient: highdicom 0.28.2 raises AttributeError for an attribute that is missing, raises other
-    errors for a value that is not valid, and logs a name that it doubts. An object without a valid series gets one of
-    its own, because a reference to it needs a series (PS3.3 10.8).
+    `complete` copies the patient: highdicom 0.28.2 raises AttributeError for a missing attribute, raises other errors
+    for an invalid value, and logs a suspicious name. An object without a valid series gets one of its own, because a
+    reference to it needs a series (PS3.3 10.8).
     """
     found = Dataset()
     copy_patient(Dataset(), found)
@@ -145,12 +145,12 @@ def complete(dataset: Dataset, report: Report, source: Dataset) -> None:
 
 
 def series_description(of: str, *, film: Dataset | None = None, part: str = "") -> str:
-    """Return the description of a series: what it is, its film or part of the study, and the research label last.
+    """Return the description of a series: its kind, its film or part of the study, and the research label last.
 
-    Lists of viewers show some 20 characters of it. What does not fit is cut out of what the series is.
+    Lists of viewers show some 20 characters of it. If it is too long, the kind is shortened.
 
-    film: the only one that the series is about; named by the numbers that viewers show of it, if they are short
-    part: as in `identity.study_of`
+    film: the series' only film; named by its Series and Instance Number, if they are short
+    part: see `identity.study_of`
     """
     end = f"{'' if film is None else _numbers(film)}{identity.described_part(part)} - {identity.SERIES_LABEL}"
     room = _LONGEST_DESCRIPTION - len(end)
@@ -171,7 +171,7 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
 
     sources: SOP Instance UIDs of the films that the object is about
     zone: of the site
-    Its elements stay as they are encoded here, so that `save_bytes` does not encode them again.
+    Its elements keep their encoding, so that `save_bytes` does not encode them again.
     """
     model, offset = report.model, zone_of(dataset, report, zone)
     said = Dataset({tag: dataset.get_item(tag) for tag in set(dataset.keys()) - _OF_THE_ROUND})
@@ -208,14 +208,14 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
 
 
 def _settle_items(dataset: Dataset) -> None:
-    """Say of every item of an object that its elements need no correction before they are encoded.
+    """Mark every item of an object as needing no correction before it is encoded.
 
-    They are made for this encoding, and `dcmwrite` corrects the whole object once. It would correct each item once more
-    for every sequence around it, which takes a quarter of its time (pydicom 3.0.2).
+    The items are made for this encoding, and `dcmwrite` corrects the whole object once. It would correct each item
+    again for every sequence around it, which takes a quarter of its time (pydicom 3.0.2).
     """
     for element in dataset:
         for item in element.value if element.VR == VR.SQ else ():
-            _settle_items(item)  # first: it decodes what was copied from a film by the character set of there
+            _settle_items(item)  # first: it decodes text copied from a film by the film's character set
             item.set_original_encoding(False, True, default_encoding)
 
 
@@ -227,10 +227,11 @@ def save_bytes(dataset: Dataset) -> bytes:
 
 
 def zone_of(described: Dataset, report: Report, zone: tzinfo) -> tzinfo:
-    """Return the offset of all times of an object, or of those about a film.
+    """Return the offset of all times of an object, or of the times about a film.
 
-    It is the one that is stated, else that of the site when the study was made, or, if nobody knows, when the round
-    began; zone: of the site
+    It is the stated offset, else the site's at the time of the study, or, if that is unknown, at the start of the
+    round;
+    zone: of the site
     """
     if (stated := stated_offset(described)) is not None:
         return stated

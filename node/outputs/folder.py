@@ -26,7 +26,7 @@ _RESULTS: Final = (
     *("*.overlay.png", "*.ratio.dcm", "*.*-*.dcm", f"{files.TEMPORARY}*"),
     *(f"{start}{kind}.dcm" for kind in OUTPUTS.own for start in ("*.", "")),
 )
-"""What an earlier run may have left; the name of a kind that another package adds has a hyphen."""
+"""Patterns of files of an earlier run; a package's kind of output has a hyphen in its name."""
 
 
 def write_folder(
@@ -44,11 +44,10 @@ def write_folder(
 
     objects: every DICOM object of the report; an existing intact file with the same UID is kept
     sources: every film by SOP Instance UID; a film that cannot be decoded gets no overlay
-    sections: the reports that report.txt has one after the other, if that is not the report itself: on each part of the
-        study
+    sections: the reports in report.txt, one per part of the study, if that is not the report itself
     left_alone: objects without an answer, for report.json only
     made_from: identifies everything that the results depend on, for `made_before`
-    with_searched: as in `report_json.film_for_programs`
+    with_searched: see `report_json.film_for_programs`
     """
     folder = out / report.study_uid
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +63,7 @@ def write_folder(
         names.append(f"{film.source}.overlay.png")
         png = BytesIO()
         drawn = overlay.draw(picture, film, shape=pixel_shape(source.header))
-        # Takes half the time of Pillow's default level 6, and makes the file 3 % larger.
+        # Takes half the time of Pillow's default level 6; the file is 3 % larger.
         drawn.save(png, "PNG", compress_level=3)
         _write(folder / names[-1], png.getvalue())
     for stale in {path.name for pattern in _RESULTS for path in folder.glob(pattern)} - set(names):
@@ -81,7 +80,7 @@ def write_folder(
 
 
 def _text(sections: Sequence[Report]) -> str:
-    """Render reports; of several, each under a line that says so, for nobody may take them for one patient's."""
+    """Render reports; several get a heading each, so that nobody takes them for one patient's."""
     if len(sections) == 1:
         return report_txt.render(sections[0])
     title = "Part {} of {}: this study has films of several patients or accession numbers"
@@ -120,5 +119,5 @@ def _keep(path: Path, dataset: Dataset) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a result completely or not at all, readable for whom the umask allows."""
+    """Write a result atomically, with the permissions of the umask."""
     files.write(path, content, mode=files.ORDINARY)

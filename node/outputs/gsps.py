@@ -5,7 +5,7 @@ inverts MONOCHROME1 films, which would otherwise be shown as negatives, and acti
 everything else. Boxes, research label and analyzed square each have a layer, so that a viewer can hide the boxes, and
 the square is dimmer than the rest.
 
-dcmtk, and so DICOMscope, draws plain text: it is white, and where the ground is bright black, in a layer of its own.
+dcmtk, and so DICOMscope, draws plain text: white, or black in a layer of its own where the ground is bright.
 
 A state depends on its film alone: other films of the study and their order change neither its UID nor its bytes.
 """
@@ -49,7 +49,7 @@ LAYERS: Final[Mapping[str, tuple[int, str]]] = {
 _BRIGHT: Final = 0.25
 """Brightness of the ground above which a text is black: that of gray 180 of 255, on which white has a contrast of 2."""
 _POWER: Final = 4
-"""Power of the gray values: letters on a bright spot are lost, and a dark spot beside it does not make up for that."""
+"""Exponent of the gray values: a letter on a bright spot is unreadable even beside a dark spot."""
 SQUARE_LINE: Final = "Square: analyzed part"
 ROOMLESS: Final = "Box without room for its label"
 _MOST_ROOMLESS: Final = 8
@@ -71,13 +71,13 @@ class DrawnBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What one presentation state shows, beside the film and its analyzed square.
+    """Content of one presentation state, beside the film and its analyzed square.
 
     series: Series Description
-    about: as in `identity.series_uid`
+    about: see `identity.series_uid`
     label: Content Label (CS); description: Content Description, after the research label
-    heading: the lines of the research label
-    after: Instance Number that the state's own exceeds
+    heading: lines of the research label
+    after: a smaller Instance Number than the state's own
     """
 
     series_number: int
@@ -168,18 +168,18 @@ def _reported(film: Film) -> State:
 def _instance_number(source: Dataset) -> int:
     """Return the film's instance number, or 1 if it leaves no room for later versions (IS ends at 2^31 - 1).
 
-    It is no position among the films, which would change when another film arrives.
+    A position among the films would change when another film arrives.
     """
     number = attributes.whole(source, "InstanceNumber")
     return number if number is not None and 0 < number < 2**30 else 1
 
 
 def _shown(report: Report, film: Film, source: Dataset) -> Dataset:
-    """Return what highdicom needs of the film that a state is for (PS3.3 C.11.11)."""
+    """Return the film's attributes that highdicom needs for a state (PS3.3 C.11.11)."""
     shown = document.evidence(report, source)
     shown.Columns, shown.Rows = wording.size(film)
     shown.SamplesPerPixel = 1
-    shown.SharedFunctionalGroupsSequence = [Dataset()]  # it looks into them for the class of a film with several frames
+    shown.SharedFunctionalGroupsSequence = [Dataset()]  # highdicom reads them for a multi-frame class
     return shown
 
 
@@ -229,7 +229,7 @@ def _heading(film: Film, lines: Sequence[str], line: float, thumbnail: Thumbnail
     """Return the lines of the research label with their places, one line from the edges of the film.
 
     line: height of a line in pixels
-    They stand in the darkest corner, or in the lower left one if the picture is unknown.
+    They are in the darkest corner, or in the lower left one if the picture is unknown.
     """
     columns, rows = wording.size(film)
     inset = min(line, columns / 4)
@@ -245,7 +245,7 @@ def _heading(film: Film, lines: Sequence[str], line: float, thumbnail: Thumbnail
 
 
 def _brightness(thumbnail: Thumbnail, where: Box) -> float:
-    """Return the mean of powers of the gray values under a place, 0..1."""
+    """Return the mean power of the gray values below a place, 0..1."""
     rows, columns = thumbnail.gray.shape
     left, top = (min(int(edge / thumbnail.step), size - 1) for edge, size in ((where.left, columns), (where.top, rows)))
     right, bottom = (math.ceil(edge / thumbnail.step) for edge in (where.right, where.bottom))
@@ -266,9 +266,9 @@ def _draw_boxes(boxes: Sequence[DrawnBox], graphics: GraphicObjects, layers: dic
 
 
 def _places(film: Film, labeled: Sequence[DrawnBox], line: float, *, heading: Sequence[Box]) -> list[Box | None]:
-    """Return the places of the labels, off the research label; None where no room is left.
+    """Return the places of the labels, outside the research label; None for a label without room.
 
-    They keep off the edges, because DICOMscope 3.6 begins a line up to 5 pixels left of its place.
+    They keep a distance from the edges, because DICOMscope 3.6 begins a line up to 5 pixels left of its place.
     """
     columns, rows = wording.size(film)
     margin = min(line / 2, columns / 4)

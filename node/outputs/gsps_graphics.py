@@ -1,9 +1,9 @@
 """The graphic and text objects of a presentation state, with their styles (PS3.3 C.10.5).
 
-The box of a present finding is one closed line of five points. A box to be reviewed is a dashed compound graphic, and
-for viewers that do not know those (dcmtk drops compound graphics and styles, and DICOMscope with it) it is drawn as
-separate segments too, as PS3.3 C.10.5.1.3.1 has it: both have one `CompoundGraphicInstanceID`. Closed line and segments
-have the tracking UID of their box, so the box is what surrounds all points of a tracking UID, whatever the state.
+The box of a present finding is one closed line of five points. A box to be reviewed is a dashed compound graphic;
+dcmtk, and so DICOMscope, drops compound graphics and styles, so the box is drawn as separate segments too (PS3.3
+C.10.5.1.3.1), with the same `CompoundGraphicInstanceID`. Closed line and segments have the tracking UID of their box,
+so the box is the bounding box of all points with one tracking UID, whatever the state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tracking = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLayer:
-    """What is drawn in one layer: the items of the three sequences of an annotation."""
+    """The graphics of one layer: the items of the three sequences of an annotation."""
 
     texts: list[TextObject] = field(default_factory=list)
     graphics: list[GraphicObject] = field(default_factory=list)
@@ -60,7 +60,7 @@ class GraphicObjects:
         self._dashed = _sequence("LineStyleSequence", _line_style(line, is_dashed=True))
 
     def text(self, value: str, where: Box) -> TextObject:
-        """Write a text, beginning at the left edge of its place; what of the place leaves the film is cut off."""
+        """Write a text at the left edge of its place, which is clipped at the film's edges."""
         left, top, right, bottom = where.edges
         place = (max(left, 0.0), max(top, 0.0), min(right, float(self._columns)), min(bottom, float(self._rows)))
         item = TextObject(long_text(value, 1024), "PIXEL", bounding_box=place, text_justification="LEFT")
@@ -75,7 +75,7 @@ class GraphicObjects:
         return item
 
     def dashed(self, box: Box, tracking: Tracking, *, number: int) -> tuple[Dataset, list[GraphicObject]]:
-        """Draw a box as a dashed compound graphic, and as segments; number: that no other compound graphic has."""
+        """Draw a box as a dashed compound graphic, and as segments; number: unique among the compound graphics."""
         compound = highdicom_gaps.compound(box, number)
         highdicom_gaps.style(compound, self._dashed)
         segments = [_polyline(points, tracking) for points in _segments(box, 2 * self._line)]
@@ -90,9 +90,9 @@ def _polyline(points: Points, tracking: Tracking | None) -> GraphicObject:
 
 
 def _segments(box: Box, length: float) -> Iterator[Points]:
-    """Yield the dashes of a box: gaps of their length lie between them, and each side begins and ends with one.
+    """Yield the dashes of a box, with gaps of the same length; each side begins and ends with a dash.
 
-    length: of a dash, about, if that makes from 2 to 5 of them on a side
+    length: of a dash, roughly, if that makes from 2 to 5 of them on a side
     """
     left, top, right, bottom = box.edges
     for start, end in _dashes(left, right, length):

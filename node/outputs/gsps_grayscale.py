@@ -1,9 +1,9 @@
 """The grayscale of a presentation state: modality LUT, VOI LUT or window, polarity and pixel shape of its film.
 
-A presentation state replaces the image's own grayscale pipeline (PS3.3 C.11), so what the film has is copied, and what
-contradicts itself is left out. A film without a window, or one that nobody could read so, is shown as it was read: a
-viewer would show the whole range of its bits. A window narrower than 1 is written as a VOI LUT, because the attribute
-holds none (PS3.3 C.11.2.1.2). A VOI LUT maps whole numbers, so it maps stored values then, without slope and intercept.
+A presentation state replaces the image's own grayscale pipeline (PS3.3 C.11), so the film's attributes are copied, and
+contradictory ones are left out. A film without a usable window is shown with the gray values of its reading: a viewer
+would show the whole range of its bits. A window narrower than 1 is written as a VOI LUT, because the attribute does not
+allow it (PS3.3 C.11.2.1.2). A VOI LUT maps whole numbers, so then it maps stored values, without slope and intercept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from node.read.grayscale import FloatTable, Stretch, through_window
 
 _EXACT, _SIGMOID = "LINEAR_EXACT", "SIGMOID"
 _REACH = {_EXACT: 0.5, _SIGMOID: 4.0}
-"""Beyond so many widths from its center, a window shows black or white alone."""
+"""Beyond this many widths from its center, a window shows black or white only."""
 _LEAST_LINEAR = 16.0
 """Width of a window, in modality values, that is described as LINEAR (PS3.3 C.11.2.1.2), which adds 1."""
 
@@ -37,7 +37,7 @@ _LEAST_LINEAR = 16.0
 def modality_of(source: Dataset, stretch: Stretch | None) -> ModalityLUTTransformation | None:
     """Return the modality LUT of a film, or else slope and intercept; None if it has neither.
 
-    stretch, here and below: how the film was read if its header does not say it, or nobody could read it so
+    stretch, here and below: the gray value mapping of the reading, if the header has no usable one
     """
     if stretch is not None and not stretch.has_modality:
         return None
@@ -107,7 +107,7 @@ def _window(source: Dataset, stretch: Stretch | None) -> _Window | None:
 
 
 def _narrow(source: Dataset, stretch: Stretch | None) -> _Window | None:
-    """Return the window in which a film is shown if it is too narrow to be written as one."""
+    """Return the film's window if it is too narrow for the attribute."""
     window = None if stretch is None and _own_table(source) is not None else _window(source, stretch)
     return None if window is None or window.width >= 1 else window
 

@@ -1,7 +1,7 @@
-"""What highdicom lacks of what the node writes: a function for each gap, seen in highdicom 0.28.2.
+"""Functions that highdicom 0.28.2 lacks, one for each gap.
 
-A function that a release of highdicom makes needless can be deleted. Where its maintainers could take it, the docstring
-has the wording of a proposal.
+Delete a function when a release of highdicom makes it needless. Where its maintainers could add it, the docstring has
+the wording of a proposal.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ def name_device(document: Dataset, device_uid: str) -> None:
 def heading(root: ContainerContentItem) -> ContainerContentItem:
     """Return the root of a content tree with its first item alone; the document gets its content afterwards.
 
-    A document class copies the whole tree twice and searches it three times: half of the time that a report takes.
-    What it looks for, a test asks of every report: that each object which the tree refers to is evidence.
+    A document class copies the whole tree twice and searches it three times: half of the time that a report takes. A
+    test
+    checks for every report what the class searches for: that the evidence has each object of the tree.
 
     Proposal: "SR documents: keep the content that is handed over without a copy, and search it once".
     """
@@ -109,7 +110,7 @@ def separate(item: Dataset) -> None:
 
 
 def observed(item: ContentItem, at: datetime) -> None:
-    """Say when an item was observed, if not with the rest of its report (PS3.3 C.17.3); at: aware.
+    """Set the observation time of an item, if it differs from the report's (PS3.3 C.17.3); at: aware.
 
     Proposal: "ContentItem: an argument observation_datetime".
     """
@@ -125,10 +126,10 @@ def label(group: ContainerContentItem, words: str) -> None:
 
 
 def image_library(source: Dataset, descriptors: Iterable[ContentItem]) -> ContainerContentItem:
-    """Make an image library of one film (TID 1600) with the descriptors that are known of it.
+    """Make an image library of one film (TID 1600) with the film's known descriptors.
 
     `ImageLibrary` raises an error for a film of modality CR or DX without Patient Orientation or Imager Pixel Spacing,
-    which many films have not.
+    which many films lack.
 
     Proposal: "ImageLibraryEntryDescriptors: leave out the descriptors of TID 1603 whose attributes the image has not".
     """
@@ -173,7 +174,7 @@ def style(drawn: GraphicObject | TextObject | Dataset, of: DataElement) -> None:
 def compound(box: Box, number: int) -> Dataset:
     """Draw a box as a rectangle of the compound graphics (PS3.3 C.10.5), which highdicom does not have.
 
-    number: that no other compound graphic has
+    number: unique among the compound graphics
     Proposal: "Add CompoundGraphicObject, and an argument compound_graphics of GraphicAnnotation".
     """
     item = Dataset()
@@ -223,7 +224,7 @@ def map_from(table: LUT, first: int) -> None:
 
 
 def keep_film(source: Dataset, state: Dataset, *, layer: str) -> bool:
-    """Activate the overlay planes of a film in a layer and copy its shutter; say whether the layer is needed.
+    """Activate a film's overlay planes in a layer and copy its shutter; return whether the layer is needed.
 
     A presentation state replaces the display of its film as a whole (PS3.3 C.11), so that a plane which it does not
     activate, such as a side marker, and a shutter which it does not have vanish. Planes stay in the film, and the state
@@ -271,7 +272,7 @@ def _copy_plane(plane: OverlayPlane, state: Dataset) -> None:
 
 
 def describe_capture(capture: Dataset) -> None:
-    """Say what a secondary capture is (PS3.3 C.7.6.1, C.8.6): drawn at a workstation, at no time of its own.
+    """Describe a secondary capture (PS3.3 C.7.6.1, C.8.6): drawn at a workstation, without a time of capture.
 
     `SCImage` insists on directions, each a single letter; a text has none, and films have some of two letters.
     Its conversion type is always DI, its image type ends with OTHER, and the time of the capture is that of the clock.

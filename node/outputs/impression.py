@@ -1,8 +1,8 @@
-"""The impression: the first lines of every output, for a reader who gives a film five seconds.
+"""The impression: the first lines of every output, for a radiologist who has five seconds per film.
 
-A numbered line a finding, in the order of `vocabulary.by_urgency`: what, where, how probable, and whether it is only
-possible. Then what speaks against the reading, and one line on what is not reported, not evaluated and not looked for.
-No line concludes "normal".
+One numbered line per finding, in the order of `vocabulary.by_urgency`: name, site, probability, and "possible" if so.
+Then the objections to the reading, and one line on findings that are not reported, not evaluated or not looked for. No
+line concludes "normal".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from node.outputs.vocabulary import STATES, by_urgency, urgency
 from node.read.findings import zone_of
 
 _OWN_LINES: Final = 5
-"""How many findings get a line each, beside those to be told within minutes; the others share one."""
+"""Number of findings with a line each, beside critical ones; the others share one line."""
 _NOT_NORMAL: Final = "This is not a report of a normal film."
 
 
@@ -54,7 +54,7 @@ def critical_films(report: Report) -> frozenset[str]:
 
 
 def _place(film: Film) -> tuple[int, bool]:
-    """Return what films are sorted by: the urgency of their first finding, then whether it is only possible."""
+    """Return the sort key of films: the urgency of the first finding, then whether it is only possible."""
     if findings := by_urgency(wording.reported(film)):
         return urgency(findings[0]), findings[0].state is not FindingState.PRESENT
     return vocabulary.DAYS + (1 if film.is_read else 2), False

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from models.contract import Box
 
 _ROUNDING: Final = 1e-6
-"""Places that share an edge may overlap by so many pixels."""
+"""Overlap, in pixels, that counts as a shared edge."""
 
 _FARTHEST: Final = 3
-"""Gap between a label and its box, in heights of the label; nobody could tell whose label a farther one is."""
+"""Largest gap between a label and its box, in heights of the label; a farther label is ambiguous."""
 
 _Edges = npt.NDArray[np.float64]
 """[box, edge] left, top, right, bottom."""
@@ -78,7 +78,7 @@ def _costs(box: Box, x: _Edges, y: _Edges, size: tuple[float, float], drawn: _Ed
 
 
 def _overlaps(starts: _Edges, length: float, low: _Edges, high: _Edges) -> _Edges:
-    """Say 1 of each interval that overlaps another one: [start, other]."""
+    """Return 1 for each interval that overlaps another one: [start, other]."""
     return ((starts[:, None] + length > low + _ROUNDING) & (starts[:, None] < high - _ROUNDING)).astype(float)
 
 

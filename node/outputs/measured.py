@@ -1,9 +1,8 @@
 """A cardiothoracic ratio in words and as JSON, the same in every output.
 
-A film of a person has one only if its error was measured on such films, or the setting `report.unmeasured_ratio` asks
-for it. Outputs state one with an error; `report.json` also one without. It raises no finding and changes no state. Of
-all ratios only one that is comparable and in the highest band stands in an impression, and only one that is comparable
-has a DICOM object of its own.
+A patient film has one only if the model's error was measured on patient films, or if `report.unmeasured_ratio` is set.
+Outputs state a ratio with an error; `report.json` also one without. It adds no finding and changes no state. Only a
+comparable ratio in the highest band appears in an impression, and only a comparable one has a DICOM object.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ def comparable_ratio_of(film: Film) -> CardiothoracicRatio | None:
 
 
 def in_findings(film: Film) -> Iterator[str]:
-    """Yield what the report on a film's findings says of its ratio, as one line.
+    """Yield the line about the ratio in the report on a film's findings.
 
-    All of it if it is comparable, in short if only view or age forbid that, and none if its error was never measured on
-    such films.
+    All of it if it is comparable, a short form if only view or age forbid that, and none if its error was never
+    measured on such films.
     """
     ratio = ratio_of(film)
     if ratio is None or ratio.error is None or ratio.objection is Incomparable.UNMEASURED:
@@ -61,7 +60,7 @@ def value(ratio: CardiothoracicRatio) -> str:
 
 
 def comparison(ratio: CardiothoracicRatio) -> str:
-    """Return the band in words, or why there is none: "below 0.50 (PA, adult)", "not comparable: ..."."""
+    """Return the band in words, or the objection to one: "below 0.50 (PA, adult)", "not comparable: ..."."""
     if ratio.objection is not None:
         return f"not comparable: {OBJECTIONS[ratio.objection]}"
     limits = [f"{limit:.2f}" for limit in BANDS]
@@ -74,7 +73,7 @@ def comparison(ratio: CardiothoracicRatio) -> str:
 
 
 def lines(ratio: CardiothoracicRatio) -> Iterator[str]:
-    """Yield what there is to say of a ratio, the number first."""
+    """Yield the lines about a ratio, the number first."""
     yield f"{NAME}: {value(ratio)}, {comparison(ratio)}"
     heart, thorax = (_width(ratio, line) for line in (ratio.heart, ratio.thorax))
     yield f"Width of the heart {heart}, inner width of the thorax {thorax}, between the edges of the network's boxes."
@@ -84,9 +83,9 @@ def lines(ratio: CardiothoracicRatio) -> Iterator[str]:
 
 
 def wide_heart(film: Film) -> str | None:
-    """Say that a heart is wide, with the error of its ratio, if the ratio is comparable and in the highest band.
+    """Return the line "wide heart" with the ratio's error, if the ratio is comparable and in the highest band.
 
-    None for any other ratio, and if a reader rejected a finding of the heart.
+    None for any other ratio, and if a radiologist rejected a finding of the heart.
     """
     ratio = ratio_of(film)
     if ratio is None or ratio.error is None or ratio.band != len(BANDS):

@@ -1,4 +1,4 @@
-"""What every kind of message is written and taken back by; `output_kinds.MESSAGES` names the kinds."""
+"""The interface of message kinds: writing a message and taking it back; `output_kinds.MESSAGES` lists the kinds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from node.hl7.order import Order
 from node.output_kinds import MESSAGES
 
 Place = tuple[str, str, str]
-"""Where a receiver puts a message: number of the patient, its authority, and the accession number."""
+"""A receiver's key of a message: number of the patient, its authority, and the accession number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """What a message says of itself. films: SOP Instance UIDs of the films that it is about."""
+    """The identifiers in a stored message. films: SOP Instance UIDs of its films."""
 
     films: frozenset[str]
     place: Place
@@ -52,9 +52,9 @@ class Write(Protocol):
 class MessageWriter:
     """The code of a kind of message.
 
-    read: what a stored message says of itself; None if it cannot be read
-    withdrawn: gets a message, the UID and time of its withdrawal, and the messages that take its place. Returns the
-        message that takes back what these do not replace; None if nothing is left
+    read: returns the identifiers in a stored message; None if it cannot be read
+    withdrawn: gets a message, the UID and time of its withdrawal, and the messages that replace it. Returns the
+     message that takes back the parts without a replacement; None if there are none
     """
 
     write: Write
@@ -63,5 +63,5 @@ class MessageWriter:
 
 
 def writer_of(kind: str) -> MessageWriter:
-    """Return the writer of a kind of message, which is imported now if it was not before."""
+    """Return the writer of a kind of message; imports it on first use."""
     return plugs.load(MESSAGES[kind].writer, MessageWriter)

@@ -7,9 +7,9 @@
 
 The observation sub-id is the number of the film, or of the line in a text: each line of a text is an OBX of its own,
 because some receivers show the first repetition only. A quantity has one code (OBX-3) whatever the finding's state.
-Every observation is preliminary (P). Only a present finding has an abnormal flag (OBX-8, table 0078): what is to be
-reviewed is not decided, and what is not reported must not be taken for normal. The UID, and from it the control id, is
-derived from the whole content without its times (design §5): repeating a reading gives the same message.
+Every observation is preliminary (P). Only a present finding has an abnormal flag (OBX-8, table 0078): a finding to be
+reviewed is undecided, and one that is not reported must not be taken for normal. The UID, and from it the control id,
+is derived from the whole content without its times (design §5): repeating a reading gives the same message.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _TIME_OF_MESSAGE, _CONTROL_ID = 6, 9  # MSH counts its delimiter as a field
 _TIME_OF_STATUS, _STATUS, _OBSERVATION_STATUS = 22, 25, 11
 _FIELD: Final = "|"
 _NULL: Final = '""'
-"""Tells a receiver to delete what it knows (2.5.3); nothing that is said here means that."""
+"""HL7's value for "delete the stored value" (2.5.3), which the node never sends on purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +120,11 @@ def _read(content: bytes) -> SentMessage | None:
 
 
 def _withdrawn(content: bytes, uid: str, at: datetime, instead: Iterable[bytes]) -> bytes | None:
-    """Return the message again with a time and control id of its own, unless another takes its place.
+    """Return the message that withdraws a message, unless another replaces it.
 
     OBR-25 is X (no result available, order cancelled; table 0123), OBX-11 of each observation is W (posted as wrong,
     for example for a wrong patient; table 0085). Patient, order numbers and identifiers of the observations are those
-    under which the receiver has them.
+    of the withdrawn message.
     """
     if list(instead):
         return None
@@ -175,8 +175,8 @@ def _placeholder(about: str) -> str:
     """Return an identifier for a patient whose film has none: PID-3 and its CX-1 are required (3.4.2, 2.A).
 
     It belongs to these films alone, is issued by this program and is of unspecified type (table 0203, U), so it is no
-    other patient's number. An accession number may be one, for a receiver that reads CX-1 alone; and the null value
-    ("") would tell the receiver to delete the numbers that it has.
+    other patient's number. An accession number might be one, for a receiver that reads CX-1 alone; and the null value
+    ("") would make the receiver delete its numbers.
     """
     return f"S{hashlib.sha256(about.encode()).hexdigest()[:14].upper()}"  # CX-1 has 15 characters
 
@@ -238,8 +238,7 @@ def _procedure(source: Dataset) -> Components:
 def _study_time(source: Dataset, zone: ZoneInfo) -> str:
     """Return the study date and time, as precise as in the film, and with a time its offset from UTC (2.A, TS).
 
-    The offset is the one that the film states, else that of the site's zone at this time. A zone that was left at its
-    default says nothing of a modality's clock.
+    The offset is the film's, else the site's at this time. A site's zone that was left at its default is not used.
     """
     date, time = read_text(source, "StudyDate"), read_text(source, "StudyTime").split(".")[0]
     made = made_at(source)
@@ -263,14 +262,14 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
     for source, number_of_film in numbers.items():
         yield _Observation(value_type="ST", name=FILM, value=(source,), sub_id=number_of_film)
-    for document in sorted(documents, key=lambda document: document.kind):  # whatever order they were written in
+    for document in sorted(documents, key=lambda document: document.kind):  # independent of the order of writing
         if document.kind in FORMS:
             uid, sub_id = document.sop_instance_uid, numbers.get(document.subject.film, "")
             yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(uid,), sub_id=sub_id)
 
 
 def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
-    """Yield a finding's coded state, also in words (CWE-9), and its probability if there is one to tell."""
+    """Yield a finding's coded state, also in words (CWE-9), and its probability if it has one."""
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
     state = state_of(finding)
     side = f", {finding.side}" if finding.side and finding.state.is_reported else ""

@@ -1,11 +1,11 @@
-"""Draw a film with its boxes burnt in, for people and workstations that show neither reports nor presentation states.
+"""Draws a film with its boxes burnt in, for people and workstations that show neither reports nor presentation states.
 
-Nothing is written over the film but the labels of its boxes. Above it stands its head: the research label and the
-impression, which names every reported finding, also one without a box. Below it stands the meaning of its lines.
+The film is covered by the labels of its boxes only. Above it is the head: the research label and the impression, which
+names every reported finding, also one without a box. Below it is the legend of its lines.
 
-Text has Pillow's built-in font, which is a part of Pillow: the same version gives the same pixels on every machine, and
-with another the pixels, and so the UID of an object that shows them, may be others. The font has ASCII and some signs
-(Pillow 13.0.0): another character would be drawn as an empty frame.
+Text has Pillow's built-in font: one version of Pillow gives the same pixels on every machine; another version may give
+other pixels, and so another UID of an object with them. The font has ASCII and some signs (Pillow 13.0.0): another
+character would be drawn as an empty frame.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _draw_findings(image: Image.Image, film: Film, ratios: tuple[float, float], 
 
 
 def _framed(image: Image.Image, film: Film) -> Image.Image:
-    """Put the head above a drawn film, and the meaning of its lines below it."""
+    """Put the head above a drawn film, and its legend below it."""
     width, longest = max(image.width, SHORTEST_SIDE), max(image.size)
     large, small = font(max(16, longest // 50)), font(max(14, longest // 70))
     above = [text for line in _head(film) for text in wrapped(line, width, large)]
@@ -150,7 +150,7 @@ def _scaled(box: Box, ratios: tuple[float, float]) -> Box:
 
 
 def _legend(film: Film) -> str:
-    """Return what the lines of the picture mean."""
+    """Return the legend of the picture's lines."""
     parts = ["blue dashes: analyzed square"]
     if film.in_state(FindingState.PRESENT):
         parts.append(f"red: {vocabulary.STATES[FindingState.PRESENT]}")
@@ -199,7 +199,7 @@ def write(image: Image.Image, lines: Sequence[str], where: Box, *, color: Color,
 
 
 def drawable(text: str) -> str:
-    """Return a text in characters that the font has: without accents where it has none, else with question marks."""
+    """Return a text in characters of the font: others lose their accents, or become question marks."""
     return "".join(map(_drawable, unicodedata.normalize("NFC", text)))
 
 
@@ -222,7 +222,7 @@ def _drawable(character: str) -> str:
 
 
 def _broken(word: str, width: float, used: Font) -> Iterator[str]:
-    """Yield the parts of a word that are as long as a line can be."""
+    """Yield the parts of a word, each as long as fits on a line."""
     if width_of(word, used) <= width:
         yield word
         return

@@ -3,14 +3,14 @@
 A Study Instance UID should belong to one patient and one request, but modalities give it to the next patient too, and
 one examination may answer two requests. Each part gets a report and a message of its own; most studies have one part.
 
-- A patient is told by Patient ID and issuer, exactly as they are said. A film without an issuer fits the only issuer of
+- A patient is identified by Patient ID and issuer, compared literally. A film without an issuer fits the only issuer of
   its number. Names do not count: one patient's are spelled in many ways.
-- A Patient ID that stands for no patient, as UNKNOWN, is none.
-- A film without a Patient ID is the study's only patient's, unless name, date of birth or accession number say
-  otherwise. If no film of the study has one, names and dates of birth tell the patients.
+- A placeholder as Patient ID, such as UNKNOWN, counts as none.
+- A film without a Patient ID is the study's only patient's, unless its name, date of birth or accession number differs.
+  If no film of the study has one, names and dates of birth identify the patients.
 - A film without an accession number goes with the only number of its patient; if there are several, with none.
 
-What these rules do not tell belongs to no part: a person has to look.
+A film that these rules do not assign belongs to no part: a person has to look.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _Key = tuple[str, ...]
 class Part:
     """The films of one patient and one accession number, by SOP Instance UID, sorted.
 
-    name: tells the parts of a study apart, as long as patients and numbers stay; "" if the study has only one
-    patient: tells the patients of a study apart; never leaves the process
-    identity: what its films say together
+    name: identifies the part in the study, as long as patients and numbers stay; "" if the study has only one
+    patient: identifies the patient in the study; never leaves the process
+    identity: combined from its films
     """
 
     name: str
@@ -49,7 +49,7 @@ class Part:
 class Division:
     """The parts of a study, by their first films, and the films that belong to no part.
 
-    identities: of each film: what it says itself, and what its part says of patient and request
+    identities: of each film: its own, and its part's patient and request
     """
 
     parts: tuple[Part, ...]
@@ -59,7 +59,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What a film says of its patient and its request; "" for what it does not say."""
+    """A film's patient and request; "" for a missing value."""
 
     number: str
     issuer: str
@@ -72,7 +72,7 @@ def divide(study_uid: str, headers: Mapping[str, Dataset], *, nobodys: Collectio
     """Divide the films of a study.
 
     headers: of each film, by SOP Instance UID
-    nobodys: numbers that stand for no patient, as in `SiteSettings`; a film with one has no Patient ID
+    nobodys: placeholders among Patient IDs, see `SiteSettings`; a film with one has no Patient ID
     """
     films = {uid: _read(header, nobodys) for uid, header in headers.items()}
     patients = _patients(films)
@@ -103,12 +103,12 @@ def divide(study_uid: str, headers: Mapping[str, Dataset], *, nobodys: Collectio
 
 
 def related(division: Division, films: Collection[str]) -> frozenset[str]:
-    """Return some films, and those of their parts in a division of more films than these."""
+    """Return some films and the other films of their parts, in a division of more films than these."""
     return frozenset(films).union(*(part.films for part in division.parts if not set(films).isdisjoint(part.films)))
 
 
 def patients_of(headers: Iterable[Dataset]) -> frozenset[Patient]:
-    """Return the patients that headers of one part name by their numbers."""
+    """Return the patients in the headers of one part, by their numbers."""
     issuers: dict[str, set[str]] = defaultdict(set)
     for header in headers:
         issuers[said(header, "PatientID")].add(said(header, "IssuerOfPatientID"))
@@ -118,7 +118,7 @@ def patients_of(headers: Iterable[Dataset]) -> frozenset[Patient]:
 
 
 def without_nobodys(headers: Mapping[str, Dataset], nobodys: Collection[str]) -> dict[str, Dataset]:
-    """Return headers of a study without the numbers that stand for no patient, if one of them has a patient's number.
+    """Return headers of a study without placeholder Patient IDs, if one of them has a patient's number.
 
     So the outputs on a patient have the patient's own number.
     """
@@ -136,7 +136,7 @@ def _unnumbered(header: Dataset) -> Dataset:
 
 
 def _number(header: Dataset, nobodys: Collection[str]) -> str:
-    """Return the number of a patient that a header names; "" if it stands for no patient."""
+    """Return the Patient ID of a header; "" for a placeholder."""
     number = said(header, "PatientID")
     return "" if is_nobodys(number, nobodys) else number
 
@@ -152,7 +152,7 @@ def _read(header: Dataset, nobodys: Collection[str]) -> _Said:
 
 
 def _patients(films: Mapping[str, _Said]) -> dict[str, _Key]:
-    """Return a key of the patient for each film that tells its patient."""
+    """Return a key of the patient for each film that identifies its patient."""
     issuers: dict[str, set[str]] = defaultdict(set)
     for film in films.values():
         if film.number:
@@ -175,8 +175,8 @@ def _key(
 ) -> _Key | None:
     """Return patient and accession number of a film; None if they are not clear.
 
-    patient: None if the film does not tell it
-    by_patient: the films that tell their patient; numbers: their accession numbers
+    patient: None if the film does not identify it
+    by_patient: the films of each identified patient; numbers: their accession numbers
     """
     is_named = patient is not None
     if patient is None:
@@ -191,14 +191,14 @@ def _key(
 
 
 def _is_another(film: _Said, others: Sequence[_Said]) -> bool:
-    """Say whether a film's name or date of birth is not among those of a patient."""
+    """Whether a film's name or date of birth is not among those of a patient."""
     names, born = {other.name for other in others} - {""}, {other.born for other in others} - {""}
     is_other_name = bool(film.name and names) and film.name not in names
     return is_other_name or (bool(film.born and born) and film.born not in born)
 
 
 def _identity(study_uid: str, films: Sequence[_Said], key: _Key | None, has_numbers: bool) -> Identity:
-    """Return whom and which request films of one part name; key: of the part, None if they belong to none.
+    """Return patient and request of the films of one part; key: of the part, None if they belong to none.
 
     has_numbers: whether the key has the patient's number and issuer, not name and date of birth
     """

@@ -45,19 +45,19 @@ REQUESTED: Final = (
     "RequestedProcedureID",
     "RequestedProcedureDescription",
 )
-"""What a report says of the request (PS3.3 C.17.2.3)."""
+"""The attributes of the request in a report (PS3.3 C.17.2.3)."""
 TRAITS: Final = ("PatientBirthDate", "PatientSex")
 _IDENTITY: Final = ("PatientID", "IssuerOfPatientID", "PatientName", *TRAITS)
 
 _SEXES: Final = ("M", "F", "O")
 _LONGEST: Final = {"SH": 16, "LO": 64, "PN": 64}
-"""Characters of a value, of a PN in each group (PS3.5 6.2)."""
+"""Maximum characters of a value, of a PN in each group (PS3.5 6.2)."""
 _LONGEST_BYTES: Final = 4096
-"""Of a value that is looked at: three groups of a PN with escape sequences have 1,000."""
+"""Maximum bytes of a value that is decoded: three groups of a PN with escape sequences have 1,000."""
 _TEXTS: Final = frozenset("AE AS CS DA DS DT IS LO LT PN SH ST TM UC UI UR UT".split())
 _PADDING: Final = " \0"
 _NULL: Final = '""'
-"""The null value of HL7, which worklists pass on: it names nobody, and tells a receiver to delete what it knows."""
+"""The null value of HL7, which worklists pass on: it names nobody, and makes a receiver delete its value."""
 
 _DIRECTING = re.compile(f"[{DIRECTING}]")
 _NOT_IN_SHORT_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -77,9 +77,9 @@ def copy_patient(source: Dataset, target: Dataset) -> None:
 
 
 def best_described(sources: Iterable[Dataset]) -> Dataset:
-    """Return the source that says most, the first of equals. Raises ValueError if none.
+    """Return the most complete source, the first of equals. Raises ValueError if none.
 
-    One that names its patient goes before others, then one with an accession number, then one with more attributes.
+    A source with a patient goes before others, then one with an accession number, then one with more attributes.
     """
 
     def rank(source: Dataset) -> tuple[bool, bool, int]:
@@ -97,30 +97,30 @@ def described_by(film: Dataset, films: Iterable[Dataset]) -> Dataset:
 def read_text(source: Dataset, keyword: str) -> str:
     """Read an attribute as valid text of its value representation, whole, or "" (PS3.5 6.2).
 
-    Of an attribute that may have several values it is the first.
+    Returns the first value of an attribute that may have several.
     """
     representation, value = dictionary_VR(keyword), whole_text(source, keyword)
     return "" if _length(value, representation) > _LONGEST.get(representation, len(value)) else value
 
 
 def whole_text(source: Dataset, keyword: str) -> str:
-    """Read an attribute as `read_text` does, however long it is: other standards have more room."""
+    """Read an attribute like `read_text`, without a limit of length: other standards allow more."""
     values = _decoded(source, keyword).split("\\")
-    if len(values) > 1 and dictionary_VM(keyword) == "1":  # nobody can tell which of them is meant
+    if len(values) > 1 and dictionary_VM(keyword) == "1":  # it is unknown which of them is meant
         return ""
     return _CLEAN.get(dictionary_VR(keyword), _text)(values[0])
 
 
 def said(source: Dataset, keyword: str) -> str:
-    """Return all that an attribute says, valid or not, to compare it with another; "" if it says nothing."""
+    """Return all values of an attribute as text, valid or not, for comparison; "" if it is empty."""
     whole = "\\".join(value.strip(_PADDING) for value in _decoded(source, keyword).split("\\"))
     return whole if whole.strip("\\") and whole != _NULL else ""
 
 
 def comparable(source: Dataset, keyword: str) -> str:
-    """Return what an attribute says of the patient in a form that is compared; "" if it says nothing valid.
+    """Return an attribute of the patient normalized for comparison; "" if it has no valid value.
 
-    Of a name it is the first group in small letters: films seldom agree on the case.
+    Of a name, the first group in lower case: films seldom agree on the case.
     """
     if keyword == "PatientName":
         return said(source, keyword).split("=")[0].rstrip("^ ").casefold()
@@ -129,22 +129,22 @@ def comparable(source: Dataset, keyword: str) -> str:
 
 
 def name_different(one: Dataset, other: Dataset) -> bool:
-    """Say whether two films differ in name, number, issuer, birth date or sex of the patient, where both state it."""
+    """Whether two films differ in name, number, issuer, birth date or sex of the patient, where both state it."""
     pairs = ((comparable(one, keyword), comparable(other, keyword)) for keyword in _IDENTITY)
     return any(first and second and first != second for first, second in pairs)
 
 
 def said_of_request(source: Dataset, keyword: str) -> str:
-    """Return what a film says of its request, as `said` does: the film itself, else its request items."""
+    """Return an attribute of the request like `said`: of the film itself, else of its request items."""
     items = attributes.items(source, "RequestAttributesSequence")
     of_items = dict.fromkeys(filter(None, (said(item, keyword) for item in items)))
     return said(source, keyword) or "\\".join(of_items)
 
 
 def whole_of_request(source: Dataset, keyword: str) -> str:
-    """Read an attribute of the request as `whole_text` does: of the film itself, else of its request items.
+    """Read an attribute of the request like `whole_text`: of the film itself, else of its request items.
 
-    "" if that is not valid, or if the items do not agree: nothing stands in for it.
+    "" if that is not valid, or if the items do not agree: no other value replaces it.
     """
     whole = said_of_request(source, keyword)
     holders = (source, *attributes.items(source, "RequestAttributesSequence"))
@@ -152,7 +152,7 @@ def whole_of_request(source: Dataset, keyword: str) -> str:
 
 
 def leaves_out(source: Dataset) -> bool:
-    """Say whether objects lack an identifier, a name or a text that the source has, because it is not valid."""
+    """Whether objects lack an identifier, a name or a text of the source, because it is not valid."""
     items = attributes.items(source, "RequestAttributesSequence")
     copied = [(source, keyword) for keyword in (*_REQUIRED, *_OPTIONAL, *REQUESTED)]
     copied += [(item, keyword) for item in items for keyword in REQUESTED]
@@ -163,7 +163,7 @@ def leaves_out(source: Dataset) -> bool:
 
 
 def noted(film: Film, header: Dataset) -> Film:
-    """Return the answer to a film with a note if objects lack what its header says of patient or request."""
+    """Return the answer to a film, with a note if objects lack attributes of patient or request that its header has."""
     others = tuple(note for note in film.notes if note is not Note.IDENTIFIER_LEFT_OUT)
     return replace(film, notes=(*others, Note.IDENTIFIER_LEFT_OUT) if leaves_out(header) else others)
 
@@ -208,7 +208,7 @@ def _decoded(source: Dataset, keyword: str) -> str:
 
 
 def _is_no_text(source: Dataset, tag: BaseTag) -> bool:
-    """Say whether a device wrote something else than text, or far more than any attribute here can hold (PS3.5 6.2)."""
+    """Whether an attribute is no text, or far longer than any attribute here can be (PS3.5 6.2)."""
     element: object = source.get_item(tag, keep_deferred=True)
     if isinstance(element, RawDataElement):
         is_text = element.VR in (None, "UN") or element.VR in _TEXTS

@@ -1,4 +1,4 @@
-"""What the first object of a process would wait for: the writers, and half a second of tables that highdicom reads.
+"""Imports of the first object of a process: the writers, and half a second of tables that highdicom reads.
 
 Only the server that writer processes are forked from imports this, once for all of them.
 """

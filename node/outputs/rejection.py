@@ -1,10 +1,11 @@
 """Writes rejection notes for the node's own objects: Key Object Selection Documents (PS3.3 A.35.4, IHE RAD-66).
 
-An archive may have rejected their films. Or a film comes again with its header corrected: another Patient ID, another
-issuer, another accession number. What the node wrote about it before is void: a rejection note says so under the
-identity under which the archive has it. Its title is 113037, Rejected for Patient Safety Reasons: nobody may use
-objects that name another patient (IHE RAD TF-2 4.66, PS3.16 CID 7010). 113001 is about quality and leaves an object
-usable; 113038 says that a modality's worklist entry was wrong, which a header does not tell; 113039 is about age alone.
+The node writes one if an archive rejected the films, or if a film comes again with another Patient ID, issuer or
+accession number: its earlier objects are void, and the note has the identity under which the archive has them. Its
+title
+is 113037, Rejected for Patient Safety Reasons: objects that name another patient must not be used (IHE RAD TF-2 4.66,
+PS3.16 CID 7010). 113001 is about quality and leaves an object usable; 113038 means a wrong modality worklist entry,
+which a header does not show; 113039 is about age alone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from node.store.rounds import RoundMark
 from node.store.study_facts import StudyFacts
 
 KIND: Final = "rejection"
-"""The kind of these outputs; no setting names it: a destination gets the notes about what it got."""
+"""The kind of these outputs; no setting names it: a destination gets the notes about its outputs."""
 
 SOP_CLASS: Final[UID] = KeyObjectSelectionDocumentStorage
 _SERIES_NUMBER: Final = 9990
@@ -56,9 +57,9 @@ def own_notes(
     """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
 
     A note about films of several patients or accession numbers gets an answer for each.
-    facts: those that the round knows
-    headers: of all films that the node has, by SOP Instance UID
-    nobodys: as in `parts.divide`
+    facts: of the round
+    headers: of all stored films, by SOP Instance UID
+    nobodys: see `parts.divide`
     """
     written = [*(mark.outputs for mark in facts.rounds), *(answer.outputs for answer in facts.answers)]
     outputs = list({output.sop_instance_uid: output for output in chain.from_iterable(written)}.values())
@@ -74,7 +75,7 @@ def own_notes(
 def _by_part(
     note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset], nobodys: Collection[str]
 ) -> list[RejectionNote]:
-    """Divide a note about films of several patients or accession numbers, with a header of each; others stay whole."""
+    """Divide a note about films of several patients or accession numbers, with a header for each; others stay whole."""
     here = {uid: headers[uid] for uid in sorted(note.rejected) if uid in headers}
     parts = divide(study_uid, here, nobodys=nobodys).parts
     if len(parts) < 2:
@@ -91,7 +92,7 @@ def _by_part(
 
 
 def or_films(earlier: Sequence[RoundMark], content_of: ContentOf) -> ContentOf:
-    """Return what reads an output; of one that was removed, and is about no single film, all films it may be about."""
+    """Return a reader of outputs; for a removed output about no single film, all films that it may be about."""
     of_study = ((mark, output) for mark in earlier for output in mark.outputs if not output.subject.film)
     films_of = {output: mark.films_beside(output) for mark, output in of_study}
 
@@ -124,7 +125,7 @@ def for_receivers(
 ) -> Iterator[Written]:
     """Write the notes that reject the node's own objects; same arguments as `write`.
 
-    Each names what the same destinations have, or may have, and goes to these. What nobody got needs none.
+    Each names the objects that the same destinations have, or may have, and is sent to these. Unsent objects need none.
     """
     by_receivers: dict[tuple[str, ...], list[OutputObject]] = defaultdict(list)
     for output in own:
@@ -137,7 +138,7 @@ def for_receivers(
 def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Written:
     """Write the note that rejects the node's own objects, with title, patient and study of the note received.
 
-    own: as in `outputs_about`, not empty
+    own: from `outputs_about`, not empty
     """
     title = Concept(note.title.value, note.title.scheme, note.title.meaning)
     evidence = [_evidence(report, output) for output in own]
@@ -162,7 +163,7 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, z
 
 
 def _evidence(report: Report, output: OutputObject) -> Dataset:
-    """Return what highdicom needs of an object of the node; it refers to one with a size as an image."""
+    """Return a reference to an object of the node for highdicom; an object with a size is referenced as an image."""
     item = Dataset()
     item.SeriesInstanceUID = output.series_instance_uid
     item.SOPClassUID = output.sop_class_uid
@@ -174,7 +175,7 @@ def _evidence(report: Report, output: OutputObject) -> Dataset:
 
 
 def is_ended(output: OutputObject, films: Iterable[str], identities: Mapping[str, Identity]) -> bool:
-    """Say whether an output was written for another patient or request than one of its films names by now.
+    """Whether one of an output's films has another patient or request now than the output.
 
     identities: of films, by SOP Instance UID
     """
@@ -190,11 +191,11 @@ def identity_notes(
     content_of: ContentOf,
     zone: ZoneInfo,
 ) -> Iterator[Written]:
-    """Write a note for each identity whose objects are void by now, about these objects.
+    """Write a note for each identity with void objects, about these objects.
 
-    facts: those that the round knows
+    facts: of the round
     identities: of all films, by SOP Instance UID
-    written: the outputs of this round, notes included: what they repeat is not void, what they void is noted already
+    written: outputs of this round, notes included: repeated objects are not void, rejected ones have a note already
     """
     open_ = _not_void(facts, written)
     read = or_films(facts.rounds, content_of)
@@ -211,7 +212,7 @@ def identity_notes(
 
 
 def _not_void(facts: StudyFacts, written: Iterable[OutputObject]) -> list[OutputObject]:
-    """Return the outputs of earlier rounds and of answers that no note has named, each as it was written last."""
+    """Return the outputs of earlier rounds and of answers without a note, each in its last version."""
     now = list(written)
     earlier = [*chain.from_iterable(mark.outputs for mark in facts.rounds)]
     void = {uid for output in (*earlier, *now) for uid in output.voids}
@@ -222,14 +223,14 @@ def _not_void(facts: StudyFacts, written: Iterable[OutputObject]) -> list[Output
 
 
 def _place(output: OutputObject) -> tuple[str, ...]:
-    """Sort outputs by identity, then as a note names them."""
+    """Return the sort key of outputs: their identity, then the order in a note."""
     who = output.identity
     said = (who.number, who.issuer, *who.names, "", *who.born, "", who.accession)
     return (*said, output.series_instance_uid, output.sop_instance_uid)
 
 
 def _header(own: Iterable[OutputObject], content_of: ContentOf) -> Dataset:
-    """Return whom and which study the objects name, as an archive has them; nobody if all have left the disk."""
+    """Return the objects' patient and study, as an archive has them; empty if all objects have been removed."""
     contents = filter(None, map(content_of, own))
     headers = [dcmread(BytesIO(content), stop_before_pixels=True) for content in contents]
     return best_described(headers) if headers else Dataset()

@@ -24,7 +24,7 @@ def report_to_json(
 
     outputs: names of the files written beside it
     left_alone: objects without an answer, which are listed with their reason
-    with_searched: as in `film_for_programs`
+    with_searched: see `film_for_programs`
     """
     model = report.model
     return {
@@ -46,7 +46,7 @@ def report_to_json(
 def film_for_programs(film: Film, *, with_searched: bool = False) -> JsonObject:
     """Return an entry of `films` in report.json (design §8).
 
-    with_searched: whether it says, under a key of its own, where the network looked for what is not reported
+    with_searched: whether it has, under a separate key, the searched boxes of findings that are not reported
     """
     content: JsonObject = {
         "source": film.source,
@@ -106,7 +106,7 @@ def _reader_to_json(mark: ReaderMark | None) -> JsonObject:
 
 
 def _evidence_to_json(finding: Finding) -> Json:
-    """Return where a finding lies; measured is false, because it is read off the network's own boxes."""
+    """Return a finding's location; measured is false, because it comes from the network's own boxes."""
     if finding.evidence is None:
         return None
     zone, extent = finding.evidence.zone, finding.evidence.extent

@@ -1,6 +1,6 @@
 """Write `report.txt`: the whole report as plain text, for a person at a terminal.
 
-No line is broken by hand. A film has at most 26: a finding, however many boxes it has, is one line.
+Lines are not wrapped. A film has at most 26: a finding, however many boxes it has, is one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from node.outputs.vocabulary import READER, by_urgency, name_of, said_of
 
 
 def render(report: Report) -> str:
-    """Return the report as plain text: the impression, then what each film shows, and identities last."""
+    """Return the report as plain text: the impression, then the findings of each film, and identities last."""
     lines = [*impression.labeled(["", "Impression", *impression.of_report(report)])]
     for film in report.films:
         name = ["", wording.film_number(report, film)] if len(report.films) > 1 else [""]
@@ -27,7 +27,7 @@ def render(report: Report) -> str:
 
 
 def details(film: Film) -> Iterator[str]:
-    """Yield the findings of a film, what is not reported and not evaluated, its ratio, its sentences, its limits."""
+    """Yield a film's findings, findings not reported and not evaluated, its ratio, its sentences, its limits."""
     if not film.is_read:
         yield wording.not_processed(film)
         return
@@ -46,7 +46,7 @@ def details(film: Film) -> Iterator[str]:
 
 
 def unreported(film: Film) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is not reported, not evaluated, or rejected by a reader: a heading, and names with their numbers.
+    """Yield headings with names and numbers: findings not reported, not evaluated, or rejected by a radiologist.
 
     A name has no side: it would seem to exclude the other side.
     """
@@ -70,7 +70,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _objection(finding: Finding) -> str | None:
-    """Return what speaks against a finding alone; what speaks against its film stands in the impression."""
+    """Return the objection to a single finding; objections to its film are in the impression."""
     return None if finding.contradiction in wording.OF_FILM else wording.reason_of(finding.contradiction)
 
 

@@ -1,9 +1,10 @@
 """The secondary capture of a film, for workstations that show neither reports nor presentation states (PS3.3 A.8).
 
-It is the film with its boxes, under the impression, in a series of its own. The capture of a film that was not read is
-a text that says why: an archive that gets nothing but captures must see an answer to every film. A capture depends on
-its film alone: other films of the study change neither its UID nor its bytes, except that a film which names no patient
-takes the patient of another one.
+It shows the film with its boxes below the impression, in a series of its own. The capture of a film that was not read
+is
+a text with the reason: an archive that takes captures only must see an answer to every film. A capture depends on its
+film alone: other films of the study change neither its UID nor its bytes, except that a film without a patient takes
+the patient of another one.
 
 The picture holds no name and no other identity of a patient. Pillow draws it: another version may draw other pixels,
 which makes another object (`document.seal`).
@@ -59,7 +60,7 @@ def _capture(report: Report, film: Film, source: Source, patient: Dataset, zone:
         photometric_interpretation="RGB",
         bits_allocated=8,
         coordinate_system="PATIENT",
-        patient_orientation=("L", "F"),  # it insists on one; `describe_capture` takes it out again
+        patient_orientation=("L", "F"),  # a required argument; `describe_capture` removes it again
         study_instance_uid=report.study_uid,
         **document.begin(
             report,
@@ -80,7 +81,7 @@ def _capture(report: Report, film: Film, source: Source, patient: Dataset, zone:
     if film.is_read:
         dataset.BodyPartExamined = "CHEST"
     else:
-        dataset.Laterality = ""  # dciodvfy wants to know of either
+        dataset.Laterality = ""  # dciodvfy requires one of the two
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[film.source], zone=zone)
     subject = Subject(about=About.FILM, film=film.source)

@@ -1,4 +1,4 @@
-"""A received film as the writers of outputs get it: its header, and its picture for those that need it."""
+"""A received film as input of the writers of outputs: its header, and its picture for those that need it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Source:
 
     header: the object without its pixels
     picture: decodes the film; returns None if that is not possible (any more)
-    thumbnail: the one that its reading made, or else decodes the film as `picture` does
+    thumbnail: the one from its reading, or else decodes the film as `picture` does
     """
 
     header: Dataset
@@ -40,8 +40,8 @@ def from_files(
     """Return the films of a study with pictures that are decoded when a writer asks; all by SOP Instance UID.
 
     thumbnails: of films that were read just now
-    Only the film that was asked for last stays in memory, because it may have 67 million pixels. A film that cannot be
-    decoded again must not cost the study its report, so it has no picture. Errors of the disk are raised.
+    Only the last decoded film stays in memory, because it may have 67 million pixels. A film that cannot be decoded
+    again has no picture, so that its study still gets its report. Errors of the disk are raised.
     """
     kept = thumbnails or {}
 

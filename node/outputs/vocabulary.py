@@ -1,12 +1,13 @@
-"""The one table of the words that people read: states of findings, what readers said, names, and the order of lists.
+"""The one table of the words that people read: states of findings, assessments, names, and the order of lists.
 
 Every output, page, command and statistic takes its words from here. Codes and their meanings stay those of the prompt
 set and of `sr.findings`. No word concludes "normal": the network may have missed what it did not report.
 
 `URGENCIES` is a table of this project, not of a society. Its three classes are those of the ACR's work group on
-actionable reporting (Larson et al., JACR 2014): to be told within minutes, hours or days. Of the findings of our prompt
-sets only pneumothorax is taken from there, as category 1; the network cannot tell a tension pneumothorax from another,
-so all are. Where the others stand is this project's choice, and a site should review it before it relies on the order.
+actionable reporting (Larson et al., JACR 2014): communicate within minutes, hours or days. Of the findings of our
+prompt sets only pneumothorax is taken from there, as category 1; the network cannot distinguish a tension pneumothorax,
+so every pneumothorax is. The others' classes are this project's choice; a site should review them before it relies on
+the order.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ MARKS: Final[Mapping[FindingState, str]] = {
     FindingState.INDETERMINATE: "possible",
     FindingState.UNCALIBRATED: "possible",
 }
-"""What stands beside a finding where room is short, if it is reported and not present."""
+"""Short text beside a reported finding that is not present."""
 UNMEASURED: Final = "its threshold was not measured on such films"
-"""Why what is uncalibrated is only possible."""
+"""Why an uncalibrated finding is only possible."""
 READER: Final[Mapping[Assessment, str]] = {
     Assessment.ACCEPTED: "confirmed by a reader",
     Assessment.REJECTED: "rejected by a reader",
@@ -42,7 +43,7 @@ READER: Final[Mapping[Assessment, str]] = {
     Assessment.ADDED: "added by a reader",
     Assessment.REWORDED: "written by a reader",
 }
-"""What stands in place of a state, or behind a sentence, where a person has spoken."""
+"""Replaces a state, or follows a sentence, after a radiologist's assessment."""
 
 MINUTES, HOURS, DAYS = 1, 2, 3
 URGENCIES: Final[Mapping[tuple[str, str], int]] = {
@@ -80,12 +81,12 @@ def urgencies(prompts: PromptSet) -> dict[str, int]:
 
 
 def said_of(finding: Finding) -> str:
-    """Return the state of a finding in words, or what a reader said of it."""
+    """Return the state of a finding in words, or the radiologist's assessment."""
     return STATES[finding.state] if finding.reader is None else READER[finding.reader.what]
 
 
 def urgency(finding: Finding) -> int:
-    """Return how soon a finding is to be told: within minutes, hours or days; the lowest number is the soonest."""
+    """Return how soon a finding must be communicated: minutes, hours or days; the lowest number is the soonest."""
     return _urgency(finding.code)
 
 
@@ -102,5 +103,5 @@ def by_urgency(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def is_critical(finding: Finding) -> bool:
-    """Say whether a finding is present and to be told within minutes: its study is delivered before others."""
+    """Whether a finding is present and must be communicated within minutes: its study is delivered before others."""
     return finding.state is FindingState.PRESENT and urgency(finding) == MINUTES

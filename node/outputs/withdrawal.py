@@ -1,6 +1,6 @@
-"""Withdraws a message that is void: no new one takes its place.
+"""Withdraws a message that is void and has no replacement.
 
-An archive has rejected every film that it is about, or one of its films names another patient or request by now.
+An archive has rejected every film of the message, or one of its films has another patient or request now.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def withdraw(
     content_of: ContentOf,
     zone: ZoneInfo,
 ) -> Iterator[tuple[OutputObject, bytes]]:
-    """Yield what withdraws each newest message of a kind, as far as it is void or no new one says the same.
+    """Yield the withdrawal of each kind's newest message, where it is void or no new message replaces it.
 
     A message whose content was removed with its study is not withdrawn.
-    facts: those that the round knows
+    facts: of the round
     identities: of all films, by SOP Instance UID
-    new: the messages of this round; one takes the place of an earlier one of the same patient and accession number
+    new: the messages of this round; one replaces an earlier one of the same patient and accession number
     """
     writer, rejected = writer_of(kind), rejected_by(facts.notes.values())
     sent = [output for mark in facts.rounds for output in mark.outputs if output.kind == kind]
@@ -61,7 +61,7 @@ def _is_void(
 
 
 def _is_same(earlier: Place, later: Place) -> bool:
-    """Say whether a message takes the place of an earlier one; a film or an order may have added what was missing."""
+    """Whether a message replaces an earlier one; a film or an order may have added what was missing."""
     return earlier[0] == later[0] and all(
         before == after or "" in (before, after) for before, after in zip(earlier[1:], later[1:], strict=True)
     )

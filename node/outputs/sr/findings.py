@@ -7,11 +7,10 @@ never at the root, and a film without a reported finding gets a report of text a
 A finding without a box has its probability below the code of its state (HAS PROPERTIES), where OHIF reads no number. A
 group of its own (TID 1501) would have no region: OHIF then draws nothing of the whole report.
 
-The finding's site stands below the number of its box, where TID 1419 has it: OHIF labels a box with the site of the
-group itself, and calls it by its bare code ("363698007: Lung"). Evidence is a second finding site: the zone that the
-box overlaps most, with its side, and the share of the zone that the box covers as a number below it. OHIF takes a
-number only if it stands in the group itself; so the share, which a box outside all zones does not have, neither mixes
-the shapes of groups nor adds a line to the label.
+The finding's site is below the number of its box, as in TID 1419: OHIF labels a box with the site of the group itself,
+by its bare code ("363698007: Lung"). Evidence is a second finding site: the zone that the box overlaps most, with its
+side, and below it a number, the share of the zone that the box covers. OHIF reads numbers of the group itself only; so
+the share, which a box outside all zones lacks, neither mixes the shapes of groups nor adds a line to the label.
 
 The short label is what dwv 0.36 draws beside a box, if it modifies the name of the group (HAS CONCEPT MOD).
 """
@@ -68,9 +67,9 @@ STATES: Mapping[FindingState, Concept] = {
     FindingState.ABSENT: Concept("NOTREPORTED", PRIVATE_SCHEME, "Not reported, may have been missed"),
     FindingState.LEFT_OUT: Concept("NOTASSESSED", PRIVATE_SCHEME, "Not assessed, may be there"),
 }
-"""Codes of states. SNOMED's Absent (272519000) would deny what only stayed below its threshold."""
+"""Codes of states. SNOMED's Absent (272519000) would deny a finding that is only below its threshold."""
 REJECTED = Concept("REJECTED", PRIVATE_SCHEME, "Rejected by a reader")
-"""In place of `NOTREPORTED` where a person says that the finding is not there."""
+"""Replaces `NOTREPORTED` if a radiologist rejected the finding."""
 ORIGIN = Concept("SENTENCEBY", PRIVATE_SCHEME, "Sentence by")
 _NETWORK: Final = Concept("NETWORK", PRIVATE_SCHEME, "Neural network")
 ORIGINS: Mapping[By, Concept] = {
@@ -78,7 +77,7 @@ ORIGINS: Mapping[By, Concept] = {
     "network_uncalibrated": _NETWORK,
     "rule": Concept("STANDARD", PRIVATE_SCHEME, "Standard wording"),
 }
-"""Who wrote the sentence of a finding; a reader is its observer."""
+"""Who wrote the sentence of a finding; a radiologist is its observer."""
 SIDES: Mapping[Side, Concept] = {
     Side.RIGHT: Concept("24028007", "SCT", "Right"),
     Side.LEFT: Concept("7771000", "SCT", "Left"),
@@ -87,7 +86,7 @@ SIDES: Mapping[Side, Concept] = {
 PERCENT = Concept("%", "UCUM", "percent")
 SHARE_OF_ZONE = Concept("SHAREOFZONE", PRIVATE_SCHEME, "Share of the zone that the box covers")
 BOX = Concept("box", PRIVATE_SCHEME, "box")
-"""A unit that can be read: OHIF shows its code, and `{box}` of UCUM would stand there with its braces."""
+"""A readable unit: OHIF shows its code, and would show UCUM's `{box}` with its braces."""
 _PROBABILITY, _IN_SHORT = ", AI probability", ", AI"
 _BY_READER: Mapping[Assessment, tuple[str, str]] = {
     Assessment.ACCEPTED: ("C", f", confirmed{_IN_SHORT}"),
@@ -95,8 +94,8 @@ _BY_READER: Mapping[Assessment, tuple[str, str]] = {
     Assessment.MOVED: ("M", ", drawn by reader"),
     Assessment.ADDED: ("A", ", added by reader"),
 }
-"""First letter of the code and end of the name of a box's number where a reader has spoken: a probability of the
-network's, if it reports the finding and a reader confirmed it; else the count of the box."""
+"""By assessment, the first letter of the code and the end of the name of a box's number: the network's probability, if
+it reports the finding and a radiologist confirmed it; else the count of the box."""
 PROPERTIES: Final = RelationshipTypeValues.HAS_PROPERTIES
 BOUNDED_BY = Concept("75958009", "SCT", "Bounded by")
 QUALITATIVE_EVALUATIONS = Concept("C0034375", "UMLS", "Qualitative Evaluations")
@@ -129,7 +128,7 @@ def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerConten
     """Make items of findings and sentences without a group (TID 1500 row 12); None if there are none.
 
     A sentence is a text inferred from the regions of its boxes, which no viewer takes for a finding group. The
-    algorithm is not named again here: PixelMed takes its name for an evaluation with a wrong relationship.
+    algorithm is not repeated here: PixelMed takes its name for an evaluation with a wrong relationship.
     """
     items = list[ContentItem]()
     for finding in (each for each in film.findings if not each.boxes):
@@ -150,14 +149,14 @@ def probabilities(film: Film, source: Dataset) -> list[ContentItem]:
 
 
 def _probability(finding: Finding, relationship: RelationshipTypeValues) -> Iterator[ContentItem]:
-    """Yield the probability of a finding without a group, if there is one to tell."""
+    """Yield the probability of a finding without a group, if it has one."""
     if (told := finding.output_probability) is not None:
         percent = wording.whole_percent(told)
         yield NumContentItem(quantity_name(finding), percent, PERCENT, relationship_type=relationship)
 
 
 def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> Iterator[ContentItem]:
-    """Yield the texts on a box of a finding; a sentence that a reader wrote says who wrote it and when."""
+    """Yield the texts on a box of a finding; a radiologist's sentence has its author and time."""
     if (sentence := wording.reworded(film, finding)) is not None:
         yield said_by_reader(text(wording.said(sentence)), sentence.reader, zone)
     if (about := wording.about_box(film, finding, box)) is not None:
@@ -203,7 +202,7 @@ def group_of(
 ) -> Group:
     """Make the group of one box (TID 1410).
 
-    made_by: `algorithm`; tracking: ID and UID, which stays with what the box is about
+    made_by: `algorithm`; tracking: ID and UID, the same for the box in all versions
     number: its only one, which OHIF 3.13.2 makes the label of the box
     states: questions with their answers
     label: the short label; comments: texts on the box
@@ -241,14 +240,14 @@ def _site(place: Code, side: Side | None) -> FindingSite:
 
 
 def share(name: Concept, value: float, sites: Sequence[FindingSite] = ()) -> Measurement:
-    """Make the number of a group of a share, 0..1, as a whole percent; sites: where what it is about lies."""
+    """Make the number of a group from a share, 0..1, as a whole percent; sites: of its subject."""
     return Measurement(name, wording.whole_percent(value), PERCENT, finding_sites=sites or None)
 
 
 def _number(finding: Finding, box: FindingBox) -> Measurement:
-    """Make the number of a box: the probability of its finding, or that it is one box if a reader moved or added it.
+    """Make the number of a box: its finding's probability, or the count 1 if a radiologist moved or added the box.
 
-    What a reader drew beside a moved box is counted too, if the finding has no probability to tell.
+    A box that was drawn beside a moved box has the count too, if the finding has no probability.
     A group without a number hides the boxes of all others in OHIF 3.13.2, and a percentage would be the network's.
     """
     mark, sites = wording.mark_of(finding, box), _sites(finding, box)

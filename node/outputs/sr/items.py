@@ -1,4 +1,4 @@
-"""What several structured reports use: their forms, and content items (PS3.16 TID 1001, 1204; PS3.3 C.17.3).
+"""Common parts of structured reports: their forms, and content items (PS3.16 TID 1001, 1204; PS3.3 C.17.3).
 
 Each form is a kind of output (`output_kinds`), and a series of its own. Items are made with highdicom. Every item has
 a concept name, even where the standard does not require it: otherwise OHIF shows a blank page.
@@ -74,7 +74,7 @@ def with_content(item: ItemT, content: Iterable[ContentItem]) -> ItemT:
     if "ContentSequence" not in item and added:
         item.ContentSequence = ContentSequence(added)
         return item
-    for each in added:  # a new sequence would look at each item that is there again
+    for each in added:  # a new sequence would check every existing item again
         item.ContentSequence.append(each)
     return item
 
@@ -112,7 +112,7 @@ def source_object(source: Dataset) -> ContentItem:
 
 
 def image_of(source: Dataset) -> SourceImageForRegion:
-    """Refer to a film as that from which a place is selected."""
+    """Refer to a film as the source image of a region."""
     return SourceImageForRegion(str(source.SOPClassUID), str(source.SOPInstanceUID))
 
 
@@ -141,9 +141,9 @@ def language() -> LanguageOfContentItemAndDescendants:
 
 
 def said_by_reader(item: ItemT, mark: ReaderMark | None, zone: tzinfo) -> ItemT:
-    """Return an item with the person who observed it in place of the program, and when; as it is without a mark.
+    """Name the radiologist and the time as an item's observer in place of the program; without a mark, do nothing.
 
-    The person is "Reader" if the node does not ask for names.
+    The person is "Reader" if the node has no sign-in.
     """
     if mark is None:
         return item
@@ -173,7 +173,7 @@ def observer(report: Report) -> ObserverContext:
 
 
 def container_of(template: Template) -> ContainerContentItem:
-    """Return the container that is all of a measurement group or of a report."""
+    """Return the root container of a measurement group or of a report."""
     [item] = template
     return cast(ContainerContentItem, item)
 
@@ -183,7 +183,7 @@ class Form:
     """A form of reports.
 
     kind: the kind of output (`destinations.outputs`)
-    series: what sets the series of this form apart (`identity.SERIES_FORMS`)
+    series: distinguishes the series of this form (`identity.SERIES_FORMS`)
     film_number, study_number, ratio_number: Series Number of reports on a film, on the study and on a cardiothoracic
         ratio. All films' reports have the same: a place among the films would change when another film arrives, and the
         report with it.

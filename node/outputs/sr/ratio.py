@@ -1,9 +1,9 @@
 """The cardiothoracic ratio of a film: one TID 1501 group, in a report of its own.
 
-OHIF 3.13.2 draws the line below a number only if no group of the report has a region, so the ratio cannot stand beside
-the findings. Of a number with two lines it draws the first; so each width is a number with its own line too. It labels
-the lines with the names, values and unit codes of all three numbers, and with any text of the group; so the names are
-short, the units can be read, and the band stands in the first text of the report alone.
+OHIF 3.13.2 draws the line below a number only if no group of the report has a region, so the ratio needs a report of
+its own. Of a number with two lines it draws the first, so each width is a number with its own line too. It labels the
+lines with names, values and unit codes of all three numbers, and with any text of the group; so the names are short,
+the units are readable, and only the report's first text has the band.
 """
 
 from __future__ import annotations

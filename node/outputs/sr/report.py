@@ -1,9 +1,9 @@
 """The structured reports of a study: one for each film that was read, and one for the study.
 
-A film's report has a series of its own, for OHIF 3.13.2 shows at best one film's boxes of a report on several. It says
-nothing of other films, so it stays the same object when another film arrives. It is a TID 1500 report if there is a
-finding to report, else a text (TID 2000). A cardiothoracic ratio that is comparable has a report of its own (`ratio`).
-The report on the study is a text; it is written if the study has several films, or a film that was not read. All are
+A film's report has a series of its own, because OHIF 3.13.2 shows at best one film's boxes of a report on several. It
+contains nothing of other films, so it stays the same object when another film arrives. It is a TID 1500 report if there
+is a finding to report, else a text (TID 2000). A comparable cardiothoracic ratio has a report of its own (`ratio`). The
+report on the study is a text; it is written if the study has several films, or a film that was not read. All are
 complete, preliminary and unverified (PS3.3 C.17.2): a machine wrote them and no person reviewed them.
 
 Reports are written in up to three forms, each for destinations of its own. A film's report is Comprehensive SR or
@@ -64,7 +64,7 @@ from node.outputs.sr.items import (
 )
 
 TEMPLATE: Final = "1500"
-"""Of the reports that have measurements; `text_report.TEMPLATE` of those that have none."""
+"""Root template of reports with measurements; `text_report.TEMPLATE` of those without."""
 CHEST_RADIOGRAPHY = Concept("399208008", "SCT", "Plain chest X-ray")
 DOCUMENTS: Final = {
     COMPREHENSIVE.kind: highdicom_gaps.ComprehensiveReport,
@@ -79,12 +79,12 @@ Tree = Callable[[int], ContainerContentItem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What a report is written from, beside its content.
+    """Everything that a report is written from, except its content.
 
-    series_about: as in `identity.series_uid`
-    template: its root template, as `output_kinds.Written.template`
-    patient: the header whose patient and study it has
-    films: the objects that it is about; evidence: other objects that it names as evidence
+    series_about: see `identity.series_uid`
+    template: its root template, see `output_kinds.Written.template`
+    patient: header with its patient and study
+    films: its subjects; evidence: other objects that it references as evidence
     schemes: private coding schemes of its codes
     replaced: earlier reports
     """
@@ -112,12 +112,12 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iter
 
 
 def write_3d(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
-    """Write those on films as Comprehensive 3D SR and that on the study as `write` does; arguments as there."""
+    """Write the reports on films as Comprehensive 3D SR and the study's report as SR; same arguments as `write`."""
     return _reports(report, sources, zone, film_form=COMPREHENSIVE_3D, study_form=COMPREHENSIVE)
 
 
 def write_text(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iterator[Written]:
-    """Write all reports as Basic Text SR; arguments as in `write`."""
+    """Write all reports as Basic Text SR; same arguments as `write`."""
     return _reports(report, sources, zone, film_form=BASIC_TEXT, study_form=BASIC_TEXT)
 
 
@@ -137,12 +137,12 @@ def _reports(
 
 
 def _concerns_study(report: Report) -> bool:
-    """Return whether there is something to say that no film's own report says."""
+    """Return whether the study needs a report beside its film's own report."""
     return len(report.films) > 1 or len(report.read_films) < len(report.films)
 
 
 def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zone: ZoneInfo, *, form: Form) -> Written:
-    """Write the report on one film, under its own patient, or the study's if the film names none."""
+    """Write the report on one film, under its own patient, or the study's if the film has none."""
     source = sources[film.source]
     patient = described_by(source, sources.values())
     is_measured = any(finding.boxes for finding in wording.reported(film)) and form is not BASIC_TEXT
@@ -194,7 +194,7 @@ def _ratio_report(
 
     def tree(version: int) -> ContainerContentItem:
         first = text(wording.paragraphs(*impression.labeled([*measured.lines(stated), *wording.version(version)])))
-        without = replace(film, findings=(), sentences=())  # says nothing of them, and no reader corrects a ratio
+        without = replace(film, findings=(), sentences=())  # for a report on the ratio, which no radiologist corrects
         return tree_of(report, without, source, first=first, groups=[ratio.measurements(report, film, stated, source)])
 
     return document_of(draft, report, tree, zone=zone)
@@ -219,7 +219,7 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
 
 
 def document_of(draft: Draft, report: Report, tree: Tree, *, zone: ZoneInfo) -> Written:
-    """Write a report (PS3.3 C.17.1 to C.17.3): its first version, then as which version it is, and what it replaces."""
+    """Write a report (PS3.3 C.17.1 to C.17.3): its first version, then again with its version and predecessors."""
     patient, films, form = draft.patient, draft.films, draft.form
     root = _separate(tree(1))
     dataset: Dataset = DOCUMENTS[form.kind](
@@ -261,7 +261,7 @@ def _separate(tree: ContainerContentItem) -> ContainerContentItem:
 
 
 def _named(report: Report, references: Iterable[ObjectReference]) -> Iterator[Dataset]:
-    """Yield what highdicom needs of objects that are not here."""
+    """Yield the references, as highdicom needs them, of objects that are not here."""
     for reference in references:
         item = Dataset()
         item.StudyInstanceUID = report.study_uid
@@ -330,7 +330,7 @@ def _references(study_uid: str, references: Iterable[ObjectReference | OutputObj
 
 
 def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
-    """Return the requests that the films name, each once (PS3.3 C.17.2.3)."""
+    """Return the distinct requests of the films (PS3.3 C.17.2.3)."""
     found: dict[tuple[str, ...], Dataset] = {}
     for film in films:
         for request in attributes.items(film, "RequestAttributesSequence") or (film,):
@@ -372,7 +372,7 @@ def tree_of(
 ) -> ContainerContentItem:
     """Build the content tree of TID 1500: a first text and the analyzed part, sections, and the intended use last.
 
-    texts: more of them, after these; persons: observers beside the program (`items.person`)
+    texts: further texts; persons: observers beside the program (`items.person`)
     """
     context = ObservationContext(observer_device_context=observer(report))
     context.extend(persons)

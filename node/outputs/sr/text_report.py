@@ -1,8 +1,7 @@
 """Reports of text alone (PS3.16 TID 2000): on a film without a finding to report, and on a whole study.
 
-Apart from numbers, every item and relationship is one that
-Basic Text SR permits too (PS3.3 A.35.1.3.1), which is written for destinations that ask for `text`; there a film with
-findings has its report in this form.
+Apart from numbers, every item and relationship is one that Basic Text SR permits too (PS3.3 A.35.1.3.1): destinations
+that ask for `text` get a film's report in this form, also with findings.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ def of_film(
 ) -> ContainerContentItem:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
 
-    What a reader said of a finding has a section whose observer is the reader (TID 2000 row 9); zone: of its times.
+    A radiologist's assessment of a finding has a section with its author as observer (TID 2000 row 9); zone: of its
+    times.
     numbers: probabilities of findings; none in Basic Text SR
     """
     about = wording.paragraphs(*report_txt.details(film), *wording.drawn(film))
@@ -85,8 +85,8 @@ def tree_of(
 ) -> ContainerContentItem:
     """Build the content tree: impression first, intended use last.
 
-    films: those that the report is about
-    persons: observers beside the program; corrected: sections of what readers said
+    films: the report's
+    persons: observers beside the program; corrected: sections with radiologists' assessments
     """
     first = container(IMPRESSIONS, content=[impression_text(lines)])
     use = text(wording.intended_use(report, films), name=FINDING)
