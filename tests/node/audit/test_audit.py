@@ -252,20 +252,14 @@ def users(element: etree._Element) -> list[str | None]:
 
 
 def rows() -> list[str]:
-    """The rows of the table: all log events that become the same message share one."""
+    """The rows of the table: log events whose messages differ in the outcome alone share one."""
     table: dict[tuple[str, ...], list[str]] = {}
     for event, rule in RULES.items():
-        kind = "" if rule.kind is None else f"{rule.kind.value} {rule.kind.meaning}"
+        kind = "" if rule.kind is None else f", {rule.kind.value} {rule.kind.meaning}"
         reasons = f" (only for {', '.join(rule.reasons)})" if rule.reasons else ""
-        cells = (
-            f"{rule.event.value} {rule.event.meaning}",
-            kind,
-            rule.action,
-            rule.outcome,
-            rule.party.value,
-            rule.subject.value,
-        )
-        table.setdefault(cells, []).append(f"`{event}`{reasons}")
+        outcome = "" if rule.outcome == "0" else f" {rule.outcome}"
+        cells = (f"{rule.event.value} {rule.event.meaning}{kind}", rule.action, rule.party.value, rule.subject.value)
+        table.setdefault(cells, []).append(f"`{event}`{reasons}{outcome}")
     return ["| " + " | ".join((", ".join(events), *cells)) + " |" for cells, events in table.items()]
 
 
