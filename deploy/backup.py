@@ -29,6 +29,7 @@ DUMP = "ledger.pg_dump"
 VIEW = "chex.queue_depth"  # of the executor's tables; the node makes it again
 FOLDERS = ("studies", "orders")
 FORMAT = "format"  # of the files, see node/store/folders.py
+EXPORT_KEY = "export-key"  # by which `node export` maps patients
 TEMPORARY = ".incoming-"  # never acknowledged to anybody
 
 
@@ -85,7 +86,8 @@ def back_up(storage: Path, backup: Path, *, database_url: str | None = None) -> 
     else:
         _dump_database(database_url, aside / DUMP)
     rest = (path for folder in FOLDERS for path in (storage / folder).rglob("*") if not _is_mark(path, storage))
-    files = _copy(rest, storage, aside) + _copy(storage.glob(FORMAT), storage, aside)
+    files = _copy(rest, storage, aside)
+    files += sum(_copy(storage.glob(name), storage, aside) for name in (FORMAT, EXPORT_KEY))
     os.sync()
     aside.rename(backup)
     return marks + files + 1

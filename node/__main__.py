@@ -30,6 +30,7 @@ from node.commands.arguments import (
     add_password,
     add_read,
     add_retry,
+    day,
     zone,
 )
 from node.config import ModelSettings
@@ -267,6 +268,21 @@ def _corrections(options: argparse.Namespace) -> int:
     return 0
 
 
+def _export(options: argparse.Namespace) -> int:
+    from importlib.util import find_spec
+
+    from models import progress
+
+    if find_spec("dicomanonymizer") is None:
+        raise InputError("export needs the extra export; run pip install -c constraints.txt '.[export]'")
+    from node.commands.export import folder
+
+    with progress.on(sys.stderr) as show:
+        done = folder.export(config.load(options.settings), options.out, since=options.since, tell=show)
+    print(f"{options.out}: {len(done.films)} films of {len(done.patients)} patients, {done.objects} objects on them")
+    return 0
+
+
 def _abandon(options: argparse.Namespace) -> int:
     from node.commands.operate import abandon
 
@@ -361,6 +377,13 @@ def _parser() -> Parser:
     corrections.add_argument("settings", type=Path, metavar="node.toml")
     corrections.add_argument("--export", type=Path, required=True, metavar="FILE.jsonl", help="a new file")
     corrections.set_defaults(run=_corrections)
+
+    text = "export films, reports and labels for research, de-identified (DICOM PS3.15 Annex E)"
+    export = commands.add_parser("export", help=text, description=text)
+    export.add_argument("settings", type=Path, metavar="node.toml")
+    export.add_argument("--since", type=day, required=True, metavar="DAY", help="films that came since, YYYY-MM-DD")
+    export.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder, or an unfinished export")
+    export.set_defaults(run=_export)
 
     text = "say why a file is read or not, or show the course of a study or film by its UID"
     add_explain(commands.add_parser("explain", help=text, description=text), run=_explain)

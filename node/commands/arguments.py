@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import date
 from pathlib import Path
 from typing import Final, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -122,6 +123,14 @@ def box(text: str) -> Box:
         return Box(left=left, top=top, right=right, bottom=bottom)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a box; write left,top,right,bottom in pixels") from error
+
+
+def day(text: str) -> date:
+    """Turn YYYY-MM-DD into a day."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day; write YYYY-MM-DD") from error
 
 
 def zone(name: str) -> ZoneInfo:

@@ -80,18 +80,23 @@ def _lines(
         answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides_of(film.answer, film.header))
         named = f"{film.instance.study_uid} {film.instance.sop_instance_uid}"
         drawn.append(pictures / f"{_number(key, named)}.png")
-        if (truth := _truth(answer, _framing(film), prompt_set)) and _draw(film, drawn[-1]):
+        if (truth := truth_of(film, answer, prompt_set)) and (png := picture_of(film)) is not None:
+            drawn[-1].write_bytes(png)
             number = said(film.header, "PatientID")
             patient = _number(key, film.instance.study_uid if is_nobodys(number, {"", *nobodys}) else number)
             line = {"file": f"{pictures.name}/{drawn[-1].name}", "patient": patient, "truth": truth}
             yield json.dumps(line) + "\n"
 
 
-def _truth(film: Film, framing: Framing, prompt_set: PromptSet) -> JsonObject:
-    """Return what a reader said about a film in the form of `models.lab.training.labels`; empty if nothing is left."""
-    judged = [finding for finding in film.findings if finding.reader is not None]
+def truth_of(film: AnsweredFilm, corrected: Film, prompt_set: PromptSet) -> JsonObject:
+    """Return what a reader said about a film in the form of `models.lab.training.labels`; empty if nothing is left.
+
+    corrected: the answer to it as readers corrected it
+    """
+    judged = [finding for finding in corrected.findings if finding.reader is not None]
     if not judged:
         return {}
+    framing = _framing(film)
     there = [finding for finding in judged if finding.state is FindingState.PRESENT]
     return {
         "present": {finding.prompt: finding in there for finding in judged},
@@ -126,20 +131,15 @@ def _framing(film: AnsweredFilm) -> Framing:
     )
 
 
-def _draw(film: AnsweredFilm, path: Path) -> bool:
-    """Write the upright film as displayed, without overlays and shutter; false if it cannot be decoded any more.
-
-    Raises OSError.
-    """
+def picture_of(film: AnsweredFilm) -> bytes | None:
+    """Return the upright film as displayed, without overlays and shutter, as PNG; None if it cannot be decoded."""
     try:
         picture = decoding.stored_picture(film.instance.path).film()
     except Undecodable:
-        return False
+        return None
     upright = decoding.turned(picture.astype(np.float32), _framing(film).turn)
     is_made, png = cv2.imencode(".png", upright.astype(np.uint8))
-    if is_made:
-        path.write_bytes(png.tobytes())
-    return is_made
+    return png.tobytes() if is_made else None
 
 
 def _number(key: bytes, text: str) -> str:

@@ -206,6 +206,13 @@ def stored_picture(path: Path) -> StoredPicture:
         return _with_graphics(dataset, _stored_picture(dataset, film_header, values), values.cells)
 
 
+def stored_values(path: Path) -> StoredValues:
+    """Decode one film to its stored values alone; errors as in `picture_of`, and those of `read_header`."""
+    film_header = parse_header(read_header(path))
+    with _decoders():
+        return _values_of(_decoded(path, film_header), film_header)
+
+
 def _with_graphics(dataset: Dataset, picture: StoredPicture, cells: Cells) -> StoredPicture:
     """Add the shutter and the overlay planes of a film."""
     shutter = overlays.find_shutter(dataset)
@@ -343,7 +350,7 @@ def _depth(pixels: PixelFormat) -> _Depth:
 
 def _stored_picture(dataset: Dataset, film_header: FilmHeader, stored: StoredPixels) -> StoredPicture:
     """Settle how decoded pixels are displayed. Raises Undecodable."""
-    values = _stored_values(stored, film_header)
+    values = _values_of(stored, film_header)
     with attributes.quiet():
         gray_header = parse_grayscale(dataset, photometric_interpretation=film_header.pixels.photometric_interpretation)
     levels = grayscale.levels_of(gray_header, values.indices, lowest=values.lowest, bits=values.bits)
@@ -370,8 +377,8 @@ def _legible(header: GrayscaleHeader, levels: grayscale.Levels) -> StoredPicture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _StoredValues:
-    """Decoded pixels.
+class StoredValues:
+    """Decoded pixels, without the bits that are no value.
 
     indices: [row, column], the values minus the lowest that `bits` can hold
     """
@@ -382,7 +389,7 @@ class _StoredValues:
     notes: tuple[Note, ...] = ()
 
 
-def _stored_values(stored: StoredPixels, film_header: FilmHeader) -> _StoredValues:
+def _values_of(stored: StoredPixels, film_header: FilmHeader) -> StoredValues:
     """Take the values out of decoded pixels."""
     bits, shift = _depth(film_header.pixels)
     is_signed, syntax = film_header.pixels.pixel_representation == 1, UID(film_header.transfer_syntax_uid)
@@ -390,15 +397,15 @@ def _stored_values(stored: StoredPixels, film_header: FilmHeader) -> _StoredValu
     if coded is not None and coded.is_signed != is_signed and coded.bits <= 16:
         indices = _selected(stored.cells, shift=0, bits=coded.bits, is_signed=coded.is_signed)
         lowest = _lowest(coded.bits, is_signed=coded.is_signed)
-        return _StoredValues(indices=indices, lowest=lowest, bits=coded.bits, notes=(Note.SIGN_DISAGREES,))
+        return StoredValues(indices=indices, lowest=lowest, bits=coded.bits, notes=(Note.SIGN_DISAGREES,))
     lowest = _lowest(bits, is_signed=is_signed)
     if syntax.is_encapsulated and syntax != RLELossless and shift == 0:
         # A lossy decoder may exceed the declared range; removing the high bits would turn white into black.
-        return _StoredValues(indices=_limited(stored.cells, lowest=lowest, bits=bits), lowest=lowest, bits=bits)
+        return StoredValues(indices=_limited(stored.cells, lowest=lowest, bits=bits), lowest=lowest, bits=bits)
     # Bits outside HighBit and BitsStored hold overlays or nothing (PS3.5 8.1.1).
     indices = _selected(stored.cells, shift=shift, bits=bits, is_signed=is_signed)
     notes = (Note.PIXELS_CUT,) if stored.is_longer else ()
-    return _StoredValues(indices=indices, lowest=lowest, bits=bits, notes=notes)
+    return StoredValues(indices=indices, lowest=lowest, bits=bits, notes=notes)
 
 
 def _lowest(bits: int, *, is_signed: bool) -> int:
