@@ -122,7 +122,7 @@ def test_a_change_is_in_table_card_and_manifest(model: Path, capsys: pytest.Capt
     card = (model / CARD).read_text(encoding="utf-8")
     kept, now = (text.partition("## Training")[2].rstrip() for text in (before, card))
     assert kept and now.startswith(kept) and card.count("## Thresholds that were chosen again") == 1
-    assert "- Calibrated on films of people: edema, lung opacity.\n" in card
+    assert "- Calibrated on patient films: edema, lung opacity.\n" in card
     assert f"| {manifest.history[0].at} | edema | 0.6 | 0.7 | three false \\| alarms a day | anna |" in card
     assert thresholds.main([str(model), "--json"]) == 0
     rows = {row["finding"]: row for row in json.loads(capsys.readouterr().out)["thresholds"]}
