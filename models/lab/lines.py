@@ -3,7 +3,7 @@
 Boxes are left, top, right, bottom in pixels of the picture that the line names. A label, class or region that no
 catalog knows is refused. What a catalog knows and a reader has no use for is counted by that reader.
 
-For training a radiologist's reading goes before labels mined from reports. These are marked, because they are often
+What somebody read goes before labels mined from reports (`trusted`). These are marked, because they are often
 wrong: of 209 films of ChestX-ray14 with the mined label Pneumonia radiologists saw an opacity on 87. A film that was
 read as normal has nothing abnormal in the lungs; devices may be there.
 """
@@ -19,13 +19,14 @@ from typing import Final, NotRequired, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from language.labels import NO_FINDING
+from language.labels import DEVICES, NO_FINDING
 from language.sentences import by_rule
 from models import boxes as unit_boxes
 from models.contract import FindingState, Side
 from models.errors import ModelError
 from models.lab.phantoms.truth import FINDINGS
 from models.lab.tasks.labels import (
+    CHEXPERT,
     CIG,
     NIH_LABELS,
     UnknownLabel,
@@ -33,6 +34,7 @@ from models.lab.tasks.labels import (
     check_regions,
     class_of,
     classes_of_nih,
+    labels_of_whole,
     region_of,
 )
 from models.lab.training.labels import Line, SaidLine
@@ -79,37 +81,55 @@ READINGS: Final[Mapping[str, _Reading]] = {
 """Readings by the field `rsna` of a line."""
 
 
-def labels_of_line(
-    *,
-    nih_labels: Sequence[str] | None,
-    reading: str | None,
-    boxes: Mapping[str, Boxes],
-    regions: Mapping[str, Sequence[float]],
-) -> Line:
+def labels_of_line(film: FilmLine, *, boxes: Mapping[str, Boxes], regions: Mapping[str, Sequence[float]]) -> Line:
     """Combine what is known of a film into the stored form.
 
-    nih_labels: those mined from its report, None if there are none; reading: a key of READINGS
     boxes: of classes, by their keys; regions: by their names
     Raises ValueError for an unknown reading.
     """
+    reading = film.get("rsna")
     if reading is not None and reading not in READINGS:
         raise ValueError(f"rsna must be one of {', '.join(READINGS)}, not {reading!r}")
-    mined = {} if nih_labels is None else _mined(nih_labels)
-    located = set(boxes)
-    if mined.get(NO_FINDING):
-        located |= mined.keys() - _UNKNOWN_PLACE
-    said = READINGS[reading] if reading is not None else _Reading(present={}, located=frozenset())
-    present = {**mined, **said.present}
+    of_nih = _mined(film["nih_labels"]) if "nih_labels" in film else {}
+    whole = is_whole(film)
+    present, mined = trusted(film, of_nih, read=labels_of_whole(boxes) if whole else {})
+    located = {*boxes, *film.get("located", []), *(FINDINGS if whole else ())}
+    if of_nih.get(NO_FINDING) and present[NO_FINDING]:
+        located |= of_nih.keys() - _UNKNOWN_PLACE
+    if reading is not None:
+        located |= READINGS[reading].located
     line: Line = {
         "regions": {name: list(box) for name, box in regions.items()},
         "boxes": {key: [list(box) for box in found] for key, found in boxes.items()},
-        "located": sorted(located | said.located),
+        "located": sorted(located),
     }
     if present:
-        line["present"] = present
-        line["mined"] = sorted(mined.keys() - said.present.keys())
-        line["said"] = [sentence for key, there in present.items() if there for sentence in _sentences(key, boxes)]
+        line["present"], line["mined"] = present, sorted(mined)
+    if of_nih or reading is not None:
+        shown = [key for key, there in present.items() if there and key in CHEXPERT]
+        line["said"] = [sentence for key in shown for sentence in _sentences(key, boxes)]
     return line
+
+
+def trusted(
+    film: FilmLine, of_nih: Mapping[str, bool], *, read: Mapping[str, bool] | None = None
+) -> tuple[dict[str, bool], set[str]]:
+    """Join the labels of a film, so that what somebody read goes before what was mined from a report.
+
+    of_nih: the labels of ChestX-ray14, mined; read: further labels that are no mined ones
+    A film on which somebody saw something, other than a device, is not normal, whatever was mined.
+    Returns all labels, and the classes of which only a mined label is known.
+    """
+    labels, of_report = film.get("labels", {}), set(film.get("mined", []))
+    mined = {**of_nih, **{key: labels[key] for key in of_report}}
+    seen = {
+        **(READINGS[film["rsna"]].present if "rsna" in film else {}),
+        **(read or {}),
+        **{key: there for key, there in labels.items() if key not in of_report},
+    }
+    if NO_FINDING in mined and any(there for key, there in seen.items() if key not in (NO_FINDING, DEVICES)):
+        seen.setdefault(NO_FINDING, False)
+    return {**mined, **seen}, mined.keys() - seen.keys()
 
 
 def _mined(nih_labels: Sequence[str]) -> dict[str, bool]:

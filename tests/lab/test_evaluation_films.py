@@ -170,8 +170,14 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     assert "lung_opacity" not in mined.truth.located, "a mined label does not exclude an opacity"
     assert mined.truth.mined_normal is True
 
-    path.write_text(json.dumps(line | {"labels": {"pneumonia": True}}))
+    path.write_text(json.dumps(line | {"labels": {"no_finding": False}}))
     assert read_films(path, read_manifest(MODEL)).load(0).truth.mined_normal is None, "labels go before mined ones"
+
+    read = {"nih_labels": ["No Finding"], "labels": {"pneumonia": True, "edema": True}, "mined": ["edema"]}
+    path.write_text(json.dumps(line | read))
+    truth = read_films(path, read_manifest(MODEL)).load(0).truth
+    assert not truth.labels["no_finding"] and not truth.is_normal and truth.located == frozenset()
+    assert truth.mined_normal is True, "a reading of one finding does not make a mined label one that was read"
 
     path.write_text(json.dumps(line | {"rsna": "Fine"}))
     with pytest.raises(ModelError, match="rsna must be one of"):

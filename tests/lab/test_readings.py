@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from models.lab.lines import labels_of_line
+from models.lab.lines import FilmLine, labels_of_line
 from models.lab.training.labels import Line
 
 BOXES = {"lung_opacity": [[0.3, 0.6, 0.1, 0.1], [0.7, 0.6, 0.2, 0.2], [0.2, 0.8, 0.1, 0.1]]}
 
 
-def told(*nih_labels: str, reading: str | None = None, boxes: dict[str, list[list[float]]] | None = None) -> Line:
-    return labels_of_line(nih_labels=nih_labels, reading=reading, boxes=boxes or {}, regions={})
+def told(
+    *nih_labels: str,
+    reading: str | None = None,
+    boxes: dict[str, list[list[float]]] | None = None,
+    labels: dict[str, bool] | None = None,
+    mined: tuple[str, ...] = (),
+) -> Line:
+    film: FilmLine = {"file": "a.png", "nih_labels": list(nih_labels), "labels": labels or {}, "mined": list(mined)}
+    if reading is not None:
+        film["rsna"] = reading
+    return labels_of_line(film, boxes=boxes or {}, regions={})
 
 
 def test_a_mined_label_is_marked_as_one() -> None:
@@ -31,6 +40,26 @@ def test_a_radiologist_goes_before_a_mined_label() -> None:
     assert "pneumonia" not in normal["mined"] and "pneumonia" not in other["mined"]
     assert {"pneumothorax", "lung_opacity"} <= set(normal["located"])
     assert set(other["located"]) == {"consolidation", "lung_opacity", "pneumonia"}
+
+
+def test_a_mined_label_that_a_reading_denies_is_not_said() -> None:
+    line = told("Effusion", labels={"pleural_effusion": False, "consolidation": True})
+
+    assert not line["present"]["pleural_effusion"] and "pleural_effusion" not in line["mined"]
+    assert [sentence["findings"] for sentence in line["said"]] == [["consolidation"]]
+
+
+def test_a_mined_normal_that_a_reading_denies_places_nothing() -> None:
+    assert "pleural_effusion" in told("No Finding")["located"]
+    assert told("No Finding", labels={"fracture": True, "no_finding": False})["located"] == []
+    assert told("No Finding", reading="Lung Opacity", boxes=BOXES)["located"] == ["lung_opacity"]
+
+
+def test_a_mined_label_of_another_report_goes_before_no_reading() -> None:
+    line = told(reading="Normal", labels={"edema": True, "fracture": True}, mined=("edema",))
+
+    assert not line["present"]["edema"] and line["present"]["fracture"]
+    assert "edema" not in line["mined"] and "fracture" not in line["mined"]
 
 
 def test_normal_says_nothing_about_devices() -> None:
@@ -59,7 +88,7 @@ def test_what_is_present_is_said_once_for_each_side() -> None:
 
 
 def test_a_film_without_any_label_says_nothing() -> None:
-    assert labels_of_line(nih_labels=None, reading=None, boxes={}, regions={"spine": [0.5, 0.5, 0.1, 0.9]}) == {
+    assert labels_of_line({"file": "a.png"}, boxes={}, regions={"spine": [0.5, 0.5, 0.1, 0.9]}) == {
         "regions": {"spine": [0.5, 0.5, 0.1, 0.9]},
         "boxes": {},
         "located": [],

@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from language.labels import NO_FINDING
 from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.cases import EvaluationCase, SideQuestion, Truth, shown
@@ -34,6 +35,7 @@ from models.lab.lines import (
     patient_of,
     read_line,
     report_of,
+    trusted,
 )
 from models.lab.phantoms import FINDINGS
 from models.lab.phantoms.truth import CIG_CLASSES
@@ -226,19 +228,21 @@ def _truth(line: FilmLine, seen: NDArray[np.float64]) -> Truth:
 
 
 def _mined_normal(line: FilmLine) -> bool | None:
-    return None if "labels" in line or "nih_labels" not in line else _NO_FINDING in line["nih_labels"]
+    """Return the label "no finding" that was mined; None if there is none, or if a reader gave that label."""
+    labels = line.get("labels", {})
+    if NO_FINDING in labels:
+        return labels[NO_FINDING] if NO_FINDING in line.get("mined", []) else None
+    return _NO_FINDING in line["nih_labels"] if "nih_labels" in line else None
 
 
 def _labels(line: FilmLine) -> dict[str, bool]:
-    """Convert labels of ChestX-ray14, and take those of CheXpert; what readers corrected goes before all."""
-    labels = {}
+    """Convert labels, those that somebody read before mined ones; what readers corrected goes before all."""
+    of_nih = {}
     if "nih_labels" in line:
         there = classes_of_nih(line["nih_labels"])
-        labels = {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
-    if "rsna" in line:
-        labels |= READINGS[line["rsna"]].present
-    given = line.get("labels", {}) | _corrected(line)
-    return labels | {key: there for key, there in given.items() if key in CHEXPERT}
+        of_nih = {key: key in there for key in dict.fromkeys(NIH_LABELS.values())}
+    labels, _ = trusted(line, of_nih)
+    return {key: there for key, there in {**labels, **_corrected(line)}.items() if key in CHEXPERT}
 
 
 def _corrected(line: FilmLine) -> dict[str, bool]:
@@ -247,9 +251,13 @@ def _corrected(line: FilmLine) -> dict[str, bool]:
 
 
 def _located(line: FilmLine) -> frozenset[str]:
-    """Name the findings whose boxes are complete, because all are given or because the film has none."""
+    """Name the findings whose boxes are complete, because all are given or because the film has none.
+
+    A mined "No Finding" says so only where nobody read otherwise.
+    """
     read = READINGS[line["rsna"]].located if "rsna" in line else frozenset[str]()
-    normal = _DETECTED - _NOT_MINED if _NO_FINDING in line.get("nih_labels", []) else frozenset[str]()
+    is_normal = _NO_FINDING in line.get("nih_labels", []) and _labels(line)[NO_FINDING]
+    normal = _DETECTED - _NOT_MINED if is_normal else frozenset[str]()
     return read | normal | frozenset(line.get("located", []))
 
 

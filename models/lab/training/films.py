@@ -33,7 +33,7 @@ from models.lab.lines import (
     read_line,
 )
 from models.lab.phantoms.truth import FINDINGS
-from models.lab.tasks.labels import UnknownLabel, labels_of_whole
+from models.lab.tasks.labels import UnknownLabel
 from models.lab.training.labels import Line, SaidLine, check_line
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import HeldOut, read_held_out
@@ -156,8 +156,7 @@ def _line(film: FilmLine, square: NDArray[np.float64]) -> Line:
             boxes.setdefault(key, []).append(box.tolist())
         else:
             unused[f"boxes of {box_line['label']}"] += 1
-    line = labels_of_line(nih_labels=film.get("nih_labels"), reading=film.get("rsna"), boxes=boxes, regions=regions)
-    _add_labels(line, film, boxes)
+    line = labels_of_line(film, boxes=boxes, regions=regions)
     _add_regions(line, film, regions, unused)
     texts = [*film.get("sentences", []), *film.get("phrases", [])]
     if texts:
@@ -167,16 +166,6 @@ def _line(film: FilmLine, square: NDArray[np.float64]) -> Line:
     if +unused:
         line["unused"] = dict(+unused)
     return line
-
-
-def _add_labels(line: Line, film: FilmLine, boxes: dict[str, list[list[float]]]) -> None:
-    """Add the labels that go before those mined for ChestX-ray14, and the classes whose boxes are complete."""
-    labels = (labels_of_whole(boxes) if is_whole(film) else {}) | film.get("labels", {})
-    if labels:
-        line["present"] = line.get("present", {}) | labels
-        line["mined"] = sorted((set(line.get("mined", [])) - labels.keys()) | set(film.get("mined", [])))
-    complete = FINDINGS if is_whole(film) else ()
-    line["located"] = sorted({*line.get("located", []), *film.get("located", []), *complete})
 
 
 def _add_regions(line: Line, film: FilmLine, regions: dict[str, list[float]], unused: Counter[str]) -> None:

@@ -33,7 +33,7 @@ from models.lab.training.workers import Job, Stopped, do_all, never
 from models.progress import ProgressReport
 
 _SHELF = 200
-_VERSION = 4
+_VERSION = 5
 """The version of the code that makes shards of real films. A new version makes new shards under other names."""
 _LOCK = "lock"
 _WAIT_SECONDS = 0.2
