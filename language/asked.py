@@ -40,6 +40,6 @@ def hindered(text: str) -> Hindered | None:
 
 
 def is_about_change(text: str) -> bool:
-    """Say whether a text asks what became of something, and denies and tells nothing."""
+    """Return whether a text asks what became of something, and denies and tells nothing."""
     found = hindered(text)
     return found is not None and found.why is Hindrance.GONE

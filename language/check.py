@@ -117,7 +117,7 @@ def never_said(sentence: str, *, names: Iterable[str] = (), is_reported: bool = 
 
 
 def words_severity(sentence: str) -> bool:
-    """Say whether a sentence says how much, how large or how bad something is."""
+    """Return whether a sentence says how much, how large or how bad something is."""
     return bool(cues().severe.search(sentence.lower()))
 
 
@@ -246,7 +246,7 @@ _SIDES: Final[Mapping[Side, frozenset[Side]]] = {
 
 
 def _denies(own: tuple[Statement, ...], asked: frozenset[Side]) -> bool:
-    """Say whether a finding is denied, but not for a side that is not asked for while another has it."""
+    """Return whether a finding is denied, but not for a side that is not asked for while another has it."""
     reported = frozenset[Side]().union(
         *(statement.sides for statement in own if statement.stance in (Stance.AFFIRMED, Stance.POSSIBLE))
     )
@@ -263,7 +263,7 @@ def _denies(own: tuple[Statement, ...], asked: frozenset[Side]) -> bool:
 
 
 def _denies_something(text: str) -> bool:
-    """Say whether a text denies a finding or anything else, or calls anything normal; "cannot be excluded" does not."""
+    """Whether a text denies a finding or anything else, or calls anything normal; "cannot be excluded" does not."""
     words = cues()
     return (
         any(statement.stance in _DENIED for statement in statements_of(text, _rules()))

@@ -39,7 +39,7 @@ class Labeler(Protocol):
 
 
 def says(marks: Mapping[str, Mark], key: str) -> bool:
-    """Say whether a report finds a class; uncertain counts as found, as in CheXbert's figures for generated reports."""
+    """Whether a report finds a class; uncertain counts as found, as in CheXbert's figures for generated reports."""
     return marks.get(key) in ("positive", "uncertain")
 
 

@@ -30,7 +30,7 @@ _NOT_A_WORD = re.compile(r"[bcdfghjklmnpqrstvwxz]{6,}|([a-z])\1{3,}")
 
 
 def is_legible(text: str) -> bool:
-    """Say whether a text reads as a sentence: whole words, an end, no repetition."""
+    """Return whether a text reads as a sentence: whole words, an end, no repetition."""
     lower = " ".join(text.lower().split())
     words = _WORD.findall(lower)
     return not (
@@ -44,7 +44,7 @@ def is_legible(text: str) -> bool:
 
 
 def speaks_of_an_earlier_film(text: str) -> bool:
-    """Say whether a text compares with an earlier film, or knows what no single film shows."""
+    """Return whether a text compares with an earlier film, or knows what no single film shows."""
     lower = cues().not_earlier.sub(" ", " ".join(text.lower().split()))
     return bool(cues().earlier.search(lower))
 

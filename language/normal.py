@@ -27,7 +27,7 @@ class Normality:
     is_acute: bool
 
     def is_about(self, region: str) -> bool:
-        """Say whether the statement takes in a region, such as "left lower lung zone"."""
+        """Return whether the statement takes in a region, such as "left lower lung zone"."""
         region = region.lower()
         pairs = (
             (self.organs, names_in(region, "organs")),

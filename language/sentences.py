@@ -78,7 +78,7 @@ def not_seen(text: str) -> str:
 
 
 def is_not_seen(text: str) -> bool:
-    """Say whether `not_seen` marked a sentence."""
+    """Return whether `not_seen` marked a sentence."""
     return text.startswith(_NOT_SEEN)
 
 
@@ -88,7 +88,7 @@ def unstated(text: str) -> str:
 
 
 def is_plural(name: str) -> bool:
-    """Say whether the name of a finding takes the plural, as "Support devices" does."""
+    """Return whether the name of a finding takes the plural, as "Support devices" does."""
     return bool(_PLURAL.search(name.partition(" of ")[0].split()[-1]))
 
 
@@ -126,12 +126,12 @@ def _noun(name: str, side: Side | None, place: str) -> _Noun:
 
 
 def _is_mass(last: str) -> bool:
-    """Say whether a word takes no article, as "edema" does; an abbreviation such as COPD takes none either."""
+    """Return whether a word takes no article, as "edema" does; an abbreviation such as COPD takes none either."""
     return last.isupper() or (_MASS.search(last) is not None and last not in _COUNTED)
 
 
 def _has_plural(name: str) -> bool:
-    """Say whether adding an ending to the last word makes the plural; not for "mass or nodule" and "artery (PA)"."""
+    """Return whether adding an ending to the last word makes the plural; not for "mass or nodule" and "artery (PA)"."""
     return re.fullmatch(r"[A-Za-z -]+", name) is not None and " or " not in name and not name.endswith("um")
 
 

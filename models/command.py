@@ -90,7 +90,7 @@ def while_read(act: Callable[[], int]) -> int:
 
 
 def is_unread() -> bool:
-    """Say whether nobody reads the output of this process any more: only then is a broken pipe not that of a peer."""
+    """Whether nobody reads the output of this process any more: only then is a broken pipe not that of a peer."""
     ends = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # a stream that is no file

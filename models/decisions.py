@@ -319,7 +319,7 @@ class Decisions:
         return self.thresholds[key] if measured is None else measured
 
     def is_of_people(self, key: str) -> bool:
-        """Say whether the threshold of a finding was measured on films of people."""
+        """Return whether the threshold of a finding was measured on films of people."""
         measurement = self.measurements.get(key)
         return measurement is not None and measurement.measured_on != PHANTOMS
 
@@ -337,7 +337,7 @@ class Decisions:
         return tuple(filter(self.leaves_out, self.thresholds))
 
     def leaves_out(self, key: str) -> bool:
-        """Say whether the finding of a prompt is left out: neither present nor indeterminate at any probability."""
+        """Return whether the finding of a prompt is left out: neither present nor indeterminate at any probability."""
         return self.threshold(key) == LEFT_OUT
 
     @property

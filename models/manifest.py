@@ -373,7 +373,7 @@ def _texts(value: object, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_printed(text: str) -> bool:
-    """Say whether a text has neither control nor format characters: outputs, pages and logs repeat it."""
+    """Return whether a text has neither control nor format characters: outputs, pages and logs repeat it."""
     return not any(unicodedata.category(letter) in ("Cc", "Cf") for letter in text)
 
 

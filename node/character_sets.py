@@ -53,7 +53,7 @@ def strictly(value: bytes, codec: str) -> str | None:
 
 
 def is_rather_utf_8(utf_8: str, text: str, codec: str) -> bool:
-    """Say whether bytes that are valid in a set and in UTF-8, where they are these texts, are rather UTF-8.
+    """Return whether bytes that are valid in a set and in UTF-8, where they are these texts, are rather UTF-8.
 
     A set of many bytes a character is for scripts that take three bytes in UTF-8; a few of its names are valid in UTF-8
     with two. So are a few in sets of one byte: in Latin-2 an upper-case `Ó` before `Ł`. Then what UTF-8 makes of them
@@ -69,7 +69,7 @@ def is_rather_utf_8(utf_8: str, text: str, codec: str) -> bool:
 
 
 def _has_letters_alone(text: str) -> bool:
-    """Say whether all characters beyond ASCII are letters, or marks on them."""
+    """Return whether all characters beyond ASCII are letters, or marks on them."""
     return all(character.isascii() or unicodedata.category(character)[0] in "LM" for character in text)
 
 

@@ -54,12 +54,12 @@ _NAMESPACE = uuid.UUID("a3f1f7a6-3f0e-5d0b-9f9b-6c1d4b0c7e55")
 
 
 def is_uid(text: str) -> bool:
-    """Say whether a text is a UID, and so safe as a file name (PS3.5 9.1): digits and single dots, at most 64."""
+    """Return whether a text is a UID, and so safe as a file name (PS3.5 9.1): digits and single dots, at most 64."""
     return len(text) <= 64 and _UID.fullmatch(text) is not None
 
 
 def is_nobodys(number: str, nobodys: Collection[str]) -> bool:
-    """Say whether a patient's number is one of those that stand for none (`SiteSettings.nobodys`)."""
+    """Return whether a patient's number is one of those that stand for none (`SiteSettings.nobodys`)."""
     return number.strip().casefold() in nobodys
 
 
@@ -432,7 +432,7 @@ class Identity:
     accession: str = ""
 
     def contradicts(self, other: Identity) -> bool:
-        """Say whether this is another patient or another request. What either does not say contradicts nothing.
+        """Return whether this is another patient or another request. What either does not say contradicts nothing.
 
         So an issuer that was missing and is added makes no other patient.
         """

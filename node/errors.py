@@ -109,7 +109,7 @@ class GiveUp(NodeError):
 
 
 def is_of_disk(error: BaseException) -> bool:
-    """Say whether an error comes from the disk, which affects every study.
+    """Return whether an error comes from the disk, which affects every study.
 
     Libraries raise an OSError without a number for faults of a file; pydicom does for one that ends too early.
     """
@@ -117,12 +117,12 @@ def is_of_disk(error: BaseException) -> bool:
 
 
 def is_not_writable(error: BaseException) -> bool:
-    """Say whether a disk stores nothing now: it is full, mounted read-only, or fails. The settings are not at fault."""
+    """Whether a disk stores nothing now: it is full, mounted read-only, or fails. The settings are not at fault."""
     return isinstance(error, OSError) and error.errno in _TAKES_NOTHING
 
 
 def is_of_file(error: BaseException) -> bool:
-    """Say whether a disk has lost part of one file, for example to a bad sector; the rest of the disk may be good."""
+    """Whether a disk has lost part of one file, for example to a bad sector; the rest of the disk may be good."""
     return isinstance(error, OSError) and error.errno in _UNREADABLE
 
 

@@ -58,7 +58,7 @@ class Table(Generic[_T]):
 
 
 def is_added(name: str) -> bool:
-    """Say whether a name is one that another package adds."""
+    """Return whether a name is one that another package adds."""
     return _MARK in name
 
 

@@ -65,7 +65,7 @@ def open_weights(path: Path, *, place: str, report: ProgressReport) -> Mapping[s
 
 
 def _is_text(path: Path) -> bool:
-    """Say whether a file begins as a text does: UTF-8 without control characters. No format of weights does."""
+    """Return whether a file begins as a text does: UTF-8 without control characters. No format of weights does."""
     with path.open("rb") as file:
         begin = file.read(_BEGIN)
     try:

@@ -44,7 +44,7 @@ Outputs = tuple[str, FloatArray, FloatArray]
 
 
 def agree(stages: dict[str, StageDifference]) -> bool:
-    """Say whether every stage passed."""
+    """Return whether every stage passed."""
     return all(stage.passed for stage in stages.values())
 
 

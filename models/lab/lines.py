@@ -262,7 +262,7 @@ def meaning_of(box: BoxLine) -> tuple[str | None, str | None]:
 
 
 def is_whole(line: FilmLine) -> bool:
-    """Say whether all about a film is known, as of a phantom: it has findings of regions, and no list of known ones."""
+    """Whether all about a film is known, as of a phantom: it has findings of regions, and no list of known ones."""
     return "region_findings" in line and "region_known" not in line
 
 

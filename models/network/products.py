@@ -55,7 +55,7 @@ class Products:
 
 
 def int8_fault() -> str:
-    """Say why this machine cannot compute in int8; empty if it can.
+    """Return why this machine cannot compute in int8; empty if it can.
 
     The instructions of older processors overflow where neighboring products are large, which no error tells.
     """

@@ -147,7 +147,7 @@ class Decided:
         return own + [keys[statement.key] for statement in assertions(text) if statement.key in keys]
 
     def _is_marked_denial(self, index: int, text: str) -> bool:
-        """Say whether a sentence denies its own finding and, clearly, nothing but findings that may be denied."""
+        """Return whether a sentence denies its own finding and, clearly, nothing but findings that may be denied."""
         if index not in self.deniable:
             return False
         companions = {COMPANIONS.get(self.prompts[place].key) for place in self.states if self.is_reported(place)}
@@ -157,12 +157,12 @@ class Decided:
         return self.prompts[index].key in denied and denied <= keys
 
     def _has_narrow_heart(self) -> bool:
-        """Say whether the heart is measured, and narrower than half the thorax, as people read the ratio."""
+        """Return whether the heart is measured, and narrower than half the thorax, as people read the ratio."""
         chest = measure_chest({key: unit_boxes.to_box(box) for key, box in self.regions.items()})
         return self.has_ratio and chest is not None and round(chest.ratio, 2) < _WIDE
 
     def denies(self, index: int, text: str) -> bool:
-        """Say whether a sentence denies a finding that is reported."""
+        """Return whether a sentence denies a finding that is reported."""
         return Fault.DENIED in faults(text, self._claim(index))
 
     def sentence_by_rule(self, index: int) -> str | None:
@@ -239,12 +239,12 @@ class Decided:
         return self.prompts[index].key.endswith("_zone")
 
     def _covers(self, index: int, region: int) -> bool:
-        """Say whether a box of a finding covers enough of a box of a region."""
+        """Return whether a box of a finding covers enough of a box of a region."""
         zones, boxes = self.boxes[region], self.boxes[index]
         return any(lies_in(zone, boxes, share=_COVERS) for zone in zones)
 
     def _fills(self, index: int, region: int) -> bool:
-        """Say whether a box of a finding lies in each box of a region."""
+        """Return whether a box of a finding lies in each box of a region."""
         return all(any(lies_in(box, zone[np.newaxis]) for box in self.boxes[index]) for zone in self.boxes[region])
 
     def _fault_of_boxes(self, index: int, text: str) -> str | None:
@@ -285,7 +285,7 @@ class Decided:
         return both if None in sides else frozenset(side for side in sides if side is not None)
 
     def _is_unsided(self, index: int) -> bool:
-        """Say whether no side of a finding may be told."""
+        """Return whether no side of a finding may be told."""
         return self.lateralities.get(index) == "unknown"
 
     def _claim(self, index: int) -> Claim:
@@ -363,7 +363,7 @@ def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int
 
 
 def lies_in(box: FloatArray, regions: FloatArray, *, share: float = _LIES_IN) -> bool:
-    """Say whether such a share of a box [4] lies in one of some regions [n, 4]."""
+    """Return whether such a share of a box [4] lies in one of some regions [n, 4]."""
     inner, outer = unit_boxes.to_corners(box), unit_boxes.to_corners(regions)
     sides = np.minimum(inner[2:], outer[:, 2:]) - np.maximum(inner[:2], outer[:, :2])
     common = sides.clip(0, None).prod(axis=-1)
@@ -390,7 +390,7 @@ def answer_in_words(text: str, *, prompt: str | None, state: FindingState | None
 
 
 def _may_answer(text: str, prompt: str | None, state: FindingState) -> bool:
-    """Say whether a sentence may answer other words than those of a prompt set, or a box.
+    """Return whether a sentence may answer other words than those of a prompt set, or a box.
 
     Of a prompt that names no side it may name none either: no box was compared with the middle of the film.
     """

@@ -33,7 +33,7 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
 
 
 def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
-    """Say whether a threshold may call a finding present, and its absence be said. Never for one that is left out."""
+    """Whether a threshold may call a finding present, and its absence be said. Never for one that is left out."""
     if key is not None and decisions.leaves_out(key):
         return False
     if trusted == "any":
@@ -43,24 +43,24 @@ def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
 
 
 def is_near(decisions: Decisions, key: str, probability: float) -> bool:
-    """Say whether a probability came near what makes its finding reported. None does of a finding that is left out."""
+    """Whether a probability came near what makes its finding reported. None does of a finding that is left out."""
     return not decisions.leaves_out(key) and probability > decisions.lower(key) - NEAR
 
 
 def may_be_denied(decisions: Decisions, key: str, probability: float, *, trusted: Trusted) -> bool:
-    """Say whether a finding has a measured threshold and came nowhere near it; whoever trusts any has measured none."""
+    """Whether a finding has a measured threshold and came nowhere near it; whoever trusts any has measured none."""
     return is_trusted(decisions, key, "real" if trusted == "any" else trusted) and not is_near(
         decisions, key, probability
     )
 
 
 def is_ratio_measured(error: RatioError | None, trusted: Trusted) -> bool:
-    """Say whether the error of the ratio was measured on films of the kind that is read; any are films of people."""
+    """Return whether the error of the ratio was measured on films of the kind that is read; any are films of people."""
     return error is not None and _counts(error.measured_on, trusted)
 
 
 def is_ratio_trusted(error: RatioError | None, trusted: Trusted) -> bool:
-    """Say whether the cardiothoracic ratio of a model with this error may be compared with limits."""
+    """Return whether the cardiothoracic ratio of a model with this error may be compared with limits."""
     return error is not None and (trusted == "any" or _counts(error.measured_on, trusted))
 
 

@@ -452,7 +452,7 @@ class ChexReader(Reader[Look]):
 
 
 def _is_of_lungs(question: Question, reference: Sequence[ReaderPrompt]) -> bool:
-    """Say whether a question in other words than those of a prompt set asks for a finding of lung or pleura."""
+    """Return whether a question in other words than those of a prompt set asks for a finding of lung or pleura."""
     key = None if prompt_of(question, reference) is not None else class_in(question.prompt or "")
     return any(prompt.key == key and prompt.is_of_lungs for prompt in reference)
 

@@ -132,7 +132,7 @@ def without_measure(error: ChangeError | None, trusted: Trusted) -> Obstacle | N
 
 
 def not_compared(obstacle: Obstacle) -> FilmComparison:
-    """Say why films are not compared."""
+    """Return why films are not compared."""
     return FilmComparison(text=f"The films are not comparable: {OBSTACLES[obstacle]}.", obstacle=obstacle)
 
 
@@ -177,7 +177,7 @@ def _view(film: Film) -> str | None:
 
 
 def _counts(population: str, trusted: Trusted) -> bool:
-    """Say whether an error that was measured on a population holds for the films that a model is used on."""
+    """Return whether an error that was measured on a population holds for the films that a model is used on."""
     return trusted == "any" or (population == PHANTOMS) == (trusted == PHANTOMS)
 
 

@@ -197,7 +197,7 @@ def _understood(text: str, prompts: PromptSet) -> Query:
 
 
 def is_plain_prompt(text: str, query: Query, prompts: PromptSet) -> bool:
-    """Say whether a text is no question but a prompt for the network: a name of the prompt set, or unknown words.
+    """Return whether a text is no question but a prompt for the network: a name of the prompt set, or unknown words.
 
     query: what the text was understood as
     """
@@ -264,7 +264,7 @@ def _pathologies(prompts: PromptSet) -> Iterator[Prompt]:
 
 
 def _is_named(mentions: Mapping[str, list[str]], prompts: PromptSet) -> bool:
-    """Say whether a text calls its findings by their own names, or by a word of these: "effusion"."""
+    """Return whether a text calls its findings by their own names, or by a word of these: "effusion"."""
     own = {prompt.key: " ".join(names_of(prompt)).lower() for prompt in _pathologies(prompts)}
     return all(
         any(_PLURAL.sub("", word) in own[key] for word in re.findall(r"\w+", mention))
@@ -318,7 +318,7 @@ def _side(typed: str) -> Side | None:
 
 
 def _is_understood(rest: str, prompts: PromptSet) -> bool:
-    """Say whether every word of a text is one of a region, organ, zone, side or topic, or changes nothing."""
+    """Return whether every word of a text is one of a region, organ, zone, side or topic, or changes nothing."""
     for _, words in _spellings(prompts):
         rest = words.sub(" ", rest)
     for organ, pattern in cues().organs.items():
@@ -330,7 +330,7 @@ def _is_understood(rest: str, prompts: PromptSet) -> bool:
 
 
 def _is_sentence(asked: str) -> bool:
-    """Say whether a text is no prompt: it is long, has a verb, or asks for what the report answers."""
+    """Return whether a text is no prompt: it is long, has a verb, or asks for what the report answers."""
     words = (cues().verb, *(_TOPICS[topic] for topic in (*_FIRST, *_ALONE)))
     return len(asked.split()) > _MOST_WORDS or any(pattern.search(asked) for pattern in words)
 

@@ -403,7 +403,7 @@ def _regions(keys: Sequence[str]) -> str:
 
 
 def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:
-    """Say whether a sentence of the report asserts a finding, denies and sizes none, and agrees with every decision."""
+    """Whether a sentence of the report asserts a finding, denies and sizes none, and agrees with every decision."""
     decided = {finding.prompt: finding.state for finding in film.findings}
     asserted = assertions(sentence.text)
     agrees = all(decided.get(statement.key, FindingState.PRESENT).is_reported for statement in asserted)

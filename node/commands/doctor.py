@@ -80,7 +80,7 @@ def check_storage(settings: Settings) -> Iterator[Check]:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Say whether anybody but the owner has a permission."""
+    """Return whether anybody but the owner has a permission."""
     return bool(path.stat().st_mode & _OTHERS)
 
 
@@ -388,7 +388,7 @@ def examine(settings: Settings) -> tuple[Check, ...]:
 
 
 def passed(checks: Sequence[Check]) -> bool:
-    """Say whether there is no fault; notes are allowed."""
+    """Return whether there is no fault; notes are allowed."""
     return all(check.state is not CheckState.FAULT for check in checks)
 
 

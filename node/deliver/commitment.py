@@ -96,7 +96,7 @@ def read_report(information: Dataset) -> CommitmentReport:
 
 
 def failure(name: str, code: int) -> str:
-    """Say why a destination cannot keep an object."""
+    """Return why a destination cannot keep an object."""
     reason = FAILURE_REASONS.get(code, "failure")
     return f"{name} cannot commit to the object: {reason} ({code:04X}); see its log, then retry"
 
@@ -112,7 +112,7 @@ class Commitments:
         self._destinations = destinations
 
     def may_report(self, *, calling_aet: str, host: str, is_caller: bool) -> bool:
-        """Say whether a caller is a destination that may report, by AE title and host; looks up host names.
+        """Return whether a caller is a destination that may report, by AE title and host; looks up host names.
 
         is_caller: the title may associate from that host anyway, for example an archive with several machines
         """

@@ -83,7 +83,7 @@ class _Pause:
         return max(0.0, self._next_at - time.monotonic())
 
     def is_over(self, probe: Callable[[], None], *, since: float) -> bool:
-        """Say whether the destination has answered since a time; probe it if a probe is due."""
+        """Return whether the destination has answered since a time; probe it if a probe is due."""
         with self._probing:
             if self._answered_at < since and self.seconds_to_next <= 0:
                 self._look(probe)

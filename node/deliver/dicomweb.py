@@ -129,7 +129,7 @@ def confirm(open_: Sequence[Delivery], destination: DicomwebDestination, asking:
 
 
 def is_kept(study_uid: str, sop_instance_uid: str, destination: DicomwebDestination) -> bool:
-    """Say whether an archive finds an object that it was sent (PS3.18 10.6). Raises RetryLater or GiveUp."""
+    """Return whether an archive finds an object that it was sent (PS3.18 10.6). Raises RetryLater or GiveUp."""
     query = f"/studies/{study_uid}/instances?SOPInstanceUID={sop_instance_uid}"
     answer = ask(destination, "GET", query)
     require_open(answer, destination.name)

@@ -73,5 +73,5 @@ def sender_of(destination: DestinationSettings) -> Sender[DestinationSettings]:
 
 
 def can_confirm(destination: DestinationSettings) -> bool:
-    """Say whether a destination can confirm what it keeps, if it is set to."""
+    """Return whether a destination can confirm what it keeps, if it is set to."""
     return sender_of(destination).confirm is not None

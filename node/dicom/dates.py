@@ -1,6 +1,6 @@
 """Dates as devices write them, the age of a patient at the time of a film, and offsets from UTC (PS3.3 C.12.1.1.8).
 
-Whoever reads a date must know whether it can mean more than one day. The age is what a person would read in the header:
+A date can be ambiguous, and its user must know. The age is what a person would read in the header:
 the lower one counts wherever there are two, for a child must not be taken for an adult. A broken attribute counts as
 absent.
 """
@@ -44,7 +44,7 @@ _MONTHS: Final = (
 DATES: Final = ("StudyDate", "AcquisitionDate", "AcquisitionDateTime", "SeriesDate", "ContentDate")
 """When a film was taken, the best first. Instance Creation Date is none: it may be that of a migration years later."""
 OLDEST: Final = 130
-"""Completed years above which nobody's age is believed."""
+"""Largest plausible age, in completed years."""
 _AGE: Final = re.compile(r"([0-9]{1,5})(?:[.,][0-9]+)? *([A-Za-z]*)\.?")
 _AGE_STRING: Final = re.compile(r"0*([0-9]{1,3}) *([DWMYdwmy])")
 _PER_YEAR: Final = {
@@ -160,7 +160,7 @@ def _age_by_birth(dataset: Dataset) -> int | None:
 
 
 def _years_between(born: Days, taken: Days) -> int | None:
-    """Return the least number of completed years between two dates; None for an age that nobody has."""
+    """Return the least number of completed years between two dates; None for an implausible age."""
     if taken.last < born.first:
         return None
     years = _completed_years(min(born.last, taken.first), taken.first)

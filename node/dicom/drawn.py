@@ -1,4 +1,4 @@
-"""What a person drew and wrote at a workstation: a place on a film, words, or both; and the box around a graphic."""
+"""A person's drawing and text from a workstation: a place on a film, words, or both; the box around a graphic."""
 
 from __future__ import annotations
 

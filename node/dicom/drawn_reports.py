@@ -31,7 +31,7 @@ _NO_WORDS: Final = frozenset((TRACKING, "112000", "111001", "111003"))
 
 
 def questions(report: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
-    """Yield the questions of a structured report in their order, each once, and what cannot be one."""
+    """Yield the questions of a structured report in their order, each once, and its parts that are none."""
     seen = set[object]()
     regions = 0
     groups = []
@@ -53,7 +53,7 @@ def questions(report: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
 
 
 def is_region(item: Dataset) -> bool:
-    """Say whether a content item is a place on a film or in a patient."""
+    """Return whether a content item is a place on a film or in a patient."""
     return kind(item) in ("SCOORD", "SCOORD3D")
 
 

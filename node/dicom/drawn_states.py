@@ -34,7 +34,7 @@ class DrawnText:
 
 @dataclass(slots=True)
 class Annotated:
-    """What is drawn on one film; boxes: by what they have in common, the tracking UID if they have one.
+    """The graphics and texts on one film; boxes: by tracking UID, or another key of their own.
 
     trackings: tracking ID and UID of each of them
     """
@@ -45,7 +45,7 @@ class Annotated:
 
 
 def questions(state: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
-    """Yield the questions of a presentation state in their order, and what cannot be one."""
+    """Yield the questions of a presentation state in their order, and its parts that are none."""
     found, left_out = drawn(state)
     yield from left_out
     for film, annotated in found.items():
@@ -53,7 +53,7 @@ def questions(state: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
 
 
 def drawn(state: Dataset) -> tuple[dict[str, Annotated], list[LeftOut]]:
-    """Return what a presentation state draws, by film, and what of it cannot be used."""
+    """Return a presentation state's drawings by film, and its unusable parts."""
     films = _films(state)
     found = {film: Annotated() for film in films}
     left_out: list[LeftOut] = []
@@ -108,7 +108,7 @@ def _drawn_items(annotation: Dataset) -> Iterator[Dataset]:
 
 
 def _add(item: Dataset, frame: _Frame, annotated: Annotated) -> Iterator[LeftOut]:
-    """Add a graphic or a text to what is drawn on its film, or yield why it cannot be used."""
+    """Add a graphic or a text to its film's drawings, or yield why it cannot be used."""
     if "UnformattedTextValue" in item:
         text = attributes.text(item, "UnformattedTextValue")
         annotated.texts.append(DrawnText(text=text, anchor=_anchor(item, frame)))

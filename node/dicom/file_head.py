@@ -1,4 +1,4 @@
-"""Finds where the dataset of a DICOM file begins, and what the dataset is, while the file arrives.
+"""Finds the start of a DICOM file's dataset, and its identifiers, while the file arrives.
 
 PS3.10 7.1 wants a preamble and file meta information that begins with its length and names the object and its encoding.
 dcmtk and Orthanc read files without some of that, and so does this: what lacks is taken from the dataset. Only the
@@ -36,7 +36,7 @@ _VRS: Final = frozenset(str(vr).encode() for vr in VR if len(vr) == 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMeta:
-    """What the file meta information of a DICOM file says, or should say, about its dataset (PS3.10 7.1)."""
+    """The facts about a dataset that its file meta information has, or should have (PS3.10 7.1)."""
 
     sop_class_uid: str
     sop_instance_uid: str
@@ -44,7 +44,7 @@ class FileMeta:
 
 
 def read_head(content: bytes, *, is_whole: bool) -> tuple[int, FileMeta] | None:
-    """Return where the dataset of a file begins, and what it is; None if more of the file is needed.
+    """Return the start and the facts of a file's dataset; None if more of the file is needed.
 
     content: the beginning of the file; is_whole: whether the file ends there
     Raises Refused if it is no DICOM file, or one whose encoding cannot be known.
@@ -70,7 +70,7 @@ def read_head(content: bytes, *, is_whole: bool) -> tuple[int, FileMeta] | None:
 
 
 def _meta_end(content: bytes, start: int, *, is_whole: bool) -> int | None:
-    """Return where the file meta information ends, whatever it says of its length; None if more is needed.
+    """Return the end of the file meta information, without use of its length; None if more is needed.
 
     The length is believed if it is that of whole elements: a deflated dataset may begin like another element.
     """

@@ -210,7 +210,7 @@ def calibrated_spacing(dataset: Dataset) -> tuple[float, float] | None:
 
 
 def has_oblong_pixels(dataset: Dataset) -> bool:
-    """Say whether a film's pixels are not square, by more than a thousandth (PS3.3 10.7.1.3)."""
+    """Return whether a film's pixels are not square, by more than a thousandth (PS3.3 10.7.1.3)."""
     return any(not math.isclose(*shape, rel_tol=_ALIKE) for shape in _shapes(dataset))
 
 
@@ -228,7 +228,7 @@ def pixel_size(dataset: Dataset) -> tuple[float, float] | None:
 
 
 def _shapes(dataset: Dataset) -> list[tuple[float, float]]:
-    """Return what a header says of the shape of pixels: the aspect ratio only without a spacing (C.7.6.3.1.7)."""
+    """Return the shape of pixels by a header: the aspect ratio only without a spacing (C.7.6.3.1.7)."""
     spacings = [found for keyword in _SPACINGS if (found := _spacing(dataset, keyword)) is not None]
     ratio = _spacing(dataset, "PixelAspectRatio")
     return spacings or ([] if ratio is None else [ratio])

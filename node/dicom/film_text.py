@@ -124,10 +124,10 @@ class DecodedText:
 
 
 def settle(dataset: Dataset, *, site: str = "") -> tuple[Note, ...]:
-    """Decode all text of a header and put it back as UTF-8, so that whoever reads it later reads the same.
+    """Decode all text of a header and replace it by UTF-8, so that all later readers get the same text.
 
     A header of ASCII alone stays as it is. site: a defined term, or ""
-    Returns what is to be said of a film with this header.
+    Returns the notes on a film with this header.
     """
     found = _settled(dataset, declared_by(dataset), _sets((site,)))
     copied = {decoded for keyword, decoded in found if keyword in COPIED}
@@ -163,7 +163,7 @@ def decode(
     if value.isascii():
         return DecodedText(text=value.decode("ascii"))
     utf_8 = valid(value, "utf-8")
-    if utf_8 is not None and LOST in utf_8:  # it was lost before it came, whatever else the bytes may mean
+    if utf_8 is not None and LOST in utf_8:  # it was lost before it arrived, however its bytes decode
         return None
     utf_8 = strictly(value, "utf-8")
     if (text := _by_sets(value, declared, utf_8)) is not None:

@@ -66,7 +66,7 @@ class GrayscaleHeader:
     has_window: whether the header has a center or a width, even if it is broken
     voi_lut_function: LINEAR, LINEAR_EXACT or SIGMOID, or any other text of the header, in upper case
     is_inverted: whether low values are bright: MONOCHROME1, or an INVERSE presentation LUT (PS3.3 C.11.6.1.2)
-    is_disputed: whether these two contradict each other, so that some viewers show a negative of what others show
+    is_disputed: whether these two contradict each other, so that some viewers show the other ones' negative
     pixel_padding_value, pixel_padding_range_limit: PS3.3 C.7.5.1.1.2
     """
 

@@ -59,11 +59,11 @@ _OF_PATIENT: Final = frozenset(
         "PatientOrientation",
     )
 )
-"""What outputs copy or say of patient, study and request, beside the attributes of `_PATIENT_GROUPS`."""
+"""Attributes of patient, study and request that outputs use, beside those of `_PATIENT_GROUPS`."""
 
 _START_BYTES: Final = 144
 _START: Final = b"DICM\x02\0\0\0UL\x04\0"
-"""Behind the preamble: the prefix and the first element, which says how long the other elements of group 0002 are."""
+"""After the preamble: the prefix and the first element, which has the length of the rest of group 0002."""
 _LONGEST_META: Final = 64 * 1024
 _UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 
@@ -74,7 +74,7 @@ StopWhen = Callable[[BaseTag, str | None, int], bool]
 class Order:
     """The order of the elements of a dataset, watched while it is read.
 
-    is_broken: whether an element stands twice, or behind one with a higher tag; repeated: those that stand twice
+    is_broken: whether an element is repeated, or follows one with a higher tag; repeated: the repeated ones
     """
 
     is_broken: bool = False
@@ -112,7 +112,7 @@ class Order:
 def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
     """Read Study and SOP Instance UID of an encoded dataset, of a deflated one from its first MiB.
 
-    Raises Refused when they cannot be read, or can be mistaken (`Order`). What follows them may be unreadable.
+    Raises Refused when they are unreadable or ambiguous (`Order`). The rest of the file may be unreadable.
     """
     try:
         if syntax == DeflatedExplicitVRLittleEndian:
@@ -135,7 +135,7 @@ def identify(file: BinaryIO, syntax: UID) -> tuple[str, str]:
 
 
 def _skim(file: BinaryIO, syntax: UID, stop_when: StopWhen, *, longest_bytes: int | None) -> Dataset:
-    """Read the UIDs of study and object, and skip what else there is; longer values of unknown length are not loaded.
+    """Read the UIDs of study and object, and skip all else; longer values of unknown length are not loaded.
 
     Raises any error of pydicom.
     """
@@ -250,7 +250,7 @@ def open_pixels(path: Path, *, longest_bytes: int) -> Iterator[tuple[FileDataset
 
 
 def at_pixels(tag: BaseTag, _vr: str | None, _length: int) -> bool:
-    """Say whether an element holds pixels (PS3.3 C.7.6.3, C.7.6.24)."""
+    """Return whether an element holds pixels (PS3.3 C.7.6.3, C.7.6.24)."""
     return tag in _PIXELS
 
 
@@ -321,7 +321,7 @@ def _read_behind(
 
 
 def _begins_with_meta(file: BinaryIO, syntax: UID) -> bool:
-    """Say whether a dataset begins with an element of group 0002, which pydicom would take for file meta information.
+    """Whether a dataset begins with an element of group 0002, which pydicom would take for file meta information.
 
     Leaves the position where it was. An explicit element before an implicit dataset is file meta information after
     all, beyond a group length that is too small.

@@ -1,4 +1,4 @@
-"""Read the header of a stored DICOM object, with its text decoded; whatever the parser raises becomes `Undecodable`."""
+"""Read the header of a stored DICOM object, with its text decoded; every error of the parser becomes `Undecodable`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_header(path: Path, *, character_set: str = "") -> Dataset:
 
 
 def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, tuple[Note, ...]]:
-    """Read a header as `read_header` does, with what is to be said of its text and of the order of its elements."""
+    """Read a header like `read_header`, with notes on its text and on the order of its elements."""
     order = header.Order()
     dataset = read(path, order=order)
     if not attributes.uid(dataset, "SOPInstanceUID"):
@@ -71,7 +71,7 @@ def read(
     stop_when: header.StopWhen | None = None,
     order: header.Order | None = None,
 ) -> Dataset:
-    """Read a header or a part of it, with its text as it is. Arguments as of `header.read`, errors of `read_header`."""
+    """Read a header or a part of it, with its text undecoded. Arguments of `header.read`, errors of `read_header`."""
     try:
         with attributes.quiet():
             dataset = header.read(path, longest_bytes=longest_bytes, stop_when=stop_when, order=order)

@@ -16,24 +16,24 @@ PROGRAM = "ChEX Node"
 MANUFACTURER = "ChEX Node project"
 RESEARCH_LABEL = "AI RESEARCH - NOT FOR DIAGNOSIS"
 SERIES_LABEL = "RESEARCH, NOT FOR DIAGNOSIS"
-"""The research label of a Series Description, where "AI" and what the series is stand before it."""
+"""The research label of a Series Description; "AI" and the kind of series precede it."""
 VERSION = __version__
 ANALYZED_LAYER = "AI SQUARE"
 """The graphic layer of presentation states that has the analyzed square alone."""
 STUDY = "study"
-"""What the series of reports on a whole study is about."""
+"""Subject of the series of reports on a whole study."""
 _PART = re.compile(r", part ([0-9a-f]{8})(?: - |$)")
 SERIES_FORMS = ("", "sr3d", "text")
-"""What tells apart the series of objects that say the same in several forms; "" stands for the first form."""
+"""Distinguishes the series of objects with the same content in several forms; "" is the first form."""
 
 
 def ratio_of(film: str) -> str:
-    """Return what the series of the report on a film's cardiothoracic ratio is about; film: as in `is_own`."""
+    """Return the subject of a series with a film's cardiothoracic ratio; film: see `is_own`."""
     return f"ratio {film}" if film else ""
 
 
 def study_of(part: str) -> str:
-    """Return what the series of reports on a part of a study is about; part: its name, "" for the whole study."""
+    """Return the subject of a series with reports on a part of a study; part: its name, "" for the whole study."""
     return f"{STUDY} {part}" if part else STUDY
 
 
@@ -49,7 +49,7 @@ def part_in(series_description: str) -> str:
 
 
 def answer_of(question: str) -> str:
-    """Return what the series of an answer's objects is about; question: its id."""
+    """Return the subject of the series of an answer's objects; question: its id."""
     return f"answer {question}"
 
 

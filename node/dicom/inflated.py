@@ -20,7 +20,7 @@ _MOST_BYTES: Final = 512 * 2**20
 class Inflated(io.RawIOBase):
     """The inflated bytes of a file from its present position on; to be read through a `BufferedReader`.
 
-    Nothing is kept, so to go back is to begin anew, and to go forward is to inflate what lies between.
+    Nothing is cached: seeking backward starts anew, and seeking forward inflates the bytes in between.
 
     is_closed_too: whether the file is closed with it
     """
@@ -32,7 +32,7 @@ class Inflated(io.RawIOBase):
         self._begin()
 
     def close(self) -> None:
-        """Close it, and its file too if nobody else has it."""
+        """Close the stream, and its file too if this owns it."""
         super().close()
         if self._is_closed_too:
             self._file.close()
@@ -53,7 +53,7 @@ class Inflated(io.RawIOBase):
         """Move to a position, which may lie behind the end. Raises the errors of `readinto`."""
         target = offset + (self._at if whence == io.SEEK_CUR else 0)
         if whence == io.SEEK_END or target < 0:
-            raise io.UnsupportedOperation("nobody knows where the inflated bytes end")
+            raise io.UnsupportedOperation("the number of inflated bytes is unknown")
         if target < self._at:
             self._begin()
         while self._at < target and self._inflate(min(target - self._at, _CHUNK_BYTES)):

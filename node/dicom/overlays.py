@@ -1,4 +1,4 @@
-"""What a viewer draws over a film or hides of it: overlay planes, such as a side marker (PS3.3 C.9.2), and its shutter.
+"""Overlay planes of a film, such as a side marker (PS3.3 C.9.2), and its shutter, which hides parts of it.
 
 The display shutter is that of PS3.3 C.7.6.11 and C.7.6.15. A plane or shape that contradicts itself is left out, for
 viewers would draw it each in another way, or not at all; so is a shape that would hide the whole film.
@@ -126,7 +126,7 @@ def _packed(header: Dataset, group: int, *, count: int) -> bytes | None:
 
 
 def _is_beside_gray(header: Dataset, *, allocated: int | None, position: int | None) -> bool:
-    """Say whether a bit of the pixel cells is kept and is none of the gray value; RLE alone keeps it compressed."""
+    """Return whether a bit of the pixel cells is kept and is none of the gray value; RLE alone keeps it compressed."""
     film = parse_header(header)
     pixels, syntax = film.pixels, UID(film.transfer_syntax_uid)
     if syntax.is_encapsulated and syntax != RLELossless:
@@ -166,12 +166,12 @@ def _inner(bits: Mask) -> Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DisplayShutter:
-    """What hides a part of a film.
+    """A shutter, which hides parts of a film.
 
-    shapes: the numbers of each shape by keyword, as in the header; what any of them hides is hidden
+    shapes: the numbers of each shape by keyword, as in the header; a pixel that any of them hides is hidden
     bitmap: the overlay plane whose bits hide the film, if there is no shape
     hidden: [row, column] of the stored film
-    value: the gray of what is hidden, 0 black to 65535 white (P-value)
+    value: the gray of hidden parts, 0 black to 65535 white (P-value)
     """
 
     shapes: Mapping[str, Mapping[str, Sequence[int]]]

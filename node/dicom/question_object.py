@@ -1,4 +1,4 @@
-"""Reads what a person asked at a workstation: a stored presentation state or structured report as questions.
+"""Reads a workstation's stored presentation state or structured report as questions.
 
 Pure: it looks at the object alone. Whether such an object is a question is a setting, and whether its films are here is
 known to the spool; `node.jobs.object_questions` looks at both.
@@ -40,15 +40,15 @@ _UNKNOWN: Final = frozenset(("", "unknown", "unknown unknown", "anonymous"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionObject:
-    """What an object says about itself, and what it asks.
+    """The origin and the questions of an object.
 
     is_own: whether this program wrote it, with any weights
-    creators: manufacturer and person, in lower case, without those that are not named
-    labels: label and descriptions, in lower case, without those that are not there
+    creators: manufacturer and person, in lower case, without empty ones
+    labels: label and descriptions, in lower case, without empty ones
     asked_by: the person, "" if the object names none
     instance_number: 0 if it has none
     questions: at most `MOST`
-    left_out: what of the object is not answered, each reason once
+    left_out: why parts of the object are not answered, each reason once
     """
 
     reference: ObjectReference
@@ -68,7 +68,7 @@ class QuestionObject:
 
 
 def may_be(path: Path) -> bool:
-    """Say whether a stored object is of a class that can ask; errors as in `class_of`."""
+    """Return whether a stored object is of a class that can ask; errors as in `class_of`."""
     return class_of(path) in SOP_CLASSES
 
 
@@ -103,7 +103,7 @@ def sender_of(dataset: Dataset) -> str:
 
 
 def size_of(header: Dataset) -> tuple[int | None, int | None]:
-    """Return columns and rows of the film that an object asks about; None for what the header does not say."""
+    """Return columns and rows of the film that an object asks about; None for a missing attribute."""
     return attributes.whole(header, "Columns"), attributes.whole(header, "Rows")
 
 

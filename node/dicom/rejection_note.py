@@ -44,12 +44,12 @@ class RejectionNote:
 
 
 def may_be(path: Path) -> bool:
-    """Say whether a stored object is a Key Object Selection Document; errors as in `question_object.class_of`."""
+    """Return whether a stored object is a Key Object Selection Document; errors as in `question_object.class_of`."""
     return class_of(path) == KeyObjectSelectionDocumentStorage
 
 
 def parse(dataset: Dataset) -> RejectionNote | None:
-    """Return what a Key Object Selection Document rejects; None if it rejects nothing, or this program wrote it."""
+    """Return the rejection in a Key Object Selection Document; None without one, or if this program wrote it."""
     codes = attributes.items(dataset, "ConceptNameCodeSequence")
     is_dcm = [attributes.text(code, "CodingSchemeDesignator") == "DCM" for code in codes] == [True]
     title = TITLES.get(attributes.text(codes[0], "CodeValue")) if is_dcm else None

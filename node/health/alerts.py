@@ -174,7 +174,7 @@ def _duration(seconds: float) -> str:
 
 
 def _is_unknown(alert: Alert, found: Sequence[Trouble]) -> bool:
-    """Say whether it cannot be known now if a trouble is over: its database, or its disk, does not answer."""
+    """Return whether it cannot be known now if a trouble is over: its database, or its disk, does not answer."""
     kinds = {trouble.kind for trouble in found}
     return ("database" in kinds and alert.kind in ("destination", "parked")) or (
         any(trouble.title == "the disk fails" for trouble in found) and alert.kind in ("disk", "damaged")

@@ -37,11 +37,11 @@ class HashedNumber:
     issuers: tuple[str, ...] = ()
 
     def is_of(self, number: str, issuer: str) -> bool:
-        """Say whether a film with this PatientID and IssuerOfPatientID is this patient's; no issuer fits any."""
+        """Return whether a film with this PatientID and IssuerOfPatientID is this patient's; no issuer fits any."""
         return self.sha256 == _hash(number) and _agree(self.issuers, (issuer,))
 
     def is_same(self, other: HashedNumber) -> bool:
-        """Say whether another identifier is of the same patient; no issuer fits any."""
+        """Return whether another identifier is of the same patient; no issuer fits any."""
         return self.sha256 == other.sha256 and _agree(self.issuers, other.issuers)
 
 
@@ -88,11 +88,11 @@ class Order:
             raise ValueError("an order names a study by its accession number or its UID")
 
     def is_for(self, patients: Iterable[Patient]) -> bool:
-        """Say whether it is for one of some patients, as films name them."""
+        """Return whether it is for one of some patients, as films name them."""
         return any(number.is_of(*patient) for number in self.patient for patient in patients)
 
     def is_form_of(self, other: Order) -> bool:
-        """Say whether another order is an earlier or later form of this one.
+        """Return whether another order is an earlier or later form of this one.
 
         It is for the same patient, or has the same order number: then it was moved to another patient. One accession
         number may belong to several studies, so an order for another study is another order.
@@ -103,6 +103,6 @@ class Order:
         return is_same_patient or self.has_number_of(other)
 
     def has_number_of(self, other: Order) -> bool:
-        """Say whether it has the placer's or the filler's order number of another order."""
+        """Return whether it has the placer's or the filler's order number of another order."""
         both = ((self.placer_number, other.placer_number), (self.filler_number, other.filler_number))
         return any(number and number == others for number, others in both)

@@ -177,7 +177,7 @@ def _switches(delimiters: Delimiters) -> str:
 
 
 def is_batch(content: bytes) -> bool:
-    """Say whether a content is a file or batch of messages (2.10.3), or has more messages than one."""
+    """Return whether a content is a file or batch of messages (2.10.3), or has more messages than one."""
     names = [line[:3] for line in re.split(rb"[\r\n]+", content)]
     return not {*_BATCH}.isdisjoint(names) or names.count(HEADER.encode()) > 1
 
@@ -259,7 +259,7 @@ def encode(text: str, character_set: str) -> bytes:
 
 
 def holds(text: str, character_set: str) -> bool:
-    """Say whether a set has every character of a text."""
+    """Return whether a set has every character of a text."""
     try:
         text.encode(CODECS[character_set])
     except UnicodeEncodeError:

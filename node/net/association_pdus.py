@@ -166,7 +166,7 @@ def _title(field: bytes | bytearray) -> bytes:
 
 
 def _is_title(title: bytes) -> bool:
-    """Say whether a title could stand in the settings (PS3.5 6.2)."""
+    """Return whether a title could stand in the settings (PS3.5 6.2)."""
     return bool(title) and title.isascii() and title.decode("ascii").isprintable() and b"\\" not in title
 
 
@@ -213,7 +213,7 @@ def _user(content: bytes) -> bytes:
 
 
 def _is_role(value: bytes) -> bool:
-    """Say whether a role selection is complete (PS3.7 D.3.3.4)."""
+    """Return whether a role selection is complete (PS3.7 D.3.3.4)."""
     uid = value[2:-2]
     return len(uid) == int.from_bytes(value[:2], "big") and _fits_uid(uid) and set(value[-2:]) <= {0, 1}
 

@@ -218,7 +218,7 @@ def printable(ae_title: str) -> str:
 
 
 def _is_whole(ae_title: str) -> bool:
-    """Say whether a displayed title is the complete title of the caller, so that settings can name it."""
+    """Return whether a displayed title is the complete title of the caller, so that settings can name it."""
     return bool(ae_title) and _UNPRINTABLE not in ae_title
 
 
@@ -283,7 +283,7 @@ def caller_of(call: Call, callers: Sequence[Caller]) -> Caller | None:
 
 
 def is_among(host: str, hosts: Iterable[str]) -> bool:
-    """Say whether an address is one of several addresses and networks, in whatever notation each is written."""
+    """Return whether an address is one of several addresses and networks, in whatever notation each is written."""
     address = address_of(host)
     return any(_is_in(address, known) for known in hosts)
 

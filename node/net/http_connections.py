@@ -239,6 +239,6 @@ class Connection(H11Protocol):
 
 
 def has_left(scope: Scope) -> bool:
-    """Say whether the client of a request has closed the connection; for any thread."""
+    """Return whether the client of a request has closed the connection; for any thread."""
     connection: Connection | None = scope.get("state", {}).get(_CONNECTION)
     return connection is not None and connection.transport.is_closing()

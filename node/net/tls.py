@@ -130,7 +130,7 @@ def authorities_days_left(ca: Path) -> float:
 
 
 def is_issued_by(certificate: Path, ca: Path) -> bool:
-    """Say whether a file's first certificate was issued by an authority of `ca`, directly or through the others.
+    """Return whether a file's first certificate was issued by an authority of `ca`, directly or through the others.
 
     Raises OSError or ValueError when a file cannot be read.
     """
@@ -182,7 +182,7 @@ def complaint(error: OSError | ValueError) -> str:
 
 
 def cause(error: Exception) -> str:
-    """Say why a request to a peer failed, without the text of the peer: the errors of HTTP clients are of others."""
+    """Return why a request to a peer failed, without the text of the peer: the errors of HTTP clients are of others."""
     chain = [error]
     while isinstance(inner := chain[-1].__cause__ or chain[-1].__context__, Exception):
         chain.append(inner)

@@ -108,7 +108,7 @@ def _groups(message: Message) -> Iterator[tuple[list[Segment], Numbers]]:
 
 
 def _may_be_garbled(group: list[Segment], patient: Numbers, order: Order) -> bool:
-    """Say whether what is kept of an order may be wrong, as the character set of its message is not known.
+    """Return whether what is kept of an order may be wrong, as the character set of its message is not known.
 
     A number beyond ASCII is. So is one behind a character whose last byte may be a delimiter, as in GB 18030.
     """
@@ -118,7 +118,7 @@ def _may_be_garbled(group: list[Segment], patient: Numbers, order: Order) -> boo
 
 
 def _ends_in_delimiter(segment: Segment) -> bool:
-    """Say whether a byte beyond ASCII stands before a delimiter."""
+    """Return whether a byte beyond ASCII stands before a delimiter."""
     signs = "".join(astuple(segment.delimiters))
     return re.search(f"[^\\x00-\\x7f][{re.escape(signs)}]", signs[0].join(segment.fields)) is not None
 
@@ -153,7 +153,7 @@ def _change(group: list[Segment], patient: Numbers) -> OrderChange:
 
 
 def _is_cancelled(order: Segment) -> bool:
-    """Say whether an order is withdrawn: by its control code (ORC-1) or its status (ORC-5), whatever the other is."""
+    """Whether an order is withdrawn: by its control code (ORC-1) or its status (ORC-5), whatever the other is."""
     return order.text(1).upper() in _CANCELLED or order.text(5).upper() in _STATUS_CANCELLED
 
 

@@ -77,7 +77,7 @@ class OrderStore:
         return None
 
     def is_known(self, *, study_uid: str, accession: str) -> bool:
-        """Say whether an order names a study or its accession number, whatever patient it is for."""
+        """Return whether an order names a study or its accession number, whatever patient it is for."""
         return any(self._stored(key) for key in _keys(study_uid=study_uid, accession=accession))
 
     def fix(
@@ -181,7 +181,7 @@ def _order(content: Json) -> Order | None:
 
 
 def _is_number_of(order: Order, accession: str, *, is_only: bool) -> bool:
-    """Say whether an accession number is that of an order; if it is the only one, either may leave it out."""
+    """Return whether an accession number is that of an order; if it is the only one, either may leave it out."""
     is_left_out = not (order.accession and accession)
     return is_only if is_left_out else order.accession == accession
 

@@ -75,7 +75,7 @@ def polarity_of(source: Dataset, stretch: Stretch | None) -> PresentationLUTTran
 
 
 def _is_negative(source: Dataset) -> bool:
-    """Say whether the film shows low values bright."""
+    """Return whether the film shows low values bright."""
     photometric, shape = (read_text(source, word) for word in ("PhotometricInterpretation", "PresentationLUTShape"))
     return photometric.upper() == "MONOCHROME1" or shape.upper() == "INVERSE"
 

@@ -186,7 +186,7 @@ def drawn(film: Film) -> Iterator[str]:
 
 
 def is_rejected(finding: Finding) -> bool:
-    """Say whether a reader says that a finding is not there."""
+    """Return whether a reader says that a finding is not there."""
     return finding.state is FindingState.ABSENT and finding.reader is not None
 
 
@@ -208,7 +208,7 @@ def nothing_in_short(film: Film) -> tuple[str, ...]:
 
 
 def is_nothing_near(film: Film) -> bool:
-    """Say whether it is known of every finding that it came near no threshold, and no reader rejected one."""
+    """Return whether it is known of every finding that it came near no threshold, and no reader rejected one."""
     absent = film.in_state(FindingState.ABSENT)
     return all(finding.near is False and finding.reader is None for finding in absent)
 
@@ -448,7 +448,7 @@ def intended_use(report: Report, films: Sequence[Film]) -> str:
 
 
 def _review(films: Sequence[Film]) -> str:
-    """Say whether a person has spoken on any finding or sentence, and on which films if not on all.
+    """Return whether a person has spoken on any finding or sentence, and on which films if not on all.
 
     Nobody has verified the report.
     """

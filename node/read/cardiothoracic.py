@@ -1,6 +1,6 @@
-"""Say what a cardiothoracic ratio may be compared with, and how large its pixels are; pure functions.
+"""Returns whether a cardiothoracic ratio is comparable, and the size of its pixels; pure functions.
 
-The network measures the ratio (`models.reading.cardiothoracic`); the header says what it is worth. Usual limits are for
+The network measures the ratio (`models.reading.cardiothoracic`); the header determines its use. Usual limits are for
 adults in a PA view: on an AP film the heart is magnified, and a child's heart is wide. And they are for a model whose
 error was measured on such films. A ratio raises no finding and changes no finding's state.
 """
@@ -28,7 +28,7 @@ def describe(
 ) -> CardiothoracicRatio | None:
     """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: as `calibrated_spacing`.
 
-    That its error was never measured on such films comes before what the header says: then the number means nothing.
+    An error that was never measured on such films goes first: then the number is meaningless.
     """
     if ratio is None:
         return None

@@ -1,4 +1,4 @@
-"""What a decoder process does: it takes one request after another, and ends when nobody can ask any more.
+"""The main loop of a decoder process: it serves one request after another, until its parent closes the connection.
 
 It limits its own memory and processor time for each film before foreign code meets the film's bytes. Its answers are
 JSON, and pixels go back through memory that it shares with the process that asked (`decoder_processes`).
@@ -55,7 +55,7 @@ without noise has 0 at any quality of JPEG.
 
 
 class Request(TypedDict):
-    """What a child is asked for; syntax and pixels: of a film's header, with the names of `PixelFormat`."""
+    """A request to a child; syntax and pixels: of a film's header, with the names of `PixelFormat`."""
 
     task: str
     path: str
@@ -64,7 +64,7 @@ class Request(TypedDict):
 
 
 class Answer(TypedDict, total=False):
-    """What a child says: why it has no pixels, or how those in the shared memory lie, as in `StoredPixels`.
+    """A child's reply: why there are no pixels, or the layout of those in shared memory, see `StoredPixels`.
 
     input: the message of an InputError; number: of an error of the disk
     """
@@ -81,7 +81,7 @@ class Answer(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one film may cost; memory_bytes: beside what the process had before."""
+    """Resource limits for one film; memory_bytes: in addition to the process's use before."""
 
     processor_seconds: float
     memory_bytes: int
@@ -98,12 +98,12 @@ class Limits:
 
 
 def serve(connection: Connection) -> None:
-    """Decode what is asked for until the other side closes the connection."""
+    """Serve requests until the other side closes the connection."""
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the process that asks: it still needs its films
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would hold a film
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):  # foreign code writes what it likes
+    for output in (1, 2):  # decoding libraries may print anything
         os.dup2(nowhere, output)
     gc.freeze()
     shared = os.memfd_create("pixels")
@@ -117,7 +117,7 @@ def serve(connection: Connection) -> None:
 
 
 def _answer(request: Request, shared: int) -> Answer:
-    """Decode one film or picture, and say what came of it."""
+    """Decode one film or picture, and return the reply."""
     try:
         return _TASKS[request["task"]](request, shared)
     except Undecodable as error:
@@ -213,7 +213,7 @@ def _gray(path: Path, picture: Image.Image) -> npt.NDArray[np.uint8]:
             f"{path}: is stored for printing (CMYK), which has no certain gray; save the film itself in gray"
         )
     if picture.has_transparency_data and not _is_opaque(picture):
-        raise InputError(f"{path}: has transparent parts, whose gray nobody knows; save the film without transparency")
+        raise InputError(f"{path}: has transparent parts, whose gray is unknown; save the film without transparency")
     if picture.mode.startswith("I;16"):
         return _from_16_bits(path, np.asarray(picture))
     if _has_colors(picture):
@@ -235,7 +235,7 @@ def _has_colors(picture: Image.Image) -> bool:
 def _from_16_bits(path: Path, values: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
     """Return 16-bit gray values in 8 bits (Pillow 13 would clip them). Raises InputError for 12 bits in 16.
 
-    Nothing says how many bits such values have, and as they stand they are nearly black.
+    The file does not give the number of bits of such values, and unscaled they are nearly black.
     """
     if values.max() < 2**15:
         raise InputError(f"{path}: uses less than half of its 16 bits and so is nearly black; save the film in 8 bits")

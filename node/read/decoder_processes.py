@@ -2,7 +2,7 @@
 
 Decoders are foreign machine code that meets any bytes: one aborts its process, one blocks its interpreter for seconds,
 one asks for gigabytes. Here each film is decoded in a child process with limits of memory, processor time and time.
-What ends the child makes this film `undecodable`; the child is replaced, and no other film notices. A film that ends
+A film that ends its child is `undecodable`; the child is replaced, and other films are not affected. A film that ends
 one by itself is not decoded again while this process runs.
 
 Children are forked from a server with one thread that has imported the decoders (multiprocessing, forkserver), and are
@@ -46,11 +46,11 @@ _MOST: Final = 4
 
 _START_SECONDS: Final = 60.0
 _SERVER_ENDS_SECONDS: Final = 0.5
-"""A server that is killed closes its files before waitpid(2) says that it has ended, and another may be started."""
+"""Wait after a server was killed: its files are closed before waitpid(2) reports its end and another one may start."""
 
 _CODE_SECONDS: Final = 10.0
 _UNKNOWN_CODE: Final = 255
-"""What multiprocessing says of a process whose server ended before it."""
+"""Exit code that multiprocessing reports for a process whose server ended before it."""
 
 _PROGRAM: Final = Path(__file__).parents[2]
 _SERVER_ENVIRONMENT: Final = {
@@ -63,7 +63,7 @@ _SERVER_ENVIRONMENT: Final = {
 """The server of Python 3.11 does not get the `sys.path` of this process, and a fork copies one thread alone."""
 
 PRELOADED: Final = (decoder_child.__name__, "node.__main__")
-"""What the server imports before it forks the first child; each child looks at the main module of its parent, too."""
+"""Modules that the server imports before it forks the first child; a child imports its parent's main module, too."""
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(PRELOADED))
@@ -72,9 +72,9 @@ _MOST_HURTFUL: Final = 1000
 
 
 class _Interrupted(Exception):
-    """What ended the decoding may be the fault of another film or of the machine: it is tried once more, alone.
+    """The decoding may have ended because of another film or the machine: it is tried once more, alone.
 
-    outcome: what it comes to if it ends so again
+    outcome: the result if it ends like this again
     """
 
     def __init__(self, outcome: Undecodable | OSError) -> None:
@@ -192,7 +192,7 @@ class DecoderProcesses:
             self._end(child)
 
     def _decode(self, request: Request, limits: Limits) -> tuple[Cells, Answer]:
-        """Decode in a child; what was interrupted is tried once more, while nothing else is decoded."""
+        """Decode in a child; an interrupted film is tried once more, while nothing else is decoded."""
         with suppress(_Interrupted), self._places, self._turns.together(), self._child() as child:
             return child.decode(request, limits)
         try:
@@ -213,7 +213,7 @@ class DecoderProcesses:
                 self._end(child)
 
     def _living(self) -> _Child | None:
-        """Take an idle child that nobody has ended meanwhile."""
+        """Take an idle child that is still running."""
         while self._idle:
             with suppress(IndexError):  # another thread took the last one
                 child = self._idle.pop()
@@ -295,7 +295,7 @@ class _Child:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the idle process has ended: it says nothing unless it is asked."""
+        """Whether the idle process has ended: an idle process writes nothing, so readable means closed."""
         try:
             return self._connection.poll(0)
         except OSError:  # another thread has closed it
@@ -322,7 +322,7 @@ class _Child:
         return cells
 
     def _end_within(self, limits: Limits) -> _Interrupted | _Hurt:
-        """Say what the end of the process within a film comes to."""
+        """Return the outcome for a film whose process has ended."""
         with self._starting:
             self._process.join(_CODE_SECONDS)
             code = self._process.exitcode

@@ -60,8 +60,8 @@ class Radiograph:
 
     gray: [row, column] of the *upright* film, 0..1; the input of the network's preprocessing
     framing: where the analyzed square lies, and how boxes are mapped to the stored film
-    sides_known: whether the film says which side is which
-    notes: what a reader of the result should know about the pixels
+    sides_known: whether the film names its sides
+    notes: cautions about the pixels
     thumbnail: with which a presentation state is written; None for a picture without a header
     """
 
@@ -130,7 +130,7 @@ class StoredPicture:
     """A decoded film in stored orientation, to be shown in any window.
 
     header: with which a person can read it (`grayscale.legible`)
-    notes: what a reader of the result should know about the pixels
+    notes: cautions about the pixels
     shutter: hides a part of the film; None for a film without
     marks: where overlay planes draw something over it; None for a film without
     """
@@ -150,12 +150,12 @@ class StoredPicture:
 
     @property
     def window(self) -> grayscale.Window:
-        """In which it is displayed if nobody asks for another."""
+        """The default window of its display."""
         return grayscale.window_of(self.header, self.levels)
 
     @property
     def stretch(self) -> grayscale.Stretch | None:
-        """How it is shown if no VOI LUT and no window of its header says it."""
+        """Gray value mapping for a film without VOI LUT and window in its header."""
         if self.header.voi_lut is not None or grayscale.has_usable_window(self.header):
             return None
         modality = (self.header.modality_lut, self.header.rescale_slope, self.header.rescale_intercept)
@@ -182,7 +182,7 @@ class StoredPicture:
         return picture
 
     def thumbnail(self) -> Thumbnail:
-        """Return what is enough of the film as displayed to place labels on it."""
+        """Return the displayed film in a size that suffices for placing labels."""
         step = step_of(self.indices.shape)
         shutter = self.shutter and replace(self.shutter, hidden=self.shutter.hidden[::step, ::step])
         marks = None if self.marks is None else self.marks[::step, ::step]
@@ -237,7 +237,7 @@ def _marks(dataset: Dataset, cells: Cells, *, hiding: OverlayPlane | None) -> Ma
 
 
 def picture_without_header(picture: BytePicture) -> StoredPicture:
-    """Make a picture that has no header a film, shown as it is unless nobody could read it so.
+    """Make a film of a picture without a header, with its own gray values unless they are illegible.
 
     picture: gray values, [row, column]
     Raises Undecodable: blank or unreadable.
@@ -296,7 +296,7 @@ def _turn(film_header: FilmHeader) -> Turn | None:
 
 
 def _read_before_pixels(path: Path) -> Dataset:
-    """Read what says how the pixels are displayed, at once: an error of the disk is raised, and not met later."""
+    """Read the display attributes of the pixels now, so that an error of the disk is raised here and not later."""
     return header_reading.read(path, longest_bytes=_LONGEST_BYTES, stop_when=header.at_pixels)
 
 
@@ -338,7 +338,7 @@ class _Depth(NamedTuple):
 
 
 def _depth(pixels: PixelFormat) -> _Depth:
-    """Return which bits are the value. Raises Undecodable for a header that says none that can be."""
+    """Return which bits hold the value. Raises Undecodable for impossible bits."""
     bits, high, allocated = pixels.bits_stored, pixels.high_bit, pixels.bits_allocated
     if bits is None or allocated is None or allocated > _MOST_ALLOCATED or not 1 <= bits <= min(allocated, 16):
         raise Undecodable(Reason.UNDECODABLE, "the header's bit depth is none that a film has")
@@ -360,7 +360,7 @@ def _stored_picture(dataset: Dataset, film_header: FilmHeader, stored: StoredPix
 
 
 def _legible(header: GrayscaleHeader, levels: grayscale.Levels) -> StoredPicture:
-    """Settle how a film is displayed so that a person can read it. Raises Undecodable if nobody can."""
+    """Choose a legible display of a film. Raises Undecodable if there is none."""
     if levels.is_blank:
         raise Undecodable(Reason.BLANK, "the analyzed square shows one gray")
     legible = grayscale.legible(header, levels)

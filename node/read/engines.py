@@ -1,6 +1,6 @@
 """The network's engines, beside readings: their GPU, their files on disk, and the place of a person's question in line.
 
-A person's question goes before the films that wait, and leaves once nobody waits for its answer.
+A person's question precedes waiting films, and leaves the queue when its client has disconnected.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def read_gpu() -> tuple[str, str] | None:
 
 
 def read_engine_files(folder: Path) -> list[EngineHead]:
-    """Read what the TensorRT engines in a folder say of themselves, without opening them."""
+    """Read the metadata of the TensorRT engines in a folder, without opening them."""
     from models.engines.engine_files import read_heads
 
     return read_heads(folder)
 
 
 def for_person() -> AbstractContextManager[None]:
-    """Let what this thread asks the network in the block go before the films that wait."""
+    """Give this thread's requests to the network priority over waiting films, inside the block."""
     from models.engines import turns
 
     return turns.for_person()
@@ -44,7 +44,7 @@ def for_person() -> AbstractContextManager[None]:
 
 @contextmanager
 def while_wanted(is_gone: Callable[[], bool]) -> Iterator[None]:
-    """Let what this thread asks the network in the block leave its queue once who asked has gone. Raises AskerGone.
+    """Cancel this thread's queued requests to the network when the client has disconnected. Raises AskerGone.
 
     is_gone: is asked in this thread, ten times a second; a GPU answers a question that has begun to its end
     """

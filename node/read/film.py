@@ -52,9 +52,9 @@ def answer_film(
 ) -> Answered:
     """Route one object, and read it if it is a frontal chest film.
 
-    character_set: as in `header_reading.read_header`
+    character_set: see `header_reading.read_header`
     timed: measures the steps route, decode and read
-    A film on which another network than ChEX fails is answered with this reason; the log says what failed.
+    A film on which another network than ChEX fails is answered with this reason; the log has the error.
     Raises Undecodable only when the file is not a DICOM object, and OSError for an error of the disk.
     """
     with timed("route"):
@@ -111,7 +111,7 @@ def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptS
 
 
 def _believed(reading: Reading, decision: Decision, reader: RadiographReader, prompts: PromptSet) -> Reading:
-    """Return what may be said of a film by the look of its picture; one with a note has no sentence that denies."""
+    """Return a film's reading, limited by doubts about its picture; with a note, no sentence denies anything."""
     doubt = views.doubt_of(reading.view, decision.notes)
     if doubt is not None or decision.notes:
         reading = views.without_denials(reading)
@@ -133,7 +133,7 @@ def _called_normal(reading: Reading) -> tuple[Note, ...]:
 
 
 def _worded_severity(reading: Reading) -> tuple[Note, ...]:
-    """Note that a sentence of the network says how large or severe something is: once for the film."""
+    """Note once for the film that a sentence of the network names a size or a severity."""
     return (Note.SEVERITY_WORDED,) if findings.is_severity_worded(reading.sentences) else ()
 
 
@@ -148,7 +148,7 @@ def film_of(
     ratio: CardiothoracicRatio | None = None,
     view: FilmView | None = None,
 ) -> Film:
-    """Code what was read on a decoded film; source: its SOP Instance UID; ratio: with what its header says about it."""
+    """Return the coded reading of a film; source: its SOP Instance UID; ratio: with its header's objection."""
     return Film(
         source=source,
         notes=(*notes, *_called_normal(reading), *_worded_severity(reading)),

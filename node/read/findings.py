@@ -57,11 +57,11 @@ ZONES: Final[Mapping[str, Mapping[str, str]]] = {
     LUNG: {**_ZONES_OF_PLEURA, "hilar_structures": "hilum"},
     PLEURA: _ZONES_OF_PLEURA,
 }
-"""What a zone is called, by the code of the finding's site (lung or pleura) and the region's key without its side."""
+"""The name of a zone, by the code of the finding's site (lung or pleura) and the region's key without its side."""
 _DIFFUSE: Final = ("19242006",)
 """Findings that lie in no one zone: pulmonary edema."""
 _MOST: Final = 2 / 3
-"""The share in one region, of what lies of a box in any, from which the box lies in that one."""
+"""A box belongs to a region that holds at least this share of the box's area within all regions."""
 
 
 def find(
@@ -137,7 +137,7 @@ def ground(reading: FilmReading) -> tuple[GroundedSentence, ...]:
 
 
 def is_severity_worded(sentences: Iterable[Sentence]) -> bool:
-    """Say whether a sentence of the network says how large or severe something is, which nothing measured."""
+    """Return whether a sentence of the network names a size or a severity, which nothing measured."""
     return any(words_severity(said.text) for said in sentences if said.by.startswith("network"))
 
 
@@ -188,12 +188,12 @@ def _finding(
 
 
 def _side_of(prompt: Prompt, box: Box, framing: Framing | None) -> Side | None:
-    """Return the side of a box; framing: None where a box does not tell it."""
+    """Return the side of a box; framing: None if boxes do not determine sides."""
     return prompt.side or (side_of(box, framing) if prompt.paired and framing is not None else None)
 
 
 def _place(answer: PromptReading, prompt: Prompt, *, is_film_sided: bool) -> KnownPlace:
-    """Return the `place` of a finding; is_film_sided: whether the film tells which side is which."""
+    """Return the `place` of a finding; is_film_sided: whether the film names its sides."""
     if answer.state is None or not answer.state.is_reported:
         return "told"
     if not answer.boxes:

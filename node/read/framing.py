@@ -111,7 +111,7 @@ class Framing:
 
 
 def leaving(box: Box, *, columns: int, rows: int) -> str | None:
-    """Say that a box leaves a film of these columns and rows; None if it lies on it."""
+    """Return an objection if a box exceeds an image of these columns and rows; else None."""
     if box.left >= 0 and box.top >= 0 and box.right <= columns and box.bottom <= rows:
         return None
     return f"the box leaves the film, which has {columns} x {rows} pixels"

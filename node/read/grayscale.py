@@ -38,7 +38,7 @@ _SAMPLED = 256
 _LEAST_GRAYS, _LEAST_SPAN = 16, 48
 """A picture of fewer of 256 grays, or of grays that lie closer together, cannot be read by a person."""
 _LEAST_SHOWN = 0.5
-"""Nor can one that shows less than this share of what it could show, in a gray other than black and white."""
+"""Minimum share of the visible range that must have a gray other than black and white."""
 _BLACK, _WHITE = 4, 251
 _BACKGROUND = 1 / 16
 """The share of the range at each end that may be black or white: background and collimation, markers and bones."""
@@ -48,7 +48,7 @@ _LEAST_FOREGROUND = 0.5
 _MOST_HIDDEN, _MOST_HIDDEN_INSIDE = 0.5, 0.1
 """Shares of the analyzed square: a padding range that hides as much, or more inside the exposed field, is ignored."""
 _MARK = 50
-"""What is shown of less than this part of the square's side, as a letter, is no part of the exposed field."""
+"""Structures smaller than this part of the square's side, such as letters, are no part of the exposed field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Levels:
     padding: [level], whether the value marks pixels outside the exposed field (PS3.3 C.7.5.1.1.2)
     is_padding_ignored: whether the header's padding range would hide much of the film, so that `padding` marks nothing
     indices: [row, column], the place of each pixel's value in `values`
-    count: counts the pixels once somebody asks; a film with a window needs no counts
+    count: counts the pixels lazily; a film with a window needs no counts
     """
 
     values: npt.NDArray[np.int64]
@@ -155,7 +155,7 @@ def legible(header: GrayscaleHeader, levels: Levels) -> GrayscaleHeader | None:
 
 
 def has_outliers(header: GrayscaleHeader, levels: Levels) -> bool:
-    """Say whether a few pixels are so bright or dark that the others could not be read between minimum and maximum."""
+    """Whether a few pixels are so bright or dark that the others could not be read between minimum and maximum."""
     modality = _modality(header, levels.values)
     return not _is_legible(_stretch(modality, *_range(modality, levels, tail=0.0)), levels.analyzed)
 
@@ -199,7 +199,7 @@ def equalized(header: GrayscaleHeader, levels: Levels) -> FloatTable:
 
 
 def has_usable_window(header: GrayscaleHeader) -> bool:
-    """Say whether the first window has a width that its function allows (PS3.3 C.11.2.1.2 and .3)."""
+    """Return whether the first window has a width that its function allows (PS3.3 C.11.2.1.2 and .3)."""
     center, width = header.window_center, header.window_width
     if center is None or width is None:
         return False
@@ -251,7 +251,7 @@ TABLES: dict[str, Callable[[GrayscaleHeader, Levels], FloatTable]] = {"voi": dis
 
 
 def _is_legible(gray: FloatTable, counts: npt.NDArray[np.int64]) -> bool:
-    """Say whether a person can read a picture: it has grays, they lie apart, and it is not mostly black and white.
+    """Return whether a person can read a picture: it has grays, they lie apart, and it is not mostly black and white.
 
     gray: [level], 0..1, of the picture; counts: [level], of the pixels that are measured
     What the whole range of values would show at its ends may be black or white.
@@ -290,7 +290,7 @@ def _tails(counts: npt.NDArray[np.int64]) -> tuple[int, int]:
 
 
 def _is_negative(own: FloatTable, stretched: FloatTable, counts: npt.NDArray[np.int64]) -> bool:
-    """Say whether a stretch shows dark what the header shows bright; never of a header that shows one gray."""
+    """Return whether a stretch inverts the header's display; never for a header that shows one gray."""
     finite = np.nan_to_num(own)
     difference = finite - finite[np.flatnonzero(counts)[0]]
     return float((counts * difference * (stretched - np.average(stretched, weights=counts))).sum()) < 0
@@ -376,7 +376,7 @@ def _sample(indices: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
 
 
 def _hides_film(padding: npt.NDArray[np.bool_], sample: npt.NDArray[np.uint16]) -> bool:
-    """Say whether a padding range hides more than the surround of the exposed field.
+    """Return whether a padding range hides more than the surround of the exposed field.
 
     padding: [level]; sample: [row, column], of the analyzed square
     The field is the smallest convex region with all that is shown and the middle of the square. Lungs are as dark as

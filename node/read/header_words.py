@@ -81,7 +81,7 @@ def fold(text: str) -> str:
 
     UTF-8 that was decoded as ISO 8859-1, because the header names no character set, is decoded again.
     """
-    with suppress(UnicodeError):  # then it is what it looks like
+    with suppress(UnicodeError):  # then it is taken literally
         text = text.encode("iso8859-1").decode("utf-8")
     decomposed = unicodedata.normalize("NFKD", text.lower().translate(_PLAIN))
     plain = "".join(letter for letter in decomposed if not unicodedata.combining(letter)).upper()
@@ -119,34 +119,34 @@ def _parts(word: str) -> tuple[str, ...]:
 
 
 def names_chest(found: frozenset[str]) -> bool:
-    """Say whether words name the chest."""
+    """Return whether words name the chest."""
     return not vocabulary().chest.isdisjoint(found)
 
 
 def names_other_part(found: frozenset[str]) -> bool:
-    """Say whether words name another part than the chest; "thorax face" names none."""
+    """Return whether words name another part than the chest; "thorax face" names none."""
     known = vocabulary()
     others = known.other_parts - known.frontal if names_chest(found) else known.other_parts
     return not others.isdisjoint(found)
 
 
 def names_frontal(found: frozenset[str]) -> bool:
-    """Say whether words name a frontal view."""
+    """Return whether words name a frontal view."""
     return not vocabulary().frontal.isdisjoint(found)
 
 
 def names_decubitus(found: frozenset[str]) -> bool:
-    """Say whether words say that the patient lies on one side."""
+    """Return whether words mean that the patient lies on one side."""
     return not vocabulary().decubitus.isdisjoint(found)
 
 
 def names_animal(found: frozenset[str]) -> bool:
-    """Say whether words name an animal, such as "Canine" or "non-human primate"; an unknown word names none."""
+    """Return whether words name an animal, such as "Canine" or "non-human primate"; an unknown word names none."""
     return not vocabulary().animals.isdisjoint(found) or found == {"NON", "HUMAN"}
 
 
 def names_slant(found: frozenset[str]) -> bool:
-    """Say whether words name a lateral or oblique view; a lateral decubitus view is frontal."""
+    """Return whether words name a lateral or oblique view; a lateral decubitus view is frontal."""
     known = vocabulary()
     terms = known.slanted | known.slanted_terms if names_chest(found) else known.slanted
     return not terms.isdisjoint(found) and not names_decubitus(found)

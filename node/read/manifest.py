@@ -1,4 +1,4 @@
-"""What a manifest alone says of a model: what it needs of a film, and what was measured or chosen again."""
+"""Facts of a model that its manifest alone gives: its input, and measurements or thresholds chosen again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmRule:
-    """What a model needs of a film, as in `RadiographReader`.
+    """A model's requirements on a film, as in `RadiographReader`.
 
     measured: keys of the findings with a measured threshold, not left out
     left_out: keys of the findings that the model never reports on films of people
@@ -99,7 +99,7 @@ def read_thresholds(directory: Path, prompts: PromptSet, *, reader: str = CHEX) 
 
 
 def read_film_rule(directory: Path, *, reader: str = CHEX) -> FilmRule:
-    """Read what a model needs of a film from its manifest; another network than ChEX says so itself.
+    """Read a model's requirements on films from its manifest; another network than ChEX states its own.
 
     Raises InputError if the manifest cannot be read, or the network not opened.
     """

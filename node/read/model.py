@@ -1,4 +1,4 @@
-"""The node's interface to the network: what reads films and answers questions, and how it is opened.
+"""The node's interface to the network: reading films, answering questions, and opening a model.
 
 But for the contract, this file and its neighbors `manifest` and `engines` import `models` inside functions only:
 the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading(FilmReading):
-    """What the network says about one film, with boxes on the stored film.
+    """The network's reading of one film, with boxes on the stored film.
 
-    ratio: without what the film's header says about it; its objection is what the model says
+    ratio: not yet compared with the film's header; its objection is the model's
     view: None if the model has no view head
-    middle: as in `Framing.about`
+    middle: see `Framing.about`
     """
 
     ratio: CardiothoracicRatio | None = None
@@ -66,8 +66,8 @@ class Reading(FilmReading):
 class SeenFilm:
     """A film that the network has encoded, for any number of questions.
 
-    framing, sides_known, notes: as of its `Radiograph`; look: what the network found, for the reader that made it
-    view: as of a `Reading`
+    framing, sides_known, notes: see `Radiograph`; look: the encoded picture, for the reader that made it
+    view: see `Reading`
     """
 
     framing: Framing
@@ -86,7 +86,7 @@ class FilmAnswer(Answer):
 
 
 def check_questions(questions: Iterable[Question], framing: Framing, prompts: PromptSet) -> None:
-    """Raise InputError, in words that say what to do, for a box that leaves a film and for words that are not asked."""
+    """Raise InputError, with the remedy, for a box that exceeds the image and for words that are not asked."""
     for question in questions:
         if question.is_blank:
             raise InputError("the prompt of a question must not be blank; write what to look for")
@@ -187,7 +187,7 @@ def open_named(
 def _named_reader(
     name: str, directory: Path, *, trusted: Trusted, sentences: SentenceRule, unmeasured_ratio: bool
 ) -> RadiographReader:
-    """Open another network; its name, version and every file of its directory are part of what it is."""
+    """Open another network; its name, version and every file of its directory are part of its identity."""
     from models.errors import ModelError
     from models.reading import named_reader
 
@@ -255,7 +255,7 @@ class RadiographReader:
         sentences: SentenceRule,
         unmeasured_ratio: bool,
     ) -> None:
-        """Read by an open network; hashes: of its weights, and of what says how they are used."""
+        """Read by an open network; hashes: of its weights and of their settings."""
         self._network = network
         self._trusted: Trusted = trusted
         self.gray = str(network.gray)
@@ -357,10 +357,10 @@ class RadiographReader:
     def ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
         """Answer questions about one film, each on its own, before the films that wait to be read.
 
-        What a report calls by a name is answered as the report does (`prompt_names`). A finding on a side is that of
+        A prompt with a name is answered like the report (`prompt_names`). A finding on a side is that of
         the report, if the report has it on this side or not at all. Else, and without known sides, it is asked by
         itself, in its own words.
-        Raises ValueError for what cannot be asked; `check_questions` goes before. Otherwise as `read`.
+        Raises ValueError for an invalid question; call `check_questions` first. Otherwise as `read`.
         """
         names = [_name_of(question, prompts) for question in questions]
         asked = [
@@ -392,7 +392,7 @@ class RadiographReader:
 
 
 def _side_of(film: Radiograph | SeenFilm, view: ViewReading | None) -> SideOf | None:
-    """Return the function that says on which side of the patient a box of the square lies.
+    """Return the function that gives the side of the patient for a box of the square.
 
     None without known sides, and on a film that looks mirrored, of which no sentence names a side.
     """
@@ -401,7 +401,7 @@ def _side_of(film: Radiograph | SeenFilm, view: ViewReading | None) -> SideOf | 
 
 
 def _zone_of(film: Radiograph | SeenFilm, prompts: PromptSet) -> ZoneOf:
-    """Return the function that says in which zone boxes of the square lie, as all outputs of the film say it."""
+    """Return the function that gives the zone of boxes of the square, the same for all outputs of the film."""
     framing = film.framing
 
     def zone_of(key: str, boxes: Sequence[Box], regions: Mapping[str, Box]) -> str | None:
@@ -454,7 +454,7 @@ def _raising_node_errors() -> Iterator[None]:
 
 
 def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:
-    """Put an answer into pixels of the film. What is absent has no box, but for the box that was asked about."""
+    """Convert an answer to pixels of the film. An absent finding has no box, except the question's own box."""
     is_located = answer.state is None or answer.state.is_reported or question.box is not None
     is_worded = answer.by.startswith("network") and words_severity(answer.sentence)
     return FilmAnswer(

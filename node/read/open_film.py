@@ -25,12 +25,12 @@ _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 
 
 def is_picture(path: Path) -> bool:
-    """Say whether a file's name is that of a PNG or JPEG."""
+    """Return whether a file's name is that of a PNG or JPEG."""
     return path.suffix.lower() in _PICTURE_SUFFIXES
 
 
 def check(path: Path, ages: Container[int] | None = None) -> FilmHeader | None:
-    """Check that questions about a file may be asked; ages: as in `routing.rules_for`. Raises InputError if not.
+    """Check that a file accepts questions; ages: see `routing.rules_for`. Raises InputError if not.
 
     Returns its header, None of a PNG or JPEG.
     """

@@ -117,7 +117,7 @@ def jpeg_bits(frame: bytes) -> int | None:
 
 
 def is_lossless_jpeg(frame: bytes) -> bool:
-    """Say whether the frame header of a JPEG codestream is one of lossless coding (ISO 10918-1 B.1.1.3)."""
+    """Return whether the frame header of a JPEG codestream is one of lossless coding (ISO 10918-1 B.1.1.3)."""
     at = _jpeg_frame(frame)
     return at is not None and frame[at + 1] in _LOSSLESS_FRAMES
 
@@ -135,14 +135,14 @@ def start_of_scan(frame: bytes) -> int | None:
 def end_of_scan(frame: bytes) -> int | None:
     """Return where the scans of a JPEG end; None without an end marker.
 
-    Fill bytes may stand before the marker (ISO 10918-1 B.1.1.2). What stands behind it belongs to no scan.
+    Fill bytes may stand before the marker (ISO 10918-1 B.1.1.2). Bytes after it belong to no scan.
     """
     end = frame.find(_END, start_of_scan(frame) or 0)
     return None if end < 0 else len(frame[:end].rstrip(_FILL))
 
 
 def is_ended(frame: bytes) -> bool:
-    """Say whether a codestream of JPEG, JPEG-LS or JPEG 2000 has its end marker, behind which it may be padded."""
+    """Return whether a codestream of JPEG, JPEG-LS or JPEG 2000 has its end marker, behind which it may be padded."""
     return frame.rstrip(_PADDING).endswith(_END)
 
 

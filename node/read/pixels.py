@@ -39,7 +39,7 @@ _BLOCK_BYTES: Final = 512
 _ITEM: Final = b"\xfe\xff\x00\xe0"
 _DELIMITER: Final = b"\xfe\xff\xdd\xe0"
 _MORE_BYTES: Final = 2**20
-"""What a compressed film may have beside its pixels, such as comments of the coder."""
+"""Bytes that a compressed film may have beside its pixels, such as comments of the coder."""
 Cells = npt.NDArray[np.integer]
 """[row, column], with every bit that is stored."""
 _RLE_HEADER_BYTES: Final = 64
@@ -51,7 +51,7 @@ class StoredPixels(NamedTuple):
     """The decoded pixels of a film.
 
     is_longer: whether bytes follow them that belong to none
-    depth: what their codestream says of its values; None where it says nothing
+    depth: bits by the codestream; None if it has no such field
     """
 
     cells: Cells
@@ -97,7 +97,7 @@ def _uncompressed(dataset: Dataset, value: PixelValue, syntax: UID, pixels: Pixe
 
 
 def _is_longer(length: int, pixels: PixelFormat) -> bool:
-    """Say whether bytes follow uncompressed pixels, more than the one that makes their number even (PS3.5 8.1.1).
+    """Return whether bytes follow uncompressed pixels, more than the one that makes their number even (PS3.5 8.1.1).
 
     Raises Undecodable if bytes are missing, or so many follow that the header may state a wrong size: whole rows or
     columns, or more than a sixteenth of the picture.
@@ -169,7 +169,7 @@ def _jpeg(frame: bytes) -> Cells:
     if pixel_format.jpeg_bits(frame) == 8:
         with Image.open(io.BytesIO(frame), formats=("JPEG",)) as image:
             return np.asarray(image)
-    if pixel_format.end_of_scan(frame) is None:  # libjpeg fills what is missing with one gray and reports no error
+    if pixel_format.end_of_scan(frame) is None:  # libjpeg fills missing rows with one gray and reports no error
         raise Undecodable(Reason.UNDECODABLE, "the codestream is cut off")
     decoded: Cells = imagecodecs.jpeg8_decode(frame)
     return decoded
@@ -202,7 +202,7 @@ def _with_other_end(body: bytes) -> bytes:
 
 
 def _changes(decoded: Cells, other: bytes) -> bool | None:
-    """Say whether other bytes give another picture; None if libjpeg refuses them, which says nothing of the film."""
+    """Return whether other bytes give another picture; None if libjpeg refuses them, which proves nothing."""
     try:
         return not np.array_equal(decoded, imagecodecs.jpeg8_decode(other))
     except imagecodecs.Jpeg8Error:

@@ -62,7 +62,7 @@ class NamedPrompt:
 def named(text: str, prompts: PromptSet) -> NamedPrompt | None:
     """Return the prompt that a text names; None if it names none, or more than that.
 
-    Nobody asks whether a film is normal but in the very words of that prompt.
+    Only the exact words of that prompt ask whether a film is normal.
     """
     words, known = _words(text), _known(prompts)
     counted = [word for word in words if word not in _FILLERS]
@@ -79,7 +79,7 @@ def named(text: str, prompts: PromptSet) -> NamedPrompt | None:
 
 
 def refusal(text: str, prompts: PromptSet) -> str | None:
-    """Return why a text is not asked, in words that say what to do; None if it is, as every name of a prompt."""
+    """Return why a text is not asked, and what to do; None if it is, as every name of a prompt."""
     found = hindered(text)
     if found is None or named(text, prompts) is not None:
         return None

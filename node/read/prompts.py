@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parent / "prompt_sets"
 
 
 def _of_code(most: int) -> Rule:
-    """Require what fits into SH (16 characters) or LO (64), PS3.5 6.2."""
+    """Raise unless a text fits into SH (16 characters) or LO (64), PS3.5 6.2."""
 
     def complaint(text: str) -> str | None:
         good = len(text) <= most and "\\" not in text

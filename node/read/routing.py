@@ -50,7 +50,7 @@ from node.read.pixel_format import Objection
 
 
 class Action(StrEnum):
-    """What happens to a received object."""
+    """The node's treatment of a received object."""
 
     READ = "read"
     ANSWER = "answer"
@@ -59,7 +59,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What happens to one object and why; reason: None for an object that is read."""
+    """The treatment of one object and its reason; None for an object that is read."""
 
     action: Action
     reason: Reason | None = None
@@ -71,7 +71,7 @@ class Rule:
     """One line of the table.
 
     about: describes the objects to which the rule applies
-    action: what happens to such an object
+    action: the treatment of such an object
     looks_at: keywords of the attributes that the rule reads
     find: returns the reason and the attribute that gave it if the rule applies to a header, else None
     """
@@ -130,7 +130,7 @@ _HUMAN_CODES = (
 )
 _SNOMED = frozenset(code.scheme_designator for code in _HUMAN_CODES)
 _NO_PLAIN_FILM = frozenset(("BONE", "SUBTRACTION", "TOMO", "LOCALIZER"))
-"""Image Types, in the third or fourth value, of what only looks like a plain film."""
+"""Image Types, in the third or fourth value, of images that only look like a plain film."""
 _ADULT_FIELD_MM = 240.0
 """A field that is narrower holds no adult's chest: both lungs of an adult are 24 cm wide or more."""
 _UNKNOWN = ConceptCode(codes.SCT.Unknown.value, "SCT")
@@ -138,7 +138,7 @@ _FRONTAL_CODES = (codes.SCT.Frontal, codes.SCT.PosteroAnterior, codes.SCT.Antero
 
 
 def choose(header: FilmHeader, rules: Sequence[Rule]) -> Decision:
-    """Decide by its header what happens to one received object; rules: as in `rules_for`."""
+    """Choose the treatment of one received object by its header; rules: see `rules_for`."""
     for rule, objection in apply_rules(header, rules):
         if objection is not None:
             return Decision(action=rule.action, reason=objection.reason)
@@ -184,7 +184,7 @@ def words_that_count(value: str) -> tuple[str, ...]:
 
 
 def is_decubitus(word: str) -> bool:
-    """Return whether a word says that the patient lies on one side."""
+    """Return whether a word means that the patient lies on one side."""
     return header_words.names_decubitus(frozenset((word,)))
 
 
@@ -229,7 +229,7 @@ def _animal(header: FilmHeader) -> Objection | None:
 
 
 def _is_narrow(header: FilmHeader) -> bool:
-    """Say whether the field of a film is too narrow for an adult's chest; False if its size is not known."""
+    """Return whether the field of a film is too narrow for an adult's chest; False if its size is not known."""
     return header.field_width is not None and header.field_width < _ADULT_FIELD_MM
 
 
@@ -308,7 +308,7 @@ def _described_as_slanted(header: FilmHeader) -> str | None:
 
 
 def _is_slanted(text: str) -> bool:
-    """Say whether a description names a lateral or oblique view, and no frontal one."""
+    """Return whether a description names a lateral or oblique view, and no frontal one."""
     found = words(text)
     return header_words.names_slant(found) and not header_words.names_frontal(found)
 

@@ -22,7 +22,7 @@ class Thumbnail:
     """Every `step`-th pixel of a film, of its rows and its columns.
 
     gray: [row, column] in stored orientation, as displayed, 0..255
-    stretch: how the film is shown if its header does not say it, or nobody could read it so
+    stretch: the gray value mapping, if the header has no legible one
     """
 
     gray: npt.NDArray[np.uint8]

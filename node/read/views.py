@@ -60,7 +60,7 @@ def tag_of(header: FilmHeader) -> TaggedView | None:
 
 
 def film_view(header: FilmHeader | None, picture: ViewReading | None = None) -> FilmView:
-    """Return what is known about the view of a film.
+    """Return a film's view by its header and its picture.
 
     header: None for a PNG or JPEG; picture: None if the network did not look at it
     """
@@ -85,7 +85,7 @@ def confirm(decision: Decision, tag: TaggedView | None, picture: ViewReading | N
 
 
 def doubt_of(picture: ViewReading | None, notes: Collection[Note]) -> Doubt | None:
-    """Return what speaks against every finding of a film; None if nothing does.
+    """Return the doubt that applies to every finding of a film; None if there is none.
 
     notes: of the film, with those of `notes_of`. A picture that is not frontal needs no header to be in doubt.
     """
@@ -95,7 +95,7 @@ def doubt_of(picture: ViewReading | None, notes: Collection[Note]) -> Doubt | No
 
 
 def is_doubt(note: Note) -> bool:
-    """Say whether a note speaks against every finding of a film."""
+    """Return whether a note speaks against every finding of a film."""
     return note in _DOUBTS
 
 
@@ -103,7 +103,7 @@ def notes_of(tag: TaggedView | None, picture: ViewReading) -> Iterator[Note]:
     """Yield the notes about a picture that does not fit its header, or whose pixels do not lie as they should.
 
     A header that names a frontal view is contradicted as soon as that is not the more probable. That an AP film looks
-    like a PA one, or the other way round, says nothing against it.
+    like a PA one, or the other way round, is no doubt.
     """
     if tag is not None and not picture.is_frontal:
         yield Note.VIEW_DISAGREES
@@ -114,9 +114,9 @@ def notes_of(tag: TaggedView | None, picture: ViewReading) -> Iterator[Note]:
 
 
 def doubt_reading(reading: Reading, doubt: Doubt | None, prompts: PromptSet, *, is_checked: bool) -> Reading:
-    """Return what may be said of a film: its reading if there is no doubt; else nothing is present, and has no ratio.
+    """Return a film's reading; with a doubt, without present findings and without a ratio.
 
-    is_checked: whether sentences say what was decided; raw ones stay as generated
+    is_checked: whether sentences must agree with the decisions; raw ones stay as generated
     """
     if doubt is None:
         return reading
@@ -162,7 +162,7 @@ def without_denials(reading: Reading) -> Reading:
 
 
 def see_film(image: Radiograph, header: FilmHeader | None, reader: RadiographReader) -> SeenFilm:
-    """Encode a film for questions, with what its header and its picture say against it; header: None for a PNG."""
+    """Encode a film for questions, with the doubts about its header and picture; header: None for a PNG."""
     film = reader.see(image)
     tag = None if header is None else tag_of(header)
     of_header = () if header is None else routing.choose(header, routing.rules_for(reader.ages)).notes
@@ -175,7 +175,7 @@ def ask_film(
 ) -> list[FilmAnswer]:
     """Answer questions about a film that `see_film` saw; on one in doubt nothing is present.
 
-    Raises ValueError for what cannot be asked, otherwise as `RadiographReader.ask`.
+    Raises ValueError for an invalid question, otherwise as `RadiographReader.ask`.
     """
     answers = reader.ask(film, questions, prompts)
     doubt = doubt_of(film.view, film.notes)

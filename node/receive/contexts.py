@@ -71,7 +71,7 @@ def offered(requested: A_ASSOCIATE, *, may_send: bool, may_report: bool) -> list
 
 
 def is_storage(uid: UID) -> bool:
-    """Say whether an abstract syntax is a storage class; retired, private and unknown classes count."""
+    """Return whether an abstract syntax is a storage class; retired, private and unknown classes count."""
     if uid.is_private or uid.type == "":
         return True
     return uid.type == "SOP Class" and "Storage" in uid.name and "Commitment" not in uid.name

@@ -75,7 +75,7 @@ class Reception:
         return dataset
 
     def is_too_long(self, command_bytes: int, dataset: BytesIO | None) -> bool:
-        """Say whether a message exceeds its limit: a command, an object, or another dataset."""
+        """Return whether a message exceeds its limit: a command, an object, or another dataset."""
         if command_bytes > _LONGEST_COMMAND:
             return True
         if isinstance(dataset, DatasetOnDisk):

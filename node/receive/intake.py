@@ -141,7 +141,7 @@ class Intake:
             )
 
     def _compared(self, one: Instance, other: Instance) -> str:
-        """Say whether two objects name the same patient: `same`, `different`, or `unknown` if one cannot be read."""
+        """Return whether two objects name the same patient: `same`, `different`, or `unknown` if one cannot be read."""
         read = partial(header_reading.read_header, character_set=self._spool.character_set)
         try:
             is_different = name_different(read(one.path), read(other.path))

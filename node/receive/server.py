@@ -149,7 +149,7 @@ class Server(ThreadedAssociationServer):
     def verify_request(
         self, _request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int] | str
     ) -> bool:
-        """Say whether a connection is read: one from a host that is not known only while few of them come."""
+        """Return whether a connection is read: one from a host that is not known only while few of them come."""
         host, now = str(client_address[0]), time.monotonic()
         if self.terms.is_known(host):
             return True

@@ -251,7 +251,7 @@ def _check_token(request: Request, user: User) -> None:
 
 
 def _is_of_other_site(request: Request, own: set[str]) -> bool:
-    """Say whether a browser sent a request for a page of another site. A link to a page of the node is no such request.
+    """Whether a browser sent a request for a page of another site. A link to a page of the node is no such request.
 
     own: the origins of the node
     """
@@ -266,7 +266,7 @@ def _is_of_other_site(request: Request, own: set[str]) -> bool:
 
 
 def _is_of_browser(headers: Headers) -> bool:
-    """Say whether a browser may have sent a request: browsers add `Origin` to every request that changes something."""
+    """Whether a browser may have sent a request: browsers add `Origin` to every request that changes something."""
     return any(name in headers for name in ("origin", "sec-fetch-site", "cookie"))
 
 

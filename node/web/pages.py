@@ -208,7 +208,7 @@ def _earlier(parts: WebParts, film: Instance, header: Dataset) -> EarlierFilm | 
 
 
 def _compares(parts: WebParts) -> bool:
-    """Say whether the open model can compare films."""
+    """Return whether the open model can compare films."""
     if (model := parts.model()) is None:
         return False
     try:
@@ -219,7 +219,7 @@ def _compares(parts: WebParts) -> bool:
 
 
 def _review_mark(film: Film) -> str:
-    """Say whether a film waits for review, or a reader has finished it; blank if neither."""
+    """Return whether a film waits for review, or a reader has finished it; blank if neither."""
     if counted.open_findings(film):
         return "to review"
     return "✓ finished" if any(finding.reader is not None for finding in film.findings) else ""

@@ -65,7 +65,7 @@ class Searches:
 
 
 def sees_patients(request: Request, settings: HttpSettings) -> bool:
-    """Say whether who asks may see patients: a user whom the node knows, or anybody on this machine by the settings.
+    """Return whether who asks may see patients: a user whom the node knows, or anybody on this machine by the settings.
 
     A request that came through a proxy, which says so, is not of this machine.
     """

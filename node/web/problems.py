@@ -92,7 +92,7 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
 
 
 def _wants_page(request: Request) -> bool:
-    """Say whether a browser opens an address that is not of the interface for programs."""
+    """Return whether a browser opens an address that is not of the interface for programs."""
     path, accepted = str(request.scope["path"]), request.headers.get("accept", "")
     return request.method in ("GET", "HEAD") and not path.startswith("/api/") and "text/html" in accepted
 

@@ -78,12 +78,12 @@ def client_of(connection: HTTPConnection) -> str:
 
 
 def is_forwarded(headers: Headers) -> bool:
-    """Say whether a request came through a proxy that says so."""
+    """Return whether a request came through a proxy that says so."""
     return any(name in _OF_PROXIES or name.startswith("x-forwarded-") for name in headers)
 
 
 def is_user_name(name: str) -> bool:
-    """Say whether a name is possible: 1 to 128 printable characters without a colon (RFC 7617 2)."""
+    """Return whether a name is possible: 1 to 128 printable characters without a colon (RFC 7617 2)."""
     return name.isprintable() and _NAME.fullmatch(name) is not None
 
 
@@ -97,7 +97,7 @@ def user_of(connection: HTTPConnection) -> User:
 
 
 def may_administer(connection: HTTPConnection) -> bool:
-    """Say whether who sends a request is an administrator."""
+    """Return whether who sends a request is an administrator."""
     return user_of(connection).role is Role.ADMINISTRATOR
 
 

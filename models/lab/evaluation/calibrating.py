@@ -199,7 +199,7 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
 
 
 def is_chosen(patient: str, *, share: float) -> bool:
-    """Say whether decisions are chosen on the films of a patient, by a hash of their name: always the same answer."""
+    """Whether decisions are chosen on the films of a patient, by a hash of their name: always the same answer."""
     return part_of(f"calibrate {patient}", parts=_PARTS) < share * _PARTS
 
 

@@ -91,7 +91,7 @@ def table(found: ModelComparison) -> str:
 
 
 def _objections(found: ModelComparison) -> Iterator[str]:
-    """Say why a node will not serve the new model by this comparison."""
+    """Return why a node will not serve the new model by this comparison."""
     if found.films < LEAST_COMPARED:
         yield f"\nA node asks for {LEAST_COMPARED} films of the site; list more."
     if not found.measured:

@@ -236,7 +236,7 @@ def counts_of(reading: FilmReading, truth: Truth) -> dict[str, int]:
 
 
 def _is_doubted(prompt: PromptReading, decisions: Decisions) -> bool:
-    """Say whether a finding would be present if nothing spoke against it."""
+    """Return whether a finding would be present if nothing spoke against it."""
     return (
         prompt.contradiction is not None
         and prompt.state == "indeterminate"

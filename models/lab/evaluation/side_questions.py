@@ -13,7 +13,7 @@ from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 
 
 def is_followed(asked: SideQuestion, box: FloatArray) -> bool:
-    """Say whether a box [4] overlaps the boxes of the side that was asked for more than those of the other side."""
+    """Return whether a box [4] overlaps the boxes of the side that was asked for more than those of the other side."""
     own, other = (_best(box, boxes) for boxes in (asked.boxes, asked.others))
     return own > other
 

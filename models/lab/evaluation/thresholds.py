@@ -63,7 +63,7 @@ class Labelled:
     normal: Scores
 
     def is_enough(self, least: int) -> bool:
-        """Say whether so many films show the finding, and so many do not."""
+        """Return whether so many films show the finding, and so many do not."""
         positives = int(self.there.sum())
         return min(positives, len(self.there) - positives) >= least
 
@@ -82,7 +82,7 @@ class Labelled:
 
 
 def is_recognized(some: Labelled) -> bool:
-    """Say whether films with a finding are told apart from films without it."""
+    """Return whether films with a finding are told apart from films without it."""
     area = area_under_curve(some.there, some.differences)
     return area is not None and area >= LEAST_AUROC
 

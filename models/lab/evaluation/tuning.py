@@ -272,7 +272,7 @@ def labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, L
 
 
 def is_known(truth: Truth, key: str) -> bool:
-    """Say whether a film tells something about a finding; a mined "no finding" alone tells nothing of that."""
+    """Return whether a film tells something about a finding; a mined "no finding" alone tells nothing of that."""
     return key in truth.labels and (key != NO_FINDING or truth.mined_normal is None or bool(truth.read_as))
 
 

@@ -117,17 +117,17 @@ class Comparison:
 
     @property
     def ids_equal(self) -> bool:
-        """Say whether all ids and masks are the recorded ones."""
+        """Return whether all ids and masks are the recorded ones."""
         return all(self.arrays[name].passed for name in self.exact)
 
     @property
     def texts_equal(self) -> bool:
-        """Say whether all texts are the recorded ones."""
+        """Return whether all texts are the recorded ones."""
         return all(self.texts.values())
 
     @property
     def passed(self) -> bool:
-        """Say whether everything was compared and is within its tolerance."""
+        """Return whether everything was compared and is within its tolerance."""
         near = all(difference.passed for difference in self.arrays.values())
         return near and self.texts_equal and not self.missing and not self.broken
 
@@ -216,7 +216,7 @@ def _is_number(array: Array) -> bool:
 
 
 def _fits(ours: tuple[int, ...], recorded: tuple[int, ...]) -> bool:
-    """Say whether shapes are equal, ignoring axes of length 1 and one axis of ours that is recorded as two."""
+    """Return whether shapes are equal, ignoring axes of length 1 and one axis of ours that is recorded as two."""
     ours, recorded = (tuple(extent for extent in shape if extent != 1) for shape in (ours, recorded))
     joined = [
         (*recorded[:axis], recorded[axis] * recorded[axis + 1], *recorded[axis + 2 :])

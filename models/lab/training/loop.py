@@ -399,7 +399,7 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """Say whether this process is the one that writes files and reports."""
+    """Return whether this process is the one that writes files and reports."""
     return rank() == 0
 
 

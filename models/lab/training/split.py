@@ -24,7 +24,7 @@ class HeldOut:
     named: frozenset[str] = frozenset()
 
     def __contains__(self, patient: str) -> bool:
-        """Say whether a patient is held out. The answer for a name never changes."""
+        """Return whether a patient is held out. The answer for a name never changes."""
         return patient in self.named or part_of(patient, parts=_PARTS) < self.share * _PARTS
 
 

@@ -48,7 +48,7 @@ def free(network: Chex, stage: Stage) -> list[nn.Parameter]:
 
 
 def begins_with(name: str, beginnings: Sequence[str]) -> bool:
-    """Say whether the name of a weight or part begins with one of these dotted names of a run file."""
+    """Return whether the name of a weight or part begins with one of these dotted names of a run file."""
     return any(name == beginning or name.startswith(f"{beginning}.") for beginning in beginnings)
 
 

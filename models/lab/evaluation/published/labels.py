@@ -116,7 +116,7 @@ def published_tasks_of(line: FilmLine) -> set[PublishedTask]:
 
 
 def measures_box(tasks: Collection[PublishedTask], box: BoxLine) -> bool:
-    """Say whether one of these tasks measures a box by its class."""
+    """Return whether one of these tasks measures a box by its class."""
     name = class_of_box(box)
     if name in _CLASSES["detection_mscxr"] and "region_classification_mscxr" in tasks:
         return True
@@ -124,7 +124,7 @@ def measures_box(tasks: Collection[PublishedTask], box: BoxLine) -> bool:
 
 
 def _is_judged(line: FilmLine) -> bool:
-    """Say whether the regions of a line are judged for all classes of Chest ImaGenome."""
+    """Return whether the regions of a line are judged for all classes of Chest ImaGenome."""
     return {*line.get("region_known", [])} >= CIG
 
 
