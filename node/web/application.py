@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from fastapi import Depends, FastAPI
 from starlette.staticfiles import StaticFiles
@@ -13,6 +12,7 @@ from node.dicom.identity import VERSION
 from node.web import (
     api,
     corrections,
+    description,
     films,
     looks,
     managing,
@@ -29,7 +29,6 @@ from node.web import (
 from node.web.access import Access
 from node.web.bodies import BodyLimit
 from node.web.parts import WebParts, give
-from node.web.problems import ProblemDocument
 from node.web.roles import require_role
 
 _BODIES: Final = {
@@ -74,29 +73,10 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(looks.router)
     application.include_router(system.router)
     application.include_router(system.api)
+    application.include_router(description.router)
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.api)
     application.router.routes.extend(access.sign_in.routes() if access is not None else ())
     # As FastAPI's documents say to extend the description: made when somebody asks for it, not at every start.
-    application.openapi = partial(_described, application.openapi)  # type: ignore[method-assign]
+    application.openapi = partial(description.describe, application.openapi, parts.settings.http)  # type: ignore[method-assign]
     return application
-
-
-def _described(describe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Describe problem documents, which no route names as its own answer, in the interface's description.
-
-    FastAPI keeps what `describe` made; to describe it a second time changes nothing.
-    """
-    made = describe()
-    made.setdefault("components", {}).setdefault("schemas", {})[ProblemDocument.__name__] = (
-        ProblemDocument.model_json_schema()
-    )
-    for path in made["paths"].values():
-        for operation in path.values():
-            answer = operation["responses"].get("422", {})
-            if "HTTPValidationError" in str(answer):
-                operation["responses"]["422"] = problems.responses(422)[422]
-            if "requestBody" in operation:  # one that cannot be parsed, or is too long
-                for status, described in problems.responses(400, 413).items():
-                    operation["responses"].setdefault(str(status), described)
-    return made

@@ -16,6 +16,7 @@ from node.web.users import Role, may_administer, note_denied, user_of
 _ROUTES: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.READER: (
         "GET /",
+        "GET /interface",
         "GET /review",
         "GET /review/next",
         "GET /statistics",

@@ -44,6 +44,7 @@ TOUCHES_NONE: Final = {
     "GET /statistics.csv": "counts",
     "GET /upload": "an empty form",
     "GET /api/openapi.json": "the description",
+    "GET /interface": "the description",
     "GET /static": "scripts and styles",
 }
 BY_HAND: Final = {

@@ -1,0 +1,125 @@
+"""The description of the interface for programs (OpenAPI 3.1), and a page that shows it without a script or a network.
+
+FastAPI describes what a route takes and gives. Added is what no route says of itself: who may use it, the problem
+documents of `Access` and of the roles, and a summary out of its first sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from node.settings.http import HttpSettings
+from node.web import pages, problems
+from node.web.parts import Parts
+from node.web.problems import ProblemDocument
+from node.web.roles import ROUTES
+from node.web.users import Role
+
+_SCHEMES: Final = {
+    "password": {"type": "http", "scheme": "basic", "description": "a user of http.password_file, for programs"},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-chex-session",
+        "description": "a browser that has signed in; without HTTPS, on this machine, its name is `chex-session`",
+    },
+    "token": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-CSRF-Token",
+        "description": "beside a session, for what changes something: the token of a page of the node",
+    },
+}
+_READING: Final = ("get", "head")
+
+router = APIRouter(include_in_schema=False)
+
+
+def describe(make: Callable[[], dict[str, Any]], http: HttpSettings) -> dict[str, Any]:
+    """Complete the description that FastAPI made, and keeps: to complete it a second time changes nothing."""
+    made = make()
+    components = made.setdefault("components", {})
+    components["securitySchemes"] = _SCHEMES
+    components.setdefault("schemas", {})[ProblemDocument.__name__] = ProblemDocument.model_json_schema()
+    made["servers"] = [{"url": "/", "description": "this node"}]
+    for path, operations in made["paths"].items():
+        for method, operation in operations.items():
+            operation["summary"] = operation["description"].partition("\n")[0].partition(". ")[0].rstrip(".")
+            operation["security"] = _security(method, http)
+            _add_problems(operation, ROUTES.get(f"{method.upper()} {path}", Role.ADMINISTRATOR))
+    return made
+
+
+def _security(method: str, http: HttpSettings) -> list[dict[str, list[str]]]:
+    """Say what one of a request needs; nothing on a node without users, which serves its own machine alone."""
+    if not http.knows_users:
+        return [{}]
+    session: dict[str, list[str]] = {"session": []} if method in _READING else {"session": [], "token": []}
+    return [{"password": []}, session] if http.password_file is not None else [session]
+
+
+def _add_problems(operation: dict[str, Any], role: Role) -> None:
+    found = operation["responses"]
+    if "HTTPValidationError" in str(found.get("422", {})):
+        found["422"] = problems.responses(422)[422]
+    statuses = (400, 401, 403, 413) if "requestBody" in operation else (401, 403)
+    for status, described in problems.responses(*statuses).items():
+        found.setdefault(str(status), described)
+    found["401"] = {**found["401"], "description": "the node does not know who asks"}
+    why = "the way, the address or the token is wrong"
+    found["403"] |= {"description": f"for administrators; or {why}" if role is Role.ADMINISTRATOR else why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operation:
+    """A route on the page; takes: each parameter and body, and what it is."""
+
+    method: str
+    path: str
+    summary: str
+    text: str
+    takes: tuple[tuple[str, str], ...]
+    gives: tuple[tuple[str, str], ...]
+    is_for_administrators: bool
+
+
+@router.get("/interface")
+def show_interface(parts: Parts, request: Request) -> Response:
+    """Show every route of the interface for programs."""
+    described = request.app.openapi()
+    found: dict[str, list[_Operation]] = {}
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            found.setdefault(operation["tags"][0], []).append(_operation(method.upper(), path, operation))
+    return pages.render(parts, request, "interface.html", {"groups": found})
+
+
+def _operation(method: str, path: str, described: Mapping[str, Any]) -> _Operation:
+    return _Operation(
+        method=method,
+        path=path,
+        summary=described["summary"],
+        text=described["description"],
+        takes=(*_parameters(described.get("parameters", ())), *_body(described.get("requestBody", {}))),
+        gives=tuple((status, each["description"]) for status, each in sorted(described["responses"].items())),
+        is_for_administrators=ROUTES.get(f"{method} {path}") is not Role.READER,
+    )
+
+
+def _parameters(described: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for each in described:
+        default = each.get("schema", {}).get("default")
+        said = "required" if each.get("required") else f"default {default}" if default not in (None, "") else "optional"
+        yield each["name"], f"{each.get('description', '')} ({each['in']}, {said})".strip()
+
+
+def _body(described: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for media_type, content in described.get("content", {}).items():
+        name = str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
+        yield "body", f"{media_type} {name}".strip()
