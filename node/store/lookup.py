@@ -169,6 +169,22 @@ def studies_of(storage: StorageSettings, sop_instance_uid: str) -> list[str]:
         return list(connection.execute(query.distinct().order_by(DELIVERIES.c.study_uid)).scalars())
 
 
+def finished_after(
+    storage: StorageSettings, after: tuple[float, str], *, before: float, limit: int
+) -> list[tuple[str, float]]:
+    """Look up studies whose rounds are finished, and when they changed, the one that changed first at the beginning.
+
+    after: a time in seconds since the epoch, and a study of that time; before: a time
+    Raises NodeError when the database cannot be read.
+    """
+    changed, (since, uid) = STUDIES.c.changed_at, after
+    is_after = (changed > since) | ((changed == since) & (STUDIES.c.uid > uid))
+    query = sa.select(STUDIES.c.uid, changed).where(is_after, changed <= before)
+    finished = query.where(STUDIES.c.state.in_(("finished", "parked"))).order_by(changed, STUDIES.c.uid).limit(limit)
+    with reading(storage) as connection:
+        return [] if connection is None else [(uid, at) for uid, at in connection.execute(finished)]
+
+
 @contextmanager
 def reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
     """Open the tables; None if the node has not created them yet. Raises NodeError when they cannot be read."""

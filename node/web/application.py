@@ -14,6 +14,7 @@ from node.web import (
     corrections,
     description,
     films,
+    findings,
     looks,
     managing,
     pages,
@@ -57,6 +58,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     give(application, parts)
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
+    application.include_router(findings.router)
     for routes in (films.routes, questions.routes, replies.routes, corrections.routes):
         for router in routes.routers:
             application.include_router(router)

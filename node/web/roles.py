@@ -30,6 +30,7 @@ _ROUTES: Final[Mapping[Role, tuple[str, ...]]] = {
         "GET /api/v1/films/{uid}/corrections",
         "GET /api/v1/films/{uid}/picture",
         "GET /api/v1/films/{uid}/questions",
+        "GET /api/v1/findings",
         "GET /api/v1/looks/{look_id}/picture",
         "GET /api/v1/outputs/{uid}",
         "GET /api/v1/prompts",

@@ -1,0 +1,142 @@
+"""The findings of all films as flat rows for programs that count them: a row a finding, a page after the other.
+
+A cursor names the last study that was given, by the time of its last change. So a study that changes comes again,
+whole; its new rows replace the old ones. A study whose round is not finished comes after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
+from starlette.requests import Request
+
+from node.domain import Finding
+from node.outputs import patient, vocabulary
+from node.store import lookup
+from node.web.parts import Parts
+from node.web.patients import sees_patients
+from node.web.problems import responses
+from node.web.studies import ReceivedFilm, header_of, received_films
+from node.web.users import audit_list
+
+_MOST_STUDIES: Final = 200
+_SETTLED_SECONDS: Final = 2.0
+"""A study that changed later may stand before one that the database does not show yet; the next page has it."""
+_CURSOR: Final = r"^[0-9]{1,11}(\.[0-9]{1,9})?~[0-9.]{1,64}$"
+
+router = APIRouter(prefix="/api/v1", tags=["findings"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRow:
+    """A finding of a film; or, without a finding, a film that has none: its state is how far the film is.
+
+    state: as in report.json; `absent` means not reported, and may have been missed
+    probability: None if outputs tell none; boxes: left, top, right, bottom in pixels of the stored film
+    by, at: the reader who judged it, and when; said: what the reader did. None if it is the network's word
+    model, engine, prompts: that read the film; blank if nothing did
+    accession: None for a user who may see no patients
+    """
+
+    study: str
+    series: str
+    film: str
+    received_at: datetime
+    changed_at: datetime
+    finding: str | None
+    code: str | None
+    name: str | None
+    state: str
+    side: str | None
+    probability: float | None
+    boxes: tuple[tuple[float, float, float, float], ...]
+    said: str | None
+    by: str | None
+    at: datetime | None
+    model: str
+    engine: str
+    prompts: str
+    accession: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """A page of rows; cursor: for the next page, also of another day; None if there was nothing yet."""
+
+    rows: tuple[FindingRow, ...]
+    cursor: str | None
+    is_last: bool
+
+
+@router.get("/findings", responses=responses(422, 503))
+def list_findings(
+    parts: Parts,
+    request: Request,
+    since: Annotated[AwareDatetime | None, Query(description="the studies that changed at this time or later")] = None,
+    cursor: Annotated[str | None, Query(pattern=_CURSOR, description="of the page before; since is ignored")] = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_STUDIES, description="studies of a page")] = 50,
+) -> Findings:
+    """List the findings of all films as rows, those of the study that changed first at the beginning.
+
+    A study that changes comes again, whole. A film that was not read, or was rejected, has one row without a finding.
+    """
+    after = _after(cursor, since)
+    settled = time.time() - _SETTLED_SECONDS
+    studies = lookup.finished_after(parts.settings.storage, after, before=settled, limit=limit)
+    sees = sees_patients(request, parts.settings.http)
+    if sees and studies:
+        audit_list(request, "worklist.viewed", studies=len(studies))
+    rows = tuple(
+        row
+        for uid, changed_at in studies
+        for received in received_films(uid, parts.spool, parts.prompts())
+        for row in _rows(received, changed_at, character_set=parts.spool.character_set, sees=sees)
+    )
+    last = f"{studies[-1][1]!r}~{studies[-1][0]}" if studies else cursor
+    return Findings(rows=rows, cursor=last, is_last=len(studies) < limit)
+
+
+def _after(cursor: str | None, since: datetime | None) -> tuple[float, str]:
+    """Return the last change, in seconds since the epoch, and the study behind which the page begins."""
+    if cursor is not None:
+        changed_at, _, study = cursor.partition("~")
+        return float(changed_at), study
+    return (0.0 if since is None else since.timestamp()), ""
+
+
+def _rows(received: ReceivedFilm, changed_at: float, *, character_set: str, sees: bool) -> Iterator[FindingRow]:
+    """Yield the rows of one received object that has, or is to have, an answer; sees: whether patients may be seen."""
+    if received.status == "left_alone":
+        return
+    film, header = received.film, header_of(received.instance.path, character_set=character_set)
+    is_read = received.status == "read" and film is not None
+    findings: tuple[Finding | None, ...] = film.findings if is_read and film is not None else (None,)
+    for finding in findings:
+        mark = None if finding is None else finding.reader
+        yield FindingRow(
+            study=received.instance.study_uid,
+            series="" if header is None else str(header.get("SeriesInstanceUID", "")),
+            film=received.instance.sop_instance_uid,
+            received_at=received.instance.received_at,
+            changed_at=datetime.fromtimestamp(changed_at, UTC),
+            finding=None if finding is None else finding.prompt,
+            code=None if finding is None else f"{finding.code.value}^{finding.code.scheme}",
+            name=None if finding is None else vocabulary.name_of(finding),
+            state=received.status if finding is None else str(finding.state),
+            side=None if finding is None else finding.side,
+            probability=None if finding is None else finding.output_probability,
+            boxes=() if finding is None else tuple(found.box.edges for found in finding.boxes),
+            said=None if mark is None else str(mark.what),
+            by=None if mark is None else mark.by,
+            at=None if mark is None else mark.at,
+            model=str(received.reading.get("model", "")),
+            engine=str(received.reading.get("engine", "")),
+            prompts=str(received.reading.get("prompts", "")),
+            accession=patient.whole_text(header, "AccessionNumber") if sees and header is not None else None,
+        )
