@@ -65,10 +65,10 @@ class Export:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def export(settings: Settings, out: Path, *, since: date, tell: Callable[[str, int], None]) -> Export:
+def export(settings: Settings, out: Path, *, since: date, tell: Callable[[str, int, int], None]) -> Export:
     """Export every film that came since a day, in the zone of the site; the same command again goes on.
 
-    tell: is told how many films are written
+    tell: is told how many studies are done, of how many
     Raises InputError for a folder that is not empty, or another export's, NodeError if a file cannot be written.
     """
     directory = settings.storage.directory
@@ -82,10 +82,11 @@ def export(settings: Settings, out: Path, *, since: date, tell: Callable[[str, i
         with _claimed(out, mark=mapped.name("export", since.isoformat())):
             exporter = _Exporter(spool, mapped, prompt_set, out)
             begin = datetime.combine(since, time(), settings.site.zone)
-            for study_uid in spool.studies():
+            studies = list(spool.studies())
+            for number, study_uid in enumerate(studies, 1):
                 with suppress(FileNotFoundError):  # the node removes it meanwhile
                     exporter.study(study_uid, begin=begin, nobodys=settings.site.nobodys)
-                tell("films", len(exporter.done.films))
+                tell("studies", number, len(studies))
             exporter.finish()
     except OSError as error:
         raise NodeError(f"{out}: cannot be written ({error.strerror}); run the same command again to go on") from error

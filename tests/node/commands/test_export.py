@@ -19,6 +19,7 @@ from pydicom.sequence import Sequence
 from models.contract import Box
 from models.lab.training.films import find_films, read_films
 from models.lab.training.runfile import FilmSource
+from models.progress import quiet
 from models.site_films import list_films
 from node.commands.export import deidentified, folder
 from node.commands.export.folder import UNFINISHED
@@ -89,7 +90,7 @@ def read(settings: Settings, film: Dataset) -> Bench:
 
 
 def exported(settings: Settings, out: Path, *, since: date = DAYS_AGO) -> Path:
-    folder.export(settings, out, since=since, tell=lambda _stage, _done: None)
+    folder.export(settings, out, since=since, tell=quiet)
     return out
 
 
@@ -173,7 +174,7 @@ def test_the_same_film_is_mapped_alike_and_a_stopped_export_goes_on(tmp_path: Pa
     read(node, FILM)
     first = files_of(exported(node, tmp_path / "first"))
 
-    def stop(_stage: str, _done: int) -> None:
+    def stop(_stage: str, _done: int, _total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
