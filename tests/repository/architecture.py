@@ -146,6 +146,7 @@ HOMES = {
 # Files that a person runs, or that end what is run, and so speak on the terminal.
 COMMANDS = (
     "examples/ask_a_model/ask_a_model.py",
+    "examples/http_client/http_client.py",
     "examples/send_and_read_back/send_and_read_back.py",
     "export/build.py",
     "export/parity.py",

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.drill(part="packaging")
 
 EXAMPLES = REPOSITORY / "examples"
 SEND = EXAMPLES / "send_and_read_back"
+HTTP = EXAMPLES / "http_client" / "http_client.py"
 NOTEBOOK = EXAMPLES / "notebook" / "boxes.ipynb"
 
 DRAWN = """
@@ -156,6 +157,27 @@ def test_a_model_is_asked_by_a_prompt_by_a_box_and_by_both() -> None:
     assert by_both.startswith("lung opacity in the box 120, 270, 240, 400: ")
     assert "at 120, 270, 240, 400" in by_both
     assert "not for diagnosis" in done.stdout
+
+
+def test_a_film_goes_over_http_and_its_answer_is_corrected(sending: Sending, tmp_path: Path) -> None:
+    film = file_of(tmp_path, films.as_another(films.thumbnail(), "http"))
+    url = ("--url", f"http://127.0.0.1:{sending.node.http_port}")
+
+    done = run(HTTP, film, *url, "--reject", "pleural_effusion")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [re.split(" {2,}", line.strip()) for line in done.stdout.splitlines() if "pleural_effusion" in line]
+    assert rows == [
+        ["pleural_effusion", "present", "83%", "-", "46, 116, 92, 139"],
+        ["pleural_effusion", "not reported", "83%", "rejected", "-"],
+    ]
+
+
+def test_the_client_says_what_the_node_refuses(sending: Sending, film: Path) -> None:
+    done = run(HTTP, film, "--url", f"http://127.0.0.1:{sending.node.http_port}", "--reject", "nothing_known")
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "/corrections: 409, " in done.stderr
 
 
 class CodeCell(TypedDict):
