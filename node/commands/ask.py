@@ -44,7 +44,7 @@ def in_words(document: JsonObject) -> str:
 def _answer(question: JsonObject) -> Iterator[str]:
     said = [text for text in (_state(question), _probability(question), _why(question)) if text]
     yield f"{_asked(question)}{': ' if said else ''}{', '.join(said)}"
-    for key in ("sentence", "reason"):
+    for key in ("said", "reason"):
         if question[key]:
             yield f"    {question[key]}"
     for place in cast(list[JsonObject], question["boxes"]):

@@ -143,13 +143,16 @@ def label(asked: AskedQuestion) -> str:
 
 
 def sentence(asked: AskedQuestion) -> str | None:
-    """Return the sentence of an answer with notes on its words of size and on objections; None without a sentence."""
-    answer = asked.answer
-    said = None
-    if answer.sentence.strip():
-        said = wording.said(GroundedSentence(text=answer.sentence, prompt="", score=0.0, boxes=(), by=answer.by))
+    """Return the sentence of an answer with notes on its words of size and on objections; None if there is nothing."""
+    answer, said = asked.answer, _said(asked.answer)
     worded = f"Note: {wording.NOTES[Note.SEVERITY_WORDED]}." if Note.SEVERITY_WORDED in answer.notes else None
     return " ".join(filter(None, (said, worded, wording.reason_of(answer.contradiction)))) or None
+
+
+def _said(answer: FilmAnswer) -> str:
+    if not answer.sentence.strip():
+        return ""
+    return wording.said(GroundedSentence(text=answer.sentence, prompt="", score=0.0, boxes=(), by=answer.by))
 
 
 def lines(asked: AskedQuestion, film: Film) -> list[str]:
@@ -173,13 +176,17 @@ def _state(asked: AskedQuestion) -> str:
 def answer_to_json(answer: FilmAnswer) -> JsonObject:
     """Return an entry of `questions` in the result of `node ask` (design §8).
 
+    by: as in report.json; null without a sentence
+    said: the sentence as every output prints it, the network's own words in quotation marks
     A finding that the model leaves out has no number, as in every output: neither a score, nor one of its box.
     """
-    question, is_assessed = answer.question, answer.state is not FindingState.LEFT_OUT
+    said, question, is_assessed = _said(answer), answer.question, answer.state is not FindingState.LEFT_OUT
     content: JsonObject = {
         "prompt": question.prompt,
         "box": None if question.box is None else list(question.box.edges),
         "sentence": answer.sentence,
+        "by": answer.by if said else None,
+        "said": said,
         "score": answer.score,
         "state": answer.state,
         "positive": answer.positive,

@@ -89,7 +89,9 @@ def test_ask_answers_each_question_and_a_prompt_with_a_box(phantom_model: Path, 
     (combined,) = json.loads(together.stdout)["questions"]
     assert (combined["prompt"], combined["box"]) == ("Edema", [100, 200, 700, 900])
     for question in (*questions, combined):
-        assert set(question) == {"prompt", "box", "sentence", "score", "state", "positive", "reason", "boxes", "notes"}
+        assert set(question) == {
+            *("prompt", "box", "sentence", "by", "said", "score", "state", "positive", "reason", "boxes", "notes")
+        }
         assert question["positive"] == (question["state"] == "present")
     assert (too_much.returncode, too_much.stdout) == (2, "")
 

@@ -130,8 +130,8 @@ export class Asking {
     this.boxes.drawTags();
   }
 
-  said({ message, sentence }) {
-    return message ?? (sentence || this.template.dataset.noSentence);
+  said({ message, said }) {
+    return message ?? (said || this.template.dataset.noSentence);
   }
 
   mark(question) {

@@ -11,6 +11,8 @@ QUESTION: JsonObject = {
     "prompt": "Edema",
     "box": None,
     "sentence": "There is edema.",
+    "by": "network",
+    "said": '"There is edema."',
     "score": 0.523,
     "state": "present",
     "positive": True,
@@ -52,7 +54,7 @@ def test_sentence_reason_places_and_notes_follow() -> None:
     lines = said(reason="The network also calls the whole film normal.", notes=["rotated"], state="indeterminate")
 
     assert lines[1:] == [
-        "    There is edema.",
+        '    "There is edema."',
         "    The network also calls the whole film normal.",
         "    at 10, 21, 300, 400, score 0.61",
         "    Note: its picture looks rotated; it was read as it is.",

@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.contract import Box, FindingState, Question, ScoredBox
+from models.contract import Box, By, FindingState, Question, ScoredBox
 from models.documents import encode
+from node.commands import ask
+from node.domain import JsonObject
 from node.outputs import asked_question, wording
 from node.outputs.asked_question import AskedQuestion, answer_to_json
 from node.read.model import FilmAnswer
@@ -46,6 +48,8 @@ LEFT_OUT = replace(
 )
 """A question about a finding that the model leaves out."""
 
+POSSIBLE = "Possible, please review: "
+
 
 @pytest.mark.parametrize(
     "question",
@@ -68,6 +72,34 @@ LEFT_OUT = replace(
 )
 def test_a_question_is_read_back_unchanged(question: AskedQuestion) -> None:
     assert asked_question.question_from_json(json.loads(json.dumps(encode(question)))) == question
+
+
+@pytest.mark.parametrize(
+    ("by", "sentence", "said"),
+    [
+        ("network", "There is edema.", '"There is edema."'),
+        ("network_uncalibrated", f"{POSSIBLE}There is edema.", f'{POSSIBLE}"There is edema."'),
+        ("rule", "There is edema.", "There is edema."),
+        ("network", "", None),
+    ],
+)
+def test_every_way_marks_the_own_words_of_the_network(by: By, sentence: str, said: str | None) -> None:
+    asked = replace(QUESTION, answer=replace(QUESTION.answer, sentence=sentence, by=by, contradiction=None))
+
+    told = answer_to_json(asked.answer)
+    ways = {
+        "interface and page": told["said"] or None,
+        "command": next((line.strip() for line in lines_of(told) if "edema" in line), None),
+        "structured report": asked_question.sentence(asked),
+    }
+
+    assert ways == dict.fromkeys(ways, said)
+    assert (told["sentence"], told["by"]) == (sentence, by if said else None)
+
+
+def lines_of(answer: JsonObject) -> list[str]:
+    """The lines of `node ask` about an answer."""
+    return ask.in_words({"film": "a.dcm", "questions": [answer]}).splitlines()
 
 
 def test_an_answer_about_what_is_left_out_says_why() -> None:
