@@ -37,7 +37,7 @@ _LIES_IN: Final = 0.5
 """The share of one of two boxes that lies in the other at least if the one counts as lying in the other."""
 _ACROSS: Final = "across the known zones or outside them"
 _UNTOLD: Final = "in a zone that is not told"
-_UNSIDED: Final = {"film_unsided": "The film does not say on which side."}
+_UNSIDED: Final = {"film_unsided": f"{wording.UNSIDED}."}
 _SIDELESS: Final = "Its side is not told."
 _NO_SIDE: Final = "None of the findings on the list is reported, so there is a side of none; each may have been missed."
 _ALL_ZONES: Final = 4

@@ -156,6 +156,8 @@ def _legend(film: Film) -> str:
         parts.append(f"red: {vocabulary.STATES[FindingState.PRESENT]}")
     if any(film.in_state(state) for state in vocabulary.MARKS):
         parts.append(f"yellow dashes: {vocabulary.STATES[FindingState.INDETERMINATE]}")
+    if without := [finding for finding in wording.reported(film) if not finding.boxes]:
+        parts.append(f"no box: {wording.names_of(vocabulary.by_urgency(without))}")
     return " | ".join(parts)
 
 

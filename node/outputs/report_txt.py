@@ -53,7 +53,7 @@ def unreported(film: Film) -> Iterator[tuple[str, list[str]]]:
     groups: dict[str, list[str]] = {}
     for finding in sorted(by_urgency(wording.unreported(film)), key=_judged_last):
         heading = said_of(finding).capitalize()
-        groups.setdefault(heading, []).append(f"{name_of(finding)} {wording.number(finding)}".rstrip())
+        groups.setdefault(heading, []).append(f"{name_of(finding)} {wording.below(finding)}".rstrip())
     yield from groups.items()
 
 

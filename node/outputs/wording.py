@@ -127,6 +127,7 @@ CONTRADICTIONS: Mapping[Contradiction, str] = {
 says of the finding, how the whole picture looks, or what its header says of it."""
 _OF_LUNG: Final = " of lung"
 UNRELIABLE: Final = "Places by this model are not reliable"
+UNSIDED: Final = "The film does not say which side is which"
 NOTHING_ELSE: Final = "Nothing else was looked for."
 
 OF_FILM: Final[Collection[str]] = get_args(Doubt)
@@ -172,8 +173,8 @@ def searched(film: Film) -> list[tuple[Finding, Searched]]:
 
 
 def unplaced(film: Film) -> Iterator[str]:
-    """Yield in words the reported findings without a box, as those of a network that locates nothing are."""
-    for finding in reported(film):
+    """Yield in words the reported findings without a box, the most urgent first."""
+    for finding in by_urgency(reported(film)):
         if not finding.boxes:
             yield f"{_labeled(finding, finding.side, certainty(finding))}, without a box"
 
@@ -294,6 +295,14 @@ def number(finding: Finding) -> str:
     return "" if told is None else f"{'' if finding.reader is None else 'AI '}{percent(told)}"
 
 
+def below(finding: Finding) -> str:
+    """Return the number of a finding that is not reported, with the threshold that it stays below if that is known."""
+    told, is_absent = number(finding), finding.state is FindingState.ABSENT and finding.reader is None
+    if not told or finding.thresholds is None or not is_absent:
+        return told
+    return f"{told} (threshold {percent(finding.thresholds[0])})"
+
+
 def mark_of(finding: Finding, box: FindingBox) -> ReaderMark | None:
     """Return what a reader said of one box: that it was drawn, or its finding confirmed; None if the network alone."""
     is_confirmed = finding.reader is not None and finding.reader.what is Assessment.ACCEPTED
@@ -346,7 +355,7 @@ def sentences(film: Film) -> dict[str, str]:
         texts.setdefault(words, words if is_own else whole)
         carriers.setdefault(words, []).append(finding)
     return {
-        first.prompt: f"{texts[words]}{f' (also of {_names(others)})' if others else ''}"
+        first.prompt: f"{texts[words]}{f' (also of {names_of(others)})' if others else ''}"
         for words, (first, *others) in carriers.items()
     }
 
@@ -485,11 +494,11 @@ def _square(film: Film) -> Iterator[str]:
 def _thresholds(film: Film) -> Iterator[str]:
     """Say from which probabilities the findings that the network reports are present and possible, and why only so."""
     found = [finding for finding in by_urgency(reported(film)) if finding.reader is None]
-    told = [f"{_names([finding])} {said}" for finding in found if (said := _threshold(finding))]
+    told = [f"{names_of([finding])} {said}" for finding in found if (said := _threshold(finding))]
     if told:
         yield f"Thresholds: {'; '.join(told)}."
     if unmeasured := [finding for finding in found if finding.state is FindingState.UNCALIBRATED]:
-        yield f"Only possible, because {UNMEASURED}: {_names(unmeasured)}."
+        yield f"Only possible, because {UNMEASURED}: {names_of(unmeasured)}."
 
 
 def _threshold(finding: Finding) -> str:
@@ -502,14 +511,17 @@ def _threshold(finding: Finding) -> str:
 
 
 def _unreliable(film: Film) -> Iterator[str]:
-    """Say once that places are not reliable, if the network is not certain of one."""
+    """Say once that places are not reliable, if the network is not certain of one, and if no side can be told."""
     found = [finding for finding in by_urgency(reported(film)) if finding.reader is None]
+    if any(finding.place == "film_unsided" for finding in found):
+        yield f"{UNSIDED}."
     if any(finding.place in ("no_side", "no_place") for finding in found):
         without = [finding for finding in found if finding.place == "no_place"]
-        yield f"{UNRELIABLE}{f'; no box is drawn for {_names(without)}' if without else ''}."
+        yield f"{UNRELIABLE}{f'; no box is drawn for {names_of(without)}' if without else ''}."
 
 
-def _names(findings: Iterable[Finding]) -> str:
+def names_of(findings: Iterable[Finding]) -> str:
+    """Return findings as a sentence lists them: "pleural effusion and opacity"."""
     return joined([uncapitalized(name_of(finding)) for finding in findings])
 
 

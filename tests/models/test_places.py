@@ -281,8 +281,8 @@ UNPLACED = "Where it lies is not told: places by this model are not reliable."
     ("asked", "answer", "is_film_sided", "expected"),
     [
         ("on the left?", {"laterality": "unknown"}, True, f"Its box lies on the right. {wording.UNRELIABLE}."),
-        ("on the left?", {"laterality": "unknown"}, False, "The film does not say on which side."),
-        ("on the left?", {}, False, "The film does not say on which side."),
+        ("on the left?", {"laterality": "unknown"}, False, "The film does not say which side is which."),
+        ("on the left?", {}, False, "The film does not say which side is which."),
         ("on the left?", NOWHERE, True, UNPLACED),
         ("in the left lower lung zone?", NOWHERE, True, UNPLACED),
         ("in the left lower lung zone?", {"boxes": ()}, True, "Where it lies is not told."),

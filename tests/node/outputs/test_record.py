@@ -224,6 +224,7 @@ MEASURED = replace(finding(), thresholds=(0.25, 0.43))
         (film(findings=(samples.uncalibrated(),)), "not measured on such films: pulmonary edema."),
         (film(findings=(replace(finding(side=None), place="no_side"),)), "Places by this model are not reliable."),
         (film(findings=(replace(finding(boxes=()), place="no_place"),)), "; no box is drawn for pleural effusion."),
+        (film(findings=(replace(finding(side=None), place="film_unsided"),)), "does not say which side is which."),
         (film(findings=(MEASURED,)), "pleural effusion present from 43 %, possible from 25 %."),
         (film(findings=(replace(MEASURED, thresholds=(0.43, 0.43)),)), "pleural effusion present from 43 %."),
         (film(findings=(replace(MEASURED, state=FindingState.UNCALIBRATED),)), "pleural effusion possible from 25 %."),
@@ -232,6 +233,21 @@ MEASURED = replace(finding(), thresholds=(0.25, 0.43))
 def test_the_text_names_the_limits_once(of: Film, told: str) -> None:
     assert told in wording.limits(of)
     assert report_txt.render(report(of)).count(told) == 1
+
+
+BELOW = replace(MEASURED, state=FindingState.ABSENT, probability=0.38, thresholds=(0.43, 0.6), boxes=())
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (BELOW, "Pleural effusion 38 % (threshold 43 %)."),
+        (replace(BELOW, thresholds=None), "Pleural effusion 38 %."),
+        (replace(BELOW, state=FindingState.LEFT_OUT, probability=None), "Pleural effusion."),
+    ],
+)
+def test_what_is_not_reported_names_the_threshold_it_stays_below(of: Finding, told: str) -> None:
+    assert f": {told}\n" in report_txt.render(report(film(findings=(of,))))
 
 
 @pytest.mark.parametrize(("site", "place"), [(samples.LUNG, "in the right lung"), (samples.PLEURA, "on the right")])

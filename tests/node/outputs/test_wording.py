@@ -11,7 +11,7 @@ import pytest
 from models.contract import Box, FindingState, Side
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine
 from node.domain import Assessment, Evidence, Film, Finding, GroundedSentence, ReaderMark
-from node.outputs import impression
+from node.outputs import impression, wording
 from node.outputs.corrected_film import correct
 from node.read import prompts
 from node.read.findings import locate, zone_of
@@ -222,3 +222,12 @@ def test_a_correction_takes_the_state_away(kind: CorrectionKind, text: str, said
     [sentence] = correct(film, [new], prompts=prompts.load("chexpert14"), side_of=lambda _box: Side.RIGHT).sentences
 
     assert sentence.text == said
+
+
+def test_what_has_no_box_is_named_by_urgency() -> None:
+    effusion, edema = finding(boxes=(), side=None), finding(samples.EDEMA, boxes=(), probability=0.9, side=None)
+    possible = finding(samples.PNEUMOTHORAX, boxes=(), state=FindingState.INDETERMINATE, side=None)
+
+    named = list(wording.unplaced(samples.film(findings=(effusion, edema, possible))))
+
+    assert [name.split(" ")[0] for name in named] == ["Pneumothorax", "Pulmonary", "Pleural"]
