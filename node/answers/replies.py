@@ -20,7 +20,7 @@ from node.domain import Film, FilmView, Finding, FindingBox, GroundedSentence
 from node.outputs import impression, measured, wording
 from node.outputs.vocabulary import UNMEASURED, by_urgency, name_of, said_of
 from node.prompt_set import PromptSet
-from node.read.findings import ZONES, covered, zone_of
+from node.read.findings import PARTS, ZONES, covered, zone_of
 from node.store.correction import CorrectionKind
 
 _Boxes = tuple[FindingBox, ...]
@@ -39,7 +39,10 @@ _ACROSS: Final = "across the known zones or outside them"
 _UNTOLD: Final = "in a zone that is not told"
 _UNSIDED: Final = {"film_unsided": f"{wording.UNSIDED}."}
 _SIDELESS: Final = "Its side is not told."
-_NO_SIDE: Final = "None of the findings on the list is reported, so there is a side of none; each may have been missed."
+_NO_SIDE: Final = "No finding on the list is reported, so no side can be told; each may have been missed."
+_MIDLINE: Final = PARTS.keys() - ZONES.keys()
+"""Sites that lie on no side: heart and mediastinum."""
+_NO_SIDED: Final = "What is reported lies in the heart or mediastinum, on no side."
 _ALL_ZONES: Final = 4
 """The zones of one lung: upper, mid, lower and apical."""
 _HEART: Final = "cardiomegaly"
@@ -241,8 +244,11 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
 def _sides(_query: Query, film: Film) -> Iterator[_Said]:
     """Say in one line on which side each reported finding lies."""
     reported = by_urgency(wording.reported(film))
-    told = "; ".join(f"{wording.uncapitalized(name_of(finding))} {_side(finding)}" for finding in reported)
-    yield _Said(text=f"{told[:1].upper()}{told[1:]}." if told else _NO_SIDE)
+    sided = [finding for finding in reported if finding.site is None or finding.site.value not in _MIDLINE]
+    told = "; ".join(f"{wording.uncapitalized(name_of(finding))} {_side(finding)}" for finding in sided)
+    yield _Said(text=f"{told[:1].upper()}{told[1:]}." if told else _NO_SIDED if reported else _NO_SIDE)
+    if any(finding.place == "film_unsided" for finding in sided):
+        yield _Said(text=f"{wording.UNSIDED}.")
     if any(finding.place in ("no_side", "no_place") for finding in reported):
         yield _Said(text=f"{wording.UNRELIABLE}.")
     yield from (_Said(text="", finding=finding.prompt, boxes=finding.boxes) for finding in reported)
@@ -257,18 +263,22 @@ def _side(finding: Finding) -> str:
     return "on both sides" if finding.side is Side.BILATERAL else f"on the {finding.side}"
 
 
-def _list(query: Query, film: Film) -> Iterator[_Said]:
-    yield from _summary(query, film)
+def _list(_query: Query, film: Film) -> Iterator[_Said]:
+    """Say the impression, with the names of what is not reported or not evaluated in place of their counts."""
+    yield from _impression(film, impression.of_film(film)[:-1])
     for text in _missing(*by_urgency(wording.unreported(film))):
         yield _Said(text=text)
-    yield _Said(text=wording.NOTHING_ELSE)
+    yield _Said(text=impression.not_looked_for(film))
 
 
 def _summary(_query: Query, film: Film) -> Iterator[_Said]:
-    """Say the impression, as every output does, but not that nothing is reported: that has a denial."""
+    yield from _impression(film, impression.of_film(film))
+
+
+def _impression(film: Film, lines: Sequence[str]) -> Iterator[_Said]:
+    """Say lines of the impression, as every output does, but not that nothing is reported: that has a denial."""
     nothing = wording.nothing_reported(film)
-    lines = [line for line in impression.of_film(film) if not line.startswith(nothing)]
-    yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in lines))
+    yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in lines if not line.startswith(nothing)))
     for finding in by_urgency(wording.reported(film)):
         yield _Said(text="", finding=finding.prompt, boxes=finding.boxes)
 

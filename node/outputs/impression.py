@@ -85,4 +85,9 @@ def _rest(film: Film) -> str:
         for state, count in counts.items()
         if count
     )
-    return f"{told}Not looked for: all else{'' if wording.is_whole(film) else ', and all outside the analyzed square'}."
+    return f"{told}{not_looked_for(film)}"
+
+
+def not_looked_for(film: Film) -> str:
+    """Return how far beyond the list of findings and the analyzed square nothing was looked for."""
+    return f"Not looked for: all else{'' if wording.is_whole(film) else ', and all outside the analyzed square'}."

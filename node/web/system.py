@@ -23,6 +23,7 @@ from node.errors import ConfigError, InputError
 from node.health.checks import check_certificates, check_clock, check_room, examine
 from node.net import callers
 from node.orders.store import OrderStore
+from node.outputs import vocabulary
 from node.read.manifest import Threshold, read_thresholds
 from node.settings.destinations import DestinationSettings
 from node.store import lookup
@@ -186,5 +187,7 @@ def _about_model(parts: WebParts) -> dict[str, object]:
         "fallbacks": () if model is None else tuple(model.reader.fallbacks),
         "prompts": parts.prompts(),
         "thresholds": thresholds,
+        "names": vocabulary.names(parts.prompts()),
+        "states": vocabulary.STATES,
         "complaint": complaint,
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.contract import Box, FindingState, Side
 from node.answers.questions import LONGEST, Query, Topic, is_plain_prompt, understand
 from node.answers.replies import answer, for_network
-from node.domain import Film, FilmView, Finding, GroundedSentence, Note, Reason
+from node.domain import Code, Film, FilmView, Finding, GroundedSentence, Note, Reason
 from node.outputs import impression, vocabulary, wording
 from node.prompt_set import Prompt
 from node.store.correction import CorrectionKind
@@ -285,6 +285,21 @@ def test_a_list_names_all_findings(film: Film) -> None:
 )  # fmt: skip
 def test_a_reply_is_plain_sentences(text: str, expected: str) -> None:
     assert ask(text, film_with_effusion()) == expected
+
+
+def test_a_list_says_once_what_is_not_reported() -> None:
+    text = ask("list the findings", film_with_effusion())
+
+    assert text.count(vocabulary.STATES[FindingState.ABSENT].capitalize()) == 0
+    assert text.count("ot looked for") == 1
+
+
+def test_heart_and_mediastinum_are_on_no_side() -> None:
+    heart = Code(value="80891009", scheme="SCT", meaning="Heart")
+    alone = replace(finding(), side=None, site=heart)
+
+    assert ask("left or right?", samples.film(findings=(finding(), alone))).startswith("Pleural effusion on the right.")
+    assert "on no side" in ask("left or right?", samples.film(findings=(alone,)))
 
 
 def test_what_the_film_was_not_asked_is_for_the_network() -> None:
