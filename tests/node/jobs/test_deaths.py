@@ -24,10 +24,12 @@ from node import log
 from node.config import QuestionsSettings, ReportSettings, Settings
 from node.jobs.workflows import OPEN
 from node.service import app
+from node.settings.destinations import FhirDestination
 from tests.support import films, forked, peers
 from tests.support.fakes import Panic, ScriptedReader
 from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.service import settings_for
+from tests.support.web_archive import web_archive
 from tests.support.workstation import TRACKING, finding, group, region, report
 
 FILM = films.thumbnail()
@@ -96,29 +98,39 @@ def main(arguments: Sequence[str]) -> int:
             f"http://{LOOPBACK}:{running.http_port}{corrections}", json=REJECTION
         ),
     }
-    with ReceivingArchive() as archive:
+    with ReceivingArchive() as archive, web_archive() as server:
         settings = settings_for(Path(folder), archive_port=archive.port, corrections_seconds=0.5)
         settings = replace(
-            settings, questions=QuestionsSettings(ae_titles=("TESTER",)), report=ReportSettings(writers=0)
+            settings,
+            questions=QuestionsSettings(ae_titles=("TESTER",)),
+            report=ReportSettings(writers=0),
+            destinations=(
+                *settings.destinations,
+                FhirDestination(name="records", url=f"http://{LOOPBACK}:{server.port}/r5"),
+            ),
         )
         lives = Lives(settings, archive)
         for name in dict.fromkeys(("film", mortal)):
             lives.live(works[name], until=len(archive.kept) + 2, is_mortal=name == mortal)
         sent = [str(request.sop_instance_uid) for request in archive.requests]
         kinds = [kept.dataset.Modality for kept in archive.kept]
-    sys.stdout.write("\n" + json.dumps({"sent": sent, "kinds": kinds, "deaths": lives.deaths}) + "\n")
+        bundles = [body.decode() for _, _, _, body in server.requests]
+    told = {"sent": sent, "kinds": kinds, "bundles": bundles, "deaths": lives.deaths}
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
     return 0
 
 
 @pytest.mark.parametrize(
-    ("work", "steps"),
+    ("work", "bundles", "steps"),
     [
-        ("film", {"place", "ready", "plan", "read", "write", "queue", "finish", "send"}),
-        ("question", {"look", "answer", "queue", "send"}),
-        ("correction", {"gather", "place", "ready", "plan", "write", "queue", "finish", "send"}),
+        ("film", 1, {"place", "ready", "plan", "read", "write", "queue", "finish", "send"}),
+        ("question", 1, {"look", "answer", "queue", "send"}),
+        ("correction", 3, {"gather", "place", "ready", "plan", "write", "queue", "finish", "send"}),
     ],
 )
-def test_a_node_that_dies_after_every_step_sends_each_object_once(tmp_path: Path, work: str, steps: set[str]) -> None:
+def test_a_node_that_dies_after_every_step_sends_each_object_once(
+    tmp_path: Path, work: str, bundles: int, steps: set[str]
+) -> None:
     done = forked.run(main, [str(tmp_path / "node"), work])
 
     assert done.returncode == 0, done.stderr
@@ -127,4 +139,5 @@ def test_a_node_that_dies_after_every_step_sends_each_object_once(tmp_path: Path
     assert Counter(said["kinds"]) == {"SR": pairs, "PR": pairs}
     assert len(set(said["sent"])) == len(said["sent"]) == 2 * pairs
     assert steps <= set(said["deaths"])
-    assert said["deaths"].count("send") == 2
+    assert len(set(said["bundles"])) == len(said["bundles"]) == bundles
+    assert said["deaths"].count("send") == {"film": 3, "question": 2, "correction": 4}[work]
