@@ -1,1 +1,1 @@
-"""Answers in words, made by rule from what the network said of a film: never free text."""
+"""Answers in template sentences about the network's reading of a film: never free text."""

@@ -25,7 +25,7 @@ _PROJECTIONS: Final = ("AP", "PA")
 
 
 class Change(StrEnum):
-    """What became of a finding between two films."""
+    """The change of a finding between two films."""
 
     NEW = "new"
     GONE = "gone"
@@ -86,7 +86,7 @@ class ReadFilm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFinding:
-    """What became of one finding.
+    """The change of one finding.
 
     obstacle: only of a finding that is not comparable
     earlier, later: tracking UIDs of its boxes
@@ -125,7 +125,7 @@ def compare(earlier: ReadFilm, later: ReadFilm, *, error: ChangeError | None) ->
 
 
 def without_measure(error: ChangeError | None, trusted: Trusted) -> Obstacle | None:
-    """Return why a model cannot compare any films; error: that it states; trusted: as of `ModelIdentity`."""
+    """Return why a model cannot compare any films; error: from its manifest; trusted: see `ModelIdentity`."""
     if error is None:
         return Obstacle.UNMEASURED
     return None if _counts(error.measured_on, trusted) else Obstacle.OTHER_POPULATION
@@ -139,7 +139,7 @@ def not_compared(obstacle: Obstacle) -> FilmComparison:
 def extents(finding: Finding) -> dict[str, float]:
     """Return the share of each zone that the boxes of a finding cover, by the zone's prompt key.
 
-    None if a box lies in no one zone: how large it is, no zone tells.
+    None if a box lies in no single zone, so that its extent is undefined.
     """
     if any(box.evidence is None or box.evidence.zone is None for box in finding.boxes):
         return {}
@@ -151,7 +151,7 @@ def extents(finding: Finding) -> dict[str, float]:
 
 
 def _obstacle(earlier: ReadFilm, later: ReadFilm) -> Obstacle | None:
-    """Return what speaks against comparing two films at all."""
+    """Return the objection to comparing two films at all."""
     films = (earlier.film, later.film)
     views = [_view(film) for film in films]
     reasons = {
@@ -166,12 +166,12 @@ def _obstacle(earlier: ReadFilm, later: ReadFilm) -> Obstacle | None:
 
 
 def _answers(model: ModelIdentity) -> tuple[str, str, str]:
-    """Return what the findings of a film depend on; the runtime is none of it, because each is proven equal."""
+    """Return the identities that findings depend on; without the runtime, because runtimes are proven equal."""
     return model.weights_sha256, model.manifest_sha256, model.trusted
 
 
 def _view(film: Film) -> str | None:
-    """Return AP or PA: what the header names, else what the picture shows; None if neither tells."""
+    """Return AP or PA by the header, else by the picture; None if both are unknown."""
     named = (film.view.tag, film.view.seen) if film.view is not None else ()
     return next((view for view in named if view in _PROJECTIONS), None)
 
@@ -228,7 +228,7 @@ def _resized(earlier: Mapping[str, float], later: Mapping[str, float], error: fl
 
 
 def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
-    """Say what became of a finding; finding: as it is on the later film, if that was asked for it."""
+    """Return a finding's change in words; finding: on the later film, if that was read for it."""
     name = vocabulary.name_of(finding)
     sided = name if not finding.state.is_reported else wording.sided(name, finding.side)
     be, was = ("are", "were") if is_plural(name) else ("is", "was")

@@ -1,7 +1,7 @@
-"""Tell what a typed text asks about a film, by rules on its words; a pure function.
+"""Parses a typed text about a film by rules on its words; a pure function.
 
 A text is understood only if every word of it is: "large effusion" and "tip of the line" are left to the network,
-because the report answers neither. A whole sentence never is: it is answered by what is understood of it. What a
+because the report answers neither. A whole sentence never is: its recognized part is answered. What a
 finding is called stands in `language/labels.toml` and in the prompt set; whether a text affirms or denies it, as a
 correction does, is read as in any sentence (`language.statements`).
 """
@@ -31,7 +31,7 @@ LONGEST: Final = 200
 
 
 class Topic(StrEnum):
-    """What a text asks for.
+    """The intent of a text.
 
     place: where something lies, and why; view: AP or PA; correct: it says what is there, too, or is not
     free: something that only the network can be asked; refused: what denies, forbids or tells what to say; nothing: no
@@ -55,12 +55,12 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a typed text asks.
+    """A parsed text.
 
     findings, regions: keys of prompts; side: of the patient, None if the text names none
     denied: keys of the findings that a correction says are not there; `findings` are those that it says are
     prompt: the words for the network, if the report does not answer the text or answers it with a wider finding
-    reason: why a text is refused, in words that say what to do
+    reason: why a text is refused, and what to do
     judges: whether the text asks if something is as it should be
     """
 
@@ -78,7 +78,7 @@ _OPENING: Final = frozenset(
     "is are was were do does can could please there any some a an the you i we see show me find look looking for if "
     "tell check evidence sign signs of where what about how has have it patient and or he she they this that".split()
 )
-"""Words with which a question begins before it comes to what it asks about."""
+"""Opening words of a question, before its subject."""
 _FILLING: Final = _OPENING | frozenset(
     "be been did those these seen whats which its patient's in on at to by with from his her here inside within "
     "present visible exist lie lies give got suffering all everything other film films study studies image picture "
@@ -86,7 +86,7 @@ _FILLING: Final = _OPENING | frozenset(
     "finding drawn marked what's where's here's it's "
     "but correct generated report adapt accordingly".split()
 )
-"""Words that change nothing of what a question asks about."""
+"""Words that do not change a question's subject."""
 _CORRECTING: Final = frozenset("also too missed no not without disagree think".split())
 """Words that make a correction of a text that asks nothing."""
 _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
@@ -115,7 +115,7 @@ _TOPICS: Final[Mapping[Topic, re.Pattern[str]]] = {
 }
 """The words of each topic that is not a finding or a region; the first that is found counts."""
 _SHORT: Final = {f"{s[0]}{z[0]}l": f"{s} {z} lung zone" for s in ("right", "left") for z in ("upper", "mid", "lower")}
-"""How radiologists abbreviate, and what it stands for."""
+"""Radiologists' abbreviations with their full words."""
 _HEART: Final = "cardiomegaly"
 _HEART_SIZE: Final = re.compile(
     r"\b(heart|cardiac|cardio-?thoracic|ct)( silhouette)?('s)? (normal |normal in )?(size|ratio|width)\b|\bctr\b|"
@@ -142,7 +142,7 @@ _SIDE_WORDS: Final = re.compile(
 
 
 def understand(text: str, prompts: PromptSet) -> Query:
-    """Return what a text asks about a film that is read with a prompt set."""
+    """Parse a text about a film that is read with a prompt set."""
     text = visible(text)
     query, reason = _correction(text, prompts) or _understood(text, prompts), refusal(text, prompts)
     if reason is None or query.topic is Topic.CORRECT or (query.topic is Topic.COMPARE and is_about_change(text)):
@@ -151,9 +151,9 @@ def understand(text: str, prompts: PromptSet) -> Query:
 
 
 def _correction(text: str, prompts: PromptSet) -> Query | None:
-    """Return what a text corrects: it asks nothing, and says clearly that findings are there, too, or are not.
+    """Parse a correction: the text asks nothing, and clearly adds or denies findings.
 
-    A place is understood only beside what is there: to deny a finding for one side is not to reject it.
+    A place counts only with added findings: denying a finding on one side does not reject it.
     """
     typed = _written_out(text).lower()
     said = statements_of(typed, _rules(prompts))
@@ -169,7 +169,7 @@ def _correction(text: str, prompts: PromptSet) -> Query | None:
 
 
 def _understood(text: str, prompts: PromptSet) -> Query:
-    """Return what a text asks that denies and forbids nothing."""
+    """Parse a question without denials and instructions."""
     written = _written_out(text)
     typed = written.lower()
     if len(typed) > LONGEST:
@@ -199,14 +199,14 @@ def _understood(text: str, prompts: PromptSet) -> Query:
 def is_plain_prompt(text: str, query: Query, prompts: PromptSet) -> bool:
     """Return whether a text is no question but a prompt for the network: a name of the prompt set, or unknown words.
 
-    query: what the text was understood as
+    query: the parsed text
     """
     typed = " ".join(text.casefold().split())
     if query.topic is Topic.REFUSED:
         return False
     if query.topic is Topic.FREE:
         return _asked(typed) == typed
-    asked = (prompt for prompt in prompts.prompts if prompt.kind is not PromptKind.NO_FINDING)  # which nobody answers
+    asked = (prompt for prompt in prompts.prompts if prompt.kind is not PromptKind.NO_FINDING)  # it is never answered
     return any(typed in map(str.casefold, (*prompt.phrases, prompt.name)) for prompt in asked)
 
 

@@ -1,4 +1,4 @@
-"""Answer what a text asks about a film, from the film's stored answer alone; pure functions.
+"""Answers a parsed text about a film from the film's stored answer alone; pure functions.
 
 A finding is stated as in every output: present, to be reviewed, to be reviewed without calibration, or not reported. No
 reply denies a finding or calls anything normal, because the network may have missed what it did not report.
@@ -63,9 +63,9 @@ class Proposal:
 class Reply:
     """The answer to a typed text.
 
-    findings, boxes: what it rests on: keys of prompts, and tracking UIDs in the order of the text
+    findings, boxes: its evidence: keys of prompts, and tracking UIDs in the order of the text
     corrections: to confirm; nothing is corrected by a text
-    needs_network: words that the network has to be asked, because the film's answer does not say it
+    needs_network: a prompt for the network, because the stored answer does not contain the reply
     """
 
     text: str
@@ -138,7 +138,7 @@ def answer_by(comparison: FilmComparison, query: Query) -> Reply:
 
 
 def _corrections(query: Query, film: Film) -> Reply:
-    """Propose what a text corrects: to accept or add what it says is there, and to reject what it says is not."""
+    """Propose the corrections of a text: accept or add the findings that it asserts, reject those that it denies."""
     found = {finding.prompt: finding for finding in film.findings}
     made, texts = list[Proposal](), list[str]()
     for key in (*query.findings, *query.denied):
@@ -156,7 +156,7 @@ def _corrections(query: Query, film: Film) -> Reply:
 
 
 def _presence(query: Query, film: Film) -> Iterator[_Said]:
-    """State findings; with that of an enlarged heart what was measured of it."""
+    """Yield the findings; an enlarged heart with its measurement."""
     for key, finding in _asked_for(query, film):
         yield _stated(finding, query) if finding is not None else _unasked(key)
     if _HEART in query.findings and (ratio := measured.ratio_of(film)) is not None:
@@ -165,7 +165,7 @@ def _presence(query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _place(query: Query, film: Film) -> Iterator[_Said]:
-    """Say where the asked findings lie, or else all that are reported, and what speaks against them."""
+    """Yield the places of the requested findings, else of all reported ones, with the objections to them."""
     keys = query.findings or tuple(finding.prompt for finding in by_urgency(wording.reported(film)))
     for key, finding in _asked_for(replace(query, findings=keys), film):
         if finding is None:
@@ -178,7 +178,7 @@ def _place(query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _view(_query: Query, film: Film) -> Iterator[_Said]:
-    """Say which view the header names, and which the picture shows."""
+    """Yield the view by the header, and by the picture."""
     view = film.view or FilmView()
     sure = "" if view.certainty is None else f" ({wording.percent(view.certainty)})"
     seen = f"looks like {_VIEWS.get(view.seen, view.seen)}{sure}" if view.seen else "tells none to this model"
@@ -188,7 +188,7 @@ def _view(_query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
-    """Say what was reported in a box that was drawn on the film."""
+    """Yield the reported findings in a box that was drawn on the film."""
     reported = by_urgency(wording.reported(film))
     yield from _inside([(found, _overlapping(found.boxes, box), ()) for found in reported], place=_DRAWN)
 
@@ -196,7 +196,7 @@ def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
 def _inside(findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place: str) -> Iterator[_Said]:
     """State each finding that has boxes in a place, and how many of its boxes these are.
 
-    findings: each with the boxes that lie there, and those that may reach there
+    findings: each with its boxes inside, and those that may extend into it
     """
     is_empty = True
     for finding, inside, spread in findings:
@@ -213,7 +213,7 @@ def _inside(findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place: str) -
 
 
 def _lie(finding: Finding, boxes: Sequence[FindingBox]) -> str:
-    """Say how many boxes of a finding these are: "The box lies", "1 of 2 boxes lies", "All 2 boxes lie"."""
+    """Return the subject "boxes" and its verb: "The box lies", "1 of 2 boxes lies", "All 2 boxes lie"."""
     count = len(finding.boxes)
     if count == len(boxes):
         return "The box lies" if count == 1 else f"All {count} boxes lie"
@@ -221,7 +221,7 @@ def _lie(finding: Finding, boxes: Sequence[FindingBox]) -> str:
 
 
 def _placed(said: _Said, drawn: Box) -> _Said:
-    """Keep the boxes of a finding that lie in a drawn box; if there is none, say so."""
+    """Return a finding's boxes inside a drawn box, or a sentence if there are none."""
     inside = _overlapping(said.boxes, drawn)
     if inside or not said.boxes:
         return replace(said, boxes=inside)
@@ -229,7 +229,7 @@ def _placed(said: _Said, drawn: Box) -> _Said:
 
 
 def _region(query: Query, film: Film) -> Iterator[_Said]:
-    """Say what lies in regions: a box counts to the one that it lies in; one that lies in no one may reach into any."""
+    """Yield the findings in regions: a box counts for its own region; one in no single region may reach into any."""
     reported = by_urgency(wording.reported(film))
     found = [(finding, *_placed_in(finding, finding.boxes, query.regions)) for finding in reported]
     yield from _inside(found, place=_regions(query.regions))
@@ -242,7 +242,7 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _sides(_query: Query, film: Film) -> Iterator[_Said]:
-    """Say in one line on which side each reported finding lies."""
+    """Yield one line with the side of each reported finding."""
     reported = by_urgency(wording.reported(film))
     sided = [finding for finding in reported if finding.site is None or finding.site.value not in _MIDLINE]
     told = "; ".join(f"{wording.uncapitalized(name_of(finding))} {_side(finding)}" for finding in sided)
@@ -276,7 +276,7 @@ def _summary(_query: Query, film: Film) -> Iterator[_Said]:
 
 
 def _impression(film: Film, lines: Sequence[str]) -> Iterator[_Said]:
-    """Say lines of the impression, as every output does, but not that nothing is reported: that has a denial."""
+    """Yield lines of the impression, without the line that nothing is reported, which denies."""
     nothing = wording.nothing_reported(film)
     yield _Said(text=" ".join(f"{line.removesuffix('.')}." for line in lines if not line.startswith(nothing)))
     for finding in by_urgency(wording.reported(film)):
@@ -329,7 +329,7 @@ def _stated(finding: Finding, query: Query) -> _Said:
 
 
 def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
-    """Say on which asked side no box of a finding lies."""
+    """Yield the requested sides without a box of a finding."""
     sides = (Side.RIGHT, Side.LEFT) if asked is Side.BILATERAL else (asked,)
     for side in sides:
         if side not in {box.side for box in finding.boxes}:
@@ -337,7 +337,7 @@ def _missing_sides(finding: Finding, asked: Side) -> Iterator[str]:
 
 
 def _statement(finding: Finding) -> str:
-    """Say in plain sentences what was decided about a finding that is reported."""
+    """Yield template sentences on a reported finding."""
     said = by_rule(name=name_of(finding), state=finding.state, side=finding.side, zone=zone_of(finding))
     reader, told = wording.reader_of(finding.reader), finding.output_probability
     whose = "probability" if reader is None else "AI probability"
@@ -351,7 +351,7 @@ def _statement(finding: Finding) -> str:
 
 
 def _missing(*findings: Finding) -> Iterator[str]:
-    """Say of findings that they are not reported, and apart of those that a reader rejected or the model leaves out."""
+    """Yield the findings that are not reported; separately those that are rejected, or left out by the model."""
     for said in dict.fromkeys(map(said_of, sorted(findings, key=lambda each: each.state is FindingState.LEFT_OUT))):
         names = [name_of(finding) for finding in findings if said_of(finding) == said]
         be = "are" if len(names) > 1 or is_plural(names[0]) else "is"
@@ -359,7 +359,7 @@ def _missing(*findings: Finding) -> Iterator[str]:
 
 
 def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
-    """Say where boxes of a finding lie, by the network's own zones."""
+    """Return the places of a finding's boxes, by the network's own zones."""
     count = len(finding.boxes)
     for number, box in enumerate(finding.boxes, 1):
         if box not in boxes:
@@ -376,12 +376,12 @@ def _places(finding: Finding, boxes: Sequence[FindingBox]) -> Iterator[str]:
 
 
 def _spread(boxes: _Boxes) -> str:
-    """Say where boxes lie that lie in no one known zone."""
+    """Return the places of boxes in no single known zone."""
     return _UNTOLD if any(box.evidence is None for box in boxes) else _ACROSS
 
 
 def _placed_in(finding: Finding, boxes: _Boxes, regions: Collection[str]) -> tuple[_Boxes, _Boxes]:
-    """Return the boxes that lie in some regions, and those that lie in no one known zone and may reach into one."""
+    """Return the boxes in some regions, and those in no single known zone that may reach into one."""
     zones = ZONES.get(finding.site.value) if finding.site is not None else None
     sides = [
         next((side for side in (Side.RIGHT, Side.LEFT) if region.startswith(f"{side}_")), None)

@@ -37,7 +37,7 @@ _APPLICATION_SERVER: Final = "4"
 
 _NOBODY: Final = "unknown"
 _OUTCOMES: Final = {"not_found": "4", "refused": "4", "failed": "8"}
-"""The outcome of a message by the `outcome` of what a user did."""
+"""The outcome of a message by the `outcome` of a user's action."""
 
 _DESCRIBED: Final = (
     "reason",
@@ -70,7 +70,7 @@ class Reporter:
 def write(event: Event, *, at: datetime, reporter: Reporter) -> str | None:
     """Return the message of a log event, on one line; None if the event leaves none.
 
-    What is no transfer of DICOM instances by two known sides leaves none: a message by HL7, a delivery to a destination
+    A transfer without DICOM instances or two known sides gives none: a message by HL7, a delivery to a destination
     that the settings no longer name. For an object that came over HTTP `film.submitted` names the user.
     """
     rule = RULES.get(_text(event, "event"))
@@ -194,14 +194,14 @@ def _study(root: ET.Element, event: Event, *, has_reason: bool) -> None:
 
 
 def _list(root: ET.Element, event: Event, reporter: Reporter) -> None:
-    """Name the node as what was listed, and say how many studies were; never which, nor what was searched for."""
+    """Name the node as the listed object, and the number of studies; never which, nor the search."""
     listed = _object(root, reporter.machine, _NODE_ID, role=_REPORT, name=_text(event, "event"))
     value = base64.b64encode(_text(event, "studies").encode()).decode("ascii")
     ET.SubElement(listed, "ParticipantObjectDetail", {"type": "Number of Studies", "value": value})
 
 
 def _alert(root: ET.Element, event: Event, reporter: Reporter) -> None:
-    """Name the node as what the alert is about, and say what happened, in the fields of the log event."""
+    """Name the node as the alert's subject, and the event, in the fields of the log event."""
     alert = _object(root, reporter.machine, _NODE_ID, role=_SECURITY_RESOURCE, name=_text(event, "event"))
     said = "; ".join(_clean(f"{name}={event[name]}") for name in _DESCRIBED if name in event) or _text(event, "event")
     value = base64.b64encode(said.encode()).decode("ascii")
@@ -231,5 +231,5 @@ def _text(event: Event, name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Shorten a text, and replace what XML 1.0 forbids or what would end the line: AE titles come from outside."""
+    """Shorten a text, and replace what XML 1.0 forbids or would end the line: AE titles come from outside."""
     return "".join(character if character.isprintable() else "?" for character in text[:_MOST_CHARACTERS])

@@ -1,4 +1,4 @@
-"""Records log events as audit messages in the file of `[audit]`, without delaying whoever logs them.
+"""Records log events as audit messages in the file of `[audit]`, without delaying their callers.
 
 An event only joins a queue. One thread writes its message, synced. Messages that the disk does not take are counted as
 lost, never silently dropped. rsyslog sends the lines of the file on (`deploy/rsyslog`).
@@ -62,13 +62,13 @@ def recording(settings: Settings, metrics: Metrics, *, executor: str) -> Iterato
 class Trail:
     """The audit messages of one process, and the thread that writes them.
 
-    What the disk refuses is kept back in memory and tried again, and lost beyond a limit.
+    Messages that the disk refuses are kept in memory and tried again, and lost beyond a limit.
     """
 
     def __init__(
         self, path: Path, *, reporter: Reporter, metrics: Metrics, poll_seconds: float = _POLL_SECONDS
     ) -> None:
-        """Begin. poll_seconds: how soon what the disk did not take is tried again."""
+        """Begin. poll_seconds: interval between retries after a disk error."""
         self._path, self._reporter, self._poll_seconds = path, reporter, poll_seconds
         self._counter = metrics.audit_lost
         self._queue: queue.Queue[Stamped] = queue.Queue(_MOST_QUEUED)
@@ -90,19 +90,19 @@ class Trail:
                 self._overflown += 1
 
     def close(self) -> None:
-        """Write what is queued."""
+        """Write the queued messages."""
         self._stopping.set()
         self._writer.join(_STOP_SECONDS)
 
     def _run(self) -> None:
-        """Empty the queue until the trail is closed, then try once more; what the disk still refuses is lost."""
+        """Empty the queue until the trail is closed, then try once more; messages still refused are lost."""
         while not (self._stopping.is_set() and self._queue.empty()):
             self._write(self._next_lines())
         self._write([])
         self._lose(len(self._kept_back), "stopped")
 
     def _next_lines(self) -> list[bytes]:
-        """Wait for a message, and return it with those that came meanwhile."""
+        """Wait for a message, and return it with later ones."""
         events: list[Stamped] = []
         try:
             events.append(self._queue.get(timeout=self._poll_seconds if not self._stopping.is_set() else 0.01))
@@ -114,7 +114,7 @@ class Trail:
         return [message.line(text, at=at, reporter=self._reporter) for at, text in written if text is not None]
 
     def _write(self, lines: Sequence[bytes]) -> None:
-        """Store messages after those that were kept back. Counts and logs what is lost."""
+        """Store messages after those that were kept back. Counts and logs lost ones."""
         with self._counting:
             overflown, self._overflown = self._overflown, 0
         self._lose(overflown, "queue")

@@ -1,1 +1,1 @@
-"""What `python -m node` does besides `serve`; `node.__main__` only parses arguments and prints."""
+"""The commands of `python -m node` except `serve`; `node.__main__` only parses arguments and prints."""

@@ -39,7 +39,7 @@ def add_explain(parser: argparse.ArgumentParser, *, run: object) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which thresholds and sentences count."""
+    """Add the arguments that select thresholds and sentences."""
     parser.add_argument(
         "--population", choices=("real", "phantoms"), default="real", help="use thresholds measured on such films"
     )

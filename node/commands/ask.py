@@ -1,4 +1,4 @@
-"""Asks a model about one film by prompts and boxes, and says the answers in words.
+"""Asks a model about one film by prompts and boxes, and prints the answers.
 
 Questions in words, and about what changed, are asked of a running node: on its pages, or over its interface.
 """
@@ -32,7 +32,7 @@ def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[Question]
 
 
 def in_words(document: JsonObject) -> str:
-    """Return what was asked of a film, and the answers, as lines."""
+    """Return the questions about a film with their answers, as lines."""
     lines = [f"{document['film']}"]
     if text := document.get("text"):
         lines.append(str(text))

@@ -1,4 +1,4 @@
-"""Checks what the command `check` cannot: disk, database, model, ports, sign-in, certificates, clock and peers.
+"""Checks beyond the command `check`: disk, database, model, ports, sign-in, certificates, clock and peers.
 
 It changes nothing: a temporary file in the storage folder is removed again, the database is opened for reading, and a
 destination gets association requests and echoes. It may run beside a node. No line contains a patient or a password.
@@ -63,7 +63,7 @@ def check_storage(settings: Settings) -> Iterator[Check]:
             return
         require_known_format(storage.directory)
         complaint = fault_of_folder(storage.directory, is_shared=bool(storage.database_url))
-    except InputError as error:  # as `serve` says it
+    except InputError as error:  # the same text as `serve`
         yield fault(_STORAGE, str(error))
         return
     except OSError as error:
@@ -196,7 +196,7 @@ def _server(storage: StorageSettings) -> Iterator[Check]:
 
 
 def check_model(settings: Settings) -> Iterator[Check]:
-    """Open the model with the runtime of the settings. Raises ConfigError or InputError that says what is wrong."""
+    """Open the model with the runtime of the settings. Raises ConfigError or InputError with the fault."""
     model = settings.model
     prompt_set = prompts.load(model.prompts)
     if model.reader == CHEX:
@@ -241,7 +241,7 @@ def _left_out(model: ModelSettings, prompt_set: PromptSet) -> Iterator[Check]:
 
 
 def _parity(reader: RadiographReader) -> Iterator[Check]:
-    """Report that the runtime computes what the weights do, which opening the model has verified."""
+    """Report that runtime and weights agree, which opening the model has verified."""
     if reader.parity:
         share = max(stage.share for stage in reader.parity.values())
         yield ok(f"{_MODEL} graphs", f"are proven; they use at most {share:.0%} of the tolerance")
@@ -324,7 +324,7 @@ def _remedy(key: str, port: int, error: OSError) -> str:
 
 
 def check_passwords(settings: Settings) -> Iterator[Check]:
-    """Check `http.password_file`; nothing is said if there is none. Raises ConfigError, whose text names the file."""
+    """Check `http.password_file`; yields nothing if there is none. Raises ConfigError, whose text names the file."""
     path = settings.http.password_file
     if path is None:
         return
@@ -400,7 +400,7 @@ def render(checks: Sequence[Check]) -> str:
 
 
 def to_json(checks: Sequence[Check]) -> dict[str, object]:
-    """Return what the checks found as a JSON object."""
+    """Return the results of the checks as a JSON object."""
     return {
         "passed": passed(checks),
         "checks": [{"name": check.name, "state": str(check.state), "message": check.message} for check in checks],

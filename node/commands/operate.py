@@ -199,7 +199,7 @@ def render(content: Status, *, zone: ZoneInfo) -> str:
 
 
 def _pause(pause: dict[str, str] | None, zone: ZoneInfo) -> str:
-    """Say since when a destination accepts nothing, and why; blank if it does."""
+    """Return since when a destination accepts nothing, and why; "" if it accepts."""
     if pause is None:
         return ""
     return f"; paused since {_local(pause['since'], zone)}: {pause['reason'] or 'see the log'}"
@@ -210,7 +210,7 @@ def _local(moment: str, zone: ZoneInfo) -> str:
 
 
 def _refused(caller: dict[str, object], zone: ZoneInfo) -> Iterator[str]:
-    """Say which caller was refused, and what would admit it: a correction at the caller, or lines of the settings."""
+    """Return a refused caller with its remedy: a correction at the caller, or lines of the settings."""
     titles = f"{caller['calling_aet'] or 'unknown'} at {caller['host']}, calling {caller['called_aet'] or 'no title'}"
     times = "once" if caller["times"] == 1 else f"{caller['times']} times"
     yield f"refused {titles}: {caller['reason']}, {times}, last at {_local(str(caller['at']), zone)}"

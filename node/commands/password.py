@@ -12,10 +12,10 @@ from node.web.users import Role
 
 
 def change(path: Path, user: str, *, role: Role | None = None) -> str:
-    """Set a password to what is typed twice, or to the first line of a standard input that is no terminal.
+    """Set a password, typed twice or from the first line of piped standard input.
 
     role: of a new user; for a known one only the role changes
-    Returns what was done. Raises InputError.
+    Returns a message. Raises InputError.
     """
     if role is not None and path.exists() and user in passwords.users_in(path):
         passwords.set_role(path, user, role)

@@ -116,9 +116,9 @@ def read(
     """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
     A study is not read again if its results are intact and were made of the same files in the same way.
-    character_set: as in `header_reading.read_header`
+    character_set: see `header_reading.read_header`
     kinds: of the objects to write
-    with_searched: as in `report_json.film_for_programs`
+    with_searched: see `report_json.film_for_programs`
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
     """
@@ -169,7 +169,7 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
 def _made_from(study: StudyFiles, *, reader: RadiographReader, prompts: PromptSet, how: Sequence[str]) -> str:
     """Return a hash of everything that the results depend on.
 
-    how: zone, character set if there is one, kinds, and whether report.json says where the network looked
+    how: zone, character set if any, kinds, and whether report.json has the searched boxes
 
     Raises InputError when a file cannot be read.
     """
@@ -268,7 +268,7 @@ def _items(film: Mapping[str, object], key: str) -> list[JsonObject]:
 
 
 def _state(finding: JsonObject) -> str:
-    """Name a state as every output does: what is below its threshold may have been missed, and is not called absent."""
+    """Return a state in the words of all outputs: a finding below its threshold is not called absent."""
     names = {FindingState.ABSENT: "not_reported", FindingState.LEFT_OUT: "not_assessed"}
     state = FindingState(str(finding["state"]))
     return names.get(state, str(state))

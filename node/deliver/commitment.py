@@ -1,4 +1,4 @@
-"""Storage commitment (PS3.4 J): a destination's report on the objects it was sent, and what follows from it.
+"""Storage commitment (PS3.4 J): a destination's report on the objects it was sent, and its effects.
 
 A report counts only for the objects of its transaction, and only from the destination that was asked. It is written to
 the ledger and synced before the node answers Success. After any other answer the destination may repeat the report.
@@ -81,7 +81,7 @@ def decide(record: DeliveryRecord | None) -> Next:
 def read_report(information: Dataset) -> CommitmentReport:
     """Read the information of an N-EVENT-REPORT (PS3.4 J.3.3.1.2).
 
-    Raises ValueError, or whatever the parser raises, when it cannot be understood.
+    Raises ValueError, or any error of the parser, for an unreadable report.
     """
     with attributes.quiet():
         transaction_uid = str(information.get("TransactionUID", ""))
@@ -104,7 +104,7 @@ def failure(name: str, code: int) -> str:
 class Commitments:
     """Accepts reports on any association; used by several threads, and by processes that share a ledger.
 
-    If the ledger raises, the archive is told of a failure and may send its report again.
+    If the ledger raises, the archive gets a failure status and may send its report again.
     """
 
     def __init__(self, ledger: Ledger, destinations: DestinationTable, metrics: Metrics) -> None:
@@ -157,7 +157,7 @@ class Commitments:
         return SUCCESS
 
     def note(self, transaction_uid: str, *, kept: Sequence[Delivery], failed: Mapping[Delivery, str]) -> None:
-        """Record what a destination keeps, and why it does not keep the rest."""
+        """Record which objects a destination keeps, and why it does not keep the others."""
         for delivery in self._ledger.set_answered(transaction_uid, kept=kept, failed=failed):
             self._committed(delivery)
 

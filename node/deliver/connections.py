@@ -29,7 +29,7 @@ IDLE_SECONDS: Final = 2.0
 _LONGEST_SECONDS: Final = 60.0
 _LAST_RELEASE_SECONDS: Final = 1  # the process is stopping
 START: Final = "start it, or correct host, port and tls of this destination"
-"""What `doctor` advises about a peer that cannot be reached."""
+"""Advice of `doctor` for an unreachable peer."""
 _ALERT_SECONDS: Final = 1.0
 
 
@@ -44,7 +44,7 @@ class _Kept:
 class Associations:
     """Keeps associations to DICOM destinations; used by several threads, each association by one at a time.
 
-    Settings that a reload has changed are another destination: what was open to the old one is soon released.
+    A destination whose settings a reload has changed is another one: the old one's associations are soon released.
     idle_seconds: how long an unused association stays open; 0: every association ends at once
     """
 
@@ -90,7 +90,7 @@ class Associations:
         self._give_back(association, destination)
 
     def close(self) -> None:
-        """Release what is open, and keep nothing more."""
+        """Release all open associations, and keep none from now on."""
         with self._changed:
             self._is_closed = True
             kept = [item for items in self._kept.values() for item in items]
@@ -147,7 +147,7 @@ def _accepts(association: Association, sop_class: UID, syntax: UID) -> bool:
 
 @contextmanager
 def ended(association: Association) -> Iterator[Association]:
-    """End an association after the block, whose DestinationDown says that its peer gave no answer."""
+    """End an association after the block; DestinationDown in the block means that its peer gave no answer."""
     is_lost = False
     try:
         yield association

@@ -136,7 +136,7 @@ class Sending:
         return Calling(ae_title=self.calling_aet, associations=self.associations)
 
     def send(self, delivery: Delivery, attempt: int, started: float, *, may_give_way: bool = False) -> Sent:
-        """Try once to deliver one output. If the ledger says it was sent, it is not sent again.
+        """Try once to deliver one output. An output that the ledger records as sent is not sent again.
 
         started: when the output was written, in seconds since the epoch
         may_give_way: do not send a routine output while a critical one waits or is sent to the same destination
@@ -268,7 +268,7 @@ class Sending:
         return decide(self.ledger.delivery_record(delivery))
 
     def _ask(self, open_: Sequence[Delivery], settings: DestinationSettings, attempt: int, started: float) -> bool:
-        """Request commitment in one transaction and wait briefly for the answer; park what can never be committed.
+        """Request commitment in one transaction and wait briefly for the answer; park those never committable.
 
         Returns whether the destination is down.
         """
@@ -360,7 +360,7 @@ class Sending:
 
 
 def _facts(delivery: Delivery, settings: DestinationSettings | None) -> dict[str, str]:
-    """Return what identifies a delivery in the log; an archive also by its AE title and address."""
+    """Return the log fields that identify a delivery; for an archive also its AE title and address."""
     known = {} if settings is None else {"host": settings.host}
     if isinstance(settings, DicomDestination):
         known["called_aet"] = settings.ae_title

@@ -99,7 +99,7 @@ def _store(dataset: Dataset, association: Association, destination: DicomDestina
 
 
 def _check_turn(association: Association, destination: DicomDestination) -> None:
-    """Raise DestinationDown if what came is not the answer to what was asked: nobody knows what became of that."""
+    """Raise DestinationDown if a response does not match its request, whose outcome is then unknown."""
     if was_answered_out_of_turn(association):
         raise DestinationDown(f"{destination.name} answered another request than the one it was sent; see its log")
 

@@ -69,7 +69,7 @@ _KNOWN: Final = frozenset(
     written wrong xml you your
     """.split()
 )
-"""Words of technical answers in English; none of them is a name that somebody would have alone."""
+"""Words of technical answers in English; none of them is a name by itself."""
 
 
 def send(content: bytes, destination: DicomwebDestination, _calling: Calling) -> None:
@@ -222,7 +222,7 @@ SENDER: Final[Sender[DicomwebDestination]] = Sender(
 
 
 def known_words(body: bytes) -> str:
-    """Return the known words of an answer, with dots for what is left out; "" if there are less than two."""
+    """Return the known words of an answer, with dots for the others; "" if there are less than two."""
     text = _MARKUP.sub(" ", body[:_READ_BYTES].decode("utf-8", errors="replace"))
     told: list[str] = []
     for found in _WORD.finditer(text):

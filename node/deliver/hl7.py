@@ -31,7 +31,7 @@ _PROBE_SECONDS: Final = 5.0
 # processing id, version; duplicate key. The same message would get the same error again.
 _HOPELESS: Final = frozenset(("100", "101", "102", "103", "200", "201", "202", "203", "205"))
 
-# Fields that tell whose the result is, and of which order: `?` in place of a character would name another.
+# Fields that identify patient and order: `?` in place of a character would name another one.
 _IDENTIFIERS: Final = {"PID": (3,), "ORC": (2, 3), "OBR": (2, 3, 18, 19)}
 
 # Where the header names sender, receiver, processing id and character set, counted from the segment's name (2.15.9).
@@ -129,7 +129,7 @@ def judge(answer: Acknowledgment, name: str) -> None:
 def _exchange(connection: socket.socket, content: bytes, destination: Hl7Destination) -> Acknowledgment:
     """Send a message and wait for the acknowledgment that names it.
 
-    Raises RetryLater, OutcomeUnknown, ValueError for what is not an acknowledgment, TimeoutError and other OSErrors.
+    Raises RetryLater, OutcomeUnknown, ValueError for anything but an acknowledgment, TimeoutError and other OSErrors.
     """
     control_id = content.split(b"|", _CONTROL_ID + 1)[_CONTROL_ID].decode()
     end = time.monotonic() + destination.answer_seconds

@@ -1,6 +1,6 @@
-"""What a type of destinations can do: send, be probed, be examined by `doctor`, and perhaps confirm what it keeps.
+"""The interface of destination types: sending, probing, checks of `doctor`, and optionally commitment.
 
-Which types there are stands in `settings.destinations.TYPES`, because the settings name them: an entry says where the
+`settings.destinations.TYPES` lists the types, because the settings name them: an entry says where the
 `Sender` stands, and it is imported when it is used first.
 """
 
@@ -22,7 +22,7 @@ _D = TypeVar("_D", bound=DestinationSettings)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calling:
-    """What the node calls destinations with: its AE title, and the associations that are open from earlier objects."""
+    """The node's side of a delivery: its AE title, and open associations of earlier objects."""
 
     ae_title: str
     associations: Associations | None = None
@@ -33,7 +33,7 @@ class Asking:
     """One request to confirm outputs that were sent.
 
     sent_at: when the outputs were sent, in seconds since the epoch
-    commitments: gets what the destination says that it keeps
+    commitments: gets the destination's commitment reports
     is_over: whether nothing is open any more
     report_seconds: how long to wait for a report that comes by itself
     """
@@ -57,7 +57,7 @@ class Sender(Generic[_D]):
     examine: the checks of `doctor`; sends no output
     confirm: asks whether the destination keeps outputs that it was sent, where its `storage_commitment` is set; None if
         none of the type can tell. Raises RetryLater or GiveUp
-    silence: what to say of a destination that never confirmed; {} stands for its name
+    silence: message on a destination that never confirmed; {} is its name
     """
 
     send: Callable[[bytes, _D, Calling], None]
@@ -73,5 +73,5 @@ def sender_of(destination: DestinationSettings) -> Sender[DestinationSettings]:
 
 
 def can_confirm(destination: DestinationSettings) -> bool:
-    """Return whether a destination can confirm what it keeps, if it is set to."""
+    """Return whether a destination supports commitment, if its settings ask for it."""
     return sender_of(destination).confirm is not None

@@ -1,4 +1,4 @@
-"""What deliveries take and give: the executor stores it as JSON (`models.documents`), a repeated workflow reads it."""
+"""Arguments and results of deliveries; the executor stores them as JSON (`models.documents`) for repeated workflows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from node.domain import Delivery, OutputObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """What a step leaves to be sent.
+    """The deliveries that a step has recorded.
 
-    deliveries: by destination, none for those that get nothing
+    deliveries: by destination; destinations without deliveries are left out
     started: when the outputs were written, in seconds since the epoch
     """
 

@@ -1,4 +1,4 @@
-"""One HTTP request to a destination, and what its answer says of the destination as a whole.
+"""One HTTP request to a destination, and the destination's state by its answer.
 
 Nothing follows a redirection, and no setting of the environment is used, so a token goes nowhere but to the address in
 the settings. An answer's body is read up to a limit.
@@ -80,7 +80,7 @@ def ask(
         ):
             return WebAnswer(status=answer.status_code, body=_body(answer, end=time.monotonic() + seconds))
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        connections.connect(destination, limit_seconds=PROBE_SECONDS).close()  # says why, if it fails as well
+        connections.connect(destination, limit_seconds=PROBE_SECONDS).close()  # raises the reason, if it fails as well
         raise DestinationDown(
             f"{destination.name} cannot be reached at {destination.host}:{destination.port}"
         ) from error

@@ -1,1 +1,1 @@
-"""What is good and what is wrong with a node now: `doctor`, `status`, the page `/system` and alerts tell it."""
+"""The node's health: checks and troubles for `doctor`, `status`, the page `/system` and alerts."""

@@ -1,4 +1,4 @@
-"""Checks of what a node stands on: its certificate files, its clock, room on its disk, and all destinations at once.
+"""Checks of a node's environment: its certificate files, its clock, room on its disk, and all destinations at once.
 
 A clock that is slow writes wrong times into reports and keeps studies waiting. A disk below its reserve accepts
 nothing. Each destination is examined as its type does it (`deliver.kinds.Sender`), and gets no object.
@@ -88,7 +88,7 @@ def check_clock(
 ) -> Iterator[Check]:
     """Compare the clock with times in its past: the newest received film and the program's own files; name the zone.
 
-    last_change: when a study changed last, if the database has said so; no film is looked at then
+    last_change: when a study changed last, if the database is available; films are not examined then
     """
     now = now or datetime.now(UTC)
     zone = settings.site.zone

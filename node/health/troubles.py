@@ -1,4 +1,4 @@
-"""What is wrong with the node now: a line on every page says it, the page `/system` lists it, and alerts tell it.
+"""The node's current troubles: a line on every page, a list on the page `/system`, and alerts.
 
 A trouble names destinations, tables of the settings and counts; it never has a patient or a UID.
 """
@@ -31,8 +31,8 @@ _KNOWN_SECONDS: Final = 5.0
 class Trouble:
     """Something that a person must or should act on.
 
-    name: what it is about, if the node has several: a destination, a table of the settings
-    title: a few words; message: a sentence that says what was found, and what to do
+    name: its subject, if the node has several: a destination, a table of the settings
+    title: a few words; message: a sentence with the finding and the remedy
     since: when it began, if that is known
     waiting: how many results wait because of it
     """
@@ -46,7 +46,7 @@ class Trouble:
 
     @property
     def key(self) -> str:
-        """What tells it from other troubles, however its words change."""
+        """The trouble's identity, independent of its wording."""
         return f"{self.kind} {self.name}".strip()
 
 

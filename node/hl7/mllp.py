@@ -1,6 +1,6 @@
 """Frames of the Minimal Lower Layer Protocol (HL7 Implementation Guide, appendix C.4): VT, message, FS, CR.
 
-Size and time of what a peer sends are limited: a frame that never ends must not block anything.
+Size and time of a frame are limited: an endless frame must not block anything.
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ class Frames:
 
 
 def _bare(message: bytes) -> bytes:
-    """Drop what some peers send before the first segment: more start characters, blanks, a byte order mark."""
+    """Drop bytes that some peers send before the first segment: start characters, blanks, a byte order mark."""
     found = _BEFORE_MESSAGE.match(message)
     return message if found is None else message[found.end() :]

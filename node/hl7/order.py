@@ -1,4 +1,4 @@
-"""An order: what an information system says of a study before its films come (HL7 2.5.1, ORM and OMG)."""
+"""An order: an information system's announcement of a study before its films (HL7 2.5.1, ORM and OMG)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import StrEnum
 from node.hl7.text import Segment
 
 Patient = tuple[str, str]
-"""PatientID and IssuerOfPatientID of films; the issuer is "" if they do not say it."""
+"""PatientID and IssuerOfPatientID of films; the issuer is "" if missing."""
 
 
 class Priority(StrEnum):
@@ -70,7 +70,7 @@ def _agree(issuers: Iterable[str], others: Iterable[str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the information system announced about a study. Never a patient's name or number.
+    """The information system's order for a study. Never a patient's name or number.
 
     patient: hashes of the identifiers of the patient
     placer_number, filler_number: the components of an HL7 entity identifier (EI); empty when unknown

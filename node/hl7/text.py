@@ -41,7 +41,7 @@ CODECS: Final[Mapping[str, str]] = MappingProxyType(
         "KS X 1001": "euc_kr",
     }
 )
-"""What MSH-18 says of a message that is written, and Python's name of it."""
+"""The character set in MSH-18 of written messages, and Python's name of it."""
 NAMES: Final = (*CODECS, *(f"8859/{part}" for part in (10, 11, 13, 14, 16)), "GB 18030-2000", "BIG-5", "ISO IR87")
 """The sets that a site may name for messages that name none."""
 _JAPANESE: Final = frozenset(("ISOIR13", "ISOIR14", "ISOIR87", "ISOIR159"))
@@ -80,7 +80,7 @@ class Delimiters:
 
 
 class TooManyRepetitions(ValueError):
-    """A field that would cost seconds to read; nobody has so many names or numbers."""
+    """A field that would take seconds to parse; no patient has so many names or numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class Message:
 
 
 def read(content: bytes, *, default: str = "") -> Message:
-    """Split a message into segments and fields, in the character set that its header names; default: as in `decode`.
+    """Split a message into segments and fields, in the character set that its header names; default: see `decode`.
 
     Raises ValueError.
     """
@@ -214,7 +214,7 @@ def _name(character: str) -> str:
 def unescape(text: str, delimiters: Delimiters) -> str:
     r"""Undo `escape`, and read other systems' sequences: `\.br\` is a line break, highlighting is dropped (2.7).
 
-    What is not understood stays as it is written.
+    Unknown sequences stay as they are.
     """
     letters = {
         "F": delimiters.field,

@@ -1,1 +1,1 @@
-"""What all listeners share: TLS, admission of callers, refused callers, limited HTTP connections."""
+"""Common parts of all listeners: TLS, admission of callers, refused callers, limited HTTP connections."""

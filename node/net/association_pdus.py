@@ -15,14 +15,14 @@ from contextlib import suppress
 from typing import Final
 
 _HEAD: Final = 6  # type and length of a PDU
-_ITEMS: Final = 74  # where the items begin; what comes before says who calls whom
+_ITEMS: Final = 74  # offset of the items; the AE titles precede them
 _CALLED, _CALLING = slice(10, 26), slice(26, 42)
 _ITEM_HEAD: Final = 4
 _LONGEST_ITEM: Final = 0xFFFF
 _LONGEST_REQUEST: Final = 256 * 1024  # 128 contexts with 50 transfer syntaxes each have 200 KB
 _MOST_CONTEXTS: Final = 128  # the odd numbers of a byte (PS3.8 9.3.2.2)
 _MOST_ITEMS: Final = 4 * _MOST_CONTEXTS
-"""In one place: a role and two extended negotiations for each context (PS3.7 D.3.3), and what concerns all of them."""
+"""In one place: a role and two extended negotiations for each context (PS3.7 D.3.3), and items for all contexts."""
 
 # Types of items (PS3.8 9.3.2, PS3.7 D.3.3)
 _APPLICATION, _CONTEXT, _RESULT, _USER = 0x10, 0x20, 0x21, 0x50
@@ -50,7 +50,7 @@ _NO_REASON, _VERSION_UNKNOWN = rejection(1, 2, 1), rejection(1, 2, 2)
 
 
 class Unacceptable(Exception):
-    """A request that cannot be taken: one of `metrics.REFUSALS`, what is wrong, and the PDU to answer with."""
+    """An unacceptable request: one of `metrics.REFUSALS`, its fault, and the PDU to answer with."""
 
     def __init__(self, message: str, answer: bytes = _ABORT, *, reason: str = "protocol") -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ def left(end: float) -> float:
 
 
 def part(connection: socket.socket, answer: bytes) -> None:
-    """Send a last answer, and drop what still comes for a moment.
+    """Send a last answer, and discard further bytes for a moment.
 
     A connection that is closed with bytes unread is reset, and its peer may then never see the answer.
     """
@@ -111,7 +111,7 @@ def titles(request: bytes | bytearray) -> tuple[str, str]:
 
 
 def readable(request: bytes | bytearray, *, syntaxes: Collection[bytes]) -> bytes:
-    """Return a request that says the same and is as the standard wants it. Raises Unacceptable.
+    """Return a request normalized to the standard, with the same content. Raises Unacceptable.
 
     syntaxes: the transfer syntaxes that the node accepts; no other one is passed on
     """
@@ -130,7 +130,7 @@ def readable(request: bytes | bytearray, *, syntaxes: Collection[bytes]) -> byte
 
 
 def readable_acceptance(answer: bytes) -> bytes:
-    """Return an A-ASSOCIATE-AC that says the same and is as the standard wants it. Raises Unacceptable."""
+    """Return an A-ASSOCIATE-AC normalized to the standard, with the same content. Raises Unacceptable."""
     if len(answer) < _ITEMS:
         raise Unacceptable("the answer ends before its items")
     items = list(_items(answer[_ITEMS:]))
@@ -139,7 +139,7 @@ def readable_acceptance(answer: bytes) -> bytes:
 
 
 def _pdu(kind: int, called: bytes, calling: bytes, contexts: list[bytes], items: list[tuple[int, bytes]]) -> bytes:
-    """Return a request or an answer with these titles and contexts, and what counts of the items about the user."""
+    """Return a request or an answer with these titles and contexts, and the relevant user items."""
     content = b"".join(
         (
             b"\0\1\0\0",
@@ -155,7 +155,7 @@ def _pdu(kind: int, called: bytes, calling: bytes, contexts: list[bytes], items:
 
 
 def _result(content: bytes) -> bytes:
-    """Return what became of a context, with its transfer syntax if that can be read (PS3.8 9.3.3.2)."""
+    """Return the result for a context, with its transfer syntax if that is readable (PS3.8 9.3.3.2)."""
     syntaxes = [value for kind, value in _syntaxes(content[_ITEM_HEAD:]) if kind == _TRANSFER_SYNTAX]
     return content[:_ITEM_HEAD] + b"".join(_item(_TRANSFER_SYNTAX, syntax) for syntax in syntaxes[:1])
 
@@ -205,7 +205,7 @@ def _syntaxes(content: bytes) -> list[tuple[int, bytes]]:
 
 
 def _user(content: bytes) -> bytes:
-    """Return what counts of the user information: the longest PDU, and roles that can be read. Raises Unacceptable."""
+    """Return the relevant user information: the longest PDU, and readable roles. Raises Unacceptable."""
     items = list(_items(content))
     lengths = [value for kind, value in items if kind == _LONGEST_PDU and len(value) == len(_USUAL_PDU)]
     roles = (_item(_ROLE, value) for kind, value in items if kind == _ROLE and _is_role(value))
@@ -230,7 +230,7 @@ def _item(kind: int, content: bytes) -> bytes:
 
 
 def _items(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield type and content of each item. Raises Unacceptable for more, or if they do not fill what they are in."""
+    """Yield type and content of each item. Raises Unacceptable for too many, or if they do not fill their container."""
     at, count = 0, 0
     while at < len(content):
         count += 1
@@ -239,6 +239,6 @@ def _items(content: bytes) -> Iterator[tuple[int, bytes]]:
         start = at + _ITEM_HEAD
         end = start + int.from_bytes(content[at + 2 : start], "big")
         if max(start, end) > len(content):
-            raise Unacceptable("an item is longer than what it is in")
+            raise Unacceptable("an item is longer than its container")
         yield content[at], content[start:end]
         at = end

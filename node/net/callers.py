@@ -1,4 +1,4 @@
-"""Callers: who may associate, what is logged about those that are refused, and the last ten of them for `node status`.
+"""Callers: admission to associations, the log of refused ones, and the last ten of these for `node status`.
 
 Who may associate is decided from the settings and the associations that are open at that moment; that is pure.
 
@@ -64,16 +64,16 @@ class _Tally:
 class Refusals:
     """Logs refusals; used by several threads, one of which calls `tell` regularly.
 
-    on_told: called for each log line, with its key and the number of refusals that it stands for
+    on_logged: called for each log line, with its key and the number of refusals in it
     """
 
     def __init__(
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        on_told: Callable[[RefusalKey, int], None] = lambda _key, _times: None,
+        on_logged: Callable[[RefusalKey, int], None] = lambda _key, _times: None,
     ) -> None:
-        self._clock, self._changing, self._on_told = clock, threading.Lock(), on_told
+        self._clock, self._changing, self._on_logged = clock, threading.Lock(), on_logged
         self._tallies: dict[RefusalKey, _Tally] = {}
 
     def note(self, key: RefusalKey, *, message: str | None = None) -> None:
@@ -88,7 +88,7 @@ class Refusals:
         self._log(key, {} if message is None else {"message": message})
 
     def tell(self) -> None:
-        """Log what was counted for a minute; drop keys that were not repeated in that time."""
+        """Log the refusals counted for a minute; drop keys that were not repeated in that time."""
         self._tell_since(self._clock() - _TOLD_EVERY_SECONDS)
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Refusals:
     def _log(self, key: RefusalKey, facts: Mapping[str, str | int]) -> None:
         titles = {name: title for name in ("calling_aet", "called_aet") if (title := getattr(key, name))}
         log.get().warning(key.event, reason=key.reason, host=key.host, **titles, **facts)
-        self._on_told(key, int(facts.get("times", 1)))
+        self._on_logged(key, int(facts.get("times", 1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class RefusedCaller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """What a process keeps of them, the newest last."""
+    """The refused callers of a process, newest last."""
 
     callers: tuple[RefusedCaller, ...]
 
@@ -194,7 +194,7 @@ def read_file(path: Path) -> list[RefusedCaller]:
 
 
 def to_do(reason: str, *, calling_aet: str, own_title: str) -> str:
-    """Say what to correct at a refused caller; empty if its request is not at fault.
+    """Return the correction to make at a refused caller; "" if its request is not at fault.
 
     A wrong called title is the caller's: another one of the node would lock out every other sender.
     """
@@ -252,7 +252,7 @@ _TOO_MANY: Final = Refusal(reason="limit", answer=(0x02, 0x03, 0x02))
 def admit(
     call: Call, settings: ListenerSettings, *, may_report: bool, has_room: bool, open_callers: Sequence[Caller]
 ) -> Caller | Refusal:
-    """Say as whom a call is let in, or why not.
+    """Return as which caller a call is admitted, or why it is refused.
 
     may_report: whether it comes from a destination, which may have an answer to a storage commitment request; reports
     let films leave the disk, and films of such a caller are refused one by one
@@ -283,12 +283,12 @@ def caller_of(call: Call, callers: Sequence[Caller]) -> Caller | None:
 
 
 def is_among(host: str, hosts: Iterable[str]) -> bool:
-    """Return whether an address is one of several addresses and networks, in whatever notation each is written."""
+    """Return whether an address is one of several addresses and networks, in any notation."""
     address = address_of(host)
     return any(_is_in(address, known) for known in hosts)
 
 
-@lru_cache(maxsize=4096)  # it is asked for every connection, before anything else is known of it
+@lru_cache(maxsize=4096)  # it is called for every connection, before anything else
 def _is_in(address: str, known: str) -> bool:
     if "/" not in known:
         return bool(address) and address == address_of(known)

@@ -1,7 +1,7 @@
 """uvicorn with limits: on open connections, and on the time that a client may take.
 
 The node accepts each connection itself and hands it to uvicorn's protocol for HTTP/1.1. So a connection counts, and its
-time runs, from its first moment: `docs/develop/decisions.md` says why. A new connection is always accepted.
+time runs, from its first moment: `docs/develop/decisions.md` has the reasons. A new connection is always accepted.
 At the limit one is closed for it: one that is idle before one that is being answered, of the address that has most
 before others, and of these the one that has been idle longest.
 """
@@ -124,7 +124,7 @@ class LimitedServer:
                 self._close_idlest()
             connection = Connection(self._config, self._server.server_state, host, self._limits, self._open)
             connection.opening = asyncio.create_task(self._begin(connection, plain))
-            await asyncio.sleep(0)  # those that came before are read first
+            await asyncio.sleep(0)  # earlier connections are read first
 
     async def _begin(self, connection: Connection, plain: socket.socket) -> None:
         """Begin with HTTP, or with the TLS handshake before it."""
@@ -164,11 +164,11 @@ class LimitedServer:
             connection.answers -= 1
             has_next = bool(connection.conn.trailing_data[0])
             connection.until = time.monotonic() + (self._limits.header_seconds if has_next else _KEEP_ALIVE_SECONDS)
-            if self._open.pop(connection, connection) is None:  # the least idle of those that are still open
+            if self._open.pop(connection, connection) is None:  # the least idle open connection
                 self._open[connection] = None
 
     async def _look_after(self) -> None:
-        """Do what is due each second."""
+        """Run the checks of each second."""
         now = time.monotonic()
         for connection in list(self._open):
             if now - connection.taken_at(now) > self._limits.stalled_seconds:
@@ -217,7 +217,7 @@ class Connection(H11Protocol):
             super().connection_lost(None)
 
     def taken_at(self, now: float) -> float:
-        """Return when the client was last seen to take some of what waits for it; `now` if nothing waits."""
+        """Return when the client was last seen to read waiting bytes; `now` if none wait."""
         waiting = 0
         if self.transport is not None:
             waiting = self.transport.get_write_buffer_size()

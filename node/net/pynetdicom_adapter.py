@@ -3,7 +3,7 @@
 On the acceptor's side `PduSocket` replaces pynetdicom's socket: it reads whole PDUs, each within a time limit, and does
 not trust declared lengths. `MessageProvider` puts messages together. `RequestProvider` sends the node's own requests.
 The acceptor's functions decide about the length of messages and where datasets go.
-interoperability §8 says what pynetdicom would have to offer for each part of this file to go.
+interoperability §8 lists the features of pynetdicom that would replace each part of this file.
 tests/node/net/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has
 changed.
 """
@@ -62,7 +62,7 @@ _ACCEPTED, _DATA, _ABORT = 0x02, 0x04, 0x07
 """The types of A-ASSOCIATE-AC, P-DATA-TF and A-ABORT (PS3.8 9.3.1)."""
 
 _WAIT_MILLISECONDS, _WAIT_SECONDS = 20, 0.02
-"""A thread that has nothing to do looks again after this time; it is woken by what it waits for."""
+"""An idle thread looks again after this time; the event that it waits for wakes it."""
 _QUICK_ACKNOWLEDGMENT: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 OpenDataset = Callable[[Dataset, PresentationContext | None], BytesIO]
@@ -77,7 +77,7 @@ class MessageProvider(DIMSEServiceProvider):
 
     open_dataset: returns the file for the dataset of a C-STORE request, of its command and context, None if that was
     not accepted; if it raises, the association is aborted
-    is_too_long: says whether a message exceeds its limit, by the bytes of its command and by its dataset
+    is_too_long: returns whether a message exceeds its limit, by the bytes of its command and by its dataset
     on_aborted: gets the reason why the association is aborted: `protocol`, `length` or `pieces`
     """
 
@@ -156,7 +156,7 @@ class MessageProvider(DIMSEServiceProvider):
             raise ValueError("the fragments do not form a message")
 
     def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
-        """Return the next message for pynetdicom; a C-STORE request is handled here, whatever class it names.
+        """Return the next message for pynetdicom; a C-STORE request of any class is handled here.
 
         pynetdicom aborts on each private or retired class, and takes a C-STORE that names Verification for an echo. It
         asks 1,000 times a second, with every association; while a message arrives, this waits for it a moment,
@@ -314,7 +314,7 @@ class PduSocket(AssociationSocket):
             view = view[received:]
 
     def _arrives(self, wait_milliseconds: int) -> bool:
-        """Wait until bytes arrive, and say whether they have. What was read is acknowledged before waiting.
+        """Wait until bytes arrive, and return whether they have. Bytes that were read are acknowledged before.
 
         A sender with Nagle's algorithm, such as dcmtk's, otherwise waits 40 ms with the last bytes of each message. The
         system forgets it after a while. It makes the system send, so it is left out while bytes keep coming.
@@ -347,7 +347,7 @@ class PduSocket(AssociationSocket):
 class RequestProvider(DIMSEServiceProvider):
     """Sends the requests of one association, each under an id of its own, and takes answers to the current one only.
 
-    pynetdicom takes whatever comes next for the answer, and sends every request under the id 1.
+    pynetdicom takes the next message for the answer, and sends every request under the id 1.
     """
 
     def __init__(self, association: Association) -> None:
@@ -364,7 +364,7 @@ class RequestProvider(DIMSEServiceProvider):
         super().send_msg(primitive, context_id)
 
     def get_msg(self, block: bool = False) -> tuple[None, None] | tuple[int, DimseServiceType]:
-        """Return the answer that a request waits for (`block`); none, if what came is not the answer to it.
+        """Return the answer that a request waits for (`block`); none, if the message is not its answer.
 
         pynetdicom's own thread asks, too, and might take the answer; it gets nothing.
         """

@@ -157,7 +157,7 @@ def check_files(settings: Settings) -> None:
 
 
 def mistakes_in(table: str, tls: TlsTable) -> Iterator[str]:
-    """Return what is missing or does not match in one TLS table, and what to do."""
+    """Return the missing or contradictory keys of one TLS table, with the remedy."""
     files = {"ca": ca_of(tls), "certificate": tls.certificate, "key": tls.key}
     missing = {name: path for name, path in files.items() if path is not None and not path.is_file()}
     for name, path in missing.items():

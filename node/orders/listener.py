@@ -1,4 +1,4 @@
-"""Receives orders by MLLP: who may connect, what is stored, and what is answered.
+"""Receives orders by MLLP: admission of peers, storage of orders, and acknowledgments.
 
 A message is acknowledged only after its orders are synced to disk. Answers and log contain no patient data. No peer can
 block the port: when too many connections are open, the one that was silent longest is closed. A connection also ends if
@@ -46,7 +46,7 @@ _BATCH = Complaint(
 )
 _NOT_KEPT = Complaint(condition="207", text="the message could not be stored; send it again later")
 Refuse = Callable[[str, str], None]
-"""Counts and logs a refused message: one of `metrics.ORDER_REFUSALS`, and what was wrong with it."""
+"""Counts and logs a refused message: one of `metrics.ORDER_REFUSALS`, and its fault."""
 
 
 class OrderListener:
@@ -101,7 +101,7 @@ class _OrderHandler:
         self._store, self._metrics, self._zone, self._character_set = store, metrics, zone, character_set
 
     def answer(self, content: bytes, refuse: Refuse) -> tuple[AcknowledgmentCode, bytes]:
-        """Answer AA once all that it says is synced to disk, otherwise AE or AR; answers contain no patient data."""
+        """Answer AA once the whole order is synced to disk, otherwise AE or AR; answers contain no patient data."""
         now = datetime.now(UTC).astimezone(self._zone)
         if is_batch(content):
             return self._reject(_BATCH, refuse, said="batch", now=now)
@@ -131,7 +131,7 @@ class _OrderHandler:
     def _reject(
         self, complaint: Complaint, refuse: Refuse, *, said: str, now: datetime
     ) -> tuple[AcknowledgmentCode, bytes]:
-        """Answer AR to what is not one message, so that nobody can say whose control id the answer should have."""
+        """Answer AR, without a control id, to bytes that are not exactly one message."""
         self._refuse("content", refuse, said=said)
         code = AcknowledgmentCode.REJECT
         return code, acknowledge(None, code, now=now, complaint=complaint)

@@ -1,4 +1,4 @@
-"""Reads what a study needs from ORM^O01 and OMI^O23 order messages. Pure.
+"""Reads ORM^O01 and OMI^O23 order messages. Pure.
 
 Only order numbers, the accession number, the study's UID, the priority and a hash of the patient's identifiers are
 taken; other patient data are ignored.
@@ -60,7 +60,7 @@ class OrderChange:
 def read_orders(message: Message) -> tuple[OrderChange, ...]:
     """Read every order of a message.
 
-    Raises OrderRefused: AR for what the node never accepts (HL7 2.5.1 2.9.2), AE for what is missing in the message.
+    Raises OrderRefused: AR for a message that the node never accepts (HL7 2.5.1 2.9.2), AE for missing fields.
     """
     kind, trigger = message.header.text(9), message.header.text(9, 2)
     if kind == "ADT":
@@ -108,7 +108,7 @@ def _groups(message: Message) -> Iterator[tuple[list[Segment], Numbers]]:
 
 
 def _may_be_garbled(group: list[Segment], patient: Numbers, order: Order) -> bool:
-    """Return whether what is kept of an order may be wrong, as the character set of its message is not known.
+    """Return whether an order's stored text may be wrong, because its message's character set is unknown.
 
     A number beyond ASCII is. So is one behind a character whose last byte may be a delimiter, as in GB 18030.
     """
@@ -153,7 +153,7 @@ def _change(group: list[Segment], patient: Numbers) -> OrderChange:
 
 
 def _is_cancelled(order: Segment) -> bool:
-    """Whether an order is withdrawn: by its control code (ORC-1) or its status (ORC-5), whatever the other is."""
+    """Whether an order is withdrawn: by its control code (ORC-1) or its status (ORC-5); either suffices."""
     return order.text(1).upper() in _CANCELLED or order.text(5).upper() in _STATUS_CANCELLED
 
 

@@ -27,7 +27,7 @@ class OrderStore:
     """The orders below a node's directory."""
 
     def __init__(self, directory: Path, *, nobodys: Collection[str] = frozenset()) -> None:
-        """Use a folder; nobodys: numbers that stand for no patient, as in `SiteSettings`."""
+        """Use a folder; nobodys: placeholders among Patient IDs, see `SiteSettings`."""
         self.nobodys = nobodys
         self._directory = directory
         self._orders, self._rounds = directory / "orders", directory / "orders" / "rounds"
@@ -61,7 +61,7 @@ class OrderStore:
         """Return the order of a study for its patient: by its UID if an order named it, else by its accession number.
 
         One that names the UID with another accession number is another order; of several that fit it is none.
-        patients: as in `Order.is_for`; none if the films name none
+        patients: see `Order.is_for`; empty if the films name none
         is_only_number: whether no film of the patient in the study has another accession number, or none; otherwise an
             order has to name it
         """
@@ -77,7 +77,7 @@ class OrderStore:
         return None
 
     def is_known(self, *, study_uid: str, accession: str) -> bool:
-        """Return whether an order names a study or its accession number, whatever patient it is for."""
+        """Return whether an order names a study or its accession number, for any patient."""
         return any(self._stored(key) for key in _keys(study_uid=study_uid, accession=accession))
 
     def fix(
@@ -90,9 +90,9 @@ class OrderStore:
         is_only_number: bool = True,
         part: str = "",
     ) -> Order | None:
-        """Return the order of a study for one round; a repeated call gives the same answer, whatever arrived since.
+        """Return the order of a study for one round; a repeated call gives the same answer.
 
-        Arguments as in `find`.
+        Same arguments as `find`.
         at: the creation time of the round
         part: name of the part of the study, if it has several
         """

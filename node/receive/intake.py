@@ -99,7 +99,7 @@ class Intake:
 
     @contextmanager
     def attempt(self, tell: Callable[[str], None] = tell_refused) -> Iterator[None]:
-        """Measure how one object is stored, count a failure, and tell its reason. Raises Refused for every failure."""
+        """Time the storage of one object, count a failure, and log its reason. Raises Refused for every failure."""
         try:
             with self._metrics.timed("receive"):
                 yield
@@ -157,7 +157,7 @@ class TooLong(NodeError):
 class IncomingFile:
     """A file that is being received; for one thread at a time.
 
-    meta: what the object is, once that is here and good
+    meta: the object's identity, once received and valid
     """
 
     def __init__(self, intake: Intake) -> None:
@@ -184,7 +184,7 @@ class IncomingFile:
     def keep(self, *, is_stat: bool, tell: Callable[[str], None]) -> Kept:
         """Store the complete object, synced. Raises Refused when it cannot be stored, or is not complete.
 
-        tell: gets the reason of a refusal for the log, as one request may bring many
+        tell: gets the reason of a refusal for the log; one request may have many
         """
         with self._intake.attempt(tell):
             if self._failure is None:
@@ -208,7 +208,7 @@ class IncomingFile:
             self._incoming.discard()
 
     def _add(self, part: bytes, *, is_last: bool) -> None:
-        """Add bytes to the file, or to those that say what it is. Raises Refused."""
+        """Add bytes to the file, or to those of its header. Raises Refused."""
         if self._incoming is None:
             part = self._begin(part, is_last=is_last)
         if self._incoming is not None and part:
@@ -216,7 +216,7 @@ class IncomingFile:
             self._incoming.write(part)
 
     def _begin(self, part: bytes, *, is_last: bool) -> bytes:
-        """Collect bytes until they say what the object is; then begin the file, and return its dataset so far."""
+        """Collect bytes until they identify the object; then begin the file, and return its dataset so far."""
         self._head += part
         found = read_head(bytes(self._head), is_whole=is_last)
         if found is None:

@@ -63,7 +63,7 @@ class Listener:
         self._settings, self._spool, self._metrics = settings, spool, metrics
         self.intake = Intake(settings, spool, metrics=metrics, on_kept=on_kept)
         self._commitments = commitments
-        self._admitting, self._refusals = threading.Lock(), Refusals(on_told=on_refused)
+        self._admitting, self._refusals = threading.Lock(), Refusals(on_logged=on_refused)
         self._open: dict[Association, Caller] = {}
         self._entity = application_entity(settings)
         terms = Terms(

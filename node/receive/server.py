@@ -79,8 +79,8 @@ class Terms:
 
     request_seconds: the time within which the handshake and A-ASSOCIATE-RQ must arrive
     idle_seconds: the limit for each PDU, in both directions
-    is_known: says whether a caller may come from a host; must not block
-    on_refused: gets the call, a reason, and what was wrong if more is known; without titles if no request came
+    is_known: returns whether a caller may connect from a host; must not block
+    on_refused: gets the call, a reason, and details if known; without titles if no request came
     on_aborted: gets the call and a reason, once for each association
     on_turn: called many times a second, between two connections; must not block
     receive: accepts the messages of an association

@@ -1,1 +1,1 @@
-"""What a round covers, says and writes, decided from what the spool holds of its study."""
+"""The files, reports and outputs of a round, decided from the spool's content of its study."""

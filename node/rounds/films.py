@@ -5,7 +5,7 @@ A film is answered with a reason and parked if its stored bytes are damaged, or 
 reading it. No round covers a parked film, so it is read after it was received again or after `retry`.
 
 The thumbnails of films are kept in memory from their reading until their study is written. They save a second decoding:
-what is lost, as with the process, is decoded again, and the outputs are the same.
+a thumbnail that is lost, for example with the process, is decoded again, and the outputs are the same.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundFilms:
-    """What the objects of a round say, by file.
+    """The answers to the objects of a round, by file.
 
     answers: to its films; none to an object that is left alone, or that a note rejects
     headers: as received, of these films, and of undamaged objects that a note rejects
@@ -61,7 +61,7 @@ class RoundFilms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmReader:
-    """Reads received objects with one network and prompt set, and stores the answers; as in `pipeline.Pipeline`."""
+    """Reads received objects with one network and prompt set, and stores the answers; see `pipeline.Pipeline`."""
 
     spool: Spool
     reader: RadiographReader
@@ -71,7 +71,7 @@ class FilmReader:
     thumbnails: Thumbnails
 
     def of_round(self, plan: Round, facts: StudyFacts) -> RoundFilms:
-        """Read what a round covers; facts: with the readings of its files, of which those that lack are made now."""
+        """Return the answers of a round; facts: with the stored readings of its files; makes missing readings."""
         rejected = rejected_by(facts.notes.values())
         kept = [file for file in plan.files if sop_instance_uid_of(file) not in rejected]
         answers = {file: film for file in kept if (film := self.answer(facts, file)[0]) is not None}
@@ -135,7 +135,7 @@ class FilmReader:
     def key(self, file: str) -> str:
         """Return the key of the reading of a file by this program version, model and prompt set.
 
-        What was noted of its text depends on the character set of the site, too.
+        The notes on its text depend on the character set of the site, too.
         """
         own = filter(None, (self.spool.character_set,))
         return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256, *own)
@@ -157,7 +157,7 @@ class FilmReader:
 
 
 def received_header(path: Path, character_set: str, *, is_damaged: bool = False) -> Dataset | None:
-    """Return the header of a received object; if it cannot be parsed, what file meta information and path say.
+    """Return the header of a received object; if it cannot be parsed, the values of file meta information and path.
 
     None when even the file meta information is damaged.
     """
@@ -192,6 +192,6 @@ class Thumbnails:
                 self._kept.popitem(last=False)
 
     def take(self, path: Path) -> Thumbnail | None:
-        """Return what is kept of a film, and keep it no longer."""
+        """Pop the cached thumbnail of a film."""
         with self._changing:
             return self._kept.pop(path, None)

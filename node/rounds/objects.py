@@ -30,7 +30,7 @@ class Wanted:
 
     orders: the order that the message on each part answers
     destinations: the outputs that each destination gets, by name
-    instead_of: what the round wrote before: no other DICOM object is made, or named in its message; None: all are made
+    instead_of: outputs of an earlier run of the round: no other DICOM object is made or named; None: all are made
     """
 
     kinds: Collection[str]

@@ -1,4 +1,4 @@
-"""What a round covers: files and corrections of its study, fixed once. Pure."""
+"""The files and corrections that a round covers, fixed once. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Round:
 
 
 def plan(facts: StudyFacts, *, at: datetime, destinations: Mapping[str, tuple[str, ...]]) -> Round | None:
-    """Fix what the next round covers; None when no file is unread."""
+    """Plan the next round; None when no file is unread."""
     if not facts.unread:
         return None
     return Round(
@@ -41,7 +41,7 @@ def plan(facts: StudyFacts, *, at: datetime, destinations: Mapping[str, tuple[st
 
 
 def again(study_uid: str, mark: RoundMark) -> Round:
-    """Return what a finished round covered."""
+    """Return the plan of a finished round."""
     return Round(
         study_uid=study_uid,
         number=mark.number,
@@ -53,7 +53,7 @@ def again(study_uid: str, mark: RoundMark) -> Round:
 
 
 def known_to(plan: Round, facts: StudyFacts) -> StudyFacts:
-    """Return the facts that count for a round, whenever it is written: what came after it was planned does not.
+    """Return the facts as of a round's plan, whenever it is written: later arrivals are left out.
 
     The marks are those of the rounds before it. The answers that were sent stay: their objects are named in its notes.
     """

@@ -1,4 +1,4 @@
-"""The report of a study: what a round says of its films, divided by patient and accession number. Pure."""
+"""The report of a study: a round's answers to its films, divided by patient and accession number. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED, Reason.READER_FAILED)
 class AnsweredPart:
     """The answers to the films of one patient and one accession number.
 
-    headers, files, thumbnails: of every film of the report, by SOP Instance UID; thumbnails as in `RoundFilms`
+    headers, files, thumbnails: of every film of the report, by SOP Instance UID; thumbnails: see `RoundFilms`
     identity: whom and which request the films name
     patients: who the patient is, by all numbers that the films name
     is_only_number: whether no other part is of this patient
@@ -52,7 +52,7 @@ class AnsweredPart:
 
     @property
     def accession(self) -> str:
-        """What the films say of their accession number, "" if nothing."""
+        """The films' accession number; "" if they have none."""
         return said_of_request(best_described(self.headers.values()), "AccessionNumber")
 
 
@@ -65,7 +65,7 @@ class Answers:
     headers: of all films, also of those that a note rejects, by SOP Instance UID
     identities: of all these films
     parked: file names of the parked films, with the reason
-    nobodys: as in `parts.divide`
+    nobodys: see `parts.divide`
     """
 
     report: Report
@@ -93,8 +93,8 @@ def answers_of(
 ) -> Answers:
     """Make the report of a round, with each film as readers have corrected it.
 
-    A damaged film is in the report if the study has an undamaged film, whose header tells the patient.
-    facts: `known_to` the round; has_ratio: as in `pipeline.Pipeline`; nobodys: as in `parts.divide`
+    A damaged film is in the report if the study has an undamaged film, whose header names the patient.
+    facts: `known_to` the round; has_ratio: see `pipeline.Pipeline`; nobodys: see `parts.divide`
     """
     received = without_nobodys(films.headers, nobodys)
     headers = {film.source: received[file] for file, film in films.answers.items() if file in received}

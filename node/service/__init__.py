@@ -1,1 +1,1 @@
-"""One process of the service: what it builds, starts and stops, its HTTP pages, its cleaning up."""
+"""One process of the service: construction, start and stop, its HTTP server, its retention."""

@@ -62,7 +62,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running process with its real ports, also where the settings say 0; None for ports that it does not open.
+    """A running process with its real ports, also where the settings have 0; None for ports that it does not open.
 
     reload: reads the settings file again, and puts its callers, destinations and prompts to use
     """
@@ -260,7 +260,7 @@ def serve(
 
 @contextmanager
 def _disk_named(settings: Settings) -> Iterator[None]:
-    """Turn what a disk or a database refuses into a NodeError that names it, after which a supervisor tries again.
+    """Turn errors of a disk or a database into a NodeError that names it, after which a supervisor restarts the node.
 
     Such an error is no fault of settings or program. Raises any other error of the disk as it is.
     """
@@ -347,7 +347,7 @@ def _shared(settings: Settings, prompt_set: PromptSet, process: Process, metrics
 
 
 def _open_spool(settings: Settings) -> Spool:
-    """Open the spool, and remove what was never acknowledged. Raises InputError if its folder is not honest."""
+    """Open the spool, and remove files that were never acknowledged. Raises InputError for an unsuitable folder."""
     storage, is_shared = settings.storage, bool(settings.storage.database_url)
     require_honest(storage.directory, is_shared=is_shared)
     spool = Spool(storage.directory, min_free_mib=storage.min_free_mib, character_set=settings.site.character_set)

@@ -63,7 +63,7 @@ class Readiness:
 
 
 def limits_for(listener: ListenerSettings) -> Limits:
-    """Say how many HTTP connections may be open, so that enough descriptors are left for films.
+    """Return the limit of open HTTP connections, which leaves enough descriptors for films.
 
     At most 256, even if the process may open more files: libraries that use select(2) fail on descriptors above 1023.
     """
@@ -134,7 +134,7 @@ class HttpServer:
             return await self._ready.answer(request, lambda: _ready_page(readiness()), form="")
 
         async def scrape(request: Request) -> Response:
-            accept = request.headers.get("accept", "")  # what the form of the page depends on
+            accept = request.headers.get("accept", "")  # selects the format of the page
             return await self._metrics.answer(request, lambda: _metrics_page(metrics, accept), form=accept)
 
         return {"/metrics": scrape, "/live": live, "/ready": ready}
@@ -159,7 +159,7 @@ class _PageThread:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"http{path}")
 
     async def answer(self, request: Request, compute: Callable[[], Response], *, form: str) -> Response:
-        """Return the computed page, or say why there is none: 503 when it takes too long, 500 when it fails.
+        """Return the computed page, or the reason why there is none: 503 when it takes too long, 500 when it fails.
 
         form: of the page; requests for the same form get the same content
         """
@@ -170,7 +170,7 @@ class _PageThread:
         try:
             await asyncio.wait(either, timeout=self._limit_seconds, return_when=asyncio.FIRST_COMPLETED)
             if page.done():
-                shared = page.result()  # whoever packs an answer changes its headers
+                shared = page.result()  # compressing a response changes its headers
                 return Response(shared.body, shared.status_code, media_type=shared.media_type)
             if gone.done():
                 return Response(status_code=503)  # never sent
@@ -187,7 +187,7 @@ class _PageThread:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _turn(self, compute: Callable[[], Response], form: str) -> asyncio.Task[Response]:
-        """Return what is computed when the thread is free next."""
+        """Return the page that the thread computes next."""
         if form not in self._next:
             self._next[form] = asyncio.create_task(self._computed(compute, form))
             self._next[form].add_done_callback(lambda task: task.cancelled() or task.exception())  # if all have gone
@@ -195,7 +195,7 @@ class _PageThread:
         return self._next[form]
 
     def _leave(self, turn: asyncio.Task[Response], form: str) -> None:
-        """Wait no more; what has not begun and nobody waits for is not computed."""
+        """Stop waiting; a page that has not begun and has no other client is not computed."""
         if self._next.get(form) is turn:
             self._wanted[form] -= 1
             if not self._wanted[form]:

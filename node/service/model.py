@@ -1,9 +1,9 @@
-"""Opens the model of a process if it is admitted; metrics and log tell what it is and with which prompts it reads.
+"""Opens the model of a process if it is admitted; metrics and log name the model and its prompts.
 
 Admitted is the first model of a node, one that it has served before, and one that was compared with such a one:
 
     storage.directory/models/<key>.served.json    a model with its prompt set that this node has read films with
-    model.directory/comparison.json               what `models.evaluate --against` found, on films of the site
+    model.directory/comparison.json               result of `models.evaluate --against`, on films of the site
 
 The key names weights, manifest (thresholds) and prompts; so other thresholds count as another model. No patient data.
 """
@@ -67,7 +67,7 @@ def open_model(
 
 
 def publish(model: OpenModel, metrics: Metrics) -> None:
-    """Say in the metrics which model and prompts read; those that read before are not named any more."""
+    """Set the metric that names the current model and prompts; earlier ones are dropped."""
     identity, prompts = model.reader.identity, model.prompts
     metrics.build_info.clear()
     metrics.build_info.labels(VERSION, f"{identity.name} {identity.version}", prompts.title).set(1)
@@ -86,7 +86,7 @@ def _allowed(reader: RadiographReader, stage: str) -> float:
 def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     """Let a model be served, and store that it is; the change of a model is logged with its comparison.
 
-    Raises InputError for a model that nobody has compared, or of which no threshold was measured, unless
+    Raises InputError for a model that was not compared, or that has no measured threshold, unless
     `model.uncompared` accepts it.
     """
     served, wanted = ServedModels(settings.storage.directory), _as_compared(model, prompts)
@@ -153,7 +153,7 @@ def _as_compared(model: ModelIdentity, prompts: PromptSet) -> ComparedModel:
 
 
 def _compared(settings: Settings, wanted: ComparedModel, served: ServedModels) -> ModelComparison:
-    """Return the comparison by which a model may be served. Raises InputError that says why not, and what to do."""
+    """Return the comparison by which a model may be served. Raises InputError with reason and remedy."""
     model, name, path = settings.model, wanted.model, settings.model.directory / COMPARISON
     reader = "" if model.reader == CHEX else f" --reader {model.reader}"
     accept = 'or set model.uncompared = "accept"'

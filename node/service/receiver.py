@@ -111,7 +111,7 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         if is_new:
             return bool(unread) or ledger.study_state(study_uid) != "finished"  # or a film that was read came again
         if (parked_at := ledger.parked_at(study_uid)) is not None:  # parked: it waits for a person, or for a new film
-            # A study that was parked in the future: the clock was set back since, and says nothing of the order.
+            # A study that was parked in the future: the clock was set back since, so times give no order.
             return parked_at > time.time() or any(instance.received_at.timestamp() > parked_at for instance in unread)
         planned = planned_at_start().get(study_uid, frozenset())
         return planned is not None and not {instance.path.name for instance in unread} <= planned
@@ -158,7 +158,7 @@ class Submitter:
     still sending follow. It keeps the studies that the executor did not accept. While the database does not answer, it
     tries once a second, however many studies wait.
 
-    touch_study: tells the executor that a study has unread files, if that is needed, and returns whether it was; gets
+    touch_study: notifies the executor of a study's unread files, if needed, and returns whether it was; gets
     the study and whether a file arrived now, false for a study found at start; may block or raise
     on_delayed: called each time the executor did not accept a study
     """
@@ -191,7 +191,7 @@ class Submitter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Hand on what waits, once, and stop."""
+        """Hand on the waiting studies, once, and stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -230,7 +230,7 @@ class Submitter:
             del batch[study_uid]
             try:
                 is_submitted = self._touch_study(study_uid, is_new)
-            except Exception as error:  # the boundary to the executor's database: try again, whatever the error
+            except Exception as error:  # the executor's database: try again after any error
                 log.get().warning("study.delayed", study=study_uid, reason=type(error).__name__)
                 self._on_delayed()
                 batch[study_uid] = is_new

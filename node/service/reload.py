@@ -73,7 +73,7 @@ def reload(
                 use_model(other)
     except NodeError as error:
         mistakes = tuple(str(error).split("\n"))
-    except Exception as error:  # a boundary: a node that cannot reload goes on with what it has
+    except Exception as error:  # a boundary: a node that cannot reload keeps its settings
         mistakes = (f"the settings could not be put to use ({where(error)}); try again, or restart the node",)
     if mistakes:
         log.get().error("configuration.refused", message="; ".join(mistakes))

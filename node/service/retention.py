@@ -1,4 +1,4 @@
-"""Removes what is older than `keep_days`: delivered studies, orders, and the executor's records of ended workflows.
+"""Removes data older than `keep_days`: delivered studies, orders, and the executor's records of ended workflows.
 Files of processes that no longer exist are removed after a day.
 
 Waiting or parked work is never removed. If several processes share a folder, only one of them cleans at a time.

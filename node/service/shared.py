@@ -1,4 +1,4 @@
-"""What receiving, reading and sending share in one process of the service, and how it takes memory from the system.
+"""Shared parts of receiving, reading and sending in one process of the service, and its memory settings.
 
 Films are large and are read by changing threads. As glibc comes, each thread takes its memory for a film from the
 system and gives it back, and the pages are made again for the next film. In a virtual machine, whose new pages may come
@@ -22,7 +22,7 @@ from node.store.spool import Spool
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # numbers of mallopt(3)
 _LARGEST_BYTES: Final = 32 * 2**20
-"""What is larger is given back at once; glibc takes no larger value."""
+"""Allocations above this size are returned to the system at once; the largest value that glibc takes."""
 _KEPT_BYTES: Final = 128 * 2**20
 """How much free memory is kept for the next film."""
 

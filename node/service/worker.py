@@ -6,7 +6,7 @@ for the lock of its name, and then watches the other processes.
 A ledger that was lost and built again does not know of stored studies whom they name, which of their films wait for
 review, and what statistics count. A film that comes and a round that ends record their own. So to fill this in is
 something to do after a loss only, and then for all studies: some milliseconds each, in a thread of its own, while the
-node works. Where nobody may see patients by the settings, those that stand in the ledger are deleted.
+node works. Where the settings let nobody see patients, the ledger's patients are deleted.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def writers_of(settings: Settings, process: Process) -> int:
 
 
 def _write(writers: int, parts: ExitStack) -> Write:
-    """Return what writes objects: so many processes, which end with `parts`, or this one."""
+    """Return the writer of objects: writer processes, which end with `parts`, or this process."""
     if not writers:
         return batches.write_batch
     processes = WriterProcesses(writers)
@@ -231,7 +231,7 @@ def _reading(
 
 
 def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client) -> None:
-    """Restore what a lost database held. An output may be sent twice, byte for byte the same, but is never lost.
+    """Restore the content of a lost database. An output may be sent twice, byte for byte the same, but is never lost.
 
     Deliveries are queued first and recorded after that, so that the next start completes an interrupted one. The ledger
     is read before the executor: a delivery that ends in between is not sent a second time. An answer that is to be sent
@@ -260,7 +260,7 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
 def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
     """Return every delivery of a study's finished rounds and released answers; which of them were sent is unknown.
 
-    What is void by now is left out: if it was sent, its rejection follows it.
+    Void outputs are left out: if one was sent, its rejection follows it.
     """
     rounds = [mark.outputs for mark in shared.spool.rounds(study_uid)]
     void = {uid for outputs in rounds for output in outputs for uid in output.voids}

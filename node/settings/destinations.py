@@ -38,7 +38,7 @@ class TlsSettings:
 
 
 class DestinationSettings(Protocol):
-    """What the node looks at in the settings of a destination, whatever its type."""
+    """The settings that destinations of all types have."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class DestinationSettings(Protocol):
 
     @property
     def storage_commitment(self) -> bool:
-        """Whether it is to confirm what it keeps."""
+        """Whether the node requests storage commitment."""
 
     @property
     def give_up_hours(self) -> float:
@@ -116,7 +116,7 @@ class Hl7Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebDestination:
-    """What destinations over HTTP share.
+    """Common settings of destinations over HTTP.
 
     url: of its service; https without `tls` trusts the authorities of the system
     token_file: holds a bearer token; login_file: holds USER:PASSWORD for basic authentication; read for each request
@@ -162,7 +162,7 @@ class WebDestination:
 class DicomwebDestination(WebDestination):
     """An archive that gets results by STOW-RS.
 
-    storage_commitment: ask by QIDO-RS whether the archive has what it was sent
+    storage_commitment: ask by QIDO-RS whether the archive has the objects it was sent
     """
 
     type: TypeName = "dicomweb"
@@ -215,7 +215,7 @@ TYPES: Final = Table(
 def form_of(table: Mapping[str, object]) -> type:
     """Return the dataclass for a destination's table: that of its `type`, or of `dicom` if it names none that is known.
 
-    What is wrong with the name is said by the rule on `type`.
+    The rule on `type` reports an invalid name.
     """
     with suppress(InputError):
         if (found := TYPES.find(str(table.get("type")))) is not None:
@@ -252,6 +252,6 @@ class DestinationTable(Mapping[str, DestinationSettings]):
 
 
 def kinds_of(destinations: Iterable[DestinationSettings]) -> frozenset[str]:
-    """Return the kinds of objects that destinations get; without destinations, those that pages offer."""
+    """Return the kinds of objects that destinations get; without destinations, those on pages."""
     named = [destination.outputs for destination in destinations] or [DEFAULT_OUTPUTS]
     return frozenset(kind for outputs in named for kind in outputs)

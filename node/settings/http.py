@@ -42,7 +42,7 @@ class OidcSettings:
         refuse(self._unusable())
 
     def _unusable(self) -> Iterator[str]:
-        """Yield complaints about an issuer that anybody could listen to, and about settings that let nobody in."""
+        """Yield complaints about an issuer without TLS, and about settings that admit nobody."""
         issuer = urlsplit(self.issuer)
         host = issuer.hostname or ""
         if issuer.scheme == "http" and not (is_loopback(host) or host.endswith(".localhost")):  # RFC 6761 6.3
@@ -79,7 +79,7 @@ class HttpSettings:
         refuse(self._unsafe())
 
     def _unsafe(self) -> Iterator[str]:
-        """Yield complaints about pages that anybody could open, or whose passwords would cross the network in clear."""
+        """Yield complaints about pages open to everybody, or whose passwords would cross the network in clear."""
         if self.user_header and not self.trusted_proxy:
             yield "user_header: any client could send it; name the proxy's IP addresses in http.trusted_proxy"
         if self.show_patient and not self.is_local:
@@ -108,7 +108,7 @@ class HttpSettings:
 
     @property
     def knows_users(self) -> bool:
-        """Whether users can be told apart: by a password, by single sign-on, or by the header of a proxy."""
+        """Whether users are identified: by a password, by single sign-on, or by the header of a proxy."""
         return self.password_file is not None or self.oidc is not None or bool(self.user_header)
 
     @property

@@ -1,4 +1,4 @@
-"""The rules for the values of settings: each gets a value, and returns what is wrong and what to do, or None.
+"""The rules for the values of settings: each gets a value, and returns its fault with the remedy, or None.
 
 A complaint about an address that may hold a password does not repeat it.
 """
@@ -77,7 +77,7 @@ def _header_name(name: str) -> str | None:
 
 
 def _database_url(text: str) -> str | None:
-    """Require what libpq understands."""
+    """Require a URL that libpq accepts."""
     if text == "":
         return None
     try:
@@ -130,7 +130,7 @@ def _time_zone(name: str) -> str | None:
 
 
 Several = Annotated[tuple[_T, ...], MinLen(1)]
-"""A list; one that is empty is refused, as it says nothing."""
+"""A list; an empty one is refused, because it has no effect."""
 
 Address = Annotated[str, Rule(_address)]
 AeTitle = Annotated[str, Rule(_ae_title)]

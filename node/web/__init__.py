@@ -1,1 +1,1 @@
-"""The pages and the interface for programs: who may use them, and what they show."""
+"""The pages and the interface for programs, with access control."""

@@ -108,7 +108,7 @@ class Access:
     def refusal(self, refused: Forbidden, request: Request) -> Response:
         """Log a refused request, and return its answer: a page that needs a user leads to the login page.
 
-        That nobody has signed in yet is not worth a line.
+        A request before sign-in is not logged.
         """
         if refused.reason != "user":
             self._refusals.note(RefusalKey("access.refused", refused.reason, client_of(request)))
@@ -205,7 +205,7 @@ def check_files(settings: HttpSettings) -> None:
 
 
 class _Protection:
-    """Lets requests through that may pass, and adds the headers that protect what is answered."""
+    """Lets allowed requests pass, and adds the protective headers to their responses."""
 
     def __init__(self, application: ASGIApp, access: Access, *, proxies: tuple[str, ...]) -> None:
         self._application, self._access = application, access

@@ -35,7 +35,7 @@ State = Literal["", "receiving", "reading", "finished", "not_delivered", "parked
 _MOST_LISTED: Final = 200
 _POLL_SECONDS: Final = 1.0
 _ALIVE_POLLS: Final = 2
-"""A stream says something as often as this: only what is sent to a page that was left tells the node that it went."""
+"""Interval of keep-alives on a stream: only a failed write shows that its page was closed."""
 PNG: Final[dict[int | str, dict[str, object]]] = {
     200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }

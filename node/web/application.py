@@ -51,7 +51,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(require_role)],
-        # A variable of the environment would let FastAPI send traces; the node calls its own peers and nobody else.
+        # An environment variable could make FastAPI send traces; the node only calls its own peers.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     problems.install(application, lambda request, status, text: pages.refuse(parts, request, status, text))
@@ -79,6 +79,6 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     application.include_router(looks.api)
     application.router.routes.extend(access.sign_in.routes() if access is not None else ())
-    # As FastAPI's documents say to extend the description: made when somebody asks for it, not at every start.
+    # The way in FastAPI's documents to extend the description: made on request, not at every start.
     application.openapi = partial(description.describe, application.openapi, parts.settings.http)  # type: ignore[method-assign]
     return application

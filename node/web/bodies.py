@@ -2,7 +2,7 @@
 
 `RelatedParts` splits a multipart body while it arrives (RFC 2046 5.1): python-multipart takes neither text before the
 first boundary nor lines that end without a carriage return, and senders of STOW-RS write both. Headers of parts are
-passed over: what a part is shows itself.
+ignored: the content of a part shows its kind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PART_OF_LINE: Final = re.compile(rb"(?:-|--)?[ \t]*\r?")
 
 
 class BodyLimit:
-    """Refuses a request whose body is too long with 413, at its header if that says so, else while it arrives.
+    """Refuses a request whose body is too long with 413, by its header if possible, else while it arrives.
 
     limits: of some paths in bytes; all others take 256 KiB
     """
@@ -89,7 +89,7 @@ class NotRelated(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartHandler:
-    """What is done when a part begins, with its content piece by piece, and when it is complete."""
+    """Handlers for the start of a part, each piece of its content, and its end."""
 
     begin: Callable[[], None]
     add: Callable[[bytes], None]
@@ -114,7 +114,7 @@ class RelatedParts:
         self._has_returns = True
 
     def write(self, piece: bytes) -> None:
-        """Take the next bytes of the body. Raises NotRelated, and what the handler raises."""
+        """Parse the next bytes of the body. Raises NotRelated, and the errors of the handler."""
         self._waiting += piece
         while self._step():
             pass
@@ -126,7 +126,7 @@ class RelatedParts:
             raise NotRelated("the body ends within a part; send it again")
 
     def _step(self) -> bool:
-        """Take what can be taken; false if more bytes are needed."""
+        """Parse as far as possible; false if more bytes are needed."""
         if self._state is _State.EPILOGUE:
             self._waiting.clear()
             return False

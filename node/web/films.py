@@ -67,7 +67,7 @@ class FilmRoutes:
         )
 
     def add(self, method: Literal["GET", "POST"], path: str, **described: Any) -> Callable[[_Endpoint], _Endpoint]:  # noqa: ANN401  # as APIRouter.api_route
-        """Serve a function under both addresses; described: as in `APIRouter.api_route`."""
+        """Serve a function under both addresses; described: see `APIRouter.api_route`."""
 
         def added(endpoint: _Endpoint) -> _Endpoint:
             for router in self.routers:
@@ -105,7 +105,7 @@ def show_film(
 
 
 def _window_headers(shown: pictures.ShownPicture) -> dict[str, str]:
-    """Return the window, the range of values and which of them are dark: what a page needs to move the window."""
+    """Return the window, the range of values and which of them are dark: for a page that moves the window."""
     low, high = shown.values
     return {
         "X-Window": f"{shown.window.center:.9g} {shown.window.width:.9g}",

@@ -1,4 +1,4 @@
-"""Films that somebody looks at without a study: a few files for some minutes, in a folder that each start empties.
+"""Films that are viewed without a study: a few files for some minutes, in a folder that each start empties.
 
 They are in no study of the spool: nothing of them is sent, and no backup or database knows them.
 """

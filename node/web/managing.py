@@ -1,6 +1,6 @@
 """Reading a study again, and deleting one, by hand: with a reason out of a closed list, which the audit trail keeps.
 
-A reason is not typed: what a person types may name a patient, and no log may.
+A reason is chosen, not typed: a typed text may name a patient, and no log may.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NewReading(BaseModel):
 
 @router.get("/studies/{uid}/manage")
 def show_choices(parts: Parts, request: Request, uid: str) -> Response:
-    """Show what deleting a study would end, and ask for the reason."""
+    """Show the deliveries that deleting a study would end, and ask for the reason."""
     instances = parts.spool.study(uid).instances if is_uid(uid) else ()
     if not instances:
         return pages.refuse(parts, request, 404, "This node has no such study. It may have been removed.")

@@ -1,4 +1,4 @@
-"""The page of a study with its films, and what all pages share. A film in no study has a page of its own, `looks`.
+"""The page of a study with its films, and common parts of all pages. A film in no study has its own page, `looks`.
 
 A patient stands on it only for who may see one (`patients.sees_patients`).
 """
@@ -56,7 +56,7 @@ router = APIRouter(include_in_schema=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """An output on the page of its study; about: what it is about; file: None if it is not known as an output."""
+    """An output on the page of its study; about: its subject; file: None for an unknown output."""
 
     kind: str
     about: str
@@ -110,14 +110,14 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "earlier_patient": "" if earlier is None else _named(earlier.instance, parts.spool),
         **about_header(header),
     }
-    # Nothing can be shown any more of a study whose films are gone; the rest of the page says what became of it.
+    # A study whose films were removed has no pictures; the rest of the page shows its history.
     return render(parts, request, "study.html", about, status=200 if found.films else 410)
 
 
 def render(
     parts: WebParts, request: Request, template: str, about: Mapping[str, object], *, status: int = 200
 ) -> Response:
-    """Fill a template; about: its own values. Nobody may store the page: it may name a patient."""
+    """Fill a template; about: its own values. The page must not be cached: it may name a patient."""
     user = request.scope.get("state", {}).get("user")
     common = {
         "program": identity.PROGRAM,
@@ -153,12 +153,12 @@ def _templates() -> Jinja2Templates:
 
 
 def refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:
-    """Say in words why a page cannot be shown; back: where to go instead."""
+    """Return a page that says why a page cannot be shown; back: link to another page."""
     return render(parts, request, "problem.html", {"status": status, "text": text, "back": back}, status=status)
 
 
 def about_header(header: Dataset | None) -> dict[str, object]:
-    """Return what the header says of how a film is drawn: the sides of the patient, and the shape of a pixel.
+    """Return a film's display attributes: the sides of the patient, and the shape of a pixel.
 
     aspect: height of a pixel over its width (PS3.3 C.7.6.3.1.7)
     """
@@ -182,7 +182,7 @@ def _named(film: Instance, spool: Spool) -> str:
 def _sides(header: Dataset | None) -> tuple[str, str] | None:
     """Return which part of the patient lies at the left and at the right edge of the stored film (PS3.3 C.7.6.1.1.1).
 
-    None if the header does not say it.
+    None if the header lacks it.
     """
     if header is None:
         return None
@@ -265,7 +265,7 @@ def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]
 
 
 def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
-    """Say what an output is about; numbers: of the films that are here, by UID."""
+    """Return an output's subject in words; numbers: of the stored films, by UID."""
     uid = output.film
     film = numbers.get(uid, "a removed film") if uid else ""
     if output.question:

@@ -1,4 +1,4 @@
-"""What the pages are made of: the settings, the spool, the model of this process if it has one."""
+"""Dependencies of the pages: the settings, the spool, and the model of this process, if any."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class WebParts:
     moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
     in_force: the settings as the last reload left them; None: they are never reloaded
-    troubles: what is wrong with the node now; `health.troubles`
-    searches: what users search the worklist for
+    troubles: returns the node's current troubles; see `health.troubles`
+    searches: the users' searches of the worklist
     """
 
     settings: Settings

@@ -39,7 +39,7 @@ _MOST_WAITING: Final = 16
 _FORM: Final = f"is not USER:HASH:ROLE, with the role {' or '.join(Role)}"
 _HASHER: Final = PasswordHasher()
 _NOBODY: Final = "$argon2id$v=19$m=65536,t=3,p=4$5dxUk0fpFhh5vm47QF09QQ$fSojmZx+xipySLjNVNp6SikQuA2q7mCSdniIWNxGlyU"
-"""The hash of a password that nobody knows; to compare with it takes as long as with one of the file."""
+"""The hash of a random password: a comparison for an unknown user takes as long as for a known one."""
 
 
 class Busy(Exception):
@@ -52,7 +52,7 @@ class Busy(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What the file says of a user."""
+    """The file's entry of a user."""
 
     hash: str
     role: Role
@@ -78,7 +78,7 @@ class Passwords:
 
     @property
     def users(self) -> Mapping[str, Entry]:
-        """Who can sign in: nobody while the file cannot be read."""
+        """The users who can sign in; none while the file cannot be read."""
         with self._reading:
             if files.stamp(self._path) != self._stamp and self._read():
                 log.get().info("passwords.reloaded")
@@ -87,7 +87,7 @@ class Passwords:
     async def check(self, user: str, password: str, *, host: str) -> Entry | None:
         """Return the user if the password is right, else None; a right one is remembered. Raises Busy."""
         address = network_of(host)
-        self._require_patience(user, address)  # first: whoever guesses must not meet what is remembered
+        self._require_patience(user, address)  # first: a guesser must not reach the cached passwords
         if (found := self._recall(user, password)) is not None:
             return found
         if self._turn.statistics().tasks_waiting >= _MOST_WAITING:
@@ -125,7 +125,7 @@ class Passwords:
         return found if is_right else None
 
     def _mark(self, password: str) -> bytes:
-        """Return what stands for a password in memory."""
+        """Return the digest of a password for the cache in memory."""
         return hashlib.blake2b(password.encode(errors="replace"), key=self._secret).digest()
 
     def _read(self) -> bool:

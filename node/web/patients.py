@@ -1,6 +1,6 @@
 """Who may see patients on the pages, and how a page writes whom a study names.
 
-A patient stands in no address: what somebody searches for is kept in memory under a random name, which the address has.
+No address contains a patient: a search is stored in memory under a random name, which the address contains.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class ShownPatient:
 
 
 class Searches:
-    """What users search for, the newest 500 searches, in memory only. May be called from several threads."""
+    """The newest 500 searches of users, in memory only. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def keep(self, text: str, *, user: str) -> str:
-        """Keep what a user searches for, and return a name for it; "" for nothing."""
+        """Store a user's search, and return its random name; "" for an empty search."""
         text = " ".join(text[:LONGEST_SEARCH].split())
         if not text:
             return ""
@@ -59,7 +59,7 @@ class Searches:
         return name
 
     def find(self, name: str, *, user: str) -> str | None:
-        """Return what a user searched for; None if another user did, or the node has forgotten it."""
+        """Return a user's search; None if it is another user's, or has expired."""
         with self._lock:
             return self._kept.get((user, name))
 
@@ -67,7 +67,7 @@ class Searches:
 def sees_patients(request: Request, settings: HttpSettings) -> bool:
     """Return whether who asks may see patients: a user whom the node knows, or anybody on this machine by the settings.
 
-    A request that came through a proxy, which says so, is not of this machine.
+    A request with a proxy's header is not from this machine.
     """
     if name_of(request):
         return True

@@ -58,7 +58,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, object]]:
 def install(application: FastAPI, page: Callable[[Request, int, str], Response]) -> None:
     """Answer every error of an application with a problem document, or with a page where a person asked for one.
 
-    page: shows a status and what is said of it
+    page: renders a status with its detail
     """
 
     async def refuse(request: Request, error: Exception) -> Response:
@@ -104,6 +104,6 @@ _DETAILS: Final = {
 
 
 def _mistake(mistake: Mapping[str, object]) -> str:
-    """Say what is wrong in one part of a request, without its content."""
+    """Return the fault of one part of a request, without its content."""
     place = ".".join(str(part) for part in cast("tuple[object, ...]", mistake["loc"]))
     return f"{place}: {mistake['msg']}"

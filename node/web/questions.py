@@ -103,7 +103,7 @@ def answerer_of(parts: WebParts) -> QuestionAnswerer:
 
 
 def limit(parts: WebParts, request: Request, count: int = 1) -> None:
-    """Count the questions of a request, about whatever film. Raises Problem if their user asks too many."""
+    """Count the questions of a request, on any film. Raises Problem if their user asks too many."""
     if seconds := parts.rate.take((name_of(request), host_of(request)), count):
         wait = str(math.ceil(seconds))
         raise Problem(429, f"too many questions from here; ask again in {wait} s", headers={"Retry-After": wait})
@@ -128,7 +128,7 @@ def ask_network(
 
 
 def left() -> Problem:
-    """Return what a client is told that has closed its sending direction; one that has gone hears nothing."""
+    """Return the response for a client that has closed its sending direction; a disconnected one gets none."""
     return Problem(503, "the connection was closed before the answer; keep it open, and ask again")
 
 

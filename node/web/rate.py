@@ -1,4 +1,4 @@
-"""How often somebody may do something: one token bucket for each key, in bounded memory."""
+"""A rate limiter: one token bucket per key, in bounded memory."""
 
 from __future__ import annotations
 

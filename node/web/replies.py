@@ -128,7 +128,7 @@ def _read(parts: WebParts, film: Instance) -> AnsweredFilm:
 def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Query, new: NewWords) -> WordedReply:
     """Answer a question on changes: by the named film, or else the last one, unless the words name a day.
 
-    Which films are of one patient is told to nobody whom the node does not know.
+    Only a user who has signed in may learn which films are of one patient.
     """
     uid, model = film.instance.sop_instance_uid, parts.model()
     if model is None:

@@ -1,6 +1,6 @@
-"""What a person should look at first: films with a finding that the network is not sure of, or contradicts itself on.
+"""The review queue: films with a finding that the network is not sure of, or contradicts itself on.
 
-A film comes into the queue when its round ends, and stays until a reader has said something about each such finding.
+A film enters the queue when its round ends, and stays until a radiologist has judged each such finding.
 The page keeps it, marked as finished, until the next round ends.
 STAT studies come first, then the film whose finding is most urgent (`outputs.vocabulary`), then the oldest.
 """
@@ -59,7 +59,7 @@ class ReviewFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewFilm:
-    """A film with such findings, the most urgent first; cautions: what may be wrong with the whole reading.
+    """A film with such findings, the most urgent first; cautions: doubts about the whole reading.
 
     finished: whether a reader has judged all of them since the last round; then `findings` is empty
     """

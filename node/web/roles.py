@@ -1,6 +1,6 @@
-"""What each role may do: one table over all routes of the application.
+"""The permissions of each role: one table of all routes of the application.
 
-A route that is not in the table is for administrators. Pages leave out what their user may not do.
+A route that is not in the table is for administrators. Pages leave out actions that their user may not do.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ROUTES: Final[Mapping[str, Role]] = {route: role for role, routes in _ROUTES.ite
 
 
 def require_role(request: Request) -> None:
-    """Refuse what the user's role may not do. Raises Problem."""
+    """Raise Problem if the user's role may not use the route."""
     route = f"{'GET' if request.method == 'HEAD' else request.method} {request.scope['route'].path}"
     is_allowed = user_of(request).role is Role.READER and ROUTES.get(route) is Role.READER
     if not (is_allowed or may_administer(request)):

@@ -1,6 +1,6 @@
-"""What a page shows of one film, findings and corrections, in words and boxes: frozen values that templates lay out.
+"""The view model of one film for pages: findings and corrections, in words and boxes, as frozen values.
 
-A finding comes with what it is, for a person who is no physician, by `glossary.toml`. Only pages show that: no output
+`glossary.toml` explains each finding to a person who is no physician. Only pages show that: no output
 that leaves the node does.
 """
 
@@ -39,7 +39,7 @@ _MADE: Final[Mapping[CorrectionKind, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a coded concept is, in common words; code: value and scheme; source, link: where the facts stand."""
+    """A coded concept in common words; code: value and scheme; source, link: of the facts."""
 
     code: tuple[str, str]
     name: str
@@ -72,10 +72,10 @@ class ShownBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFinding:
-    """A reported finding; number: its place on the page; mark: its state in words, or what a reader said.
+    """A reported finding; number: its place on the page; mark: its state in words, or the radiologist's assessment.
 
     prompt: its key; state: present or review; text: its sentence without a word on who wrote it
-    plain: what it is, for a person who is no physician
+    plain: explanation for a person who is no physician
     """
 
     number: int
@@ -95,7 +95,7 @@ class ShownFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownSearched:
-    """Where the network looked for a finding that is not reported; label: says first that it is no finding."""
+    """A box where the network searched for an unreported finding; label: begins with "no finding"."""
 
     label: str
     boxes: tuple[Box, ...]
@@ -148,7 +148,7 @@ class ShownCorrection:
 class ShownCorrections:
     """The corrections of a film.
 
-    counting: those that count, the newest first
+    counting: those in effect, newest first
     choices: key and name of each finding that a reader may add
     state: "" without any correction; `waiting` while some of the study wait; `pending` while the newest round does not
         follow them all; else `written`
@@ -227,7 +227,7 @@ def _boxes(finding: Finding) -> Iterator[ShownBox]:
 
 
 def _withheld(film: Film) -> Iterator[ShownWithheld]:
-    """Yield the withheld sentences by reason. Their texts stay in report.json: no page says them."""
+    """Yield the withheld sentences by reason. Pages do not show their texts, which are in report.json."""
     topics = wording.topics_of(film)
     names: dict[str, list[str]] = {}
     for sentence in film.withheld:
@@ -237,7 +237,7 @@ def _withheld(film: Film) -> Iterator[ShownWithheld]:
 
 
 def explain(code: Code) -> Explanation | None:
-    """Return what a finding or a part of the chest is; None if the glossary does not have it."""
+    """Return the explanation of a finding or a part of the chest; None if the glossary lacks it."""
     return next((term for term in glossary().terms if term.code == (code.value, code.scheme)), None)
 
 
@@ -279,7 +279,7 @@ def show_corrections(
 
 
 def _texts(made: Sequence[Correction], names: Mapping[str, str]) -> dict[str, str]:
-    """Say in words what each correction did, by its id."""
+    """Return by id a description of each correction's effect."""
     texts: dict[str, str] = {}
     for item in made:
         about = texts.get(item.withdraws, "") if item.withdraws else names.get(item.prompt, item.prompt)

@@ -61,7 +61,7 @@ class Session:
 
 
 class Sessions:
-    """Begins, reads and ends sessions in what `Request.session` holds. Only the thread of the server calls it.
+    """Begins, reads and ends sessions in what `Request.session` holds. Not thread-safe: for the server's thread only.
 
     storage: the folder of the key that signs, and of ended sessions; clock: Unix time in seconds
     Raises OSError when the key cannot be read or made.
@@ -139,9 +139,9 @@ def load_key(storage: Path) -> bytes:
 
 
 class SignIn:
-    """The pages for signing in and out, by passwords and by single sign-on. Only the thread of the server calls it.
+    """The pages for signing in and out, by passwords and by single sign-on. Not thread-safe.
 
-    storage: see `Sessions`; refusals: logs what anybody may send
+    storage: see `Sessions`; refusals: logs requests without sign-in
     """
 
     def __init__(self, settings: HttpSettings, storage: Path, *, refusals: Refusals) -> None:
@@ -168,7 +168,7 @@ class SignIn:
         return found
 
     def session_of(self, request: Request) -> Session | None:
-        """Return the session of a request, if what let its user in, and the role, are as at its beginning."""
+        """Return the session of a request, if the user's credential and role are unchanged since its beginning."""
         kept = request.scope["session"]  # by `request.session` caches keep files for each cookie
         session = self.sessions.read(kept)
         if session is None:
@@ -184,7 +184,7 @@ class SignIn:
         return session
 
     async def _show(self, request: Request) -> Response:
-        """Show the form; whoever has a session goes on to the page that was asked for."""
+        """Show the form; a user with a session is redirected to the requested page."""
         target = _target(request.query_params.get("next", ""))
         if self.session_of(request) is not None:
             return RedirectResponse(target, status_code=303)
@@ -235,7 +235,7 @@ class SignIn:
         return RedirectResponse(LOGIN, status_code=303)
 
     def _end(self, request: Request) -> None:
-        """End the session, also one that lets nobody in now: its role may come back."""
+        """End the session, also an invalid one: its role may come back."""
         session = self.sessions.read(request.session)
         if session is not None:
             self.sessions.end(request.session, session)
@@ -250,7 +250,7 @@ class SignIn:
 
     def _refused(self, request: Request, refused: Refused, *, target: str) -> Response:
         host = client_of(request)
-        if refused.reason in ("busy", "state"):  # anybody may send these
+        if refused.reason in ("busy", "state"):  # possible without sign-in
             self._refusals.note(RefusalKey("access.refused", refused.reason, host))
         else:
             log.get().warning(
@@ -275,7 +275,7 @@ class SignIn:
 
 def _target(path: str) -> str:
     """Return where to go after signing in: a path of this server that is not the login page itself."""
-    # A browser takes what begins with two slashes for the address of another server.
+    # For a browser, a path that begins with two slashes is the address of another server.
     is_local = path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable() and path.isascii()
     is_good = is_local and not path.startswith((LOGIN, LOGOUT)) and len(path) <= _LONGEST_TARGET
     return path if is_good else _START

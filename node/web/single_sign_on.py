@@ -47,7 +47,7 @@ _ANSWERS: Final[Mapping[Reason, tuple[int, str]]] = {
 
 
 class Refused(Exception):
-    """Who is not let in: why, for the log without what the provider wrote, and the text and status of the page.
+    """A refused sign-in: the reason for the log, without the provider's text, and the page's text and status.
 
     user: if the provider has named one
     """
@@ -65,7 +65,7 @@ class SingleSignOn:
         self._settings = settings
         self._rate = RateLimit(burst=60, seconds=1.0)
         self.credential = hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
-        """Changes with the settings, so that nobody keeps a role that they no longer give."""
+        """Changes with the settings, so that nobody keeps a revoked role."""
 
     async def begin(self, request: Request, *, host: str, callback: str) -> Response:
         """Send the browser to the provider, which sends it back to `callback`. Raises Refused."""
@@ -78,13 +78,13 @@ class SingleSignOn:
     async def finish(self, request: Request, *, host: str) -> tuple[str, Role]:
         """Return the name and role of whom the provider has signed in, after its token is checked. Raises Refused.
 
-        The name is what the provider displays, which may change or be of several, and a mark of issuer and subject.
+        The name is the provider's display name, which may change and is not unique, and a hash of issuer and subject.
         """
         self._count(host)
         from authlib.integrations.starlette_client import StarletteIntegration
 
         begun = StarletteIntegration(_CLIENT).get_state_data(request.session, request.query_params.get("state", ""))
-        if await begun is None:  # before the provider is asked: anybody may come here
+        if await begun is None:  # before a request to the provider: this needs no sign-in
             raise Refused("state", "no such sign-in was begun in this browser")
         if "error" in request.query_params:
             raise Refused("denied", "the provider sent an error in place of a code")
@@ -104,12 +104,12 @@ class SingleSignOn:
             await (await self._client()).fetch_jwk_set()
 
     def _count(self, host: str) -> None:
-        """Let one network sign in so often; anybody may come here. Raises Refused."""
+        """Limit the sign-ins of one network; this needs no sign-in. Raises Refused."""
         if self._rate.take(network_of(host)):
             raise Refused("busy", "too many sign-ins")
 
     async def _client(self) -> StarletteOAuth2App:
-        """Make a client with what the provider says of itself now (OpenID Connect Discovery 1.0, 4.3)."""
+        """Make a client from the provider's current metadata (OpenID Connect Discovery 1.0, 4.3)."""
         from authlib.integrations.starlette_client import OAuth  # takes a fifth of a second, which other nodes save
 
         settings = self._settings
@@ -137,7 +137,7 @@ class SingleSignOn:
         return client
 
     async def _require_issuer(self, request: httpx2.Request) -> None:
-        """Let no request go to another server, whatever the provider says of its addresses. Raises Refused."""
+        """Refuse requests to another server than the issuer's, also if its metadata names one. Raises Refused."""
         asked, own = urlsplit(str(request.url)), urlsplit(self._settings.issuer)
         if (asked.scheme, asked.hostname, asked.port) != (own.scheme, own.hostname, own.port):
             raise Refused("provider", "the provider has an address on another server than http.oidc.issuer")
@@ -180,7 +180,7 @@ def check_files(settings: OidcSettings) -> None:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Turn what Authlib raises into Refused, without what the provider wrote."""
+    """Turn Authlib's errors into Refused, without the provider's text."""
     from authlib.integrations.base_client.errors import OAuthError
     from joserfc.errors import JoseError
 
@@ -193,7 +193,7 @@ def _refusing() -> Iterator[None]:
         raise Refused("token", f"{type(error).__name__} ({claim})") from error
     except OAuthError as error:
         raise Refused("provider", "the provider refused the node; check client_id and client_secret_file") from error
-    except Exception as error:  # of the connection, or whatever the documents of the provider hold
+    except Exception as error:  # errors of the connection, or of the provider's documents
         raise Refused("provider", tls.cause(error)) from error
 
 

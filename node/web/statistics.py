@@ -52,7 +52,7 @@ class FilmLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingLine:
-    """A finding: on how many films it is present or to be reviewed, and how often readers said what of it.
+    """A finding: numbers of films with it present or to be reviewed, and of radiologists' assessments.
 
     accepted: with or without a box that was drawn for it
     agreed: the share of the network's findings with which readers agreed, of those that they judged; a box that was
@@ -71,7 +71,7 @@ class FindingLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """Some days, both included; refused: why they are not those that were asked for."""
+    """Some days, both included; refused: why they differ from the requested ones."""
 
     first: date
     last: date
@@ -168,7 +168,7 @@ def _finding_line(name: str, said: Counter[str]) -> FindingLine:
 
 
 def as_csv(found: Counts, names: Mapping[str, str]) -> str:
-    """Write all lines as one table, whose first columns say what a line is about; names: as in `finding_lines`."""
+    """Write all lines as one table, whose first columns name the subject of a line; names: see `finding_lines`."""
     columns = dict.fromkeys(("by", *(field.name for kind in (FilmLine, FindingLine) for field in fields(kind))))
     lines: list[tuple[str, FilmLine | FindingLine]] = []
     lines += [(group, line) for group in _GROUPS for line in film_lines(found, group)]
@@ -202,7 +202,7 @@ def _today(parts: WebParts) -> date:
 
 
 def _period(request: Request, *, today: date) -> Period:
-    """Return the days of a query; those that can be no period are refused in words, in place of the last 30."""
+    """Return the days of a query; for an invalid period, the last 30 with a refusal in words."""
     usual = Period(first=today - timedelta(days=_DAYS - 1), last=today)
     try:
         first, last = _asked(request, "from") or usual.first, _asked(request, "to") or usual.last

@@ -1,4 +1,4 @@
-"""The worklist, and everything that is known of one study, from spool and ledger.
+"""The worklist, and the details of one study, from spool and ledger.
 
 Nothing here holds a patient's name or another identity than UIDs.
 """
@@ -42,7 +42,7 @@ Delivered = Literal["all", "some", "none", "nothing"]
 class FindingMark:
     """A finding of a study in short, such as "Pleural effusion 76 %".
 
-    state: present or possible; is_critical: to be told within minutes
+    state: present or possible; is_critical: to be communicated within minutes
     """
 
     text: str
@@ -58,11 +58,11 @@ class StudyLine:
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
-    marks: its findings in short, the most urgent first; cautions: a wide heart, and what may be wrong with a reading
+    marks: its findings in short, the most urgent first; cautions: a wide heart, and doubts about a reading
     deliveries: how many by destination and state
     delivered: whether its destinations have taken all deliveries, some or none; nothing: there is none
     waits: by destination, why deliveries that are not sent wait or are parked
-    questions: how many were asked, without those that the model refused because it never learned their words
+    questions: number of questions, without those with words that the model never learned
     """
 
     uid: str
@@ -84,7 +84,7 @@ class StudyLine:
 
     @property
     def shown_state(self) -> str:
-        """The state for people, a key of `words.STUDY_STATES`: what is finished is not delivered yet."""
+        """The state on pages, a key of `words.STUDY_STATES`: a finished study may not be delivered yet."""
         if self.state == "finished" and self.delivered in ("none", "some"):
             return lookup.NOT_DELIVERED if self.delivered == "none" else "partly_delivered"
         return self.state
@@ -159,7 +159,7 @@ class WaitingCorrections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDetail:
-    """Everything that is known of one study.
+    """The details of one study.
 
     parts: the UIDs of its films by patient and accession number, if the newest round that wrote something found several
     """
@@ -174,10 +174,10 @@ class StudyDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedFilm:
-    """A received object and what became of it.
+    """A received object and its outcome.
 
     film: its answer with its corrections, None if it has none; reading: as stored, empty if it was not read
-    rejected: as in `StudyFilm`
+    rejected: see `StudyFilm`
     """
 
     instance: Instance
@@ -188,7 +188,7 @@ class ReceivedFilm:
 
     @property
     def status(self) -> str:
-        """Say how far the film is, as in `StudyFilm`."""
+        """Return the film's progress, see `StudyFilm`."""
         if self.rejected is not None:
             return "rejected"
         if self.film is None:
@@ -334,7 +334,7 @@ def _is_answered(question: JsonObject) -> bool:
 
 
 def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
-    """Say how much of a study its destinations have taken; deliveries: how many by destination and state."""
+    """Return in words how much of a study is delivered; deliveries: number by destination and state."""
     counts = [(state in TAKEN, count) for states in deliveries.values() for state, count in states.items()]
     total, taken = sum(count for _, count in counts), sum(count for is_taken, count in counts if is_taken)
     if not total:
@@ -343,7 +343,7 @@ def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
 
 
 def _cautions(film: Film) -> Iterator[str]:
-    """Yield what a film's impression says beside its findings: a wide heart, and what may be wrong with its reading."""
+    """Yield a film's cautions from its impression: a wide heart, and doubts about its reading."""
     if (heart := measured.wide_heart(film)) is not None:
         yield heart
     yield from wording.cautions(film) if film.is_read else wording.cautions_of_header(film)
@@ -364,7 +364,7 @@ def _marks(films: Iterable[Film]) -> tuple[FindingMark, ...]:
 
 
 def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[ReceivedFilm]:
-    """Return the newest version of each received object but questions, with what became of it, in order of arrival.
+    """Return the newest version of each received object but questions, with its outcome, in order of arrival.
 
     Corrections count from the moment in which they are stored, before a round has written new outputs.
     """

@@ -22,12 +22,12 @@ class StudyOutput:
     """An output that a round wrote, or that was written for a sent answer.
 
     kind: as `OutputObject.kind`
-    film, about: SOP Instance UID of the film that it is about, "" if it is about none; and what of it
+    film, about: SOP Instance UID of its film, "" if it has none; and its subject
     films: those of the films that it is about, if it is about some of a study of several patients or accession numbers
     round: its number; None for an answer
-    version: of what it says about its subject, as its own text counts it; 0 for an answer
+    version: of its content, as counted in its own text; 0 for an answer
     question: id of the question that it answers; "" for an output of a round
-    asked: what that question asks for, in words; "" if the question is damaged
+    asked: the question's subject, in words; "" if the question is damaged
     written_at: when its round began, or the answer was sent
     is_there: whether the node still has it
     """
@@ -97,7 +97,7 @@ def _versions(rounds: Iterable[RoundMark]) -> dict[str, int]:
 
 
 def _document(output: OutputObject) -> tuple[str, Subject, int]:
-    """Name what an output is a version of: the forms of a report are one document."""
+    """Return the document of which an output is a version: all forms of a report are one document."""
     return "report" if output.kind in FORMS else output.kind, output.subject, output.part
 
 
@@ -113,7 +113,7 @@ def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | N
 
 
 def _asked(spool: Spool, study_uid: str, question_id: str) -> str:
-    """Return what a question asks for, in words; "" if it is damaged."""
+    """Return a question's subject, in words; "" if the question is damaged."""
     try:
         return asked_question.name(stored_question(spool, study_uid, question_id))
     except InputError:

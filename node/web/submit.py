@@ -46,7 +46,7 @@ _ANSWERS: Final[dict[int | str, dict[str, object]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class _Outcome:
-    """What became of the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown.
+    """The outcome for the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown.
 
     kept: the objects on the spool that the stored files are; reasons: of the failed ones, for the log
     """

@@ -1,4 +1,4 @@
-"""The page of an administrator: what is wrong, destinations, refused callers, disk, certificates, clock, model, queues.
+"""The administrator's page: troubles, destinations, refused callers, disk, certificates, clock, model, queues.
 
 It shows no patient, and of the settings no password, key or token.
 """
@@ -41,9 +41,9 @@ api = APIRouter(prefix="/api/v1", tags=["system"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Echo:
-    """What a destination answered when it was asked now.
+    """The result of testing a destination now.
 
-    is_good: whether nothing is wrong; lines: what was tried
+    is_good: whether all tests passed; lines: one per test
     """
 
     destination: str
@@ -104,7 +104,7 @@ def show_settings(parts: Parts, request: Request) -> Response:
 
 @router.get("/users")
 def show_users(parts: Parts, request: Request) -> Response:
-    """Show who may sign in, and what each of them may do."""
+    """Show the users and their permissions."""
     http = parts.settings.http
     try:
         users = {} if http.password_file is None else passwords.users_in(http.password_file)

@@ -1,4 +1,4 @@
-"""Who sends a request, and the audit events about what users did.
+"""The user of a request, and the audit events about users' actions.
 
 An audit event has a user, an address and UIDs. It never has a name, number or date of a patient.
 """
@@ -49,7 +49,7 @@ _NAME: Final = re.compile(r"[^\s:](?:[^:]{0,126}[^\s:])?")
 
 
 class Role(StrEnum):
-    """What a user may do: a reader looks, asks and corrects; an administrator also runs the node (`web.roles`)."""
+    """The roles of users: a reader looks, asks and corrects; an administrator also runs the node (`web.roles`)."""
 
     READER = "reader"
     ADMINISTRATOR = "administrator"
@@ -60,7 +60,7 @@ class User:
     """Who sends a request. The name is empty for a user of this machine who needs no password.
 
     host: the IP address of the client; behind a trusted proxy, the one that the proxy names
-    csrf_token: what a page of this user sends as `X-CSRF-Token` with each request that changes something
+    csrf_token: sent by this user's pages as `X-CSRF-Token` with each request that changes something
     role: None if the user may do nothing
     """
 
@@ -91,7 +91,7 @@ _NOBODY: Final = User(name="", means="none", host="", csrf_token="", role=None)
 
 
 def user_of(connection: HTTPConnection) -> User:
-    """Return who sends a request: nobody, without a role, unless `access.Access` has let the user in."""
+    """Return the user of a request; without sign-in (`access.Access`), a user without name and role."""
     user = connection.scope.get("state", {}).get("user")
     return user if isinstance(user, User) else _NOBODY
 
@@ -112,7 +112,7 @@ def host_of(connection: HTTPConnection) -> str:
 
 
 def note_denied(connection: HTTPConnection, route: str) -> None:
-    """Log that a user may not do what was asked; route: method and path of the route, without what they name."""
+    """Log that a user lacks a permission; route: method and path pattern, without its values."""
     user = user_of(connection)
     log.get().warning("access.denied", user=user.name, host=user.host, reason=route)
 
@@ -126,7 +126,7 @@ def audit(
     outcome: Outcome = "done",
     reason: str | None = None,
 ) -> None:
-    """Log what a user did with a study or film. A text that is not a UID is not logged: it may be anything.
+    """Log a user's action on a study or film. A text that is not a UID is not logged: it may name a patient.
 
     reason: out of a closed list
     """

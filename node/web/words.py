@@ -1,6 +1,6 @@
 """Words that only the pages say: states of studies and deliveries, kinds of outputs, why a sentence was withheld.
 
-What is said of a finding stands in `outputs.vocabulary`, and of a film in `outputs.wording`, as in every other output.
+Findings have their words in `outputs.vocabulary`, films in `outputs.wording`, as in every other output.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ STUDY_STATES: Final[Mapping[str, str]] = {
     "partly_delivered": "partly delivered",
     "parked": "parked",
 }
-"""States of studies as pages show them: what is finished may not be delivered (`StudyLine.shown_state`)."""
+"""States of studies as pages show them: a finished study may not be delivered (`StudyLine.shown_state`)."""
 FILTERS: Final[Mapping[str, str]] = {
     **{state: STUDY_STATES[state] for state in ("receiving", "reading", "finished", "not_delivered")},
     "parked": "parked, or a delivery is",
     "critical": "critical",
 }
-"""What the worklist can be narrowed to."""
+"""The filters of the worklist."""
 FILM_STATUSES: Final[Mapping[str, str]] = {
     "read": "read",
     "not_processed": "not processed",
@@ -58,7 +58,7 @@ WITHHELD: Final[Mapping[str, str]] = {
     "severity": "has a measure, a size of what is not reported, or makes little of what is urgent",
     "corrected": "disagrees with a reader, who corrected a finding",
 }
-"""What is wrong with a withheld sentence, by its reason."""
+"""The fault of a withheld sentence, by its reason."""
 
 SEARCHED: Final = "Where the network looked for findings it does not report"
 NOT_FINDINGS: Final = "no findings: where the network looked for what it does not report"
@@ -91,11 +91,11 @@ LOOK_FORMS: Final = (
 )
 """Questions in words that the page of a film in no study suggests; "this region" is a drawn box."""
 FORMS: Final = (*LOOK_FORMS, "What changed?")
-"""Those that the page of a study suggests."""
+"""The questions that the page of a study suggests."""
 
 
 def output_kind(name: str) -> str:
-    """Return what the pages call a kind of output: its name, if the package that wrote it is not here any more."""
+    """Return the pages' name of a kind of output; its own name if the package that wrote it is not installed."""
     if name in _OTHER_KINDS:
         return _OTHER_KINDS[name]
     try:

@@ -46,14 +46,14 @@ _COLUMNS: Final = (
     ("modality", "Modality"),
     ("station", "Station"),
 )
-"""What one may sort by who sees patients, in the order of the columns: the key, and its words."""
+"""Sort orders for users who see patients, in the order of the columns: key and words."""
 
 router = APIRouter(include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What an address asks for; search: the name of a search; refused: why nothing is listed, or blank."""
+    """The query of an address; search: the name of a search; refused: why nothing is listed, or ""."""
 
     wanted: WorklistFilter
     search: str
@@ -80,7 +80,7 @@ class _Asked:
 
 @router.get("/")
 def show_worklist(parts: Parts, request: Request) -> Response:
-    """Show the worklist. What the filter cannot search for is refused in words, and lists nothing."""
+    """Show the worklist. An invalid filter is refused in words, and lists nothing."""
     sees = sees_patients(request, parts.settings.http)
     asked = _asked(parts, request, sees=sees)
     listed = _NOTHING if asked.refused else _listed(parts, asked)
@@ -129,7 +129,7 @@ def search(
     until: Annotated[str, Form(alias="to")] = "",
     sort: _Field = "",
 ) -> Response:
-    """Keep what is searched for, and lead to the worklist, whose address names it by a random name."""
+    """Store the query under a random name, and redirect to the worklist with this name in its address."""
     name = parts.searches.keep(text, user=name_of(request)) if sees_patients(request, parts.settings.http) else ""
     keys = {"search": name, "state": state, "finding": finding, "destination": destination}
     query = urlencode(
@@ -170,7 +170,7 @@ def _asked(parts: WebParts, request: Request, *, sees: bool) -> _Asked:
         urgencies=vocabulary.urgencies(parts.prompts()),
     )
     return _Asked(
-        wanted=WorklistFilter() if refused else wanted,  # what is refused may be a name, and is not shown again
+        wanted=WorklistFilter() if refused else wanted,  # a refused text may be a name, and is not shown again
         search=name if text else "",
         page=min(page, _MOST_PAGES),
         refused=refused,
@@ -178,7 +178,7 @@ def _asked(parts: WebParts, request: Request, *, sees: bool) -> _Asked:
 
 
 def _refused(parts: WebParts, query: QueryParams, *, sees: bool) -> str:
-    """Say what of the filter cannot be searched for; blank if all of it can."""
+    """Return why the filter is invalid; "" if it is valid."""
     digits, state = query.get("q", "").strip(), query.get("state", "")
     if state and state not in words.FILTERS:
         return f"There is no such state; choose one of: {', '.join(words.FILTERS.values())}."

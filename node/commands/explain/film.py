@@ -1,4 +1,4 @@
-"""Explain what the node would do with a file: each routing rule with its attributes, the decision, the decoding.
+"""Explains the node's treatment of a file: each routing rule with its attributes, the decision, the decoding.
 
 Nothing is shown that could identify a patient. Valid code strings (PS3.5 6.2, CS) and numbers are shown as they are. Of
 free text, and of an invalid code string, only the words that the routing rules know are shown.
@@ -42,7 +42,7 @@ ADVICE: Final[Mapping[Reason, str]] = {
     Reason.SPECIES: "if it is of a person, correct the species at the modality and send it again",
     Reason.AGE: "if the age is wrong, correct it at the modality and send it again; the model's card has its ages",
 }
-"""What a person can do about an object that is not read, by the reason."""
+"""Remedy for an object that is not read, by the reason."""
 _WANTED: Final[Mapping[Note, str]] = {
     Note.VIEW_UNKNOWN: "fills in ViewPosition and BodyPartExamined",
     Note.AGE_UNKNOWN: "fills in PatientAge or PatientBirthDate",
@@ -62,7 +62,7 @@ _WANTED: Final[Mapping[Note, str]] = {
     Note.PADDING_IGNORED: "writes a PixelPaddingRangeLimit that leaves the exposed field",
     Note.HEADER_DISORDERED: "writes each element once, by ascending tag",
 }
-"""What a modality has to do so that a note goes."""
+"""Remedy at the modality, by note."""
 _WHAT_HAPPENS: Final[Mapping[Action, str]] = {
     Action.READ: "read",
     Action.ANSWER: "not read, answered with an object that says so",
@@ -136,10 +136,10 @@ class FilmExplanation:
 
 
 def explain_file(path: Path, *, model: Path, reader: str = CHEX, character_set: str = "") -> FilmExplanation:
-    """Explain what the node would do with one DICOM file.
+    """Explain the node's treatment of one DICOM file.
 
     model, reader: the model directory, and the network that reads with it, which determine the analyzed square
-    character_set: as in `header_reading.read_header`
+    character_set: see `header_reading.read_header`
     Raises InputError when the file cannot be read, or is not a DICOM object.
     """
     try:
@@ -213,7 +213,7 @@ def _outcomes(dataset: Dataset, header: FilmHeader, rules: Sequence[Rule]) -> It
 
 
 def _film_rule(model: Path, reader: str) -> tuple[str, FilmRule]:
-    """Read what a model needs of a film, after what is not known without it; without it the whole film is decoded."""
+    """Return a model's requirements on films, or which facts are unknown without a model, and decode the whole film."""
     try:
         return "", read_film_rule(model, reader=reader)
     except InputError:
@@ -222,7 +222,7 @@ def _film_rule(model: Path, reader: str) -> tuple[str, FilmRule]:
 
 
 def _decode(path: Path, header: FilmHeader, rule: FilmRule, lack: str) -> Decoding:
-    """Decode a film as the node does; lack: what is not known for want of a model, with the semicolon before it."""
+    """Decode a film as the node does; lack: facts that are unknown without a model, with a leading semicolon."""
     try:
         image = decoding.decode(path, header, gray=rule.gray, square=rule.square)
     except Undecodable as error:

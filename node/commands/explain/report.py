@@ -1,4 +1,4 @@
-"""Render the history of a study as text and as JSON, with what to do next; times are in the site's time zone."""
+"""Renders the history of a study as text and as JSON, with the next steps; times are in the site's time zone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def render(explanation: StudyExplanation, settings: Settings, settings_file: Pat
 
 
 def next_steps(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> list[str]:
-    """Return what a person has to do next; a single line with `nothing` if the node continues without help."""
+    """Return the next steps for a person; a single line with `nothing` if the node continues without help."""
     steps = [
         *_steps_of_study(explanation, settings_file),
         *_steps_of_deliveries(explanation.deliveries, settings, settings_file),
@@ -104,7 +104,7 @@ def _steps_of_study(explanation: StudyExplanation, settings_file: Path) -> Itera
 
 
 def _steps_of_unread(objects: Sequence[ReceivedObject]) -> Iterator[str]:
-    """Yield what can be done about the objects of each reason for which they were not read."""
+    """Yield the remedy for objects that were not read, by reason."""
     newest = [instance for instance in objects if instance.is_newest and not instance.is_conflict]
     for reason, advice in ADVICE.items():
         if films := [instance.film for instance in newest if instance.reason == reason]:

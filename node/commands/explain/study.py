@@ -27,7 +27,7 @@ from node.store.spool import Spool
 from node.store.study_facts import elsewhere, rejections_of
 
 NOT_ANSWERED: Final = "not answered"
-"""What stands before why questions of a workstation's object were not answered, in `ReceivedObject.asked`."""
+"""Prefix in `ReceivedObject.asked` of the reasons why a workstation's questions were not answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class ReadBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedObject:
-    """One received object, and what happened to it.
+    """One received object with its outcome.
 
     film: SOP Instance UID
     size: bytes of the file
     round: number of the newest round that covers it; None if no round does
     outcome: read, answered, left alone, rejected, or the reason why it was not read; None if nothing is decided
     reason: that reason, if the network did not read it and the archive did not reject it
-    asked: what became of the questions of a workstation's object; None for any other object
+    asked: the outcome of the questions in a workstation's object; None for other objects
     also_in: other studies with an object of the same UID
     """
 
@@ -286,7 +286,7 @@ def _copy(output: OutputObject, spool: Spool) -> str:
 
 
 def _only(uid: str, explanation: StudyExplanation) -> StudyExplanation:
-    """Return only what concerns one object: without other films, rounds without it, and outputs of other rounds."""
+    """Return the history of one object: without other films, rounds without it, and outputs of other rounds."""
     rounds = tuple(
         finished
         for finished in explanation.rounds
