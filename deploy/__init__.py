@@ -1,1 +1,1 @@
-"""What an operator needs beside the node: examples, dashboards, alerts."""
+"""For operators: examples, dashboards, alerts."""

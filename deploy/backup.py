@@ -76,7 +76,7 @@ def back_up(storage: Path, backup: Path, *, database_url: str | None = None) -> 
     """Copy a node's directory; returns the number of files. The backup has its name only once it is complete.
 
     database_url: where the ledger is, if not in the directory
-    Raises OSError, sqlite3.Error, or CalledProcessError with what pg_dump says.
+    Raises OSError, sqlite3.Error, or CalledProcessError with pg_dump's message.
     """
     aside = _unfinished(backup)
     aside.mkdir(mode=0o700, parents=True)
@@ -99,7 +99,7 @@ def _is_mark(path: Path, storage: Path) -> bool:
 
 
 def _copy(paths: Iterator[Path], storage: Path, backup: Path) -> int:
-    """Copy files with their times, which say when a film came. What the node removes meanwhile was delivered."""
+    """Copy files with their times, which record arrivals. Files that the node removes meanwhile were delivered."""
     copied = 0
     for path in paths:
         target = backup / path.relative_to(storage)

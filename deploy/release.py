@@ -1,4 +1,4 @@
-"""Runnable: says what a release of this program still lacks; changes nothing and sets no tag, which a person does.
+"""Runnable: lists what a release of this program still lacks; changes nothing; a person sets the tag.
 
     python -m deploy.release      `make release-check`, which exports the graphs before
 
@@ -64,7 +64,7 @@ def version_of(project: Path) -> str:
 
 
 def missing(project: Path) -> Iterator[str]:
-    """Give what the files of the repository lack."""
+    """Yield faults of the repository's files."""
     version = version_of(project)
     if not re.fullmatch(_RELEASED, version):
         yield f"models/program.py: {version or 'no version'} is no version of a release, as 1.0.0 is"
@@ -90,7 +90,7 @@ def undrilled(project: Path) -> Iterator[str]:
 
 
 def unsaved(project: Path) -> Iterator[str]:
-    """Give what git lacks: everything committed, and a tag that is not taken."""
+    """Yield faults of the git state: uncommitted changes, or a tag that is taken."""
     status = _git(project, "status", "--porcelain")
     if status is None:
         yield "a git checkout: whether all is committed cannot be seen"
@@ -103,7 +103,7 @@ def unsaved(project: Path) -> Iterator[str]:
 
 
 def _notes(project: Path, version: str) -> Iterator[str]:
-    """Give what the release notes lack: a section of the version, first and with a date, and its parts."""
+    """Yield faults of the release notes: a missing section of the version, first and with a date, or parts of it."""
     notes = _text(project / "CHANGELOG.md")
     first = notes.partition("\n## ")[2].partition("\n## ")[0]
     heading = first.partition("\n")[0]
@@ -150,7 +150,7 @@ def _proof(project: Path) -> Iterator[str]:
 
 
 def _found(path: Path, pattern: str) -> str:
-    """Return what a pattern's group finds in a file, or ""."""
+    """Return the match of a pattern's group in a file, or ""."""
     found = re.search(pattern, _text(path), re.MULTILINE)
     return found[1].strip() if found else ""
 
@@ -161,7 +161,7 @@ def _text(path: Path) -> str:
 
 
 def _git(project: Path, *arguments: str) -> str | None:
-    """Return what git prints; None outside of a checkout."""
+    """Return git's output; None outside of a checkout."""
     done = subprocess.run(["git", *arguments], cwd=project, check=False, capture_output=True, text=True)
     return done.stdout if done.returncode == 0 else None
 

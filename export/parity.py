@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
 
 
 def compare_probabilities(directory: Path, engines: Sequence[Engine], *, tolerance: float) -> StageDifference:
-    """Compare what two engines make of films: the probability of each finding that the manifest decides about."""
+    """Compare two engines on films: the probability of each finding that the manifest decides about."""
     manifest, vocabularies = read_manifest(directory), directory / "vocab"
     names = {key: key.replace("_", " ") for key in (*manifest.decisions.thresholds, _ALWAYS)}
     asked = [

@@ -1,4 +1,4 @@
-"""What a person may not ask a network that looks for what a text names: it would drop the "no" of the text."""
+"""Texts that are no valid question: the network searches for the named finding, and would drop the text's "no"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from language.cues import cues
 
 
 class Hindrance(StrEnum):
-    """Why a text is not asked: it denies something, tells what to do or say, or asks what became of something."""
+    """Why a text is not asked: it denies something, gives an instruction, or asks for a change over time."""
 
     DENIES = "denies"
     TELLS = "tells"
@@ -19,14 +19,14 @@ class Hindrance(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hindered:
-    """What hinders a text from being asked; words: as they stand in it, in lower case."""
+    """A reason against asking a text; words: its words that cause it, in lower case."""
 
     why: Hindrance
     words: str
 
 
 def hindered(text: str) -> Hindered | None:
-    """Return what hinders a text from being asked; None if nothing does."""
+    """Return the reason against asking a text; None if there is none."""
     words = cues()
     typed = words.harmless.sub(" ", re.sub("[\u2018\u2019`\u00b4]", "'", " ".join(text.lower().split())))
     for why, pattern in (
@@ -40,6 +40,6 @@ def hindered(text: str) -> Hindered | None:
 
 
 def is_about_change(text: str) -> bool:
-    """Return whether a text asks what became of something, and denies and tells nothing."""
+    """Return whether a text asks for a change over time, without denial and instruction."""
     found = hindered(text)
     return found is not None and found.why is Hindrance.GONE

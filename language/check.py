@@ -1,4 +1,4 @@
-"""Whether a generated sentence may stand for what was decided: its faults, and the decisions that it contradicts.
+"""Checks a generated sentence against the decisions: its faults, and the decisions that it contradicts.
 
 Where a sentence can be read in two ways, it has the fault: another sentence can be made by rule (`sentences.by_rule`).
 """
@@ -59,7 +59,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What was decided about that which a sentence stands for.
+    """The decision about the prompt of a sentence.
 
     finding: a key of the prompt set, None for a sentence about a region; state: of the finding
     side: of the patient, None if it is not known or there is none
@@ -87,7 +87,7 @@ class _Read:
 
 
 def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
-    """Return what is wrong with a sentence for a claim, each fault once, in the order of `Fault`; see `never_said`."""
+    """Return the faults of a sentence for a claim, each once, in the order of `Fault`; see `never_said`."""
     rules = _rules() | _rule_of(claim)
     statements = statements_of(sentence, rules)
     read = _Read(
@@ -100,7 +100,7 @@ def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
 
 
 def never_said(sentence: str, *, names: Iterable[str] = (), is_reported: bool = False) -> tuple[Fault, ...]:
-    """Return what no sentence of a network may say, whatever was decided: a denial, a severity that nobody may word.
+    """Return the faults that no generated sentence may have, for any decision: a denial, a forbidden severity.
 
     names: of its finding; what they say is asked for, and no fault
     is_reported: whether the sentence asserts a reported finding, whose size and severity it may word
@@ -117,7 +117,7 @@ def never_said(sentence: str, *, names: Iterable[str] = (), is_reported: bool = 
 
 
 def words_severity(sentence: str) -> bool:
-    """Return whether a sentence says how much, how large or how bad something is."""
+    """Return whether a sentence names an amount, a size or a severity."""
     return bool(cues().severe.search(sentence.lower()))
 
 

@@ -23,7 +23,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """A part of a sentence that says something of its own, in lower case. is_exception: it came after "except"."""
+    """A clause with a statement of its own, in lower case. is_exception: it came after "except"."""
 
     text: str
     is_exception: bool

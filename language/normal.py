@@ -85,7 +85,7 @@ def _in(clause: Clause) -> Iterator[Normality]:
 
 
 def _subject(clause: Clause, found: re.Match[str]) -> str:
-    """Return the words that say what is normal: the statement's piece, and those before it that share its verb."""
+    """Return the words that name what is normal: the statement's piece, and earlier pieces that share its verb."""
     words = cues()
     number = max(index for index, piece in enumerate(clause.pieces) if index == 0 or piece.start <= found.start())
     first = number

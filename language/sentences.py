@@ -30,7 +30,7 @@ class _Noun:
 
 
 def by_rule(*, name: str, state: FindingState, side: Side | None, zone: str | None) -> str:
-    """Say in one plain sentence what was decided about a finding.
+    """Return a template sentence on a finding by its decision.
 
     name: of the finding, such as "Pleural effusion"; side: of the patient, None if it is not known
     zone: of the lung, such as "lower" or "lower zone"; or its "apex" or "hilum"
@@ -48,7 +48,7 @@ def by_rule(*, name: str, state: FindingState, side: Side | None, zone: str | No
 
 
 def of_words(state: FindingState) -> str:
-    """Say what was decided about the words of a person that no sentence may repeat.
+    """Return a template sentence on a question whose words must not be repeated.
 
     Raises ValueError for what is not reported.
     """
@@ -83,7 +83,7 @@ def is_not_seen(text: str) -> bool:
 
 
 def unstated(text: str) -> str:
-    """Return a sentence without what `stated` or `not_seen` put before it."""
+    """Return a sentence without the prefix of `stated` or `not_seen`."""
     return _STATE.sub("", text)
 
 

@@ -1,4 +1,4 @@
-"""What a sentence of a report states: which findings, whether it asserts or denies them, and on which side.
+"""Extracts the statements of a report's sentence: findings, each asserted or denied, with the side.
 
 The words are in `cues.toml`, the names of findings in `labels.toml`. A sentence is cut into clauses, a clause at commas
 and conjunctions into pieces. A denial goes on through a list ("no effusion, consolidation, or nodule") and ends where
@@ -163,7 +163,7 @@ def _in_piece(scope: Stance, text: str, words: Cues, *, spoken: bool) -> tuple[S
 
 
 def _carried(scope: Stance, clause: Clause, number: int, *, spoken: bool) -> Stance:
-    """Return what of a denial or doubt reaches from one piece of a list into the next."""
+    """Return the part of a denial or doubt that continues from one piece of a list into the next."""
     words, piece = cues(), clause.pieces[number]
     text = clause.text[piece.start : piece.end]
     ambiguous = Stance.AFFIRMED if scope is Stance.POSSIBLE else Stance.UNCLEAR
@@ -195,7 +195,7 @@ def _goes_on_with_or(clause: Clause, number: int) -> bool:
 
 
 def _after(clause: Clause, end: int, starts: tuple[int, ...]) -> Stance | None:
-    """Judge a mention by what is said after it; None if nothing there decides."""
+    """Judge a mention by the words after it; None if they do not decide."""
     words, text = cues(), clause.text[end:]
     for pattern, stance in (
         (words.possible_after, Stance.POSSIBLE),
@@ -220,7 +220,7 @@ def _after(clause: Clause, end: int, starts: tuple[int, ...]) -> Stance | None:
 
 
 def _through(stance: Stance, between: list[Piece], clause: Clause, verb: int, *, is_plural: bool) -> Stance | None:
-    """Judge whether what is said at a verb is said of a mention some pieces before it."""
+    """Judge whether a verb's statement applies to a mention some pieces before it."""
     joints = {piece.joint for piece in between if piece.start < verb}
     ambiguous = Stance.AFFIRMED if stance is Stance.POSSIBLE else Stance.UNCLEAR
     if not joints:

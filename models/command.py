@@ -1,4 +1,4 @@
-"""What all commands share: `--version`, the handling of errors, and Ctrl-C (design §2).
+"""Common parts of all commands: `--version`, the handling of errors, and Ctrl-C (design §2).
 
 A command first parses its arguments and then imports torch, onnx and the modules that need them, inside a function:
 these imports take seconds, and `--help`, `--version` and a mistyped option must be answered without them.
@@ -90,16 +90,16 @@ def while_read(act: Callable[[], int]) -> int:
 
 
 def is_unread() -> bool:
-    """Whether nobody reads the output of this process any more: only then is a broken pipe not that of a peer."""
+    """Return whether the output of this process has lost its reader: otherwise a broken pipe is a peer's."""
     ends = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # a stream that is no file
-            ends.register(stream.fileno(), 0)  # an end without a reader is told whatever is asked
+            ends.register(stream.fileno(), 0)  # poll reports a missing reader even without requested events
     return bool(ends.poll(0))
 
 
 def _write_nowhere() -> None:
-    """Give what is still in the buffers, and all that follows, to nobody."""
+    """Discard buffered and later output."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())

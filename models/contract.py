@@ -1,4 +1,4 @@
-"""The words that a network and the node share: what a film is asked, and what is answered.
+"""The interface between a network and the node: the questions about a film, and the answers.
 
 `node`, `models` and `language` take them from here, so a state, a side, a question and an answer have one definition.
 This file imports no library.
@@ -66,7 +66,7 @@ By: TypeAlias = Literal["network", "network_uncalibrated", "rule", "reader"]
 faulty one; or a person."""
 
 Doubt: TypeAlias = Literal["other_view", "mirrored", "rotated", "image_type", "two_views", "maybe_child"]
-"""What speaks against every finding of a film: its picture or its header says that it may be another than is read."""
+"""Doubts about all findings of a film: by its picture or its header it may be another view than assumed."""
 
 Contradiction: TypeAlias = Literal["other_side", "sentence_denies", "companion_silent", Doubt]
 """What speaks against a finding that is reported; `models.reading.contradictions` has the rules of the network, and
@@ -128,7 +128,7 @@ key; None if it lies in no one zone."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderPrompt:
-    """What is asked of every film; hashable, because its embedding is cached.
+    """A prompt for every film; hashable, because its embedding is cached.
 
     phrases: synonyms whose embeddings are averaged (spec §3)
     negatives: phrases of the opposite, for everything but regions (spec §8)
@@ -147,7 +147,7 @@ class ReaderPrompt:
 
     @property
     def name(self) -> str:
-        """What people read that it asks for."""
+        """Its name for people."""
         return self.phrases[0]
 
     @property
@@ -192,10 +192,10 @@ class PromptReading:
     probability, state: None for a region, which is neither present nor absent
     sentence: index into the film's sentences; a removed duplicate has the index of the sentence that replaces it; None
     if there is none
-    generated: what the network said for it at first, before any check; empty if nothing
-    contradiction: what speaks against a finding that is reported; None if nothing does
-    near: whether its probability reached what makes it reported, or stayed less than 0.05 below
-    thresholds: the probabilities from which it is possible, and from which it is present; None if nobody knows them
+    generated: the network's first sentence for it, before any check; empty if none
+    contradiction: the objection to a reported finding; None if there is none
+    near: whether its probability reached the reporting threshold, or stayed less than 0.05 below
+    thresholds: the probabilities from which it is possible, and from which it is present; None if unknown
     laterality: how its side follows, if its prompt names none
     """
 
@@ -245,7 +245,7 @@ class Question:
 
     @property
     def is_blank(self) -> bool:
-        """Whether its prompt has no words; nobody may ask it."""
+        """Whether its prompt has no words, so that it is invalid."""
         return self.prompt is not None and not self.prompt.strip()
 
 
@@ -272,13 +272,13 @@ class Answer:
 
     @property
     def positive(self) -> bool:
-        """Whether what was asked for is present."""
+        """Whether the question's finding is present."""
         return self.state is FindingState.PRESENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewReading:
-    """What a network sees of the view of one film.
+    """The view of one film, as seen by a network.
 
     probabilities: of each view; they sum up to 1
     certain: probability from which a view is certain
@@ -374,7 +374,7 @@ LEAST_COMPARED: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedModel:
-    """What a film is read by: name and version of the model and of the prompt set, and the hashes of their files."""
+    """The identity of a reading's model: names and versions of model and prompt set, and the hashes of their files."""
 
     model: str
     weights_sha256: str
@@ -388,7 +388,7 @@ class ComparedFinding:
     """One finding on the films that both models read; pairs are of the model in use and of the new one.
 
     changed: films on which its state differs; present: films on which it is present
-    labelled: films whose label says whether it is there; right: on how many of them the model says the same
+    labelled: films whose label says whether it is there; right: on how many of them the model agrees
     """
 
     finding: str
@@ -401,7 +401,7 @@ class ComparedFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison:
-    """What another model changes on films of a site.
+    """The differences of another model on films of a site.
 
     data: the name of the list of films; films: their number
     changed: films on which a finding's state, or the reason why the film is not read, differs
@@ -423,18 +423,18 @@ class ModelComparison:
 
 
 Seen = TypeVar("Seen")
-"""What a reader keeps of a film between two calls."""
+"""A reader's state of a film between two calls."""
 
 
 class Reader(ABC, Generic[Seen]):
     """A network that reads films; several threads may call it at once. See docs/develop/add-a-network.md.
 
     name, version: of the network. Whatever changes its answers and is no file of its directory needs a new version
-    engine: what computes it, a label of a metric
+    engine: its runtime, a label of a metric
     gray: the gray values it needs; ages: in completed years, that it is for, None for any
     measured: keys of the findings whose threshold was measured on films of people: no other is ever called present
     left_out: keys of the findings that it never reports
-    ratio_error: of the cardiothoracic ratio that its boxes of regions give; None if nobody measured it
+    ratio_error: of the cardiothoracic ratio from its boxes of regions; None if not measured
     """
 
     name: str
@@ -462,7 +462,7 @@ class Reader(ABC, Generic[Seen]):
         """Raise ModelError if these prompts cannot be asked."""
 
     def prepare(self, prompts: Sequence[ReaderPrompt]) -> None:
-        """Do what the first film would otherwise wait for."""
+        """Warm up, so that the first film does not wait."""
 
     @abstractmethod
     def look(self, gray: NDArray[np.float32]) -> Seen:
@@ -479,7 +479,7 @@ class Reader(ABC, Generic[Seen]):
     ) -> FilmReading:
         """Answer the prompts. A prompt without an answer is not assessed.
 
-        side_of: None if the film does not say which side is which; both are of use for sentences alone
+        side_of: None if the film does not name its sides; both are used for sentences alone
         """
 
     def view(self, look: Seen) -> ViewReading | None:
@@ -502,7 +502,7 @@ class Reader(ABC, Generic[Seen]):
         """Answer each question independently of the others; reference: the prompts of a report.
 
         Without a method of its own, a network answers a question in the words of a prompt as its report does, and has
-        never learned any others. Raises ValueError for what cannot be asked.
+        never learned any others. Raises ValueError for an invalid question.
         """
         said = self.report(look, reference, side_of=side_of, zone_of=zone_of)
         readings = {prompt.key: prompt for prompt in said.prompts}
@@ -517,7 +517,7 @@ def _words_of(question: Question) -> str:
 
 
 def _answer(question: Question, reading: PromptReading | None, said: FilmReading) -> Answer:
-    """Return what a report says about the prompt of a question."""
+    """Return the report's answer to the prompt of a question."""
     if reading is None:
         words = tuple(dict.fromkeys(_words_of(question).split()))
         return Answer(sentence="", score=None, state=None, boxes=(), never_learned=words)

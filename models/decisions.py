@@ -106,7 +106,7 @@ class Readout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRule:
-    """From which score a box of a finding is drawn, or from which certainty one side of it is told, on films of people.
+    """From which score a box of a finding is drawn, or from which certainty its side is named, on patient films.
 
     measured_on: the population of the films; least: the score of the box, or the certainty of the side, 0..1
     told, right: on films of patients on whose films it was not chosen: how often it was told, and how often right
@@ -169,7 +169,7 @@ class ThresholdChange:
 
     @property
     def described(self) -> str:
-        """What was changed when, by whom and why."""
+        """A change of a threshold: time, person and reason."""
         return f"{self.finding} {self.before:g} to {self.after:g}, {self.at}, {self.by}: {self.reason}"
 
 

@@ -39,7 +39,7 @@ _WANTED: Final[Mapping[str, str]] = {
     "bool_type": "true or false",
     "tuple_type": "a list",
 }
-"""What to write instead, by pydantic's name of the mistake."""
+"""Remedies, by pydantic's name of the mistake."""
 
 
 class Misfit(ValueError):
@@ -75,7 +75,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class TypeOf:
-    """What a table is made to, if it has several types, as in `Annotated[Protocol, TypeOf(choose)]`.
+    """Chooses the type of a table that may have several, as in `Annotated[Protocol, TypeOf(choose)]`.
 
     choose: gets the table and returns its dataclass
     """
@@ -110,7 +110,7 @@ def from_file(kind: type[_T], table: Mapping[str, object], *, path: Path) -> _T:
 def from_table(kind: type[_T], table: Mapping[str, object], *, removed: Mapping[str, str] | None = None) -> _T:
     """Make a dataclass from a table that a person wrote. Raises Misfit that lists every mistake in it.
 
-    removed: by full key, what serves instead of a key that is gone
+    removed: by full key, the replacement of a removed key
     """
     from pydantic import ValidationError
 
@@ -125,7 +125,7 @@ def from_table(kind: type[_T], table: Mapping[str, object], *, removed: Mapping[
 def decode(kind: type[_T], value: object) -> _T:
     """Make a value of a type from JSON values that the program stored; no field may be missing, default or not.
 
-    Unknown keys are passed over: another version of the program may have written them. Raises Misfit that says where
+    Unknown keys are ignored: another version of the program may have written them. Raises Misfit that says where
     the values do not fit, and repeats none of them: they may be a patient's.
     """
     from pydantic import ValidationError
@@ -174,7 +174,7 @@ def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
 
 
 def _told(mistake: ErrorDetails, kind: type, removed: Mapping[str, str]) -> Iterator[str]:
-    """Say in the words of a person what pydantic found, and what to do; lists are counted from 1."""
+    """Return pydantic's errors in plain words with remedies; list items are counted from 1."""
     value, place = mistake["input"], mistake["loc"]
     key = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     match mistake["type"]:

@@ -16,8 +16,8 @@ class DeviceError(ModelError):
 
 
 class DeviceLost(DeviceError):
-    """The GPU does not compute any more in this process, whatever it is asked; only a new process can use it."""
+    """The GPU is unusable in this process; only a new process can use it."""
 
 
 class Abandoned(Exception):
-    """Nobody wants the result of this call any more, so it was not computed to its end."""
+    """The call was cancelled, because its client has gone."""

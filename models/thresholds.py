@@ -114,7 +114,7 @@ def user() -> str:
 
 
 def next_steps(directory: Path) -> list[str]:
-    """Say how a node takes a changed model directory."""
+    """Return how a node adopts a changed model directory."""
     return [
         "Next: a node refuses this directory until it is accepted, as any other model. Compare it with DIR, the model",
         f"in use, on {LEAST_COMPARED} films of the site or more, which FILMS.csv lists:",
@@ -125,7 +125,7 @@ def next_steps(directory: Path) -> list[str]:
 
 
 def rows_of(manifest: Manifest) -> list[Row]:
-    """Return what the table says of each finding."""
+    """Return the row of each finding."""
     decisions, last = manifest.decisions, {change.finding: change for change in manifest.history}
     rows = []
     for key in _findings(decisions):

@@ -1,4 +1,4 @@
-"""What is measured on a film: the cardiothoracic ratio, its two lines, and how far it may be off.
+"""The measurement on a film: the cardiothoracic ratio, its two lines, and its error.
 
 Each type checks itself when it is made. Lines are in pixels of the *stored* film, as boxes are (`domain`).
 """

@@ -11,7 +11,7 @@ import unicodedata
 from typing import Final
 
 LOST: Final = "\ufffd"
-"""What stands in a text where it could not be decoded."""
+"""Replacement for undecodable bytes in a text."""
 
 UTF_8: Final = "ISO_IR 192"
 TERMS: Final = (

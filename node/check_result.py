@@ -19,7 +19,7 @@ class CheckState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of one check: its name, its state, and one line that says what was found and what to do."""
+    """The result of one check: its name, its state, and one line with the finding and the remedy."""
 
     name: str
     state: CheckState
@@ -27,17 +27,17 @@ class Check:
 
 
 def ok(name: str, message: str) -> Check:
-    """Say that something is good."""
+    """Return a good result."""
     return Check(name=name, state=CheckState.OK, message=message)
 
 
 def note(name: str, message: str) -> Check:
-    """Say what a person should know."""
+    """Return a result with a warning."""
     return Check(name=name, state=CheckState.NOTE, message=message)
 
 
 def fault(name: str, message: str) -> Check:
-    """Say what is wrong and what to do."""
+    """Return a fault with its remedy."""
     return Check(name=name, state=CheckState.FAULT, message=message)
 
 

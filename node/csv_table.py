@@ -1,4 +1,4 @@
-"""Tables as comma-separated text (RFC 4180) that no spreadsheet takes for formulas, whatever it splits lines at."""
+"""Tables as comma-separated text (RFC 4180) without cells that a spreadsheet would run as formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 _SIGNS: Final = r"=+\-@\u2212\uff1d\uff0b\uff0d\uff20\ufe62-\ufe66\ufe6b"
-"""What begins a formula: also as a minus, full-width or small."""
+"""First characters of a formula, also as a minus, full-width or small."""
 _FORMULA: Final = re.compile(rf'((?:^|[;\t\r\n])[\s"]*)(?=[{_SIGNS}])')
 """At the beginning of a cell; in some countries a semicolon ends the one before."""
 

@@ -91,7 +91,7 @@ class Reason(StrEnum):
 
 
 class Note(StrEnum):
-    """What a reader of the result should know about a film that was read."""
+    """Cautions about a film that was read."""
 
     VIEW_UNKNOWN = "view_unknown"
     AGE_UNKNOWN = "age_unknown"
@@ -118,7 +118,7 @@ class Note(StrEnum):
 
 
 class Assessment(StrEnum):
-    """What a reader, a person, said: a finding is there, is not, lies elsewhere, or was missed; or its sentence.
+    """The radiologist's assessment: a finding is there, is not, lies elsewhere, or was missed; or its sentence.
 
     Drawn: a finding that the network reports is there, and lies in a box that the reader drew for it.
     """
@@ -199,9 +199,9 @@ class Finding:
 
     sentence: index into the film's sentences; None when no sentence was generated for it
     side: the side on which all boxes are; None when neither the film nor the prompt tells the side
-    probability: None if the model leaves it out, for nobody showed that its number means anything
+    probability: None if the model leaves it out, because its number was never validated
     boxes, evidence: none if it is not reported
-    contradiction: what speaks against it (`wording.CONTRADICTIONS`); None if nothing does
+    contradiction: the objection to it (`wording.CONTRADICTIONS`); None if there is none
     reader: what a person said about it; None if nobody did. The probability stays the network's
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
     thresholds: the probabilities from which it is possible, and from which it is present; None if nobody knows them
@@ -228,9 +228,9 @@ class Finding:
 
     @property
     def output_probability(self) -> float | None:
-        """The probability that outputs may tell, None if there is none: the one rule for all of them.
+        """The probability for all outputs; None if there is none.
 
-        There is none for what a person moved or added: the network said that it lies elsewhere, or did not report it.
+        There is none for a finding that a radiologist moved or added: the network put it elsewhere, or not at all.
         So it is if no box of the network's stays beside one that was moved, whatever else a person drew.
         """
         is_own_left = any(box.reader is None for box in self.boxes)
@@ -272,7 +272,7 @@ class ModelIdentity:
 
     @property
     def is_checked(self) -> bool:
-        """Whether sentences say what was decided."""
+        """Whether sentences must agree with the decisions."""
         return self.sentences != "raw"
 
     @property
@@ -302,8 +302,8 @@ class Film:
     source: its SOP Instance UID; view: None if neither header nor picture was looked at
     analyzed: the square that the network saw, on the stored film; None when the film was not read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
-    searched: of what the network did not report
-    middle: as in `Framing.about`
+    searched: boxes of unreported findings
+    middle: see `Framing.about`
     """
 
     source: str
@@ -382,7 +382,7 @@ class Report:
         return next((uid for uid in (said, *again) if uid in earlier[-1]), again[-1])
 
     def version(self, uid: str, subject: Subject, *, kinds: Collection[str]) -> int:
-        """Return which version an object is of what the node says about a subject: 1, if it said nothing before.
+        """Return the version of an object among the node's objects on a subject: 1 for the first.
 
         uid: its own; kinds: those of one document, as the forms of a report
         A round that wrote nothing new about it, in whatever form, made no version.
@@ -401,7 +401,7 @@ class Report:
 
 
 class About(StrEnum):
-    """What an output may be about: a film, its cardiothoracic ratio, a study or part of it, an answer about a film."""
+    """The kinds of subjects of outputs: a film, its cardiothoracic ratio, a study or part of it, an answer."""
 
     FILM = "film"
     RATIO = "ratio"
@@ -411,7 +411,7 @@ class About(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What an output is about; film: its SOP Instance UID, "" for a study or a part of it."""
+    """The subject of an output; film: its SOP Instance UID, "" for a study or a part of it."""
 
     about: About = About.STUDY
     film: str = ""
@@ -432,7 +432,7 @@ class Identity:
     accession: str = ""
 
     def contradicts(self, other: Identity) -> bool:
-        """Return whether this is another patient or another request. What either does not say contradicts nothing.
+        """Return whether this is another patient or another request. A missing value contradicts nothing.
 
         So an issuer that was missing and is added makes no other patient.
         """

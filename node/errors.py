@@ -19,7 +19,7 @@ _UNREADABLE: Final = frozenset((errno.EIO, errno.EBADMSG, errno.EUCLEAN))
 
 
 class NodeError(Exception):
-    """Every error that this program raises on purpose. Its message says what is wrong, where and what to do.
+    """Base of all errors that this program raises on purpose. The message has the fault, its place and the remedy.
 
     No message contains patient data.
     """
@@ -89,19 +89,19 @@ class DestinationDown(RetryLater):
 
 
 class OutcomeUnknown(RetryLater):
-    """The destination answered, and the answer does not say whether it took the object: it may have."""
+    """The destination's answer leaves open whether it took the object."""
 
 
 class OtherForm(NodeError, ValueError):
-    """Something stored has another form than this program knows."""
+    """A stored document has a format that this program does not know."""
 
 
 class ModelLost(NodeError):
-    """The model reads nothing more in this process, as of a lost GPU: the process must end, and no film is at fault."""
+    """The model is unusable in this process, for example after a GPU error: the process must end."""
 
 
 class ReaderFailed(NodeError):
-    """A network other than ChEX failed on a film, or gave what breaks the contract: that film alone is parked."""
+    """A network other than ChEX failed on a film, or its result breaks the contract: that film alone is parked."""
 
 
 class GiveUp(NodeError):
@@ -132,7 +132,7 @@ def please_report(url: str = FAULTS_URL) -> str:
 
 
 def reason_of(error: BaseException) -> tuple[str, str]:
-    """Return what may be said of an error that ended some work, and its kind: foreseen or unforeseen."""
+    """Return the loggable reason of an error that ended some work, and its kind: foreseen or unforeseen."""
     return (str(error), "foreseen") if isinstance(error, NodeError) else (where(error), "unforeseen")
 
 

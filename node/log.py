@@ -100,7 +100,7 @@ def begin() -> None:
 
 
 def _take_libraries(*, instead: bool) -> None:
-    """Make lines of what libraries say; instead: of the handlers that are there, or only if there are none."""
+    """Format libraries' messages as lines; instead: replace existing handlers, or only add one if there are none."""
     mute()
     logging.basicConfig(level=logging.WARNING, handlers=[_LibraryHandler()], force=instead)
     threading.excepthook = _on_lost_thread

@@ -1,4 +1,4 @@
-"""The kinds of DICOM objects that the node writes, an entry each, and what a writer says of each object.
+"""The kinds of DICOM objects that the node writes, an entry each, and a writer's facts of each object.
 
 The settings name kinds, and stand below the writers; so an entry says where its writer stands, and the writer is
 imported when it writes first.
@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # pydicom takes long to import, and the settings name kinds
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Written:
-    """An object that a writer wrote, and what it is about.
+    """An object that a writer wrote, with its subject.
 
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds
     part: name of the part of the study that a report on it is about, as `Report.part`
-    voids, receivers: as in `OutputObject`; of a rejection note alone
+    voids, receivers: see `OutputObject`; of a rejection note alone
     """
 
     kind: str

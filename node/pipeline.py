@@ -1,4 +1,4 @@
-"""Make stored outputs of a study: load what the spool holds, decide, write. Every call may be repeated.
+"""Makes the stored outputs of a study: load from the spool, decide, write. Every call may be repeated.
 
 `node.store.study_facts` loads, `node.rounds` decides. Workflows pass only UIDs, file names and small numbers.
 """
@@ -38,7 +38,7 @@ from node.store.study_facts import StudyFacts, load
 class RoundOutputs:
     """The outputs that a round wrote, and the films that they are about.
 
-    parked: as in `Answers`; parts: as in `RoundMark`
+    parked: see `Answers`; parts: see `RoundMark`
     unmatched: how many messages lack order numbers, because the order is not known to be for their patient
     """
 
@@ -51,7 +51,7 @@ class RoundOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """What is decided of a round; orders: of each part of the answers; objects: made one by one."""
+    """The decisions of a round; orders: of each part of the answers; objects: made one by one."""
 
     answers: Answers
     orders: Sequence[Order | None]
@@ -94,7 +94,7 @@ class Pipeline:
         object.__setattr__(self, "films", films)
 
     def plan(self, study_uid: str, *, destinations: Mapping[str, tuple[str, ...]] | None = None) -> Round | None:
-        """Fix the files of the next round; None when no file is unread. destinations: as in `Round`."""
+        """Fix the files of the next round; None when no file is unread. destinations: see `Round`."""
         facts = load(self.spool, study_uid)
         return planned.plan(facts, at=datetime.now(UTC), destinations=destinations or {})
 
@@ -151,7 +151,7 @@ class Pipeline:
     def rewrite(self, study_uid: str) -> None:
         """Write the missing or damaged outputs of finished rounds again, if the round still yields the same outputs.
 
-        What was written then is written again, whatever destinations ask for by now.
+        The same outputs are written again, also if destinations ask for others now.
         """
         for mark in self.spool.rounds(study_uid):
             lost = {output for output in mark.outputs if self.spool.output(output) is None}
@@ -171,7 +171,7 @@ class Pipeline:
         parked: Mapping[str, Reason],
         parts: tuple[tuple[str, ...], ...] = (),
     ) -> None:
-        """Mark a round as finished; parked, parts: as in `RoundOutputs`; parked films stay unread."""
+        """Mark a round as finished; parked, parts: see `RoundOutputs`; parked films stay unread."""
         mark = RoundMark(
             number=plan.number,
             created_at=plan.created_at,
@@ -185,7 +185,7 @@ class Pipeline:
         self.spool.mark_round(plan.study_uid, mark)
 
     def _facts(self, plan: Round) -> StudyFacts:
-        """Load what a round knows of its study, with the answers to its films."""
+        """Load a round's facts of its study, with the answers to its films."""
         facts = load(self.spool, plan.study_uid, keys=map(self.films.key, plan.files))
         return planned.known_to(plan, facts)
 
@@ -197,7 +197,7 @@ class Pipeline:
         kinds: Collection[str],
         instead_of: Collection[OutputObject] | None = None,
     ) -> _Made:
-        """Read films and orders, and decide what to write; arguments as of `Wanted`."""
+        """Read films and orders, and decide which outputs to write; same arguments as `Wanted`."""
         answers = self._answers(plan, facts)
         orders = [self._order(plan, part) if messages_in(kinds) else None for part in answers.parts]
         wanted = Wanted(

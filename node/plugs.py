@@ -27,7 +27,7 @@ class Table(Generic[_T]):
     own: Mapping[str, _T]
 
     def find(self, name: str) -> _T | None:
-        """Return an entry, None if there is none. Raises InputError if what a package adds cannot be used."""
+        """Return an entry, None if there is none. Raises InputError if a package's entry is unusable."""
         if name in self.own:
             return self.own[name]
         place = installed(self.group, name)
@@ -46,7 +46,7 @@ class Table(Generic[_T]):
         return found
 
     def complaint(self, value: object) -> str | None:
-        """Say what is wrong with a name in the settings or at the command line; None if nothing is."""
+        """Return the fault of a name in the settings or at the command line; None if it is valid."""
         name = str(value)
         try:
             if self.find(name) is not None:
@@ -64,7 +64,7 @@ def is_added(name: str) -> bool:
 
 @cache
 def installed(group: str, name: str) -> str | None:
-    """Return where what a package adds under a name stands; None if no installed package adds it.
+    """Return the place of a package's entry by name; None if no installed package has it.
 
     Raises InputError if several do.
     """
@@ -75,7 +75,7 @@ def installed(group: str, name: str) -> str | None:
 
 
 def load(place: str, kind: type[_T]) -> _T:
-    """Import what stands in a place, as MODULE:NAME. Raises InputError if it is of another kind."""
+    """Import an object by MODULE:NAME. Raises InputError if it is of another kind."""
     made = EntryPoint(name="", value=place, group="").load()
     if not isinstance(made, kind):
         raise InputError(f"there is no {kind.__name__} under {place}")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 class Periodic:
     """Calls `act` again and again with a pause in between.
 
-    at_once: start without a pause; on_error: gets what `act` raises, without which it must raise nothing
+    at_once: start without a pause; on_error: gets the errors of `act`; without it, `act` must not raise
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Periodic:
     def _try(self) -> None:
         try:
             self._act()
-        except Exception as error:  # a boundary: what a disk or a database refuses now, it may take the next time
+        except Exception as error:  # a boundary: a disk or a database may work again the next time
             if self._on_error is None:
                 raise
             self._on_error(error)
@@ -86,7 +86,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Work alone: after those that work together, and before those that come later."""
+        """Work alone: after current work together, and before later work."""
         with self._changed:
             self._waiting_alone += 1
             try:

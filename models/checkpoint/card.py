@@ -95,7 +95,7 @@ def rewrite(directory: Path, manifest: Manifest, *, calibrated: str = "", figure
 
 
 def with_ten_lines(card: str, manifest: Manifest, figures: Sequence[str] = ()) -> str:
-    """Return a card whose first section says in ten lines what a model is for, and what it must not be used for.
+    """Return a card whose first section has, in ten lines, a model's intended use and its limits.
 
     figures: up to three, with their intervals; if empty, those that the card has are kept
     """

@@ -20,7 +20,7 @@ from models.reading.tokenizers import PROMPT_VOCABULARY, SENTENCE_MERGES, SENTEN
 
 CARD = "MODEL_CARD.md"
 REQUIRED = (WEIGHTS, CARD, *(f"vocab/{name}" for name in (PROMPT_VOCABULARY, SENTENCE_VOCABULARY, SENTENCE_MERGES)))
-"""What every manifest must have a hash of: all that an answer depends on, and what people are told about it."""
+"""Files that every manifest must hash: those that answers depend on, and those that describe the model."""
 FloatArray = NDArray[np.float32]
 
 

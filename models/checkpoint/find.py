@@ -122,7 +122,7 @@ def _out_of_zip(source: Path, *, work: Path, report: ProgressReport) -> Found:
 
 @contextmanager
 def _reading_zip(source: Path) -> Iterator[None]:
-    """Turn what zipfile raises on damaged files into ModelError."""
+    """Turn zipfile's errors for damaged files into ModelError."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:

@@ -254,13 +254,13 @@ def sizes_of(
     beta: float = 2.0,
     prefix_shared: bool = False,
 ) -> NetworkSizes:
-    """Read the sizes of a renamed state dict off its shapes. Where several weights tell one size, most of them win.
+    """Derive the sizes of a renamed state dict from its shapes; of several weights with one size, the majority wins.
 
     A weight of a wrong shape then is found under its own name, for all the others still fit.
 
     heads: of detector and post decoder; generator_heads: of GPT-2. No shape tells either (spec §12).
     prefix_shared: all layers of GPT-2 have the same prefix; no shape tells it from a prefix of another length
-    Raises ModelError that names the weight where nothing tells a size, ValueError where sizes do not fit together.
+    Raises ModelError with the weight of an unknown size, ValueError for sizes that do not fit together.
     """
     dim = dim_of(state)
     return NetworkSizes(

@@ -35,7 +35,7 @@ INSTALL_CPU: Final = "pip install -c constraints.txt '.[cpu]'"
 class EngineUnavailable(ModelError):
     """This machine cannot run this engine. The model directory is not at fault, so another engine may work.
 
-    reason: one of a short list; the message says what to do
+    reason: one of a short list; the message has the remedy
     """
 
     def __init__(self, reason: Unavailable, message: str) -> None:
@@ -45,7 +45,7 @@ class EngineUnavailable(ModelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Patches:
-    """Encoded films: what the other functions need of a picture.
+    """Encoded films: the input of the other functions.
 
     features: [film, patch, dim], row by row; positions: [film, patch, dim]; cls: [film, dim]
     """

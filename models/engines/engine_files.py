@@ -48,7 +48,7 @@ class DriverProof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHead:
-    """What an engine file says of itself: the name of its graph, what it was built for, and its proofs."""
+    """The header of an engine file: the name of its graph, its target, and its proofs."""
 
     name: str
     gpu: str
@@ -145,7 +145,7 @@ class EngineFiles:
 
 
 def read_heads(folder: Path) -> list[EngineHead]:
-    """Read the first lines of all engine files in a folder, without the engines. What is no engine file is left out."""
+    """Read the first lines of all engine files in a folder, without the engines. Other files are left out."""
     heads = (_head(path) for path in sorted(folder.glob("*.engine")))
     return sorted((head for head in heads if head is not None), key=lambda head: (head.gpu, head.name, head.version))
 
@@ -164,7 +164,7 @@ def _head(path: Path) -> EngineHead | None:
 
 
 def _facts(compiler: Compiler[T]) -> dict[str, object]:
-    """Return what an engine is built for. With other ranges it would refuse the reader's inputs."""
+    """Return the target of an engine. With other ranges it would refuse the reader's inputs."""
     ranges = {axis: asdict(RANGES[axis]) for axis in RANGES}
     return {"gpu": compiler.gpu, "version": compiler.version, "ranges": ranges}
 
@@ -175,7 +175,7 @@ def _device(compiler: Compiler[T]) -> str:
 
 
 def _read(path: Path, facts: Mapping[str, object]) -> bytes | None:
-    """Read what follows the first line; None if the file is missing, damaged, or was built for something else."""
+    """Read what follows the first line; None if the file is missing, damaged, or was built for another target."""
     try:
         line, _, content = path.read_bytes().partition(b"\n")
         claimed = json.loads(line)

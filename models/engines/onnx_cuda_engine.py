@@ -43,7 +43,7 @@ Shape = Sequence[int | str]
 def open_onnx_cuda(
     directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32", graphs: Precision | None = None
 ) -> WatchedEngine:
-    """Open a model directory whose hashes are right, and prove that the GPU computes what the CPU does.
+    """Open a model directory whose hashes are right, and prove that GPU and CPU agree.
 
     precision: that of the sentence generator; graphs: of the graphs, None for the best that is proven
     Raises EngineUnavailable if no graphs are proven, if ONNX Runtime cannot use the GPU, or if it differs there.
@@ -106,7 +106,7 @@ class Graph:
     def _lengths(self, inputs: Inputs) -> dict[str, int]:
         """Return the length of every free axis. Raises ModelError for inputs that the graph does not take.
 
-        ONNX Runtime would read beyond memory that is smaller than it is told.
+        ONNX Runtime would read beyond memory that is smaller than the declared shape.
         """
         if inputs.keys() != self._inputs.keys():
             raise ModelError(f"the graph takes {', '.join(self._inputs)}; it was given {', '.join(inputs)}")
@@ -160,7 +160,7 @@ def provider_settings(gpu: Gpu) -> dict[str, str]:
 
 
 def _place(tensor: Tensor, kind: np.dtype[np.generic]) -> tuple[str, int, type[np.generic], tuple[int, ...], int]:
-    """Return what a binding is told of a tensor: device, its number, type, shape and address."""
+    """Return the arguments of a binding for a tensor: device, its number, type, shape and address."""
     return tensor.device.type, tensor.device.index or 0, kind.type, tuple(tensor.shape), tensor.data_ptr()
 
 

@@ -91,7 +91,7 @@ def open_engine(
 
 
 def open_to_prove(directory: Path, *, engine: str, engines: Path | None = None) -> Engine:
-    """Open an engine by which the proof of a directory's graphs is made; arguments and errors as in `open_engine`."""
+    """Open an engine by which the proof of a directory's graphs is made; same arguments and errors as `open_engine`."""
     _require_known(engine, threads=0)
     verify(directory, read_manifest(directory))
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -108,7 +108,7 @@ def open_first(
     precision: Precision = "float32",
     gpu: Gpu | None = None,
 ) -> Opened:
-    """Open the first engine that this machine can run; arguments and ModelError as in `open_engine`."""
+    """Open the first engine that this machine can run; same arguments and ModelError as `open_engine`."""
     fallbacks: list[Fallback] = []
     *preferred, last = ORDER.get(engine, (engine,))
     for name in preferred:

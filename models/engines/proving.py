@@ -22,7 +22,7 @@ EVERY: Final = 100
 
 
 def prove(engine: Engine, reference: Engine, sizes: NetworkSizes, *, allowed: Tolerance) -> dict[str, StageDifference]:
-    """Read drawn films with an engine and the reference. Returns the differences, whatever they are."""
+    """Read drawn films with an engine and the reference. Returns the differences."""
     return compare_readings(reference, engine, sizes, films=FILMS, allowed=allowed)
 
 

@@ -50,7 +50,7 @@ Advance = Callable[[Sequence["Writing"]], Iterator[None]]
 
 @contextmanager
 def while_wanted(is_abandoned: Callable[[], bool]) -> Iterator[None]:
-    """Let the calls that this thread makes in the block end with `Abandoned` once nobody wants their results.
+    """Cancel this thread's calls in the block, with `Abandoned`, once their client has gone.
 
     is_abandoned: is asked in this thread, ten times a second
     """
@@ -75,7 +75,7 @@ class Scheduler:
     ) -> None:
         """Start no thread before there is work.
 
-        join: computes what sentences begin with; step: generates the next token of each; begin: called first in each
+        join: computes the start of sentences; step: generates the next token of each; begin: called first in each
         thread that does the work; most_bytes: see `MOST_BYTES`
         """
         self._join, self._step, self._begin = join, step, begin
@@ -96,14 +96,14 @@ class Scheduler:
             return self._films.used_bytes + self._people.used_bytes
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a function in its turn. Raises what it raises; Abandoned; ModelError if the scheduler was stopped."""
+        """Run a function in its turn. Raises its errors; Abandoned; ModelError if the scheduler was stopped."""
         results = list[T]()
         call = _Function(run=lambda: results.append(function()))
         self._wait(call, lambda lane: lane.calls.append(call))
         return results.pop()
 
     def write(self, writing: Writing, *, size: int) -> None:
-        """Generate sentences to their end, with those of others; size: as in `used_bytes`. Raises as `call`."""
+        """Generate sentences to their end, together with others; size: see `used_bytes`. Raises as `call`."""
         sentences = _Sentences(writing=writing, size=size)
         self._wait(sentences, lambda lane: lane.waiting.append(sentences))
 
@@ -147,7 +147,7 @@ class Scheduler:
             self._begin()
             while (lane := self._next()) is not None:
                 self._compute(lane)
-        except BaseException as error:  # nobody would wake those who wait; each of them raises it
+        except BaseException as error:  # without this nobody would wake the waiting threads; each raises it
             self._give_up(error)
 
     def _compute(self, lane: _Lane) -> None:
@@ -230,7 +230,7 @@ class Scheduler:
 
 
 class _Work:
-    """What a caller waits for."""
+    """A waiting call."""
 
     def __init__(self) -> None:
         self.done: Future[None] = Future()
@@ -300,7 +300,7 @@ class _Lane:
             work.fail(error)
 
     def drop_done(self) -> None:
-        """Remove what is over, has failed, or is wanted by nobody any more."""
+        """Remove sentences that are finished, failed, or abandoned."""
         self.calls = deque(call for call in self.calls if not call.done.done())
         self.waiting = deque(sentences for sentences in self.waiting if not sentences.done.done())
         self.active = deque(sentences for sentences in self.active if not sentences.done.done())

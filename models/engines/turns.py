@@ -46,7 +46,7 @@ class Calls(Protocol):
     """Says when a call of an engine runs: `Turns` on a GPU, `Scheduler` on the processor."""
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a function in its turn. Raises what it raises."""
+        """Run a function in its turn. Raises its errors."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Decides which sentences may leave: those that say what was decided, as a reader of sentences by rule finds.
+"""Decides which sentences may leave: those that agree with the decisions, by the rules of `language`.
 
 A sentence with a fault is withheld with its reason. That of a finding that is reported is generated once more, moved
-further toward the decision; if that fails too, a rule makes one. Nothing is said of what is absent or left out, and no
+further toward the decision; if that fails too, a template makes one. No sentence is on an absent finding, and no
 sentence calls anything normal or denies it, unless a site lets denials of what is below a measured threshold leave,
 marked. Of what is reported a sentence may say how large or severe it is. Before a sentence about what is to be reviewed
 stands that state; its words stay as they were generated. What it asserts without a measured threshold marks it.
@@ -52,21 +52,21 @@ from models.engines import FloatArray
 from models.reading.cardiothoracic import measure_chest
 
 NOT_MEASURED: Final = "not_measured"
-"""Says something of a finding that is left out, or "Normal" or "Abnormal" of the film, or of a region what is no
+"""Mentions a finding that is left out, or "Normal" or "Abnormal" of the film, or of a region what is no
 reported finding, while not every threshold was measured."""
 CONTRADICTS: Final = "contradicts"
 SIDE_UNKNOWN: Final = "side_unknown"
 WRONG_ZONE: Final = "wrong_zone"
 
 COMPANIONS: Final[Mapping[str, str]] = dict.fromkeys(("edema", "consolidation", "pneumonia"), "lung_opacity")
-"""What a finding is never without, by keys: each of these is an opacity of the lung (Irvin et al., AAAI 2019)."""
+"""Findings that a finding implies, by keys: each of these is an opacity of the lung (Irvin et al., AAAI 2019)."""
 _HEART: Final = "cardiomegaly"
 _WIDE: Final = 0.5
 """Beside a cardiothoracic ratio below it no sentence calls the heart enlarged."""
 _LIES_IN: Final = 0.1
 """A box lies in a region if at least this share of it does."""
 _COVERS: Final = 1 / 3
-"""The share of a zone that a box of a finding covers before a sentence about a region says that it is there."""
+"""Share of a zone that a finding's box must cover before a sentence on the region may assert the finding."""
 
 
 def is_reported(prompt: ReaderPrompt, state: FindingState | None) -> bool:
@@ -76,12 +76,12 @@ def is_reported(prompt: ReaderPrompt, state: FindingState | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decided:
-    """What was decided about one film, which its sentences are compared with.
+    """The decisions on one film, for comparison with its sentences.
 
     states, measured: by index of a judged prompt; measured: whether its threshold is trusted
     boxes: [n, 4] of each prompt, those that are shown
     regions: the best box [4] of each region, by its key
-    side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
+    side_of: None if the film does not name its sides; zone_of: None if no sentence names a zone by rule
     lateralities: of findings whose side does not follow from boxes alone
     has_ratio: whether the error of the cardiothoracic ratio was measured, so that the ratio counts
     deniable: findings whose denial may leave, marked; only of what has a measured threshold and is not near it
@@ -177,7 +177,7 @@ class Decided:
         )
 
     def side(self, index: int) -> Side | None:
-        """Return the side of a finding; None if it may not be told, or a box crosses the middle."""
+        """Return the side of a finding; None if it is uncertain, or a box crosses the middle."""
         if self._is_unsided(index) or self.side_of is None or not len(self.boxes[index]):
             return None
         sides = {self.side_of(float(x), float(width)) for x, _, width, _ in self.boxes[index]}
@@ -248,7 +248,7 @@ class Decided:
         return all(any(lies_in(box, zone[np.newaxis]) for box in self.boxes[index]) for zone in self.boxes[region])
 
     def _fault_of_boxes(self, index: int, text: str) -> str | None:
-        """Compare what a sentence says beside its claim with the boxes of the findings that it names."""
+        """Compare a sentence's other assertions with the boxes of the findings that it names."""
         places = {
             prompt.phrases[0]: place for place, prompt in enumerate(self.prompts) if prompt.kind is PromptKind.REGION
         }
@@ -275,7 +275,7 @@ class Decided:
         return None
 
     def _reached(self, index: int) -> frozenset[Side]:
-        """Return the sides that the boxes of a finding reach; both if the film does not say which is which."""
+        """Return the sides that the boxes of a finding reach; both if the film does not name its sides."""
         both = frozenset((Side.LEFT, Side.RIGHT))
         if self._is_unsided(index):
             return frozenset()
@@ -285,7 +285,7 @@ class Decided:
         return both if None in sides else frozenset(side for side in sides if side is not None)
 
     def _is_unsided(self, index: int) -> bool:
-        """Return whether no side of a finding may be told."""
+        """Return whether a finding has no certain side."""
         return self.lateralities.get(index) == "unknown"
 
     def _claim(self, index: int) -> Claim:
@@ -340,10 +340,10 @@ class Settled:
 
 
 def settle(decided: Decided, texts: Mapping[int, str], again: Callable[[list[int]], list[str]]) -> Settled:
-    """Choose what may be said for each prompt.
+    """Choose the sentence for each prompt.
 
     texts: as generated, by index of the prompt
-    again: generates sentences for some prompts once more, moved further toward what was decided
+    again: generates sentences for some prompts once more, moved further toward the decision
     """
     wrong = {index: why for index, text in texts.items() if (why := decided.fault(index, text))}
     tried = [index for index, why in wrong.items() if decided.is_reported(index) and why != NOT_MEASURED]
@@ -406,7 +406,7 @@ def _may_answer(text: str, prompt: str | None, state: FindingState) -> bool:
 
 
 def _by_rule(prompt: str, state: FindingState) -> str:
-    """Make a sentence about what a prompt names; it repeats no words that no sentence may say, and no question."""
+    """Make a template sentence about a prompt; it repeats neither forbidden words nor a question."""
     name = " ".join(prompt.split()).rstrip(".")
     is_name = _NAME.fullmatch(name) and not cues().verb.search(name.lower())
     if not is_name or never_said(name) or speaks_of_an_earlier_film(name):
@@ -433,6 +433,6 @@ def _labeler() -> RuleLabeler:
 
 
 _ASKED: Final = "asked"
-"""Stands for what a prompt names if that is no class of CheXpert."""
+"""Placeholder for a prompt's name that is no class of CheXpert."""
 _NAME: Final = re.compile(r"\w[\w ,'()/-]*")
 _ANY_FAULT: Final = frozenset((Fault.EARLIER_FILM, Fault.UNREADABLE, Fault.SAYS_NOTHING))

@@ -1,4 +1,4 @@
-"""What the network itself says against a finding that was decided to be reported. Numpy only.
+"""The network's own contradictions of a finding to be reported. Numpy only.
 
 A finding that is present and contradicted is indeterminate: report and `ask` say why. One that is to be reviewed anyway
 keeps its state, and gets the reason. Each rule is one function below; docs/model/evaluation.md says where the figures
@@ -74,7 +74,7 @@ class ContradictionCheck:
         self._knows_sides = knows_sides
 
     def check(self, look: Look, film: DecidedFilm) -> DecidedFilm:
-        """Return the film with what contradicts its findings, and with the states that follow.
+        """Return the film with the contradictions of its findings, and the resulting states.
 
         If several rules apply to a finding, the last one here is its reason.
         """

@@ -1,4 +1,4 @@
-"""What the network finds on one film for a set of prompts, and what is decided, before it is put into words."""
+"""The network's findings on one film for a set of prompts, with their decisions, before sentences are made."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class DecidedFilm:
     """Answers by index of the prompt; probabilities, states, measured: of the judged prompts only.
 
     visible: the boxes and scores of each prompt that are shown
-    side_of: None if the film does not say which side is which; zone_of, measured: as in `checking.Decided`
+    side_of: None if the film does not name its sides; zone_of, measured: see `checking.Decided`
     contradictions: of findings that are reported; lateralities: of those whose side does not follow from boxes alone
-    deniable: the findings whose denial may leave, marked; has_ratio: as in `checking.Decided`
+    deniable: the findings whose denial may leave, marked; has_ratio: see `checking.Decided`
     """
 
     prompts: tuple[ReaderPrompt, ...]
@@ -54,7 +54,7 @@ class DecidedFilm:
         return tuple(index for index, state in self.states.items() if is_reported(self.prompts[index], state))
 
     def doubting(self, contradictions: Mapping[int, Contradiction]) -> DecidedFilm:
-        """Add contradictions to those that are known; what is present and contradicted becomes indeterminate."""
+        """Add contradictions; a present finding with one becomes indeterminate."""
         together = {**contradictions, **self.contradictions}
         states: dict[int, FindingState] = {
             index: FindingState.INDETERMINATE if state is FindingState.PRESENT and index in together else state
@@ -63,7 +63,7 @@ class DecidedFilm:
         return replace(self, states=states, contradictions=together)
 
     def decided(self) -> Decided:
-        """Return what sentences are compared with."""
+        """Return the decisions that sentences are compared with."""
         return Decided(
             prompts=self.prompts,
             states=self.states,

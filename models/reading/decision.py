@@ -1,4 +1,4 @@
-"""One decision for report, questions and everything that is made of them: what a probability says about a prompt.
+"""The one decision about a prompt by its probability, for reports, questions and everything made of them.
 
 Nothing is present, and nothing near present, unless the finding's threshold was measured on films of the kind that is
 read. A site may trust every threshold all the same (`model.uncalibrated = "accept"`).
@@ -33,7 +33,7 @@ def decide(decisions: Decisions, key: str | None, probability: float, *, trusted
 
 
 def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
-    """Whether a threshold may call a finding present, and its absence be said. Never for one that is left out."""
+    """Whether a threshold may call a finding present or absent. Never for a finding that is left out."""
     if key is not None and decisions.leaves_out(key):
         return False
     if trusted == "any":
@@ -43,12 +43,12 @@ def is_trusted(decisions: Decisions, key: str | None, trusted: Trusted) -> bool:
 
 
 def is_near(decisions: Decisions, key: str, probability: float) -> bool:
-    """Whether a probability came near what makes its finding reported. None does of a finding that is left out."""
+    """Whether a probability is just below the reporting threshold. Never for a finding that is left out."""
     return not decisions.leaves_out(key) and probability > decisions.lower(key) - NEAR
 
 
 def may_be_denied(decisions: Decisions, key: str, probability: float, *, trusted: Trusted) -> bool:
-    """Whether a finding has a measured threshold and came nowhere near it; whoever trusts any has measured none."""
+    """Whether a finding has a measured threshold and is far below it; with trust in any threshold, never."""
     return is_trusted(decisions, key, "real" if trusted == "any" else trusted) and not is_near(
         decisions, key, probability
     )

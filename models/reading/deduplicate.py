@@ -1,4 +1,4 @@
-"""Finds generated sentences that say the same thing, and decides which of them stays (spec §9.1.6). Numpy only.
+"""Finds generated sentences with the same content, and decides which of them stays (spec §9.1.6). Numpy only.
 
 For every removed sentence the sentence that replaces it is known, so that no finding loses its sentence.
 """

@@ -1,7 +1,7 @@
 """Opens the network that a setting names, beside ChEX, and holds its answers to the contract.
 
-What it says leaves by the same rules: nothing is present that nobody measured, and no sentence leaves that does not say
-what was decided.
+Its answers follow the same rules: no finding without a measured threshold is present, and no sentence leaves that
+contradicts the decisions.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _NEED_MEASURED_THRESHOLD: Final = (FindingState.PRESENT, FindingState.INDETERMIN
 def open_named(
     name: str, directory: Path, *, trusted: Trusted = "real", sentences: SentenceRule = "checked"
 ) -> NamedReader:
-    """Open a network. Raises ModelError that says what is wrong with the name, the function or what it returns.
+    """Open a network. Raises ModelError for a fault of the name, the function or its result.
 
     name: "package.module:function", or that of an entry point in GROUP; the function gets the directory as it is
-    trusted: "any" if a threshold that nobody measured may call a finding present
+    trusted: "any" if an unmeasured threshold may call a finding present
     """
     function = _function(name)
     try:
@@ -120,7 +120,7 @@ def _function(name: str) -> Callable[[Path], object]:
 
 
 class NamedReader(Reader[object]):
-    """A network that a setting names, with its answers checked: each method raises ReaderFault for what is wrong."""
+    """A network that a setting names, with its answers checked: each method raises ReaderFault for an invalid one."""
 
     def __init__(self, reader: Reader[object], *, trusted: Trusted, rule: SentenceRule) -> None:
         self._reader = reader
@@ -144,7 +144,7 @@ class NamedReader(Reader[object]):
             self._reader.check(prompts)
 
     def prepare(self, prompts: Sequence[ReaderPrompt]) -> None:
-        """Do what the first film would otherwise wait for. Raises ModelError."""
+        """Warm up, so that the first film does not wait. Raises ModelError."""
         with _held("prepare", passing=ModelError):
             self._reader.prepare(prompts)
 
@@ -196,7 +196,7 @@ class NamedReader(Reader[object]):
         side_of: SideOf | None = None,
         zone_of: ZoneOf | None = None,
     ) -> list[Answer]:
-        """Answer questions. Raises ValueError for what cannot be asked."""
+        """Answer questions. Raises ValueError for an invalid question."""
         if type(self._reader).ask is Reader.ask:  # then the answers are those of the checked report
             return super().ask(look, questions, reference=reference, side_of=side_of, zone_of=zone_of)
         with _held("ask", passing=ValueError):
@@ -213,7 +213,7 @@ class NamedReader(Reader[object]):
         ]
 
     def _state(self, state: FindingState | None, key: str | None) -> FindingState | None:
-        """Return a state that may be said: what nobody measured is for review only."""
+        """Return a permitted state: a finding without a measured threshold is for review only."""
         is_trusted = self._trusted == "any" or (self._trusted == "real" and key in self.measured)
         return FindingState.UNCALIBRATED if state in _NEED_MEASURED_THRESHOLD and not is_trusted else state
 
@@ -233,7 +233,7 @@ class NamedReader(Reader[object]):
         side_of: SideOf | None,
         zone_of: ZoneOf | None,
     ) -> Settled:
-        """Let those sentences leave that say what was decided."""
+        """Return the sentences that agree with the decisions."""
         if self._rule == "raw":
             return Settled(texts=dict(texts), generated=texts)
         states = {
@@ -272,21 +272,21 @@ class NamedReader(Reader[object]):
 
 @contextmanager
 def _held(step: str, *, passing: type[Exception] = ReaderFault) -> Iterator[None]:
-    """Raise ReaderFault for what goes wrong in another package's code; its text is not said: it may name a patient."""
+    """Raise ReaderFault for errors in another package's code, without their text, which may name a patient."""
     try:
         yield
     except (passing, ReaderFault, DeviceLost):
         raise
     except _Broken as error:
         raise ReaderFault(f"{step} breaks the contract: {error}") from error
-    except Exception as error:  # a boundary: whatever fails there costs this film alone
+    except Exception as error:  # a boundary: any failure there costs this film alone
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"
         raise ReaderFault(f"{step} failed: {type(error).__name__} at {place}") from error
 
 
 class _Broken(Exception):
-    """What a reader gave breaks the contract."""
+    """The result of a reader breaks the contract."""
 
 
 def _require(holds: object, rule: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a finding may be said to lie: which of its boxes are drawn, and whether a side is told. Numpy only.
+"""The place of a finding: which of its boxes are drawn, and whether its side is named. Numpy only.
 
 No box of a finding of lung or pleura is drawn outside the lungs that the network finds on the film. On films of people
 a box is drawn from the score that was chosen for its finding, else above the common `box_threshold`; no other box
@@ -23,9 +23,9 @@ from models.reading.decided_film import DecidedFilm
 
 
 def place_findings(film: DecidedFilm, decisions: Decisions) -> DecidedFilm:
-    """Return a film whose reported findings keep the boxes and sides that may be told.
+    """Return a film whose reported findings keep only reliable boxes and sides.
 
-    A manifest that says nothing about places leaves all boxes in the lungs, and their sides.
+    With a manifest without places, all boxes in the lungs stay, and their sides.
     """
     has_rules = bool(decisions.boxes or decisions.sides)
     parts = lungs(film.prompts, film.visible)
@@ -56,7 +56,7 @@ def lungs(prompts: Sequence[ReaderPrompt], visible: Sequence[tuple[FloatArray, F
 
 
 def within(boxes: FloatArray, parts: FloatArray) -> NDArray[np.bool_]:
-    """Say of each box [box, 4] whether it lies in one of some parts [part, 4]; of all if there is no part."""
+    """Return for each box [box, 4] whether it lies in one of some parts [part, 4]; true without parts."""
     return np.array([not len(parts) or lies_in(box, parts) for box in boxes], dtype=bool)
 
 
@@ -107,10 +107,10 @@ def laterality(
     decisions: Decisions,
     side_of: SideOf | None,
 ) -> Laterality:
-    """Say how the side of a finding follows.
+    """Return the rule for the side of a finding.
 
     drawn: [box, 4], the boxes that are drawn; found: all boxes of its prompt [box, 4] with their scores [box]
-    side_of: None if the film does not say which side is which
+    side_of: None if the film does not name its sides
     Boxes on both sides were each drawn for their own score, if one was chosen; one side needs its certainty.
     """
     if side_of is None or not len(drawn):

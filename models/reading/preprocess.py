@@ -1,4 +1,4 @@
-"""Converts a gray film to the network's input, and says which part of the film that is (spec §1). No torch.
+"""Converts a gray film to the network's input, and locates it on the film (spec §1). No torch.
 
 Pixels and geometry use the same plan, so a box drawn on the film is where the network saw it.
 """
@@ -20,7 +20,7 @@ _INTERMEDIATE_SIDE = 256
 
 
 class Square(NamedTuple):
-    """What the network sees, as edges in pixels of the upright film."""
+    """The network's field of view, as edges in pixels of the upright film."""
 
     left: float
     top: float

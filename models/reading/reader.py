@@ -61,7 +61,7 @@ def open_reader(
     sentences: SentenceRule = "raw",
     on_written: OnWritten = lambda _tokens, _seconds: None,
 ) -> ChexReader:
-    """Open a model directory; engine, threads, engines, precision and ModelError as in `opening.open_first`."""
+    """Open a model directory; engine, threads, engines, precision and ModelError: see `opening.open_first`."""
     vocabularies = directory / "vocab"
     opened = open_first(directory, engine=engine, threads=threads, engines=engines, precision=precision)
     return ChexReader(
@@ -189,7 +189,7 @@ class ChexReader(Reader[Look]):
     ) -> FilmReading:
         """Read a film: locate every prompt, decide, generate sentences, check them, remove duplicates (spec §9.1).
 
-        side_of: None if the film does not say which side is which; zone_of: None if no sentence names a zone by rule
+        side_of: None if the film does not name its sides; zone_of: None if no template sentence names a zone
         """
         prompts = tuple(prompts)
         if not prompts:
@@ -322,7 +322,7 @@ class ChexReader(Reader[Look]):
     ) -> list[Answer]:
         """Answer judged prompts of a set, by their places in it, as `report` does: among all prompts of the set.
 
-        No answer denies anything, whatever the report may.
+        No answer denies anything, even where the report may.
         """
         if not places:
             return []

@@ -1,4 +1,4 @@
-"""Puts features into words: moves them toward what was decided, generates sentences, removes duplicates. Numpy only."""
+"""Turns features into sentences: moves them toward the decision, generates, removes duplicates. Numpy only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIRECTIONS: Final[Mapping[FindingState, int]] = {
 """Where the sentence of a finding is moved to; see `ReportRule.emphasis`."""
 
 _FIRM: Final = 0.5
-"""The least emphasis of a second try, after a sentence did not say what was decided."""
+"""The least emphasis of a second try, after a sentence contradicted the decision."""
 
 _FEW: Final = 4
 """So many sentences, as for a question, are generated with their second tries beside them. On a processor twice as many
@@ -61,24 +61,25 @@ class Speech:
         self._rule = rule
         self._on_written = on_written
 
-    def sentences(self, film: DecidedFilm, told: Sequence[int], *, rule: SentenceRule) -> tuple[DecidedFilm, Settled]:
+    def sentences(
+        self, film: DecidedFilm, prompt_indices: Sequence[int], *, rule: SentenceRule
+    ) -> tuple[DecidedFilm, Settled]:
         """Generate the sentences of some prompts, and let those pass that may leave.
 
-        told: indices of the prompts
         Returns also the film, with the findings in doubt that all of their own sentences deny.
         """
         emphasis = self._rule.emphasis
         shares = emphasis, max(2 * emphasis, _FIRM)
-        tried = [index for index in told if index in film.reported]
-        if rule == "raw" or len(told) > _FEW:
+        tried = [index for index in prompt_indices if index in film.reported]
+        if rule == "raw" or len(prompt_indices) > _FEW:
             tried = []
         features = [
             self._emphasized(film, share=share)[list(indices)]
-            for share, indices in zip(shares, (told, tried), strict=True)
+            for share, indices in zip(shares, (prompt_indices, tried), strict=True)
         ]
         generated = self.generate(np.concatenate(features))
-        texts = dict(zip(told, generated[: len(told)], strict=True))
-        firm = dict(zip(tried, generated[len(told) :], strict=True))
+        texts = dict(zip(prompt_indices, generated[: len(prompt_indices)], strict=True))
+        firm = dict(zip(tried, generated[len(prompt_indices) :], strict=True))
 
         def again(indices: Sequence[int]) -> list[str]:
             new = [index for index in indices if index not in firm]
