@@ -271,3 +271,15 @@ def test_the_late_schedule_is_constant_and_then_falls(batch: int) -> None:
     rate = learning_rate(late, batch=batch, batches=1000)
 
     assert rate == pytest.approx(1e-3 if batch <= 700 else 1e-3 * (1000 - batch) / 300)
+
+
+def test_places_are_taught_to_the_detector_alone_on_patients_that_are_not_held_out() -> None:
+    run = read_run(RUNS / "phantom_places.toml")
+
+    assert [stage.train for stage in run.stages] == [("detector",)]
+    held_out = {Path(source.file).name: Path(source.held_out).name for source in run.data.films}
+    assert held_out == {
+        "lungs_640.jsonl": "lungs_640.txt",
+        "films.jsonl": "nih_512.txt",
+        "normals_224.jsonl": "normals_224.txt",
+    }
