@@ -114,7 +114,7 @@ def _mentions(clause: Clause, rules: Mapping[str, ClassRule]) -> Iterator[_Menti
 
 
 def _stance(clause: Clause, start: int, end: int, starts: tuple[int, ...]) -> Stance | None:
-    """Judge a mention by the words before and after it; None if others of its kind are spoken of."""
+    """Judge a mention by the words before and after it; None for a denial of others ("no other opacity")."""
     before = _before(clause, end)
     if before is None:
         return None

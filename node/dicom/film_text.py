@@ -139,7 +139,7 @@ def settle(dataset: Dataset, *, site: str = "") -> tuple[Note, ...]:
 
 
 def declared_by(dataset: Dataset, inherited: CharacterSets | None = None) -> CharacterSets:
-    """Return the character sets that a header names; of an item that names none those of its parent, inherited."""
+    """Return the character sets that a header names; inherited: of the parent, for an item that names none."""
     element = dataset.get_item(_CHARACTER_SET) if _CHARACTER_SET in dataset else None
     value = None if element is None else element.value
     if value is None and inherited is not None:

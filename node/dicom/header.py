@@ -409,7 +409,7 @@ class _CountedReads(_WithoutNul, io.BufferedReader):
         """Read bytes. Raises ValueError after `_MOST_READS` reads."""
         self._left -= 1
         if self._left < 0:
-            raise ValueError("the header has more elements than any")
+            raise ValueError("the header has too many elements")
         return self._text(super().read(size))
 
 

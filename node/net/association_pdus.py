@@ -223,7 +223,7 @@ def _fits_uid(value: bytes) -> bool:
 
 
 def _item(kind: int, content: bytes) -> bytes:
-    """Raises Unacceptable for more than an item can hold."""
+    """Return an item of a type, as bytes. Raises Unacceptable for too long content."""
     if len(content) > _LONGEST_ITEM:
         raise Unacceptable("an item is too long")
     return bytes([kind, 0]) + len(content).to_bytes(2, "big") + content

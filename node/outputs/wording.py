@@ -443,7 +443,7 @@ def film_name(report: Report, film: Film) -> str:
 def intended_use(report: Report, films: Sequence[Film]) -> str:
     """Return the last text of every output: its purpose, its origin and its limits.
 
-    films: those that the output is about, each with what the output says of it
+    films: of the output, with the findings and sentences that it contains
     """
     model = report.model
     return (

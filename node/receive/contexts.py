@@ -60,7 +60,7 @@ _MOST_CONTEXTS: Final = 128
 
 
 def offered(requested: A_ASSOCIATE, *, may_send: bool, may_report: bool) -> list[PresentationContext]:
-    """Return a context for every storage class that a sender proposes, and storage commitment for a destination."""
+    """Return contexts: Verification, the storage classes that a sender proposes, a destination's storage commitment."""
     proposed = requested.presentation_context_definition_list[:_MOST_CONTEXTS]
     asked = sorted({UID(context.abstract_syntax) for context in proposed if context.abstract_syntax})
     return [

@@ -122,7 +122,7 @@ def show_next(
     study: Annotated[str, Query(max_length=64)] = "",
     film: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
-    """Lead to the film to look at after one; to the list if no other waits."""
+    """Redirect to the next film to review after a given one, or to the list if no other waits."""
     found = next_film(parts.settings, parts.spool, parts.prompts(), after=(study, film))
     place = "/review" if found is None else f"/studies/{found.study}?film={found.film}"
     return RedirectResponse(place, status_code=303)
