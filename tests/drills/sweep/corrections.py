@@ -72,7 +72,10 @@ def chosen(film: Film, number: int, prompts: PromptSet) -> Iterator[Correction]:
     if reported:
         finding = reported[number % len(reported)]
         yield _made(film, CorrectionKind.REJECT, finding)
-        yield _made(film, CorrectionKind.MOVE, finding, box=drawn, tracking_uid=finding.boxes[0].tracking_uid)
+        if finding.boxes:
+            yield _made(film, CorrectionKind.MOVE, finding, box=drawn, tracking_uid=finding.boxes[0].tracking_uid)
+        else:
+            yield _made(film, CorrectionKind.ADD, finding, box=drawn)
         words = f"In a reader's words, there is {prompts[finding.prompt].phrases[0].lower()}."
         yield _made(film, CorrectionKind.REWORD, finding, text=words)
         doubtful = [found for found in reported if found.state is not FindingState.PRESENT] or reported
