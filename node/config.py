@@ -321,12 +321,24 @@ class AlertsSettings:
     after_seconds: Annotated[float, between(0.05, 86400.0)] = 60.0
     webhook: WebhookSettings
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifySettings:
+    """A webhook that is told of critical findings, as `WebhookSettings`; pages: the address of this node for people."""
+
+    name: NotBlank
+    pages: WebUrl
+    url: WebUrl
+    token_file: FilePath | None = None
+    ca: FilePath | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.webhook
+
     @property
-    def without_secrets(self) -> AlertsSettings:
-        """The same for display: the path of a webhook is often a secret by which chat programs know who posts."""
-        url = urlsplit(self.webhook.url)
-        shown = f"{url.scheme}://{url.netloc}/***" if url.path.strip("/") else self.webhook.url
-        return replace(self, webhook=replace(self.webhook, url=shown))
+    def webhook(self) -> WebhookSettings:
+        """The address that gets a notice."""
+        return WebhookSettings(url=self.url, token_file=self.token_file, ca=self.ca)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +358,7 @@ class Settings:
     log: LogSettings = field(default_factory=LogSettings)
     audit: AuditSettings | None = None
     alerts: AlertsSettings | None = None
+    notify: tuple[NotifySettings, ...] = ()
     destinations: Several[Annotated[DestinationSettings, TypeOf(form_of)]] = ()
 
     def __post_init__(self) -> None:
@@ -358,9 +371,10 @@ class Settings:
             other = taken.setdefault((host, port), key) if port else key
             if other != key:
                 yield f"{key}: must not be {other} as well; choose another one"
-        names = [destination.name for destination in self.destinations]
-        if len(set(names)) < len(names):
-            yield "destinations.name: every destination needs a name of its own"
+        for table, named in (("destinations", self.destinations), ("notify", self.notify)):
+            names = [each.name for each in named]
+            if len(set(names)) < len(names):
+                yield f"{table}.name: every table needs a name of its own"
 
 
 def load(path: Path) -> Settings:
@@ -414,8 +428,18 @@ def servers(settings: Settings) -> Iterator[tuple[str, str, int]]:
 def render(settings: Settings) -> str:
     """Write the effective settings as TOML, defaults included, without passwords, keys and tokens."""
     storage = replace(settings.storage, database_url=without_password(settings.storage.database_url))
-    alerts = None if settings.alerts is None else settings.alerts.without_secrets
-    return tomli_w.dumps(asdict(replace(settings, storage=storage, alerts=alerts), dict_factory=_as_toml))
+    notify = tuple(replace(each, url=_without_path(each.url)) for each in settings.notify)
+    alerts = settings.alerts
+    if alerts is not None:
+        alerts = replace(alerts, webhook=replace(alerts.webhook, url=_without_path(alerts.webhook.url)))
+    shown = replace(settings, storage=storage, alerts=alerts, notify=notify)
+    return tomli_w.dumps(asdict(shown, dict_factory=_as_toml))
+
+
+def _without_path(address: str) -> str:
+    """Return a webhook for display: its path is often a secret by which chat programs know who posts."""
+    url = urlsplit(address)
+    return f"{url.scheme}://{url.netloc}/***" if url.path.strip("/") else address
 
 
 def _as_toml(values: list[tuple[str, object]]) -> dict[str, object]:

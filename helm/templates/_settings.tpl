@@ -11,7 +11,7 @@
 {{- with .Values.pages.host }}{{ $_ := set $own.http "hosts" (append (dig "http" "hosts" list $.Values.settings) . | uniq) }}{{ end -}}
 {{- if .Values.settings.listener.tls }}{{ $_ := set $own.listener "tls" (dict "port" 2762) }}{{ end -}}
 {{- if .Values.settings.orders }}{{ $_ := set $own "orders" (dict "host" "0.0.0.0" "port" 2575) }}{{ end -}}
-{{- range $table, $keys := mergeOverwrite (deepCopy (omit .Values.settings "destinations")) $own }}
+{{- range $table, $keys := mergeOverwrite (deepCopy (omit .Values.settings "destinations" "notify")) $own }}
 [{{ $table }}]
 {{- include "chex-node.keys" (omit $keys "callers" "tls" "webhook" "oidc") }}
 {{- include "chex-node.tls" (dict "table" $table "keys" $keys.tls) }}
@@ -31,6 +31,10 @@
 {{- range .hosts }}{{ include "chex-node.check-network" . }}{{ end }}
 {{- include "chex-node.keys" . }}
 {{- end }}
+{{ end -}}
+{{- range .Values.settings.notify }}
+[[notify]]
+{{- include "chex-node.keys" . }}
 {{ end -}}
 {{- range .Values.settings.destinations }}
 [[destinations]]

@@ -277,15 +277,15 @@ def check_audit(settings: Settings) -> Iterator[Check]:
 
 
 def check_alerts(settings: Settings) -> Iterator[Check]:
-    """Check whether the webhook of [alerts] can be reached. Sends no alert; shows no path, which may be a secret."""
-    if settings.alerts is None:
-        return
-    try:
-        alerts.reach_webhook(settings.alerts.webhook)
-    except RetryLater as error:
-        yield fault("alerts", f"{error}; start it, or correct [alerts.webhook]")
-    else:
-        yield ok("alerts", "[alerts.webhook] can be reached; no alert was sent")
+    """Check whether the webhooks can be reached. Sends nothing; shows no path, which may be a secret."""
+    webhooks = {} if settings.alerts is None else {"[alerts.webhook]": settings.alerts.webhook}
+    for table, webhook in (webhooks | {f"[[notify]] {each.name}": each.webhook for each in settings.notify}).items():
+        try:
+            alerts.reach_webhook(webhook)
+        except RetryLater as error:
+            yield fault("alerts", f"{error}; start it, or correct {table}")
+        else:
+            yield ok("alerts", f"{table} can be reached; no alert was sent")
 
 
 def check_ports(settings: Settings) -> Iterator[Check]:

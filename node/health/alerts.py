@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from models.documents import decode, encode
 from node import log
 from node.config import WebhookSettings
+from node.domain import JsonObject
 from node.errors import RetryLater, where
 from node.health.troubles import Trouble
 from node.net import tls
@@ -242,10 +243,15 @@ def post_alert(alert: Alert, *, settings: WebhookSettings, node: str) -> None:
 
     node: what the message calls this node; `text` of the message is for chat programs
     """
+    subject = f"ChEX Node {node}: {'over: ' if alert.status == 'ended' else ''}{alert.title}"
+    content: JsonObject = {"version": 1, "node": node, **encode(alert), "text": f"{subject}. {alert.message}"}
+    post(content, settings=settings)
+
+
+def post(content: JsonObject, *, settings: WebhookSettings) -> None:
+    """POST a document; every answer of 2xx takes it. Raises RetryLater, whose text says why."""
     import httpx2  # takes a tenth of a second, which a node without a webhook saves
 
-    subject = f"ChEX Node {node}: {'over: ' if alert.status == 'ended' else ''}{alert.title}"
-    content = {"version": 1, "node": node, **encode(alert), "text": f"{subject}. {alert.message}"}
     try:
         headers = {"User-Agent": "ChEX-Node", **_token(settings)}
         with (

@@ -20,7 +20,7 @@ from node.jobs import answers, gathering
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
-from node.outputs import counted
+from node.outputs import counted, vocabulary
 from node.outputs.sr.items import FORMS
 from node.pipeline import Pipeline, RoundOutputs
 from node.rounds.planned import Round, known_to
@@ -64,6 +64,7 @@ class Steps:
     pipeline: returns the one in use; a round finishes with the one it began with, in this process
     take_objects: takes a study's objects that may be questions, before a round covers them
     note_patients: records a study's patients, as known to a round
+    notify: has the critical findings of a study told; each name by the key of its prompt
     """
 
     pipeline: Pipeline
@@ -73,6 +74,7 @@ class Steps:
     stat_seconds: float
     take_objects: Callable[[str], object] = lambda _study: None
     note_patients: Callable[[str], None] = lambda _study: None
+    notify: Callable[[str, Mapping[str, str]], None] = lambda _study, _findings: None
     _begun: dict[str, Pipeline] = field(default_factory=dict)
 
     def gather(self, study_uid: str, correction_id: str) -> bool:
@@ -153,6 +155,8 @@ class Steps:
         def work() -> WrittenRound:
             with self.metrics.timed("write"):
                 written = self._pipeline(planned.study_uid).write(planned)
+            critical = filter(vocabulary.is_critical, (each for film in written.films for each in film.findings))
+            self.notify(planned.study_uid, {finding.prompt: vocabulary.name_of(finding) for finding in critical})
             facts = load(self.pipeline.spool, planned.study_uid)
             self._log_rejected(facts, planned)
             self._log_identity(planned.study_uid, written)

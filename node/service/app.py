@@ -25,6 +25,7 @@ from node.config import Settings
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, is_not_writable
 from node.health.alerts import Alerts, post_alert
+from node.health.notices import Notices, post_notice
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.asking import QuestionAnswerer
@@ -407,8 +408,11 @@ def _open_probes(opened: _Opened, parts: ExitStack) -> int | None:
 
 
 def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
-    """Tell the webhook of troubles until the service stops, if the settings name one."""
+    """Tell webhooks of troubles and critical findings until the service stops, if the settings name some."""
     settings = opened.shared.settings
+    if settings.notify:
+        send = partial(post_notice, node=settings.listener.ae_title)
+        parts.callback(Notices(opened.shared.spool, settings.notify, send).close)
     if settings.alerts is None:
         return
     alerts = Alerts(

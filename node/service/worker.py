@@ -27,6 +27,7 @@ from node.deliver.delivery import Sending
 from node.deliver.results import delivery_of
 from node.domain import Delivery
 from node.errors import where
+from node.health import notices
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
 from node.jobs.lost import ExecutorLock, LostWorkflows, Takeover
@@ -227,6 +228,7 @@ def _reading(
         note_patients=(
             partial(note_patients, spool, sending.ledger) if settings.http.shows_patients else lambda _study: None
         ),
+        notify=partial(notices.take, spool.directory, settings.notify),
     )
 
 

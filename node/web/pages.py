@@ -18,13 +18,14 @@ from zoneinfo import ZoneInfo
 from fastapi import APIRouter
 from pydicom.dataset import Dataset
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.templating import Jinja2Templates
 
 from node.dicom import identity
 from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
 from node.errors import InputError
+from node.health import notices
 from node.jobs import answered_film
 from node.jobs.patients import EarlierFilm, obstacle_of
 from node.outputs import counted, patient
@@ -63,6 +64,15 @@ class _Result:
     uid: str
     file: StudyOutput | None
     deliveries: tuple[Sent, ...]
+
+
+@router.get("/notices/{notice_id}")
+def show_notice(parts: Parts, request: Request, notice_id: str) -> Response:
+    """Lead to the study of a critical finding that a webhook was told of."""
+    found = notices.study_of(parts.settings.storage.directory, notice_id)
+    if found is None:
+        return refuse(parts, request, 404, "This node knows no such notice. Its study may have been removed.")
+    return RedirectResponse(f"/studies/{found}", status_code=303)
 
 
 @router.get("/studies/{uid}")

@@ -17,6 +17,7 @@ _ROUTES: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.READER: (
         "GET /",
         "GET /interface",
+        "GET /notices/{notice_id}",
         "GET /review",
         "GET /review/next",
         "GET /statistics",

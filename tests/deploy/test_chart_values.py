@@ -24,6 +24,7 @@ from tests.deploy.chart import (
     of_kind,
     pod_of,
     rendered,
+    settings_of,
     the_only,
     workloads,
 )
@@ -190,6 +191,7 @@ PEERS: Mapping[str, object] = {
         {"name": "plain", "type": "dicomweb", "url": "http://10.20.0.8/dicom-web"},
     ],
     "alerts": {"webhook": {"url": "http://10.20.0.9:4318/hook"}},
+    "notify": [{"name": "ward", "pages": "https://chex.example", "url": "https://10.20.0.11/hook"}],
     "http": {
         "oidc": {
             "issuer": "https://10.20.0.10:8443/realms/hospital",
@@ -203,13 +205,14 @@ PEERS: Mapping[str, object] = {
 
 
 def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
-    watched = {("10.20.0.9/32", 4318), ("10.20.0.10/32", 8443)}
+    watched = {("10.20.0.9/32", 4318), ("10.20.0.10/32", 8443), ("10.20.0.11/32", 443)}
     sent = {("10.20.0.5/32", 104), ("fd00::9/128", 2576), ("10.20.0.7/32", 443), ("fd00::5/128", 8042)}
     sent |= {("10.20.0.8/32", 80)}
 
     split = made("split", {"settings": PEERS, "database": {"host": "10.20.0.6"}, "networkPolicy": {"egressTo": []}})
     single = made("cpu", {"settings": PEERS, "networkPolicy": {"egressTo": []}})
 
+    assert [each.name for each in settings_of(single).notify] == ["ward"]
     common = {DNS, ("10.20.0.6/32", 5432)} | watched
     assert ways_out(split) == {"listener": common, "worker": common, "sender": common | sent}
     assert ways_out(single) == {"node": {DNS} | watched | sent}

@@ -45,6 +45,7 @@ TOUCHES_NONE: Final = {
     "GET /upload": "an empty form",
     "GET /api/openapi.json": "the description",
     "GET /interface": "the description",
+    "GET /notices/{notice_id}": "leads to the page of a study",
     "GET /api/v1/findings": "the findings of all studies",
     "GET /static": "scripts and styles",
 }

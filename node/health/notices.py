@@ -1,0 +1,214 @@
+"""Tells the webhooks of `[[notify]]` that a critical finding is present: once a study and finding, by a random link.
+
+A notice is a file before its round goes on, so a crash loses none, and a repeated step makes no second one. A webhook
+that takes nothing is asked again until it takes the notice, or the study is gone. A process that is killed between the
+answer of the webhook and its own note sends the notice again, with the same `id`.
+
+    notices/key                      from which ids are made: without it an id says nothing of its study
+    notices/waiting/<id>.json        a notice that its webhook has not taken
+    notices/told/<id>.json           one that it has; kept as long as its study, for the link
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from models.documents import decode, encode
+from node import log
+from node.config import NotifySettings
+from node.domain import JsonObject
+from node.errors import RetryLater, where
+from node.health import alerts
+from node.store import files
+from node.store.spool import Spool
+from node.threads import Periodic
+
+_FOLDER: Final = "notices"
+_FIRST_WAIT_SECONDS: Final = 5.0
+_LONGEST_WAIT_SECONDS: Final = 300.0
+_PAUSE_SECONDS: Final = 1.0
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+_LOOKS_OF_A_CLEANING: Final = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A finding that a webhook is to be told of; study: stays on this node.
+
+    finding: key of its prompt; title: its name; next_at: when to try again, in seconds since the epoch
+    """
+
+    id: str
+    webhook: str
+    study: str
+    finding: str
+    title: str
+    at: str
+    attempts: int = 0
+    next_at: float = 0.0
+
+
+def take(directory: Path, webhooks: Sequence[NotifySettings], study_uid: str, findings: Mapping[str, str]) -> None:
+    """Store a notice of each finding for each webhook, unless there was one; synced. Raises OSError.
+
+    findings: name by key of the prompt
+    """
+    for prompt, title in findings.items():
+        for webhook in webhooks:
+            notice = Notice(
+                id=_id(directory, webhook.name, study_uid, prompt),
+                webhook=webhook.name,
+                study=study_uid,
+                finding=prompt,
+                title=title,
+                at=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
+            if not _told(directory, notice.id).exists():
+                files.write_new(_waiting(directory, notice.id), _content(notice))
+
+
+def study_of(directory: Path, notice_id: str) -> str | None:
+    """Return the study of a notice; None if this node has no such notice. notice_id: any text."""
+    if not _ID.fullmatch(notice_id):
+        return None
+    found = _read(_told(directory, notice_id)) or _read(_waiting(directory, notice_id))
+    return None if found is None else found.study
+
+
+class Notices:
+    """Sends what waits, until closed; of several processes of a node, each looks in its turn.
+
+    send: sends a notice to a webhook, or raises RetryLater, whose text says why
+    """
+
+    def __init__(
+        self, spool: Spool, webhooks: Sequence[NotifySettings], send: Callable[[Notice, NotifySettings], None]
+    ) -> None:
+        self._spool, self._send = spool, send
+        self._webhooks, self._looks = {webhook.name: webhook for webhook in webhooks}, 0
+        _make_folders(spool.directory)
+        self._thread = Periodic(self._act, name="notices", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
+
+    def close(self) -> None:
+        """Stop; what waits is sent after the next start."""
+        self._thread.close()
+
+    def _act(self) -> None:
+        with files.try_lock(self._spool.directory / _FOLDER / "lock") as is_free:
+            if is_free:
+                self._clean()
+                self._tell()
+
+    def _tell(self) -> None:
+        """Send every notice that is due; a webhook that fails once gets nothing more in this look."""
+        directory, failing = self._spool.directory, set[str]()
+        for path in files.documents(directory / _FOLDER / "waiting"):
+            notice = _read(path)
+            if notice is None:
+                continue
+            if _told(directory, notice.id).exists() or not self._is_here(notice):
+                path.unlink(missing_ok=True)
+                continue
+            webhook = self._webhooks.get(notice.webhook)
+            if webhook is None or notice.next_at > time.time() or webhook.name in failing:
+                continue
+            if not self._sent(notice, webhook):
+                failing.add(webhook.name)
+
+    def _sent(self, notice: Notice, webhook: NotifySettings) -> bool:
+        """Send a notice, and store that it was taken, or when it is tried again."""
+        directory, facts = self._spool.directory, {"name": webhook.name, "attempts": notice.attempts + 1}
+        try:
+            self._send(notice, webhook)
+        except RetryLater as error:
+            wait = min(_FIRST_WAIT_SECONDS * 2 ** min(notice.attempts, 10), _LONGEST_WAIT_SECONDS)
+            later = replace(notice, attempts=notice.attempts + 1, next_at=time.time() + wait)
+            files.write(_waiting(directory, notice.id), _content(later))
+            log.get().warning("notice.delayed", study=notice.study, reason=str(error), **facts)
+            return False
+        files.write(_told(directory, notice.id), _content(notice))
+        _waiting(directory, notice.id).unlink(missing_ok=True)
+        log.get().info("notice.sent", study=notice.study, **facts)
+        return True
+
+    def _clean(self) -> None:
+        """Remove, once in an hour, the notices that were told of studies that are gone."""
+        self._looks += 1
+        if self._looks % _LOOKS_OF_A_CLEANING == 1:
+            for path in files.documents(self._spool.directory / _FOLDER / "told"):
+                if (notice := _read(path)) is not None and not self._is_here(notice):
+                    path.unlink(missing_ok=True)
+
+    def _is_here(self, notice: Notice) -> bool:
+        return bool(self._spool.study(notice.study).instances)
+
+
+def post_notice(notice: Notice, webhook: NotifySettings, *, node: str) -> None:
+    """POST a notice as JSON, without a patient or a UID. Raises RetryLater, whose text says why."""
+    link = f"{webhook.pages.rstrip('/')}/notices/{notice.id}"
+    title = f"{notice.title}: present"
+    content: JsonObject = {
+        "version": 1,
+        "node": node,
+        "kind": "finding",
+        "id": notice.id,
+        "finding": notice.finding,
+        "title": title,
+        "at": notice.at,
+        "link": link,
+        "text": f"ChEX Node {node}: {title}. RESEARCH, NOT FOR DIAGNOSIS. {link}",
+    }
+    alerts.post(content, settings=webhook.webhook)
+
+
+def _id(directory: Path, webhook: str, study_uid: str, prompt: str) -> str:
+    said = "\n".join((webhook, study_uid, prompt)).encode()
+    return hmac.new(_key(directory), said, hashlib.sha256).hexdigest()[:32]
+
+
+def _key(directory: Path) -> bytes:
+    """Return the key of this node, which the first who asks makes. Raises OSError."""
+    _make_folders(directory)
+    path = directory / _FOLDER / "key"
+    if not path.exists():
+        files.write_new(path, secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def _make_folders(directory: Path) -> None:
+    for name in (_FOLDER, f"{_FOLDER}/waiting", f"{_FOLDER}/told"):
+        files.make_folder(directory / name)
+
+
+def _waiting(directory: Path, notice_id: str) -> Path:
+    return directory / _FOLDER / "waiting" / f"{notice_id}.json"
+
+
+def _told(directory: Path, notice_id: str) -> Path:
+    return directory / _FOLDER / "told" / f"{notice_id}.json"
+
+
+def _content(notice: Notice) -> bytes:
+    return files.to_json(encode(notice))
+
+
+def _read(path: Path) -> Notice | None:
+    """Return a stored notice; None if there is none, or it cannot be understood."""
+    content = files.read_json(path)
+    try:
+        return None if content is None else decode(Notice, content)
+    except ValueError:
+        return None
+
+
+def _failed(error: Exception) -> None:
+    log.get().error("notice.delayed", reason=where(error))

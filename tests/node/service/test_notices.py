@@ -1,0 +1,103 @@
+"""Notices of critical findings: each once, also over kills and refusals, and with nothing of a patient."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node import config
+from node.config import NotifySettings, Settings
+from node.errors import ConfigError
+from node.health import notices
+from tests.support import films
+from tests.support.alarmed import Webhook, webhook
+from tests.support.service import Service, settings_for
+
+STUDY = "1.2.826.0.1.77"
+
+
+def notified(folder: Path, told: Webhook) -> Settings:
+    notify = NotifySettings(name="ward", pages="https://chex.example/", url=f"http://127.0.0.1:{told.port}")
+    settings = replace(settings_for(folder / "node", archive_port=104), destinations=(), notify=(notify,))
+    (folder / "critical").touch()  # the scripted reader finds a pneumothorax
+    return settings
+
+
+def wait_for_posts(told: Webhook, count: int) -> None:
+    limit = time.monotonic() + 60
+    while len(told.posts) < count:
+        assert time.monotonic() < limit, told.posts
+        time.sleep(0.05)
+
+
+def test_a_notice_that_was_refused_and_outlived_a_kill_is_told_once(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    with webhook() as told:
+        told.status = 503
+        settings = notified(tmp_path, told)
+        with Service(settings) as node:
+            node.read(film)
+            wait_for_posts(told, 1)
+            node.wait_for("notice.delayed")
+            node.kill()
+        refused = len(told.posts)
+        told.status = 200
+
+        with Service(settings) as node:
+            node.wait_for("notice.sent")
+            node.read(films.as_another(films.thumbnail(), "later", study="later"))  # a study of its own
+            wait_for_posts(told, refused + 2)
+            path = f"/notices/{told.posts[0]['id']}"
+            shown = node.request("GET", path, accept="text/html")
+
+        *_, first, second = told.posts
+        assert {post["id"] for post in told.posts[:refused]} == {first["id"]} != {second["id"]}
+        assert len(told.posts) == refused + 2
+        assert (shown.status_code, shown.headers["location"]) == (303, f"/studies/{film.StudyInstanceUID}")
+        said = json.dumps(told.posts)
+        for keyword in ("StudyInstanceUID", "SOPInstanceUID", "PatientName", "PatientID", "AccessionNumber"):
+            assert not film.get(keyword) or str(film[keyword].value) not in said
+        assert (first["kind"], first["finding"]) == ("finding", "pneumothorax")
+        assert first["link"] == f"https://chex.example/notices/{first['id']}"
+
+
+def test_a_step_that_is_repeated_makes_no_second_notice(tmp_path: Path) -> None:
+    ward, night = (NotifySettings(name=name, pages="https://a", url="https://b") for name in ("ward", "night"))
+    for _ in range(2):
+        notices.take(tmp_path, (ward, night), STUDY, {"pneumothorax": "Pneumothorax"})
+    waiting = sorted((tmp_path / "notices" / "waiting").glob("*.json"))
+    assert [notices.study_of(tmp_path, path.stem) for path in waiting] == [STUDY, STUDY]
+
+    waiting[0].rename(tmp_path / "notices" / "told" / waiting[0].name)  # as the sender does
+    notices.take(tmp_path, (ward, night), STUDY, {"pneumothorax": "Pneumothorax"})
+
+    assert sorted((tmp_path / "notices" / "waiting").glob("*.json")) == waiting[1:]
+    assert notices.study_of(tmp_path, waiting[0].stem) == STUDY
+    assert notices.study_of(tmp_path, "../key") is None
+
+
+def test_another_node_gives_the_same_study_another_number(tmp_path: Path) -> None:
+    ward = NotifySettings(name="ward", pages="https://a", url="https://b")
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        notices.take(tmp_path / name, (ward,), STUDY, {"pneumothorax": "Pneumothorax"})
+
+    names = [path.name for path in tmp_path.glob("*/notices/waiting/*.json")]
+
+    assert len(set(names)) == 2
+    assert (tmp_path / "one" / "notices" / "key").stat().st_mode & 0o077 == 0
+
+
+def test_the_settings_refuse_a_token_in_the_clear_and_two_of_a_name() -> None:
+    table = {"storage": {"directory": "x"}, "listener": {"callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}]}}
+    ward = {"name": "ward", "pages": "https://chex.example", "url": "http://192.0.2.9/secret"}
+
+    with pytest.raises(ConfigError, match="over TLS only"):
+        config.parse({**table, "notify": [{**ward, "token_file": "token"}]})
+    with pytest.raises(ConfigError, match=r"notify\.name"):
+        config.parse({**table, "notify": [ward, ward]})
+    assert "secret" not in config.render(config.parse({**table, "notify": [ward]}))
