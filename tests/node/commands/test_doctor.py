@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,8 +44,13 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path) -> Iterator[Site]:
-    """A running node on ports that its settings name."""
-    folder = tmp_path_factory.mktemp("site")
+    with started(tmp_path_factory.mktemp("site"), phantom_model) as site:
+        yield site
+
+
+@contextmanager
+def started(folder: Path, phantom_model: Path) -> Iterator[Site]:
+    """Start a node on ports that its settings name, and let it read a film."""
     with peers.ReceivingArchive() as archive, InformationSystem() as system:
         free = settings_with(system, folder / "node", archive_port=archive.port)
         assert free.orders is not None
@@ -83,10 +89,10 @@ def test_beside_a_running_node_all_is_good_and_unchanged(site: Site) -> None:
     assert not site.node.logged("association.refused")
 
 
-def test_after_the_node_has_stopped_its_ports_are_free(site: Site) -> None:
-    assert site.node.stop() == 0
-
-    done = run_command("doctor", site.settings_path, "--json")
+def test_after_the_node_has_stopped_its_ports_are_free(tmp_path: Path, phantom_model: Path) -> None:
+    with started(tmp_path, phantom_model) as site:
+        assert site.node.stop() == 0
+        done = run_command("doctor", site.settings_path, "--json")
 
     assert done.returncode == 0, done.stdout
     content = json.loads(done.stdout)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -222,6 +225,15 @@ class ScriptedArchive:
         while not pdus.is_last_of_dataset(self._read()):
             pass
 
+    def wait_until_full(self) -> None:
+        """Wait until nothing more comes for half a second: the sender can send no more."""
+        held, since = -1, time.monotonic()
+        while time.monotonic() - since < 0.5:
+            waiting = struct.unpack("i", fcntl.ioctl(self._peer, termios.FIONREAD, bytes(4)))[0]
+            if waiting != held or not waiting:
+                held, since = waiting, time.monotonic()
+            time.sleep(0.02)
+
     def answer(self, number: int, *, status: int = 0) -> None:
         self._peer.sendall(pdus.store_answer(number, context=self._command[10], status=status))
 
@@ -278,7 +290,7 @@ def another_failed(scripted: ScriptedArchive) -> None:
 
 def within_the_object(scripted: ScriptedArchive) -> None:
     scripted.answer(scripted.request())
-    time.sleep(0.3)  # while the sender can send no more
+    scripted.wait_until_full()
     scripted.object()
 
 

@@ -36,7 +36,7 @@ class Node:
         return Spool(self.started.directory)
 
     def read(self, name: str) -> Dataset:
-        film = films.as_another(films.thumbnail({"PatientName": f"{NAME}^{name}"}), name, study=name)
+        film = films.as_another(films.thumbnail({"PatientName": f"{NAME}{name}^Jane"}), name, study=name)
         self.service.read(film)
         return film
 
@@ -50,10 +50,10 @@ class Node:
     def ask(self, method: str, path: str, body: object = None) -> httpx2.Response:
         return self.service.request(method, path, body)
 
-    def named(self) -> list[str]:
-        """The files of the database in which the patient stands."""
+    def named(self, name: str) -> list[str]:
+        """The files of the database in which the patient of a film stands."""
         files = self.started.directory.glob("*.sqlite*")
-        return [path.name for path in files if NAME.lower().encode() in path.read_bytes().lower()]
+        return [path.name for path in files if f"{NAME}{name}".lower().encode() in path.read_bytes().lower()]
 
 
 def shown(settings: Settings) -> Settings:
@@ -68,7 +68,7 @@ def node(start_node: StartNode) -> Node:
 def test_a_delivered_study_is_deleted_without_a_trace(node: Node) -> None:
     film = node.sent("delivered")
     path = f"/api/v1/studies/{film.StudyInstanceUID}"
-    assert node.named()
+    assert node.named("delivered")
 
     refused = node.ask("POST", f"{path}/delete", {"reason": "test", "films": 2, "undelivered": 0})
     deleted = node.ask("POST", f"{path}/delete", {"reason": "test", "films": 1, "undelivered": 0})
@@ -77,7 +77,7 @@ def test_a_delivered_study_is_deleted_without_a_trace(node: Node) -> None:
     assert "by now: 1, deliveries that are not done: 0" in refused.json()["detail"]
     assert node.spool.study(film.StudyInstanceUID).instances == ()
     assert node.ask("GET", f"/api/v1/studies?q={film.StudyInstanceUID}").json()["total"] == 0
-    assert node.named() == []
+    assert node.named("delivered") == []
     said = [(line["outcome"], line["reason"], line["study"]) for line in node.service.logged("study.deleted")]
     assert said == [(outcome, "test", film.StudyInstanceUID) for outcome in ("refused", "done")]
 

@@ -73,6 +73,9 @@ def parts_of(answer: httpx2.Response) -> bytes:
     return b"\n".join((str(answer.headers.raw).encode(), answer.content))
 
 
+ANOTHER = films.as_another(films.thumbnail(), "another", study="another")
+
+
 @pytest.fixture(scope="module")
 def node(start_node: StartNode) -> Node:
     started = start_node(users=["ada", "bob"])
@@ -93,8 +96,7 @@ def live_through(node: Node) -> None:
     node.json("POST", f"{film}/replies", {"text": "what changed?"})
     node.json("POST", f"{film}/corrections", {"kind": "reject", "prompt": "atelectasis", "id": "a" * 32})
     node.json("POST", f"{study}/retry", {})
-    another = films.file_bytes(marked(films.as_another(films.thumbnail(), "another", study="another")))
-    node.json("POST", "/api/v1/instances", another, kind=DICOM)
+    node.json("POST", "/api/v1/instances", films.file_bytes(marked(ANOTHER)), kind=DICOM)
     node.service.wait_for("study.finished", count=3)
     node.archive.wait_until(lambda: len(node.archive.kept) >= 8)
 
@@ -200,7 +202,7 @@ def test_no_refusal_quotes_what_was_sent(node: Node) -> None:
 
 
 def test_what_a_user_typed_is_not_logged(node: Node) -> None:
-    film = f"/api/v1/films/{node.uid}"
+    film = f"/api/v1/films/{ANOTHER.SOPInstanceUID}"
     answered = node.ask("POST", f"{film}/questions", {"questions": [{"prompt": f"{MARK} effusion"}]})
     node.ask("POST", f"{film}/replies", {"text": f"has {MARK} an effusion?"})
     reworded = {"kind": "reword", "prompt": "atelectasis", "text": f"{MARK} has atelectasis."}
