@@ -235,6 +235,7 @@ MAY_PARSE = (
     "node/outputs/",
     "node/deliver/commitment.py",  # the answer to a commitment request
     "node/commands/explain/film.py",  # what a person may see of a header
+    "node/commands/export/",  # what may leave of a film
     "node/store/incoming.py",  # two versions of one object, compared while they are received
 )
 LOOKED_AT = sorted({keyword for rule in routing.rules_for(range(200)) for keyword in rule.looks_at})

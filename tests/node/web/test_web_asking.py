@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from models.contract import Question
@@ -106,9 +107,16 @@ def test_questions_of_one_user_count_wherever_they_are_asked(asked: Asked) -> No
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
 
 
-def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
-    parts = WebParts(settings=None, spool=None, metrics=Metrics(), prompts=lambda: PROMPTS, looks=None)  # type: ignore[arg-type]  # not used
-    paths = application.build(parts).openapi()["paths"]
+@pytest.fixture
+def described(tmp_path: Path) -> FastAPI:
+    """An application of which only the description is looked at."""
+    settings = settings_for(tmp_path, archive_port=104)
+    parts = WebParts(settings=settings, spool=None, metrics=Metrics(), prompts=lambda: PROMPTS, looks=None)  # type: ignore[arg-type]  # not used
+    return application.build(parts)
+
+
+def test_every_route_that_asks_describes_that_it_may_refuse(described: FastAPI) -> None:
+    paths = described.openapi()["paths"]
 
     asking = {path: routes["post"] for path, routes in paths.items() if path.endswith(("}/questions", "}/replies"))}
 
@@ -116,12 +124,10 @@ def test_every_route_that_asks_describes_that_it_may_refuse() -> None:
     assert [path for path, route in asking.items() if "429" not in route["responses"]] == []
 
 
-def test_the_description_is_made_when_somebody_asks_for_it() -> None:
-    parts = WebParts(settings=None, spool=None, metrics=Metrics(), looks=None, prompts=None)  # type: ignore[arg-type]  # unused
-    application_of_a_start = application.build(parts)
-    before = application_of_a_start.openapi_schema
+def test_the_description_is_made_when_somebody_asks_for_it(described: FastAPI) -> None:
+    before = described.openapi_schema
 
-    first, second = (copy.deepcopy(application_of_a_start.openapi()) for _ in range(2))
+    first, second = (copy.deepcopy(described.openapi()) for _ in range(2))
 
     assert before is None
     assert "ProblemDocument" in first["components"]["schemas"]
