@@ -3,7 +3,7 @@
 On the acceptor's side `PduSocket` replaces pynetdicom's socket: it reads whole PDUs, each within a time limit, and does
 not trust declared lengths. `MessageProvider` puts messages together. `RequestProvider` sends the node's own requests.
 The acceptor's functions decide about the length of messages and where datasets go.
-interoperability §8 lists the features of pynetdicom that would replace each part of this file.
+interoperability §8 says for each part of this file what pynetdicom does instead.
 tests/node/net/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has
 changed.
 """
