@@ -68,7 +68,7 @@ def test_its_card_says_what_it_is_for_and_what_was_measured(manifest: Manifest) 
 
     assert "must never be used for a patient" in card
     assert "never any clinical use" in manifest.intended_use
-    for heading in ("### `phantoms:", "### `boxes:", "### Ablations", "### Failures"):
+    for heading in ("### `phantoms:", "### `boxes:", "### Failures"):
         assert heading in card
     shown = [line.split("](")[1].rstrip(")") for line in card.splitlines() if line.startswith("![")]
     assert shown
