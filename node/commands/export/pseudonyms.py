@@ -23,7 +23,8 @@ KEY_FILE: Final = "export-key"
 """In the node's folder (mode 0600). Who has it and the films of the node can tell whose the exported films are."""
 _KEY: Final = re.compile(rb"[0-9a-f]{64}\n?")
 _MOST_DAYS: Final = 3650
-_UID: Final = re.compile(r"[0-9]+(?:\.[0-9]+)+")
+_UID: Final = re.compile(r"(?<![0-9])(?:2\.25\.[0-9]+(?:\.[0-9]+)*|[0-9]+(?:\.[0-9]+){3,})")
+"""A UID in a text: of the root 2.25 (PS3.5 B.2), or with so many components that it is no number and no version."""
 _DAY: Final = re.compile(r"[0-9]{8}")
 
 
@@ -49,7 +50,7 @@ class Pseudonyms:
 
     def text(self, text: str) -> str:
         """Return a text of this program with every UID mapped that may be one of an object."""
-        return _UID.sub(lambda found: self.uid(found[0]) if found[0].count(".") > 2 else found[0], text)
+        return _UID.sub(lambda found: self.uid(found[0]), text)
 
     def day(self, text: str, patient: str) -> str:
         """Return the day of a DA or DT as DA, earlier by the hidden number of days of a patient; "" if it is none."""

@@ -154,6 +154,22 @@ def test_a_film_looks_as_before_and_no_object_has_more_errors(tmp_path: Path, no
             assert texts_of(found) == texts_of(original)
 
 
+def test_the_texts_of_a_report_name_no_film(tmp_path: Path, node: Settings) -> None:
+    bench, uids = Bench(node.storage.directory), [f"2.25.{number}{NUMBER * 4}" for number in (1, 2)]
+    for uid in uids:
+        bench.receive(films.changed(FILM, {"SOPInstanceUID": uid}))
+    bench.round()
+    outputs = [
+        bench.spool.output(output) or b"" for output in bench.spool.rounds(str(FILM.StudyInstanceUID))[-1].outputs
+    ]
+
+    written = files_of(exported(node, tmp_path / "out"))
+
+    texts = "".join(text for content in outputs for text in texts_of(dcmread(BytesIO(content))))
+    assert all(uid in texts for uid in uids), "the node's own report names its films"
+    assert [name for name, content in written.items() for uid in uids if uid in name or uid.encode() in content] == []
+
+
 def texts_of(report: Dataset) -> list[str]:
     return [str(item.value) for item in report.iterall() if item.keyword == "TextValue"]
 
@@ -206,6 +222,16 @@ def test_what_came_before_a_day_and_folders_of_others_are_left_alone(tmp_path: P
     with pytest.raises(InputError, match="is not empty"):
         exported(node, tmp_path / "mine")
     assert not (tmp_path / "mine" / UNFINISHED).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_mapped"),
+    [("1.2.840.113619.2.5", True), ("2.25.99", True), ("2.25.99.4", True), ("12.25.3", False), ("0.36.0", False)],
+)
+def test_a_uid_in_a_text_is_mapped_and_a_number_stays(text: str, is_mapped: bool) -> None:
+    mapped = Pseudonyms(key=b"0" * 64)
+
+    assert mapped.text(f"film {text}, 3.7") == f"film {mapped.uid(text) if is_mapped else text}, 3.7"
 
 
 def test_a_patient_keeps_the_distance_of_days() -> None:
