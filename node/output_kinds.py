@@ -1,4 +1,4 @@
-"""The kinds of DICOM objects that the node writes, an entry each, and a writer's facts of each object.
+"""The kinds of objects and messages that the node writes, an entry each, and a writer's facts of each object.
 
 The settings name kinds, and stand below the writers; so an entry says where its writer stands, and the writer is
 imported when it writes first.

@@ -48,19 +48,12 @@ def address(content: bytes, destination: FhirDestination) -> bytes:
         return content
 
     def with_system(found: dict[str, Json]) -> dict[str, Json]:
-        for kind in _types(found):
-            if system := systems.get(kind):
+        match found:
+            case {"value": str(), "type": {"coding": [{"code": str(code)}]}} if system := systems.get(code):
                 found["system"] = system
         return found
 
     return json.dumps(json.loads(content, object_hook=with_system)).encode()
-
-
-def _types(found: dict[str, Json]) -> Iterator[str]:
-    """Yield the codes of an identifier's type; nothing of other objects."""
-    match found:
-        case {"value": str(), "type": {"coding": [{"code": str(code)}]}}:
-            yield code
 
 
 def judge(answer: WebAnswer, name: str) -> None:

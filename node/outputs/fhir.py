@@ -30,11 +30,10 @@ from pydicom.sr.coding import Code as Concept
 from models.contract import FindingState
 from node.character_sets import visible
 from node.dicom import identity
-from node.dicom.dates import stated_offset
-from node.domain import UNSET_ZONE, Film, Finding, FindingBox, Note, OutputObject, ReaderMark, Report, derive_uid
+from node.domain import Film, Finding, FindingBox, Note, OutputObject, ReaderMark, Report, derive_uid
 from node.hl7.order import Order
 from node.outputs import impression, measured, report_txt, vocabulary, wording
-from node.outputs.messages import MessageWriter, Place, SentMessage
+from node.outputs.messages import MessageWriter, Place, SentMessage, accession_of, as_output, state_in_words, zone_of
 from node.outputs.oru import abnormal_flag
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, PRIVATE_SCHEME, quantity_name, state_of
@@ -87,10 +86,7 @@ def write(
     said = json.dumps(entries, sort_keys=True)
     uid = report.object_uid(derive_uid("bundle", report.study_uid, said))
     entries[-1]["resource"]["issued"] = _instant(report.created_at)
-    output = OutputObject(
-        kind=KIND, study_uid=report.study_uid, sop_class_uid="", sop_instance_uid=uid, series_instance_uid=""
-    )
-    return output, _bundle(entries)
+    return as_output(KIND, report, uid), _bundle(entries)
 
 
 class _Maker:
@@ -102,7 +98,7 @@ class _Maker:
         self._described = described
         self._number = whole_text(described, "PatientID")
         self._issuer = whole_text(described, "IssuerOfPatientID")
-        self._accession = whole_of_request(described, "AccessionNumber") or (order.accession if order else "")
+        self._accession = accession_of(described, order)
         self._uid = partial(
             derive_uid, KIND, report.study_uid, report.part, self._number, self._issuer, self._accession
         )
@@ -178,10 +174,8 @@ class _Maker:
 
     def _observation(self, film: Film, finding: Finding, grounds: Sequence[_Entry], uid: str) -> _Entry:
         state = state_of(finding)
-        side = f", {finding.side}" if finding.side and finding.state.is_reported else ""
-        words = f"{vocabulary.said_of(finding).capitalize()}{side}"
         resource = self._observed(concept(finding.code), grounds) | {
-            "valueCodeableConcept": _code(state) | {"text": words},
+            "valueCodeableConcept": _code(state) | {"text": state_in_words(finding)},
             "bodySite": _site(finding),
             "interpretation": [_coding(_INTERPRETATION, flag, "")] if (flag := abnormal_flag(finding)) else [],
             "note": [{"text": text} for text in _sentences(film, finding)],
@@ -302,7 +296,7 @@ def _numbers(report: _Resource) -> Iterator[tuple[str, str]]:
         yield found["type"]["coding"][0]["code"], found["value"]
 
 
-def _withdrawn(content: bytes, _uid: str, _at: datetime, instead: Iterable[bytes]) -> bytes | None:
+def _withdrawn(content: bytes, _uid: str, _at: datetime, instead: Sequence[bytes]) -> bytes | None:
     """Return a bundle in which all that the new ones do not replace is entered in error."""
     new = {entry["request"]["url"] for other in instead for entry in json.loads(other)["entry"]}
     entries = [
@@ -409,7 +403,7 @@ def _taken(described: Dataset, zone: ZoneInfo) -> str:
     made = made_at(described)
     if made is None:
         return ""
-    offset = stated_offset(described) or (None if zone.key == UNSET_ZONE else zone)
+    offset = zone_of(described, zone)
     if offset is None or not read_text(described, "StudyTime"):
         return f"{made:%Y-%m-%d}"
     return made.replace(tzinfo=offset).isoformat()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
 from node import plugs
-from node.domain import OutputObject, Report
+from node.dicom.dates import stated_offset
+from node.domain import UNSET_ZONE, Finding, OutputObject, Report
 from node.hl7.order import Order
 from node.output_kinds import MESSAGES
+from node.outputs import vocabulary
+from node.outputs.patient import whole_of_request
 
 Place = tuple[str, str, str]
 """A receiver's key of a message: number of the patient, its authority, and the accession number."""
@@ -52,14 +55,37 @@ class Write(Protocol):
 class MessageWriter:
     """The code of a kind of message.
 
-    read: returns the identifiers in a stored message; None if it cannot be read
+    read: returns the identifiers in a stored message; None for one that only takes back parts of another
     withdrawn: gets a message, the UID and time of its withdrawal, and the messages that replace it. Returns the
-     message that takes back the parts without a replacement; None if there are none
+        message that takes back the parts without a replacement; None if there are none
     """
 
     write: Write
     read: Callable[[bytes], SentMessage | None]
-    withdrawn: Callable[[bytes, str, datetime, Iterable[bytes]], bytes | None]
+    withdrawn: Callable[[bytes, str, datetime, Sequence[bytes]], bytes | None]
+
+
+def as_output(kind: str, report: Report, uid: str) -> OutputObject:
+    """Return the output that a message of a report is."""
+    return OutputObject(
+        kind=kind, study_uid=report.study_uid, sop_class_uid="", sop_instance_uid=uid, series_instance_uid=""
+    )
+
+
+def accession_of(described: Dataset, order: Order | None) -> str:
+    """Return the accession number of the films, or else that of the order; "" if there is none."""
+    return whole_of_request(described, "AccessionNumber") or (order.accession if order else "")
+
+
+def zone_of(described: Dataset, zone: ZoneInfo) -> tzinfo | None:
+    """Return the offset of the films' times, or else the zone of the site; None if that was left at its default."""
+    return stated_offset(described) or (None if zone.key == UNSET_ZONE else zone)
+
+
+def state_in_words(finding: Finding) -> str:
+    """Return the state of a finding in words, with its side if it is reported."""
+    side = f", {finding.side}" if finding.side and finding.state.is_reported else ""
+    return f"{vocabulary.said_of(finding).capitalize()}{side}"
 
 
 def writer_of(kind: str) -> MessageWriter:

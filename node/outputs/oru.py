@@ -29,12 +29,12 @@ from models.contract import FindingState
 from node.cardiothoracic_ratio import CardiothoracicRatio
 from node.character_sets import visible
 from node.dicom import attributes, identity
-from node.dicom.dates import offset_of, stated_offset
-from node.domain import UNSET_ZONE, Finding, OutputObject, Report, derive_uid
+from node.dicom.dates import offset_of
+from node.domain import Finding, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable, read
 from node.outputs import impression, measured, report_txt, vocabulary, wording
-from node.outputs.messages import MessageWriter, SentMessage
+from node.outputs.messages import MessageWriter, SentMessage, accession_of, as_output, state_in_words, zone_of
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
 from node.outputs.sr.items import FORMS
@@ -89,7 +89,7 @@ def write(
     result = message.add_group("ORU_R01_PATIENT_RESULT")
     result.add_group("ORU_R01_PATIENT").add(_patient(described, f"{report.study_uid}{report.part}"))
     observations = result.add_group("ORU_R01_ORDER_OBSERVATION")
-    accession = whole_of_request(described, "AccessionNumber") or (order.accession if order else "")
+    accession = accession_of(described, order)
     numbers = _numbers(described, order, accession)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
     observations.add(_request(described, numbers, accession, at=_study_time(described, zone)))
@@ -103,10 +103,7 @@ def write(
     kind = ("ORU", "R01", "ORU_R01")
     _fill(message.msh, {7: moment, 9: kind, 10: control_id(uid), 11: "P", 12: _VERSION, 18: "UNICODE UTF-8"})
     _fill(observations.obr, {22: moment})
-    output = OutputObject(
-        kind=KIND, study_uid=report.study_uid, sop_class_uid="", sop_instance_uid=uid, series_instance_uid=""
-    )
-    return output, (message.to_er7().rstrip(SEGMENT_END) + SEGMENT_END).encode()
+    return as_output(KIND, report, uid), (message.to_er7().rstrip(SEGMENT_END) + SEGMENT_END).encode()
 
 
 def _read(content: bytes) -> SentMessage | None:
@@ -119,14 +116,14 @@ def _read(content: bytes) -> SentMessage | None:
     )
 
 
-def _withdrawn(content: bytes, uid: str, at: datetime, instead: Iterable[bytes]) -> bytes | None:
+def _withdrawn(content: bytes, uid: str, at: datetime, instead: Sequence[bytes]) -> bytes | None:
     """Return the message that withdraws a message, unless another replaces it.
 
     OBR-25 is X (no result available, order cancelled; table 0123), OBX-11 of each observation is W (posted as wrong,
     for example for a wrong patient; table 0085). Patient, order numbers and identifiers of the observations are those
     of the withdrawn message.
     """
-    if list(instead):
+    if instead:
         return None
     moment = f"{at:%Y%m%d%H%M%S%z}"
     changes = {
@@ -244,8 +241,7 @@ def _study_time(source: Dataset, zone: ZoneInfo) -> str:
     made = made_at(source)
     if made is None or len(time) not in (4, 6):
         return date
-    local = stated_offset(source) or (None if zone.key == UNSET_ZONE else zone)
-    return f"{date}{time}{offset_of(made.replace(tzinfo=local))}"
+    return f"{date}{time}{offset_of(made.replace(tzinfo=zone_of(source, zone)))}"
 
 
 def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator[_Observation]:
@@ -272,9 +268,7 @@ def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
     """Yield a finding's coded state, also in words (CWE-9), and its probability if it has one."""
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
     state = state_of(finding)
-    side = f", {finding.side}" if finding.side and finding.state.is_reported else ""
-    state_in_words = f"{vocabulary.said_of(finding).capitalize()}{side}"
-    coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words)
+    coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words(finding))
     yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))
     if finding.output_probability is None:
         return

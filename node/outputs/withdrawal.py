@@ -1,6 +1,6 @@
-"""Withdraws a message that is void and has no replacement.
+"""Takes back the newest messages of a kind: void ones, and the parts that a replacement lacks.
 
-An archive has rejected every film of the message, or one of its films has another patient or request now.
+A message is void if an archive has rejected all of its films, or if one of them has another patient or request now.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def withdraw(
     content_of: ContentOf,
     zone: ZoneInfo,
 ) -> Iterator[tuple[OutputObject, bytes]]:
-    """Yield the withdrawal of each kind's newest message, where it is void or no new message replaces it.
+    """Yield what takes back the newest messages of a kind: a void one, or the parts that its replacement lacks.
 
     A message whose content was removed with its study is not withdrawn.
     facts: of the round

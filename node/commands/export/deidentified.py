@@ -131,10 +131,7 @@ def output(content: bytes, person: Person, pseudonyms: Pseudonyms, *, has_reader
         if made.get("ShutterShape") == "BITMAP":  # it would need an overlay plane
             del made.ShutterShape, made.ShutterPresentationValue
         for element in list(made):
-            if element.tag.group in _OVERLAYS or element.keyword in (
-                "ShutterOverlayGroup",
-                "ReferencedRequestSequence",
-            ):
+            if element.tag.group in _OVERLAYS or element.keyword in _OUT_OF_OUTPUTS:
                 del made[element.tag]
         _clean(made, person, pseudonyms, has_readers_text=has_readers_text)
         return _file(made, person)
@@ -257,9 +254,11 @@ def _clean(made: Dataset, person: Person, pseudonyms: Pseudonyms, *, has_readers
         made_of = [replaced(str(value), str(element.VR), element.keyword) for value in found]
         element.value = made_of if element.VM > 1 else made_of[0]
 
-    base, own = _profile(), dict[_Tag, _Action]()
+    profile, here, own = _profile(), dict[_Tag, _Action](), dict[_Tag, _Action]()
     for element in made:
         tag = (element.tag.group, element.tag.element)
+        if tag in profile:
+            here[tag] = profile[tag]
         if element.VR == "SQ":
             for item in element.value:
                 _clean(item, person, pseudonyms, has_readers_text=has_readers_text)
@@ -271,7 +270,6 @@ def _clean(made: Dataset, person: Person, pseudonyms: Pseudonyms, *, has_readers
             own[tag] = keep
         elif element.keyword in ("LUTExplanation", "WindowCenterWidthExplanation"):
             own[tag] = delete
-    here = {tag: action for tag, action in base.items() if tag in made}
     anonymize_dataset(made, own, base_rules_gen=lambda: here)
 
 
