@@ -299,7 +299,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """An address that gets each alert as JSON by POST.
+    """An address that gets each alert or notice as JSON by POST.
 
     token_file: holds a bearer token, and is read for each request; ca: trusted beside the authorities of the system
     """
@@ -323,22 +323,11 @@ class AlertsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotifySettings:
-    """A webhook that is told of critical findings, as `WebhookSettings`; pages: the address of this node for people."""
+class NotifySettings(WebhookSettings):
+    """A webhook that is told of critical findings; pages: the address of this node for people."""
 
     name: NotBlank
     pages: WebUrl
-    url: WebUrl
-    token_file: FilePath | None = None
-    ca: FilePath | None = None
-
-    def __post_init__(self) -> None:
-        _ = self.webhook
-
-    @property
-    def webhook(self) -> WebhookSettings:
-        """The address that gets a notice."""
-        return WebhookSettings(url=self.url, token_file=self.token_file, ca=self.ca)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

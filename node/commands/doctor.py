@@ -279,7 +279,7 @@ def check_audit(settings: Settings) -> Iterator[Check]:
 def check_alerts(settings: Settings) -> Iterator[Check]:
     """Check whether the webhooks can be reached. Sends nothing; shows no path, which may be a secret."""
     webhooks = {} if settings.alerts is None else {"[alerts.webhook]": settings.alerts.webhook}
-    for table, webhook in (webhooks | {f"[[notify]] {each.name}": each.webhook for each in settings.notify}).items():
+    for table, webhook in (webhooks | {f"[[notify]] {each.name}": each for each in settings.notify}).items():
         try:
             alerts.reach_webhook(webhook)
         except RetryLater as error:

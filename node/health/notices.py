@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ _FIRST_WAIT_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 300.0
 _PAUSE_SECONDS: Final = 1.0
 _ID: Final = re.compile(r"[0-9a-f]{32}")
-_LOOKS_OF_A_CLEANING: Final = 3600
+_KEY_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +75,18 @@ def take(directory: Path, webhooks: Sequence[NotifySettings], study_uid: str, fi
                 files.write_new(_waiting(directory, notice.id), _content(notice))
 
 
+def remove_gone(spool: Spool) -> None:
+    """Remove the notices of studies that are gone. Raises OSError."""
+    for name in ("waiting", "told"):
+        for path in files.documents(spool.directory / _FOLDER / name):
+            if (notice := _read(path)) is not None and not _is_here(spool, notice):
+                path.unlink(missing_ok=True)
+
+
+def _is_here(spool: Spool, notice: Notice) -> bool:
+    return bool(spool.study(notice.study).instances)
+
+
 def study_of(directory: Path, notice_id: str) -> str | None:
     """Return the study of a notice; None if this node has no such notice. notice_id: any text."""
     if not _ID.fullmatch(notice_id):
@@ -94,7 +105,7 @@ class Notices:
         self, spool: Spool, webhooks: Sequence[NotifySettings], send: Callable[[Notice, NotifySettings], None]
     ) -> None:
         self._spool, self._send = spool, send
-        self._webhooks, self._looks = {webhook.name: webhook for webhook in webhooks}, 0
+        self._webhooks = {webhook.name: webhook for webhook in webhooks}
         _make_folders(spool.directory)
         self._thread = Periodic(self._act, name="notices", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
 
@@ -105,7 +116,6 @@ class Notices:
     def _act(self) -> None:
         with files.try_lock(self._spool.directory / _FOLDER / "lock") as is_free:
             if is_free:
-                self._clean()
                 self._tell()
 
     def _tell(self) -> None:
@@ -113,15 +123,12 @@ class Notices:
         directory, failing = self._spool.directory, set[str]()
         for path in files.documents(directory / _FOLDER / "waiting"):
             notice = _read(path)
-            if notice is None:
+            webhook = None if notice is None else self._webhooks.get(notice.webhook)
+            if notice is None or webhook is None or notice.next_at > time.time() or webhook.name in failing:
                 continue
-            if _told(directory, notice.id).exists() or not self._is_here(notice):
+            if _told(directory, notice.id).exists() or not _is_here(self._spool, notice):
                 path.unlink(missing_ok=True)
-                continue
-            webhook = self._webhooks.get(notice.webhook)
-            if webhook is None or notice.next_at > time.time() or webhook.name in failing:
-                continue
-            if not self._sent(notice, webhook):
+            elif not self._sent(notice, webhook):
                 failing.add(webhook.name)
 
     def _sent(self, notice: Notice, webhook: NotifySettings) -> bool:
@@ -135,21 +142,10 @@ class Notices:
             files.write(_waiting(directory, notice.id), _content(later))
             log.get().warning("notice.delayed", study=notice.study, reason=str(error), **facts)
             return False
-        files.write(_told(directory, notice.id), _content(notice))
-        _waiting(directory, notice.id).unlink(missing_ok=True)
+        _waiting(directory, notice.id).rename(_told(directory, notice.id))
+        files.sync_folder(directory / _FOLDER / "told")
         log.get().info("notice.sent", study=notice.study, **facts)
         return True
-
-    def _clean(self) -> None:
-        """Remove, once in an hour, the notices that were told of studies that are gone."""
-        self._looks += 1
-        if self._looks % _LOOKS_OF_A_CLEANING == 1:
-            for path in files.documents(self._spool.directory / _FOLDER / "told"):
-                if (notice := _read(path)) is not None and not self._is_here(notice):
-                    path.unlink(missing_ok=True)
-
-    def _is_here(self, notice: Notice) -> bool:
-        return bool(self._spool.study(notice.study).instances)
 
 
 def post_notice(notice: Notice, webhook: NotifySettings, *, node: str) -> None:
@@ -167,7 +163,7 @@ def post_notice(notice: Notice, webhook: NotifySettings, *, node: str) -> None:
         "link": link,
         "text": f"ChEX Node {node}: {title}. RESEARCH, NOT FOR DIAGNOSIS. {link}",
     }
-    alerts.post(content, settings=webhook.webhook)
+    alerts.post(content, settings=webhook)
 
 
 def _id(directory: Path, webhook: str, study_uid: str, prompt: str) -> str:
@@ -178,14 +174,11 @@ def _id(directory: Path, webhook: str, study_uid: str, prompt: str) -> str:
 def _key(directory: Path) -> bytes:
     """Return the key of this node, which the first who asks makes. Raises OSError."""
     _make_folders(directory)
-    path = directory / _FOLDER / "key"
-    if not path.exists():
-        files.write_new(path, secrets.token_bytes(32))
-    return path.read_bytes()
+    return files.secret(directory / _FOLDER / "key", length=_KEY_BYTES)
 
 
 def _make_folders(directory: Path) -> None:
-    for name in (_FOLDER, f"{_FOLDER}/waiting", f"{_FOLDER}/told"):
+    for name in (f"{_FOLDER}/waiting", f"{_FOLDER}/told"):
         files.make_folder(directory / name)
 
 

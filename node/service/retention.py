@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from node import log
 from node.errors import where
+from node.health import notices
 from node.jobs import processes
 from node.orders.store import OrderStore
 from node.store import files, questions
@@ -55,6 +56,7 @@ class Retention(Periodic):
         self._ledger.wipe()
         self._orders.remove_older(now - self._keep)
         processes.remove_gone(self._spool.directory, before=now - _GONE_AFTER)
+        notices.remove_gone(self._spool)
         forgotten = self._forget_older(now - self._keep)
         if forgotten:
             log.get().info("executor.cleaned", workflows=forgotten)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -89,6 +90,15 @@ def write_new(path: Path, content: bytes) -> bool:
             return False
     sync_folder(path.parent)
     return True
+
+
+def secret(path: Path, *, length: int) -> bytes:
+    """Return a file's random bytes, made at first use (mode 0600), and anew if it is damaged. Raises OSError."""
+    if not path.exists():
+        write_new(path, secrets.token_bytes(length))
+    if len(path.read_bytes()) != length:
+        write(path, secrets.token_bytes(length))
+    return path.read_bytes()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from fastapi import Depends, FastAPI
@@ -80,5 +80,5 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(looks.api)
     application.router.routes.extend(access.sign_in.routes() if access is not None else ())
     # The way in FastAPI's documents to extend the description: made on request, not at every start.
-    application.openapi = partial(description.describe, application.openapi, parts.settings.http)  # type: ignore[method-assign]
+    application.openapi = cache(partial(description.describe, application.openapi, parts.settings.http))  # type: ignore[method-assign]
     return application

@@ -18,7 +18,7 @@ from node.settings.http import HttpSettings
 from node.web import pages, problems
 from node.web.parts import Parts
 from node.web.problems import ProblemDocument
-from node.web.roles import ROUTES
+from node.web.roles import role_of
 from node.web.users import Role
 
 _SCHEMES: Final = {
@@ -42,7 +42,7 @@ router = APIRouter(include_in_schema=False)
 
 
 def describe(make: Callable[[], dict[str, Any]], http: HttpSettings) -> dict[str, Any]:
-    """Complete the description that FastAPI made, and keeps: to complete it a second time changes nothing."""
+    """Complete the description that FastAPI made and keeps."""
     made = make()
     components = made.setdefault("components", {})
     components["securitySchemes"] = _SCHEMES
@@ -52,16 +52,21 @@ def describe(make: Callable[[], dict[str, Any]], http: HttpSettings) -> dict[str
         for method, operation in operations.items():
             operation["summary"] = operation["description"].partition("\n")[0].partition(". ")[0].rstrip(".")
             operation["security"] = _security(method, http)
-            _add_problems(operation, ROUTES.get(f"{method.upper()} {path}", Role.ADMINISTRATOR))
+            _add_problems(operation, role_of(f"{method.upper()} {path}"))
     return made
 
 
 def _security(method: str, http: HttpSettings) -> list[dict[str, list[str]]]:
-    """Say what one of a request needs; nothing on a node without users, which serves its own machine alone."""
-    if not http.knows_users:
-        return [{}]
-    session: dict[str, list[str]] = {"session": []} if method in _READING else {"session": [], "token": []}
-    return [{"password": []}, session] if http.password_file is not None else [session]
+    """Return the ways to sign a request; none on a node without users, which serves its own machine alone."""
+    token: dict[str, list[str]] = {} if method in _READING else {"token": []}
+    ways: list[dict[str, list[str]]] = []
+    if http.password_file is not None:
+        ways.append({"password": []})
+    if http.password_file is not None or http.oidc is not None:
+        ways.append({"session": []} | token)
+    if http.user_header:
+        ways.append(token)  # the proxy names the user
+    return ways or [{}]
 
 
 def _add_problems(operation: dict[str, Any], role: Role) -> None:
@@ -97,7 +102,8 @@ def show_interface(parts: Parts, request: Request) -> Response:
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
             found.setdefault(operation["tags"][0], []).append(_operation(method.upper(), path, operation))
-    return pages.render(parts, request, "interface.html", {"groups": found})
+    has_passwords = parts.settings.http.password_file is not None
+    return pages.render(parts, request, "interface.html", {"groups": found, "has_passwords": has_passwords})
 
 
 def _operation(method: str, path: str, described: Mapping[str, Any]) -> _Operation:
@@ -108,7 +114,7 @@ def _operation(method: str, path: str, described: Mapping[str, Any]) -> _Operati
         text=described["description"],
         takes=(*_parameters(described.get("parameters", ())), *_body(described.get("requestBody", {}))),
         gives=tuple((status, each["description"]) for status, each in sorted(described["responses"].items())),
-        is_for_administrators=ROUTES.get(f"{method} {path}") is not Role.READER,
+        is_for_administrators=role_of(f"{method} {path}") is Role.ADMINISTRATOR,
     )
 
 

@@ -131,11 +131,7 @@ class Sessions:
 
 def load_key(storage: Path) -> bytes:
     """Return the key of a storage folder, made at first use (mode 0600) and anew if it is damaged. Raises OSError."""
-    path = storage / "session-key"
-    files.write_new(path, secrets.token_bytes(_KEY_BYTES))
-    if len(path.read_bytes()) != _KEY_BYTES:
-        files.write(path, secrets.token_bytes(_KEY_BYTES))
-    return path.read_bytes()
+    return files.secret(storage / "session-key", length=_KEY_BYTES)
 
 
 class SignIn:

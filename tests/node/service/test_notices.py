@@ -13,6 +13,7 @@ from node import config
 from node.config import NotifySettings, Settings
 from node.errors import ConfigError
 from node.health import notices
+from node.store.spool import Spool
 from tests.support import films
 from tests.support.alarmed import Webhook, webhook
 from tests.support.service import Service, settings_for
@@ -78,6 +79,17 @@ def test_a_step_that_is_repeated_makes_no_second_notice(tmp_path: Path) -> None:
     assert sorted((tmp_path / "notices" / "waiting").glob("*.json")) == waiting[1:]
     assert notices.study_of(tmp_path, waiting[0].stem) == STUDY
     assert notices.study_of(tmp_path, "../key") is None
+
+
+def test_notices_leave_with_their_study(tmp_path: Path) -> None:
+    ward = NotifySettings(name="ward", pages="https://a", url="https://b")
+    notices.take(tmp_path, (ward,), STUDY, {"pneumothorax": "Pneumothorax", "edema": "Edema"})
+    first, _ = sorted((tmp_path / "notices" / "waiting").glob("*.json"))
+    first.rename(tmp_path / "notices" / "told" / first.name)
+
+    notices.remove_gone(Spool(tmp_path))  # it has no such study
+
+    assert [path.name for path in tmp_path.glob("notices/*/*.json")] == []
 
 
 def test_another_node_gives_the_same_study_another_number(tmp_path: Path) -> None:

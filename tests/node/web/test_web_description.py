@@ -15,6 +15,7 @@ from node.metrics import Metrics
 from node.settings.http import HttpSettings
 from node.store.spool import Spool
 from node.web import application
+from node.web.description import describe
 from node.web.look_files import Looks
 from node.web.parts import WebParts
 from node.web.roles import ROUTES
@@ -78,6 +79,15 @@ def test_nobody_and_a_reader_get_the_answers_that_are_described(
         if ROUTES[f"{method} {path}"] is Role.ADMINISTRATOR:
             assert client.request(method, asked, auth=READER).status_code == 403
             assert operation["responses"]["403"]["description"].startswith("for administrators")
+
+
+def test_behind_a_proxy_alone_no_password_and_no_session_is_asked_for() -> None:
+    routes = {method: {"description": "List all.", "responses": {}} for method in ("get", "post")}
+    http = HttpSettings(trusted_proxy=("192.0.2.1",), user_header="x-user")
+
+    described = describe(lambda: {"paths": {"/api/v1/studies": routes}}, http)["paths"]["/api/v1/studies"]
+
+    assert (described["get"]["security"], described["post"]["security"]) == ([{}], [{"token": []}])
 
 
 def test_the_page_shows_every_route_and_fetches_nothing_from_elsewhere(
