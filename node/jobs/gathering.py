@@ -26,7 +26,7 @@ class Waiting:
 
     corrections: oldest first
     changes: how many corrections the next report adds or drops; 0 if all waiting ones were withdrawn, so that nothing
-     new is sent
+        new is sent
     """
 
     corrections: tuple[Correction, ...] = ()

@@ -1,12 +1,12 @@
 """The durable workflows, and the order of their steps. `executor` has queues and processes.
 
     quiet    waits until no more files of a study arrive (a durable debounce), then gives it a place in the queue
-     gather   waits after a correction; if it was the last, releases all that wait in its study, and queues `quiet`
-     study    plan > read each file > write > queue one delivery per destination > finish
-     answer   write the objects of one answer that a person sends > queue one delivery per destination
-     question answer the questions in a workstation's object > queue one `answer` per question; waits for its film
-     deliver  sends its outputs in order until each is sent or parked; waits durably between attempts
-     commit   requests storage commitment from a destination until it answers; sends lost outputs again
+    gather   waits after a correction; if it was the last, releases all that wait in its study, and queues `quiet`
+    study    plan > read each file > write > queue one delivery per destination > finish
+    answer   write the objects of one answer that a person sends > queue one delivery per destination
+    question answer the questions in a workstation's object > queue one `answer` per question; waits for its film
+    deliver  sends its outputs in order until each is sent or parked; waits durably between attempts
+    commit   requests storage commitment from a destination until it answers; sends lost outputs again
 
 Rounds of one study run one after another: each round claims its study first, and while another round runs it goes back
 to `quiet` for a moment. A destination that is down fills only the slots of its own queue. An object that its

@@ -1,12 +1,12 @@
 """The answer to a film after a radiologist's corrections, and everything that depends on them.
 
- accept   A finding that the network reports is present, and all objections to it are dropped.
- reject   The finding is not reported and has no box; its sentence is withheld.
- move     The finding is present; its box is where the radiologist drew it, in an unknown zone.
- add      The finding is present and has an additional box, in an unknown zone. If the network reports it, this confirms
- it.
- reword   The finding has the radiologist's sentence; all else stays.
- withdraw An earlier correction has no effect.
+    accept   A finding that the network reports is present, and all objections to it are dropped.
+    reject   The finding is not reported and has no box; its sentence is withheld.
+    move     The finding is present; its box is where the radiologist drew it, in an unknown zone.
+    add      The finding is present and has an additional box, in an unknown zone. If the network reports it, this
+             confirms it.
+    reword   The finding has the radiologist's sentence; all else stays.
+    withdraw An earlier correction has no effect.
 
 Consequences: a sentence on anything is withheld if it asserts a rejected finding, denies a confirmed finding or names
 another side for it, or calls a region normal that holds a tenth of a radiologist's box; where the radiologist confirmed

@@ -1,6 +1,6 @@
 """Index from the name of an object, output or question to its studies, without a walk through all studies.
 
- index/<three digits>/<name>~<study>      an empty file; name: a UID, or the id of a question
+    index/<three digits>/<name>~<study>      an empty file; name: a UID, or the id of a question
 
 A process makes an entry before it writes the file that the entry is for; the entry stays as long as the marks of
 rounds. A killed process leaves at most an entry without a file. Entries are not synced: the first look-up of each

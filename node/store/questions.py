@@ -1,8 +1,8 @@
 """Questions about films: answers that a person sends, and objects of workstations that may contain questions.
 
- studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked_question`)
- studies/<study>/sent/<id>.json           the order to send the answer, and the outputs that were written for it
- studies/<study>/objects/<uid>.json       the state of a workstation's object, which is answered once
+    studies/<study>/questions/<id>.json      the question with its answer (`outputs.asked_question`)
+    studies/<study>/sent/<id>.json           the order to send the answer, and the outputs that were written for it
+    studies/<study>/objects/<uid>.json       the state of a workstation's object, which is answered once
 
 The second and third are synced before anything is queued, so a loss of the databases loses neither an answer that was
 accepted for sending nor a question that was received.

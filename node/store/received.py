@@ -1,6 +1,6 @@
 """Received objects and studies, as files: their names, and whether their bytes are still those that were received.
 
- <SOP Instance UID>~<version>~<SHA-256 of the dataset>.dcm
+    <SOP Instance UID>~<version>~<SHA-256 of the dataset>.dcm
 
 The dataset is stored byte for byte as received, so its hash also shows whether an object was received before. The file
 meta information in front of it is the node's own. Its SHA-256 is in the first 32 bytes of the preamble, which PS3.10

@@ -2,8 +2,8 @@
 
 An output is written once, and read only while its bytes match its hash:
 
- <UID>~<SHA-256 of the file>.<kind>.dcm      a DICOM object
- <UID>~<SHA-256 of the file>.hl7             a message
+    <UID>~<SHA-256 of the file>.<kind>.dcm      a DICOM object
+    <UID>~<SHA-256 of the file>.hl7             a message
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ do not match its hash is damaged: it is neither read nor sent; the same object r
     studies/<study>/outputs/<uid>~<hash>.<kind>.dcm, .hl7            the outputs
     studies/<study>/rounds/<number>.json                             mark of a finished round
     studies/<study>/urgent                                           the study is STAT
-     studies/<study>/readings/<key>.begun, writing.begun              counts of interrupted readings and writings
-     studies/<study>/corrections/, questions/, objects/               corrections, and questions of people and objects
+    studies/<study>/readings/<key>.begun, writing.begun              counts of interrupted readings and writings
+    studies/<study>/corrections/, questions/, objects/               corrections, and questions of people and objects
     studies/<study>/sent/                                            answers that a person sends, see `questions`
-     studies/<study>/released/                                        which corrections may be sent, see `correction`
-     index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
-     format                                                           the format number, see `folders`
+    studies/<study>/released/                                        which corrections may be sent, see `correction`
+    index/<digits>/<uid>~<study>                                     to find the study of a UID, see `index`
+    format                                                           the format number, see `folders`
 
 Files with other names, such as a person's copy or note, are ignored.
 """

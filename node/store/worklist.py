@@ -48,14 +48,14 @@ class WorklistFilter:
     """Filter and order of studies; blank: all.
 
     state: `parked` includes studies with a parked delivery; `not_delivered`: see `tables.is_undelivered`;
-      `CRITICAL`: those with a present finding of urgency 1
+        `CRITICAL`: those with a present finding of urgency 1
     uid: digits that the UID contains
     finding: key of the prompt of a reported finding
     destination: that has deliveries; with `parked` and `not_delivered`, only deliveries to it count
     since, until: first and last study date, YYYYMMDD
     text: words that a patient, request, date, modality or station contains, or digits of the UID
     order: `CHANGED` (last change first), `URGENT` (most urgent finding first) or one of `PATIENT_ORDERS`;
-      is_reversed: the other way round
+        is_reversed: the other way round
     urgencies: by key of a finding's prompt, 1 for the most urgent (`outputs.vocabulary`)
     """
 
