@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,7 @@ from node.config import Settings
 from node.dicom import identity
 from node.domain import OutputObject
 from node.errors import InputError, NodeError, Undecodable, is_of_disk
-from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
+from node.jobs.answered_film import AnsweredFilm, UnusableFilm, as_corrected, read_film
 from node.outputs.parts import divide
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
@@ -56,13 +57,17 @@ class Export:
     written: its files; left_out: how many films and objects were not exported, by reason
     """
 
-    patients: set[str] = field(default_factory=set)
     films: list[Mapping[str, object]] = field(default_factory=list)
     findings: list[Mapping[str, object]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     objects: int = 0
     written: set[Path] = field(default_factory=set)
     left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def patients(self) -> set[object]:
+        """The pseudonyms of the exported films."""
+        return {row["patient"] for row in self.films}
 
 
 def export(settings: Settings, out: Path, *, since: date, tell: Callable[[str, int, int], None]) -> Export:
@@ -122,10 +127,10 @@ class _Exporter:
 
     def study(self, study_uid: str, *, begin: datetime, nobodys: frozenset[str]) -> None:
         """Write the films of a study that came since a moment, and the newest objects on them."""
-        facts = study_facts.load(self._spool, study_uid)
-        if not any(instance.received_at >= begin for instance in facts.instances):
+        if not any(instance.received_at >= begin for instance in self._spool.study(study_uid).instances):
             return
-        answered = self._answered(facts)
+        facts = study_facts.load(self._spool, study_uid)
+        answered = self._answered(facts, begin=begin)
         division = divide(study_uid, {uid: film.header for uid, film in answered.items()}, nobodys=nobodys)
         people = {
             uid: person_of(answered[uid].header, self._mapped.patient(part, study_uid))
@@ -159,16 +164,22 @@ class _Exporter:
         ):
             files.write(self._out / name, content.encode(), mode=files.ORDINARY)
 
-    def _answered(self, facts: StudyFacts) -> dict[str, AnsweredFilm]:
-        found = {}
+    def _answered(self, facts: StudyFacts, *, begin: datetime) -> dict[str, AnsweredFilm]:
+        """Return all films of a study that have an answer; count those since a moment that have none."""
+        found, unread = {}, facts.unread
         for instance in facts.instances:
+            why = ""
             if instance.sop_instance_uid in facts.rejected:
-                self.done.left_out["rejected by the archive"] += 1
-                continue
-            try:
-                found[instance.sop_instance_uid] = read_film(self._spool, instance)
-            except InputError:
-                self.done.left_out["no answer yet, or damaged"] += 1
+                why = "rejected by the archive"
+            else:
+                try:
+                    found[instance.sop_instance_uid] = read_film(self._spool, instance)
+                except UnusableFilm:
+                    why = "damaged"
+                except InputError:
+                    why = "no answer yet" if instance in unread else ""  # else no film
+            if why and instance.received_at >= begin:
+                self.done.left_out[why] += 1
         return found
 
     def _film(self, film: AnsweredFilm, person: Person) -> bool:
@@ -191,7 +202,6 @@ class _Exporter:
             found.prompt: int(found.state is FindingState.PRESENT) for found in judged if found.prompt in _CLASSES
         }
         of_film = {"file": path, "patient": person.pseudonym}
-        self.done.patients.add(person.pseudonym)
         self.done.films.append({**of_film, **labels})
         self.done.findings += [
             {
@@ -203,9 +213,9 @@ class _Exporter:
             }
             for finding in corrected.findings
         ]
-        if (truth := truth_of(film, corrected, self._prompts)) and (png := picture_of(film)) is not None:
-            picture = f"pictures/{self._digits('picture', instance.path.name)}.png"
-            self._write(picture, lambda: png)
+        picture = f"pictures/{self._digits('picture', instance.path.name)}.png"
+        truth = truth_of(film, corrected, self._prompts)
+        if truth and self._write(picture, partial(picture_of, film)):
             self.done.lines.append(json.dumps({**of_film, "file": picture, "truth": truth}) + "\n")
         return True
 
@@ -238,7 +248,7 @@ class _Exporter:
 
         self.done.objects += self._write(path, make)
 
-    def _write(self, name: str, make: Callable[[], bytes]) -> bool:
+    def _write(self, name: str, make: Callable[[], bytes | None]) -> bool:
         """Write a file unless it is there; false if it cannot be made."""
         path = self._out / name
         if not path.exists():
@@ -251,6 +261,8 @@ class _Exporter:
                 if is_of_disk(error):
                     raise
                 self.done.left_out[f"cannot be de-identified ({type(error).__name__})"] += 1
+                return False
+            if content is None:
                 return False
             files.make_folder(path.parent)
             files.write(path, content, mode=files.ORDINARY)
