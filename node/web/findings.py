@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 from starlette.requests import Request
 
-from node.domain import Finding
 from node.outputs import patient, vocabulary
 from node.store import lookup
 from node.web.parts import Parts
@@ -114,29 +113,43 @@ def _rows(received: ReceivedFilm, changed_at: float, *, character_set: str, sees
     """Yield the rows of one received object that has, or is to have, an answer; sees: whether patients may be seen."""
     if received.status == "left_alone":
         return
-    film, header = received.film, header_of(received.instance.path, character_set=character_set)
-    is_read = received.status == "read" and film is not None
-    findings: tuple[Finding | None, ...] = film.findings if is_read and film is not None else (None,)
-    for finding in findings:
-        mark = None if finding is None else finding.reader
-        yield FindingRow(
-            study=received.instance.study_uid,
-            series="" if header is None else str(header.get("SeriesInstanceUID", "")),
-            film=received.instance.sop_instance_uid,
-            received_at=received.instance.received_at,
-            changed_at=datetime.fromtimestamp(changed_at, UTC),
-            finding=None if finding is None else finding.prompt,
-            code=None if finding is None else f"{finding.code.value}^{finding.code.scheme}",
-            name=None if finding is None else vocabulary.name_of(finding),
-            state=received.status if finding is None else str(finding.state),
-            side=None if finding is None else finding.side,
-            probability=None if finding is None else finding.output_probability,
-            boxes=() if finding is None else tuple(found.box.edges for found in finding.boxes),
+    header = header_of(received.instance.path, character_set=character_set)
+    row = FindingRow(
+        study=received.instance.study_uid,
+        series="" if header is None else str(header.get("SeriesInstanceUID", "")),
+        film=received.instance.sop_instance_uid,
+        received_at=received.instance.received_at,
+        changed_at=lookup.moment(changed_at),
+        finding=None,
+        code=None,
+        name=None,
+        state=received.status,
+        side=None,
+        probability=None,
+        boxes=(),
+        said=None,
+        by=None,
+        at=None,
+        model=str(received.reading.get("model", "")),
+        engine=str(received.reading.get("engine", "")),
+        prompts=str(received.reading.get("prompts", "")),
+        accession=patient.whole_text(header, "AccessionNumber") if sees and header is not None else None,
+    )
+    if received.film is None or received.status != "read":
+        yield row
+        return
+    for finding in received.film.findings:
+        mark = finding.reader
+        yield replace(
+            row,
+            finding=finding.prompt,
+            code=f"{finding.code.value}^{finding.code.scheme}",
+            name=vocabulary.name_of(finding),
+            state=str(finding.state),
+            side=finding.side,
+            probability=finding.output_probability,
+            boxes=tuple(found.box.edges for found in finding.boxes),
             said=None if mark is None else str(mark.what),
             by=None if mark is None else mark.by,
             at=None if mark is None else mark.at,
-            model=str(received.reading.get("model", "")),
-            engine=str(received.reading.get("engine", "")),
-            prompts=str(received.reading.get("prompts", "")),
-            accession=patient.whole_text(header, "AccessionNumber") if sees and header is not None else None,
         )
