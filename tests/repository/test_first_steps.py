@@ -1,6 +1,6 @@
 """README's "Five minutes to a real PACS", followed: its commands in its order, then a film through Orthanc's page.
 
-And docs/integrate/orthanc.md has the same commands. What they leave, and what a reader changes then, git does not see.
+What they leave, and what a reader changes then, git does not see.
 
 What is not as on a reader's machine, and nothing else: the four ports of deploy/orthanc are free ones, /var/lib is a
 temporary folder, `sudo` does without a password, .venv is the environment of the tests, which `make setup` finds
@@ -37,11 +37,8 @@ PORTS = (8042, 4242, 11112, 8080)
 def commands() -> list[str]:
     """The indented lines of the section, without their comments."""
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    return indented(text.partition(f"{SECTION}\n")[2].partition("\n## ")[0])
-
-
-def indented(text: str) -> list[str]:
-    return [line.partition(" #")[0].strip() for line in text.splitlines() if line.startswith("    ")]
+    section = text.partition(f"{SECTION}\n")[2].partition("\n## ")[0]
+    return [line.partition(" #")[0].strip() for line in section.splitlines() if line.startswith("    ")]
 
 
 def git(checkout: Path, *arguments: str) -> str:
@@ -157,9 +154,3 @@ def test_the_first_steps_end_with_report_and_overlay_in_orthanc(
     assert list((checkout / "reading-room" / "storage").rglob("*"))
     assert git(checkout, "diff", "--name-only") == ""
     assert git(checkout, "ls-files", "--others", "--exclude-standard") == ""
-
-
-def test_the_document_on_orthanc_has_the_same_commands() -> None:
-    document = indented((REPOSITORY / "docs" / "integrate" / "orthanc.md").read_text(encoding="utf-8"))
-
-    assert [step for step in commands() if step not in document] == ["make setup model"]

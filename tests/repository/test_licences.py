@@ -130,11 +130,3 @@ def test_every_lgpl_package_is_listed_with_its_reason() -> None:
 )
 def test_licences_are_told_apart(licence: str, forbidden: bool) -> None:
     assert is_copyleft(licence) is forbidden
-
-
-def test_the_page_says_what_each_package_is_for() -> None:
-    page = (REPOSITORY / "docs" / "develop" / "dependencies.md").read_text(encoding="utf-8")
-
-    extras = [line for name, lines in PROJECT["optional-dependencies"].items() if name != "test" for line in lines]
-    names = [Requirement(line).name for line in (*PROJECT["dependencies"], *extras)]
-    assert [name for name in names if f"`{name}`" not in page] == []

@@ -19,8 +19,7 @@ import pytest
 
 from models.program import __version__
 from tests.paths import REPOSITORY
-from tests.repository.architecture import PRODUCT
-from tests.repository.test_architecture import committed_files, name_of
+from tests.repository.test_architecture import PRODUCT, name_of
 
 pytestmark = pytest.mark.drill(part="packaging")
 
@@ -65,6 +64,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     libraries = program.site_packages() / "libraries.pth"
     libraries.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return program
+
+
+def committed_files() -> list[Path]:
+    """Every file that is or would be committed, so nothing that a command made."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+    if names.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [path for name in names.stdout.split("\0") if name and (path := REPOSITORY / name).is_file()]
 
 
 def _call(*command: object) -> None:
