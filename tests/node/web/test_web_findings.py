@@ -37,6 +37,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with Service(settings) as service:
         service.read(FIRST)
         service.read(SECOND, LATERAL)
+        following(service, following(service, None)["cursor"])
         yield service
 
 
