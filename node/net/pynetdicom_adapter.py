@@ -4,8 +4,7 @@ On the acceptor's side `PduSocket` replaces pynetdicom's socket: it reads whole 
 not trust declared lengths. `MessageProvider` puts messages together. `RequestProvider` sends the node's own requests.
 The acceptor's functions decide about the length of messages and where datasets go.
 interoperability §8 says for each part of this file what pynetdicom does instead.
-tests/node/net/test_pynetdicom_adapter.py fails when another version is installed, or when an internal used here has
-changed.
+tests/node/net/test_pynetdicom_adapter.py fails at another version, and where another file uses an internal.
 """
 
 from __future__ import annotations

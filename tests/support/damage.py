@@ -18,6 +18,7 @@ from node.orders.store import OrderStore
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.read import prompts
+from node.rounds.planned import Round
 from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
@@ -83,10 +84,15 @@ class Bench:
     def keep(self, film: Dataset) -> Path:
         return films.keep(self.spool, film).instance.path
 
-    def round(self) -> tuple[list[str | None], list[Delivery]]:
-        """Read what is new: the outcomes in order of arrival, and what is to be delivered."""
+    def plan(self) -> Round:
+        """Plan a round, for which there must be something new."""
         plan = self.steps.plan(STUDY)
         assert plan is not None
+        return plan
+
+    def round(self) -> tuple[list[str | None], list[Delivery]]:
+        """Read what is new: the outcomes in order of arrival, and what is to be delivered."""
+        plan = self.plan()
         outcomes = [self.steps.read(STUDY, file) for file in plan.files]
         written = self.steps.write(plan)
         assert written is not None

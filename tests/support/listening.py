@@ -37,6 +37,19 @@ class Node:
             limit_seconds=60.0,
         )
 
+    def wait_for_abort(self, reason: str) -> None:
+        """Wait until an association was aborted for a reason, and nothing half-written is left."""
+        wait_until(
+            lambda: self.count("cxr_associations_aborted_total", reason=reason) >= 1,
+            what=f"an association is aborted: {reason}",
+            limit_seconds=60.0,
+        )
+        self.wait_until_clean()
+
+    def wait_until_clean(self) -> None:
+        """Wait until nothing half-written is left."""
+        wait_until(lambda: is_clean(self), what="nothing is left of any object", limit_seconds=60.0)
+
 
 @contextmanager
 def listening(

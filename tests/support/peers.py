@@ -33,6 +33,8 @@ from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.presentation import build_context
 
 LOOPBACK = "127.0.0.1"
+ELSEWHERE = "127.0.0.2"
+"""An address of this machine that no setting names."""
 _VERIFICATION = "1.2.840.10008.1.1"
 _STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -14,7 +14,7 @@ import pytest
 
 from node.config import ListenerSettings, ServerTlsSettings, Settings
 from node.errors import ConfigError
-from node.net.tls import ServerTls, check_files, days_left
+from node.net.tls import ServerTls, check_files
 from tests.support import films, peers
 from tests.support.certificates import Authority, Identity
 from tests.support.listening import Node, connect, listening
@@ -66,8 +66,8 @@ def call(port: int, authority: Authority, identity: Identity | None, *, calling_
     return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
 
 
-def handshake(node: Node, authority: Authority, identity: Identity | None = None) -> str | None:
-    """Connect with Python's own TLS and wait for the node's first word; the version that was agreed upon.
+def handshake(node: Node, authority: Authority, identity: Identity | None = None) -> tuple[str | None, str]:
+    """Connect with Python's own TLS and wait for the node's first word; version and serial number of its certificate.
 
     Raises OSError when the node refuses: in TLS 1.3 a client learns only then that its certificate was not taken.
     """
@@ -77,7 +77,7 @@ def handshake(node: Node, authority: Authority, identity: Identity | None = None
     with context.wrap_socket(connect(tls_port(node)), server_hostname=peers.LOOPBACK) as connection:
         connection.sendall(b"\x07\0\0\0\0\4\0\0\0\0")
         connection.recv(1)
-        return connection.version()
+        return connection.version(), str((connection.getpeercert() or {})["serialNumber"])
 
 
 def test_dcmtk_stores_a_film_over_tls(node: Node, authority: Authority, scanner: Identity, tmp_path: Path) -> None:
@@ -91,14 +91,6 @@ def test_dcmtk_stores_a_film_over_tls(node: Node, authority: Authority, scanner:
     assert sent.returncode == 0, sent.stderr
     (instance,) = node.spool.study(film.StudyInstanceUID).instances
     assert instance.sop_instance_uid == film.SOPInstanceUID
-
-
-def test_the_plain_port_stays_as_it_is(node: Node) -> None:
-    assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
-
-
-def test_tls_1_3_is_preferred(node: Node, authority: Authority, scanner: Identity) -> None:
-    assert handshake(node, authority, scanner) == "TLSv1.3"
 
 
 def test_the_allow_list_holds_over_tls_too(node: Node, authority: Authority, scanner: Identity) -> None:
@@ -163,7 +155,7 @@ def test_who_speaks_no_good_tls_is_refused(
     assert echo(node, authority, scanner)
 
 
-def test_weak_ciphers_are_refused(node: Node, authority: Authority, scanner: Identity) -> None:
+def test_tls_1_3_is_preferred_and_weak_ciphers_are_refused(node: Node, authority: Authority, scanner: Identity) -> None:
     context = ssl.create_default_context(cafile=authority.certificate)
     context.load_cert_chain(scanner.certificate, scanner.key)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -173,41 +165,24 @@ def test_weak_ciphers_are_refused(node: Node, authority: Authority, scanner: Ide
         context.wrap_socket(plain, server_hostname=peers.LOOPBACK)
 
     node.wait_for_refusal("tls")
+    assert handshake(node, authority, scanner)[0] == "TLSv1.3"
 
 
-def test_a_renewed_certificate_is_used_without_a_restart(
+def test_renewed_files_are_used_without_a_restart_once_they_fit(
     node: Node, authority: Authority, scanner: Identity, tls: ServerTlsSettings
 ) -> None:
-    before = serial_number(node, authority, scanner)
-
-    install(authority.issue("renewed", days=30), tls)
-
-    assert node.count("cxr_certificate_days", name="listener") == pytest.approx(30, abs=0.1), "before anybody calls"
-    assert serial_number(node, authority, scanner) != before
-
-
-def test_files_that_do_not_fit_leave_the_old_ones_in_use(
-    node: Node, authority: Authority, scanner: Identity, tls: ServerTlsSettings
-) -> None:
-    before = serial_number(node, authority, scanner)
-    renewed = authority.issue("halfway")
+    before = handshake(node, authority, scanner)
+    renewed = authority.issue("renewed", days=30)
 
     shutil.copy(renewed.certificate, tls.certificate)
-    assert serial_number(node, authority, scanner) == before
+    assert handshake(node, authority, scanner) == before
     tls.ca.unlink()
-    assert serial_number(node, authority, scanner) == before
+    assert handshake(node, authority, scanner) == before
 
     shutil.copy(authority.certificate, tls.ca)
     install(renewed, tls)
-    assert serial_number(node, authority, scanner) != before
-
-
-def serial_number(node: Node, authority: Authority, identity: Identity) -> str:
-    context = ssl.create_default_context(cafile=authority.certificate)
-    context.load_cert_chain(identity.certificate, identity.key)
-    with context.wrap_socket(connect(tls_port(node)), server_hostname=peers.LOOPBACK) as connection:
-        shown = connection.getpeercert()
-    return str((shown or {})["serialNumber"])
+    assert node.count("cxr_certificate_days", name="listener") == pytest.approx(30, abs=0.1), "before anybody calls"
+    assert handshake(node, authority, scanner) != before
 
 
 def test_missing_or_wrong_tls_files_are_named_before_the_start(
@@ -232,23 +207,8 @@ def mistakes(settings: Settings) -> list[str]:
     return list(caught.value.mistakes)
 
 
-def test_days_are_counted_to_the_end_of_a_certificate(authority: Authority) -> None:
-    assert days_left(authority.issue("week", days=7).certificate) == pytest.approx(7, abs=0.1)
-    assert days_left(authority.issue("gone", days=-1).certificate) == pytest.approx(-1, abs=0.1)
-
-
 def test_a_key_with_a_password_is_refused_and_never_asked_for(tls: ServerTlsSettings) -> None:
-    command = [
-        peers.require("openssl"),
-        "ec",
-        "-in",
-        str(tls.key),
-        "-out",
-        str(tls.key),
-        "-aes128",
-        "-passout",
-        "pass:secret",
-    ]
+    command = [peers.require("openssl"), *f"ec -in {tls.key} -out {tls.key} -aes128 -passout pass:secret".split()]
     subprocess.run(command, check=True, capture_output=True)
 
     with pytest.raises(OSError, match=r"(?i)bad|decrypt|password|pem"):

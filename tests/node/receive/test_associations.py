@@ -128,6 +128,9 @@ REFUSED = {
     "titles alone": (b"\1\0\0\0\0\x44" + request()[6:74], "protocol", "TESTER"),
     "a request of 16 bytes": (b"\1\0\0\0\0\x10" + bytes(16), "protocol", ""),
     "an empty request": (b"\1\0\0\0\0\0", "protocol", ""),
+    "a request of 4 GB": (b"\1\0\xff\xff\xff\xff" + bytes(68), "protocol", ""),
+    "HTTP": (b"GET / HTTP/1.1\r\n\r\n", "protocol", ""),
+    "data before a request": (pdus.data(b"film"), "protocol", ""),
 }
 
 
@@ -236,7 +239,7 @@ def test_a_pdu_that_is_out_of_place_ends_it_with_a_trace(tmp_path: Path, sent: b
         pdus.read_pdu(peer)
         peer.sendall(sent)
         answer = pdus.read_pdu(peer)
-        wait_until(lambda: node.count("cxr_associations_aborted_total", reason="protocol") == 1, what="it is counted")
+        node.wait_for_abort("protocol")
 
     assert answer[:1] == bytes([pdus.ABORT])
     assert [line["calling_aet"] for line in said if line["event"] == "association.aborted"] == ["TESTER"]

@@ -23,22 +23,12 @@ def pdu(length: int, *, kind: int = 4) -> bytes:
     return bytes([kind, 0]) + length.to_bytes(4, "big") + random.Random(length).randbytes(length)
 
 
-def test_what_was_read_is_acknowledged_before_a_wait() -> None:
-    with reading() as (sender, receiver, reader):
-        receiver.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-        sender.sendall(pdu(4))
-
-        assert reader.read() == pdu(4)
-        assert not reader._arrives(1)
-        assert receiver.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
-
-
 @pytest.mark.parametrize(
     "lengths", [[4, 9], [0, 0, 1], [131_072, 1, 131_072], [1_048_576, 3, 1_048_576], [700_000] * 3]
 )
 def test_pdus_are_read_in_order_however_they_arrive(lengths: list[int]) -> None:
     sent = [pdu(length) for length in lengths]
-    with reading() as (sender, _, reader):
+    with reading() as (sender, reader):
         sending = threading.Thread(target=send_in_pieces, args=(sender, b"".join(sent), random.Random(5)))
         sending.start()
         read = [bytes(reader.read()) for _ in sent]
@@ -49,7 +39,7 @@ def test_pdus_are_read_in_order_however_they_arrive(lengths: list[int]) -> None:
 
 
 def test_a_pdu_that_came_with_the_one_before_has_arrived() -> None:
-    with reading() as (sender, _, reader):
+    with reading() as (sender, reader):
         sender.sendall(pdu(4) + pdu(6))
 
         assert reader.read() == pdu(4)
@@ -59,7 +49,7 @@ def test_a_pdu_that_came_with_the_one_before_has_arrived() -> None:
 
 
 def test_the_rest_of_a_pdu_must_come_in_time() -> None:
-    with reading(request_seconds=0.2) as (sender, _, reader):
+    with reading(request_seconds=0.2) as (sender, reader):
         sender.sendall(pdu(4)[:-1])
 
         with pytest.raises(TimeoutError):
@@ -78,7 +68,7 @@ def test_the_rest_of_a_pdu_must_come_in_time() -> None:
     ],
 )
 def test_what_is_no_whole_pdu_is_refused(sent: bytes, error: type[Exception]) -> None:
-    with reading() as (sender, _, reader):
+    with reading() as (sender, reader):
         sender.sendall(sent)
         sender.shutdown(socket.SHUT_WR)
 
@@ -87,8 +77,8 @@ def test_what_is_no_whole_pdu_is_refused(sent: bytes, error: type[Exception]) ->
 
 
 @contextmanager
-def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, socket.socket, PduSocket]]:
-    """Two ends of a connection, and a reader of the second one."""
+def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, PduSocket]]:
+    """One end of a connection, and a reader of the other one."""
     with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
         messages = MessageProvider(
@@ -99,11 +89,7 @@ def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, s
         )
         end = time.monotonic() + request_seconds
         with receiver:
-            yield (
-                sender,
-                receiver,
-                PduSocket(messages, receiver, request_end=end, idle_seconds=60.0, on_admitted=lambda: None),
-            )
+            yield sender, PduSocket(messages, receiver, request_end=end, idle_seconds=60.0, on_admitted=lambda: None)
 
 
 def send_in_pieces(sender: socket.socket, content: bytes, draw: random.Random) -> None:
