@@ -3,7 +3,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -18,10 +17,9 @@ from tests.support.postgres import Postgres
 SECRET = "correct-horse"
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
-def sql(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
-    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres").url
-    sql = database.open_ledger(StorageSettings(directory=tmp_path, database_url=url))
+@pytest.fixture
+def sql(storage: StorageSettings) -> Iterator[sa.Engine]:
+    sql = database.open_ledger(storage)
     yield sql
     sql.dispose()
 

@@ -1,67 +1,21 @@
-"""The index of UIDs: as fast with many studies as with few, and right after a crash and a removal."""
+"""The index of UIDs: right after a crash and a removal."""
 
 from __future__ import annotations
 
 import shutil
-import statistics
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from node.errors import InputError
-from node.store import files, questions
+from node.store import questions
 from node.store.index import Index
 from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.store.study_facts import elsewhere, films_of
 from tests.support import films
-
-MANY, FEW = 10_000, 10
-MOST_TIMES_SLOWER = 20
-
-
-def filled(folder: Path, count: int) -> Spool:
-    """A spool with studies of one film each, written without an index, as by a restored copy."""
-    spool = Spool(folder)
-    for number in range(1, count + 1):
-        study = folder / "studies" / f"1.2.{number}"
-        for place in ("received", "rounds"):
-            (study / place).mkdir(parents=True)
-        file = f"1.3.{number}~0001~{'0' * 64}.dcm"
-        (study / "received" / file).touch()
-        mark = {"number": 1, "files": [file], "outputs": [{"sop_instance_uid": f"1.4.{number}"}]}
-        (study / "rounds" / "000001.json").write_bytes(files.to_json(mark))
-    return spool
-
-
-def seconds(spool: Spool, uid: str) -> float:
-    """How long one look-up takes, in the middle of many."""
-    taken = []
-    for _ in range(50):
-        began = time.perf_counter()
-        spool.find_studies(uid)
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
-
-
-@pytest.mark.drill(part="bench")
-def test_a_uid_is_found_as_fast_among_many_studies_as_among_few(tmp_path: Path) -> None:
-    few, many = filled(tmp_path / "few", FEW), filled(tmp_path / "many", MANY)
-    assert (few.find_studies("1.4.7"), many.find_studies("1.4.7777")) == (["1.2.7"], ["1.2.7777"])
-
-    slower = {
-        name: seconds(many, among_many) / seconds(few, among_few)
-        for name, among_many, among_few in (
-            ("film", "1.3.9000", "1.3.9"),
-            ("output", "1.4.9000", "1.4.9"),
-            ("unknown", "1.9.9", "1.9.9"),
-        )
-    }
-
-    assert max(slower.values()) < MOST_TIMES_SLOWER, slower
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import resource
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from copy import deepcopy
@@ -40,6 +40,7 @@ from tests.support.listening import Node, listening
 STUDY, FILM = "1.2.3", "1.2.3.4"
 LIMIT_SECONDS = 20.0
 FIRST, SECOND = "1.2.3", "1.2.4"
+OnSync = Callable[[Callable[[Path], None]], None]
 
 
 def keep(spool: Spool, body: bytes = b"film", *, study: str = STUDY, film: str = FILM) -> Kept:
@@ -61,31 +62,13 @@ def spool(tmp_path: Path) -> Spool:
     return Spool(tmp_path)
 
 
-def test_a_kept_object_lies_byte_for_byte_under_its_final_name(tmp_path: Path) -> None:
-    kept = keep(Spool(tmp_path))
+def test_a_kept_object_lies_byte_for_byte_under_its_final_name_once(spool: Spool) -> None:
+    kept, again = keep(spool), keep(spool)
 
-    assert kept.is_new
+    assert (kept.is_new, again.is_new) == (True, False)
+    assert again.instance == kept.instance
     assert kept.instance.path.read_bytes() == with_hash(films.META) + b"film"
     assert [path.name for path in kept.instance.path.parent.iterdir()] == [kept.instance.path.name]
-
-
-def test_the_same_object_twice_is_kept_once(spool: Spool) -> None:
-    first = keep(spool)
-
-    again = keep(spool)
-
-    assert not again.is_new
-    assert again.instance == first.instance
-
-
-def test_other_bytes_of_a_uid_are_kept_and_the_newest_counts(spool: Spool) -> None:
-    first = keep(spool, b"first")
-    os.utime(first.instance.path, (1, 1))
-
-    second = keep(spool, b"second")
-
-    assert first.instance.path.exists()
-    assert spool.study(STUDY).instances == (second.instance,)
 
 
 @given(st.text(max_size=70))
@@ -129,10 +112,15 @@ def test_a_disk_that_fills_while_writing_leaves_no_file(tmp_path: Path, spool: S
     assert keep(spool, b"x" * 100_000).is_new
 
 
-def test_half_written_files_are_swept_and_whole_ones_stay(spool: Spool) -> None:
+def test_half_written_files_are_swept_and_beside_other_processes_only_old_ones(spool: Spool) -> None:
     whole = keep(spool).instance.path
-    (whole.parent / ".incoming-half").write_bytes(b"ha")
+    young, old = (whole.parent / f".incoming-{name}" for name in ("young", "old"))
+    for path in (young, old):
+        path.write_bytes(b"half a film")
+    os.utime(old, (1, 1))
 
+    assert spool.sweep(is_shared=True) == 1
+    assert (young.exists(), old.exists()) == (True, False)
     assert spool.sweep() == 1
     assert list(whole.parent.iterdir()) == [whole]
 
@@ -160,15 +148,7 @@ def test_the_mark_of_one_round_never_replaces_that_of_another(spool: Spool) -> N
     assert spool.rounds(STUDY) == [first, replace(second, number=2)]
 
 
-def test_an_output_that_exists_keeps_its_bytes(spool: Spool) -> None:
-    spool.keep_output(output(), b"first")
-
-    spool.keep_output(output(), b"second")
-
-    assert spool.output(output()) == b"first"
-
-
-def test_of_many_that_write_an_output_at_once_one_does(spool: Spool) -> None:
+def test_of_many_that_write_an_output_one_does(spool: Spool) -> None:
     ready = threading.Barrier(16)
 
     def write(number: int) -> bytes | None:
@@ -177,7 +157,10 @@ def test_of_many_that_write_an_output_at_once_one_does(spool: Spool) -> None:
         return spool.output(output())
 
     with ThreadPoolExecutor(16) as pool:
-        assert len(set(pool.map(write, range(16)))) == 1
+        found = set(pool.map(write, range(16)))
+    spool.keep_output(output(), b"later")
+
+    assert found == {spool.output(output())}
 
 
 def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
@@ -225,8 +208,7 @@ def test_a_study_with_something_unread_is_not_removed(spool: Spool) -> None:
 
     assert not spool.remove_study(STUDY)
 
-    assert late.exists()
-    assert kept.exists()
+    assert (kept.exists(), late.exists()) == (True, True)
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -259,16 +241,6 @@ def test_a_film_that_follows_an_interrupted_removal_is_kept(tmp_path: Path, spoo
     assert spool.has_unread(STUDY)
 
 
-def test_beside_other_processes_only_what_is_old_is_swept(tmp_path: Path, spool: Spool) -> None:
-    young, old = (tmp_path / "studies" / f".incoming-{name}" for name in ("young", "old"))
-    for path in (young, old):
-        path.write_bytes(b"half a film")
-    os.utime(old, (1, 1))
-
-    assert spool.sweep(is_shared=True) == 1
-    assert (young.exists(), old.exists()) == (True, False)
-
-
 def test_a_study_removed_by_another_process_is_left_alone(tmp_path: Path) -> None:
     spool, other = Spool(tmp_path), Spool(tmp_path)
     spool.mark_round(STUDY, mark(keep(spool).instance.path.name))
@@ -284,6 +256,7 @@ def test_the_newest_version_is_the_last_received_at_any_clock(spool: Spool) -> N
 
     keep(spool, b"second")
     assert spool.study(STUDY).instances[0].number == 2
+    assert first.path.exists()
 
     again = keep(spool, b"first")
     assert again.is_new
@@ -393,7 +366,7 @@ def test_a_removal_succeeds_while_a_starting_process_sweeps(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def on_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Path], None]], None]]:
+def on_sync(monkeypatch: pytest.MonkeyPatch) -> OnSync:
     """Have a function called with the path of all that is synced, before it is."""
     functions: list[Callable[[Path], None]] = []
     fsync = os.fsync
@@ -404,11 +377,10 @@ def on_sync(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[Pat
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    yield functions.append
-    functions.clear()
+    return functions.append
 
 
-def hold_first(on_sync: Callable[[Callable[[Path], None]], None]) -> tuple[threading.Event, threading.Event]:
+def hold_first(on_sync: OnSync) -> tuple[threading.Event, threading.Event]:
     """Hold a thread named "first" where it syncs the folder of studies; it is there, and it may go on."""
     is_there, may_go_on = threading.Event(), threading.Event()
 
@@ -421,10 +393,7 @@ def hold_first(on_sync: Callable[[Callable[[Path], None]], None]) -> tuple[threa
     return is_there, may_go_on
 
 
-def test_new_folders_do_not_wait_for_the_syncs_of_another_study(
-    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
-) -> None:
-    spool = Spool(tmp_path)
+def test_new_folders_do_not_wait_for_the_syncs_of_another_study(spool: Spool, on_sync: OnSync) -> None:
     is_first_there, may_go_on = hold_first(on_sync)
 
     with ThreadPoolExecutor(1, thread_name_prefix="first") as first, ThreadPoolExecutor(1) as second:
@@ -439,10 +408,7 @@ def test_new_folders_do_not_wait_for_the_syncs_of_another_study(
         assert held.result(LIMIT_SECONDS).is_new
 
 
-def test_a_second_object_waits_until_its_folders_are_synced(
-    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None]
-) -> None:
-    spool = Spool(tmp_path)
+def test_a_second_object_waits_until_its_folders_are_synced(spool: Spool, on_sync: OnSync) -> None:
     is_first_there, may_go_on = hold_first(on_sync)
 
     with ThreadPoolExecutor(1, thread_name_prefix="first") as first, ThreadPoolExecutor(1) as second:
@@ -460,9 +426,7 @@ def test_a_second_object_waits_until_its_folders_are_synced(
 
 
 @pytest.mark.parametrize("folder", ["studies", FIRST])
-def test_a_folder_its_maker_did_not_sync_is_synced_by_the_next(
-    tmp_path: Path, on_sync: Callable[[Callable[[Path], None]], None], folder: str
-) -> None:
+def test_a_folder_its_maker_did_not_sync_is_synced_by_the_next(tmp_path: Path, on_sync: OnSync, folder: str) -> None:
     synced, failures = list[str](), [folder]
 
     def fail_once(path: Path) -> None:
@@ -493,10 +457,11 @@ def test_a_note_that_a_power_cut_has_damaged_stops_nothing(tmp_path: Path) -> No
     assert keep(spool).is_new
 
 
-def stored(folder: Path, film: Dataset, name: str) -> Path:
-    path = folder / name
-    path.write_bytes(films.file_bytes(film))
-    return path
+def has_other(folder: Path, known: Dataset | bytes, other: Dataset | bytes) -> bool:
+    """Whether one object has other pixels than a known one; each as a film, or as the bytes of its file."""
+    for name, film in (("known", known), ("other", other)):
+        (folder / name).write_bytes(film if isinstance(film, bytes) else films.file_bytes(film))
+    return has_other_pixels(folder / "known", folder / "other")
 
 
 def renamed(film: Dataset) -> Dataset:
@@ -523,31 +488,30 @@ def in_syntax(film: Dataset, syntax: UID) -> Dataset:
     return other
 
 
-@pytest.mark.parametrize("syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless])
-def test_changed_pixels_are_told_from_changed_patient_data(tmp_path: Path, syntax: UID) -> None:
+@pytest.mark.parametrize(
+    ("known", "arrived"),
+    [
+        *(
+            (syntax, syntax)
+            for syntax in (ImplicitVRLittleEndian, ExplicitVRLittleEndian, RLELossless, JPEG2000Lossless)
+        ),
+        (ExplicitVRLittleEndian, ImplicitVRLittleEndian),
+    ],
+)
+def test_changed_pixels_are_told_from_changed_patient_data(tmp_path: Path, known: UID, arrived: UID) -> None:
     film = films.thumbnail()
-    known = stored(tmp_path, in_syntax(film, syntax), "known")
 
-    assert not has_other_pixels(known, stored(tmp_path, in_syntax(renamed(film), syntax), "renamed"))
-    assert has_other_pixels(known, stored(tmp_path, in_syntax(repainted(film), syntax), "repainted"))
-
-
-def test_the_two_plain_little_endian_syntaxes_are_compared(tmp_path: Path) -> None:
-    film = films.thumbnail()
-    known = stored(tmp_path, film, "known")
-
-    assert not has_other_pixels(known, stored(tmp_path, in_syntax(film, ImplicitVRLittleEndian), "implicit"))
-    assert has_other_pixels(known, stored(tmp_path, in_syntax(repainted(film), ImplicitVRLittleEndian), "repainted"))
+    assert not has_other(tmp_path, in_syntax(film, known), in_syntax(renamed(film), arrived))
+    assert has_other(tmp_path, in_syntax(film, known), in_syntax(repainted(film), arrived))
 
 
 @pytest.mark.parametrize("syntax", [JPEG2000Lossless, RLELossless, DeflatedExplicitVRLittleEndian])
 def test_what_only_a_decoder_could_tell_is_no_conflict(tmp_path: Path, syntax: UID) -> None:
     film = films.thumbnail()
+    other = in_syntax(repainted(film), syntax)
 
-    other = stored(tmp_path, in_syntax(repainted(film), syntax), "other")
-
-    assert not has_other_pixels(stored(tmp_path, film, "known"), other)
-    assert not has_other_pixels(other, stored(tmp_path, film, "known"))
+    assert not has_other(tmp_path, film, other)
+    assert not has_other(tmp_path, other, film)
 
 
 def test_another_size_is_another_picture_in_every_syntax(tmp_path: Path) -> None:
@@ -556,47 +520,40 @@ def test_another_size_is_another_picture_in_every_syntax(tmp_path: Path) -> None
     cut.Rows -= 1
     cut.PixelData = cut.PixelData[: cut.Rows * cut.Columns * 2]
 
-    assert has_other_pixels(stored(tmp_path, film, "known"), stored(tmp_path, in_syntax(cut, JPEG2000Lossless), "cut"))
+    assert has_other(tmp_path, film, in_syntax(cut, JPEG2000Lossless))
 
 
 def test_objects_without_pixels_never_conflict_with_each_other(tmp_path: Path) -> None:
     report = films.thumbnail()
     del report.PixelData, report.Rows, report.Columns
 
-    assert not has_other_pixels(stored(tmp_path, report, "known"), stored(tmp_path, renamed(report), "other"))
-    assert has_other_pixels(stored(tmp_path, films.thumbnail(), "film"), stored(tmp_path, report, "report"))
+    assert not has_other(tmp_path, report, renamed(report))
+    assert has_other(tmp_path, films.thumbnail(), report)
 
 
 @pytest.mark.parametrize(
-    ("kept", "is_other"), [(0, False), (10, False), (200, False), (2000, True), (-1000, True), (-1, False)]
+    ("syntax", "kept", "is_other"),
+    [
+        *((JPEG2000Lossless, kept, False) for kept in (0, 10, 200, -1)),
+        *((JPEG2000Lossless, kept, True) for kept in (2000, -1000)),
+        (ExplicitVRLittleEndian, -1000, True),
+    ],
 )
-def test_an_unparsable_or_truncated_file_raises_nothing(tmp_path: Path, kept: int, is_other: bool) -> None:
-    film = films.compressed(films.thumbnail(), JPEG2000Lossless)
-    known, cut = stored(tmp_path, film, "known"), tmp_path / "cut"
-    cut.write_bytes(films.file_bytes(film)[:kept])
+def test_a_whole_film_mends_a_truncated_one_never_vice_versa(
+    tmp_path: Path, syntax: UID, kept: int, is_other: bool
+) -> None:
+    whole = films.file_bytes(in_syntax(films.thumbnail(), syntax))
 
-    assert has_other_pixels(known, cut) is is_other
-    assert not has_other_pixels(cut, known)
-
-
-@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, JPEG2000Lossless])
-def test_a_whole_film_mends_a_truncated_one_never_vice_versa(tmp_path: Path, syntax: UID) -> None:
-    whole, cut = stored(tmp_path, in_syntax(films.thumbnail(), syntax), "whole"), tmp_path / "cut"
-    cut.write_bytes(whole.read_bytes()[:-1000])
-
-    assert not has_other_pixels(cut, whole)
-    assert has_other_pixels(whole, cut)
+    assert has_other(tmp_path, whole, whole[:kept]) is is_other
+    assert not has_other(tmp_path, whole[:kept], whole)
 
 
 def test_a_length_beyond_the_end_of_the_file_ends_the_reading(tmp_path: Path) -> None:
     content = bytearray(films.file_bytes(films.thumbnail()))
     place = content.rindex(b"\xe0\x7f\x10\x00OW") + 8
     content[place : place + 4] = struct.pack("<L", 0xFFFFFFFE)
-    paths = (tmp_path / "one", tmp_path / "other")
-    for path in paths:
-        path.write_bytes(content)
 
-    assert not has_other_pixels(*paths)
+    assert not has_other(tmp_path, bytes(content), bytes(content))
 
 
 def test_changed_pixels_are_kept_aside_reported_and_not_read(tmp_path: Path) -> None:

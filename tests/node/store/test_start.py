@@ -26,6 +26,7 @@ from node.store import database, questions
 from node.store.ledger import Ledger, is_away, open_ledger
 from node.store.spool import DocumentKind, Spool
 from tests.support import films, peers
+from tests.support.damage import cut
 from tests.support.fakes import ScriptedReader
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, run_command, settings_for
@@ -100,11 +101,6 @@ def overwrite_a_page(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 4096)
-
-
-def cut(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
 
 
 def flip_in_an_index(path: Path) -> None:
@@ -199,25 +195,27 @@ def test_a_queued_delivery_of_another_form_is_named() -> None:
         deliveries_of({"patient": "Doe"})
 
 
-def test_a_database_that_refuses_at_the_start_is_named(tmp_path: Path) -> None:
-    def refused(statement: str) -> str:
-        def refuse() -> ScriptedReader:
-            with database.connect(tmp_path / "other.sqlite").connect() as connection:
-                connection.exec_driver_sql(statement)
-            pytest.fail("the database takes it")
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SELECT 'Doe', priority FROM sqlite_master", "no such column: priority.*start that version again"),
+        ("SELECT 'Doe'; SELECT 1", "`node doctor` says what it lacks"),
+    ],
+)
+def test_a_database_that_refuses_at_the_start_is_named(tmp_path: Path, statement: str, said: str) -> None:
+    def refuse() -> ScriptedReader:
+        with database.connect(tmp_path / "other.sqlite").connect() as connection:
+            connection.exec_driver_sql(statement)
+        pytest.fail("the database takes it")
 
-        with pytest.raises(NodeError) as raised, app.run(settings_for(tmp_path, archive_port=104), reader=refuse):
-            pytest.fail("the node runs")
-        return str(raised.value)
+    with (
+        pytest.raises(NodeError, match=said) as raised,
+        app.run(settings_for(tmp_path, archive_port=104), reader=refuse),
+    ):
+        pytest.fail("the node runs")
 
-    of_another, other = refused("SELECT 'Doe', priority FROM sqlite_master"), refused("SELECT 'Doe'; SELECT 1")
-
-    assert of_another == (
-        f"storage.directory {tmp_path}: the database refuses (no such column: priority); "
-        "another version of this program made its tables: start that version again"
-    )
-    assert other.endswith("`node doctor` says what it lacks")
-    assert "Doe" not in other
+    assert str(raised.value).startswith(f"storage.directory {tmp_path}: the database refuses")
+    assert "Doe" not in str(raised.value)
 
 
 def test_a_good_database_stays_where_it_is(tmp_path: Path) -> None:
