@@ -14,8 +14,7 @@ from pydicom.dataset import Dataset
 from node import config
 from node.character_sets import TERMS
 from node.dicom import film_text
-from node.dicom.film_header import parse_header
-from node.domain import Film, Note, Reason
+from node.domain import Film, Note
 from node.errors import ConfigError
 from node.outputs import oru, report_txt, wording
 from node.outputs.document import save_bytes
@@ -189,39 +188,6 @@ def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
     assert film_of(answer).notes == RECODED
 
 
-@pytest.mark.parametrize(
-    ("declared", "part", "seen"),
-    [
-        (b"GB18030", "胸部".encode(CHINESE), "胸部"),
-        (b"ISO_IR 192", "胸部".encode(UTF), "胸部"),
-        (None, "胸部".encode(UTF), "胸部"),
-        (b"ISO_IR 100", "TÓRAX".encode(LATIN), "TÓRAX"),
-        (None, "TÓRAX".encode(LATIN), "TÓRAX"),
-    ],
-)
-def test_a_body_part_in_any_script_reaches_routing(
-    tmp_path: Path, declared: bytes | None, part: bytes, seen: str
-) -> None:
-    header = answered(tmp_path, {"SpecificCharacterSet": declared, "BodyPartExamined": part}).dataset
-
-    assert parse_header(header).body_part_examined == seen
-
-
-@pytest.mark.parametrize("description", ["Tórax LAT", "胸部 LAT"])
-def test_a_lateral_film_is_known_by_a_text_with_gaps(tmp_path: Path, description: str) -> None:
-    encoded = description.encode(LATIN if description.startswith("T") else CHINESE)
-    values = {"SpecificCharacterSet": None, "SeriesDescription": encoded, "ViewPosition": None}
-
-    assert film_of(answered(tmp_path, values)).reason is Reason.LATERAL
-
-
-def test_a_film_that_is_not_read_says_whose_text_was_left_out(tmp_path: Path) -> None:
-    film = film_of(answered(tmp_path, named(None, "Müller".encode(LATIN), BodyPartExamined=b"HIP ")))
-
-    assert film.reason is Reason.NOT_CHEST
-    assert "could not be decoded, and is left empty" in wording.not_processed(film)
-
-
 def test_one_setting_decodes_names_everywhere_in_a_round(tmp_path: Path) -> None:
     bench = Bench(tmp_path, character_set="GB18030")
     film = films.thumbnail()
@@ -246,11 +212,3 @@ def test_every_defined_term_can_be_the_set_of_a_site(term: str) -> None:
     assert config.parse(table).site.character_set == term
     with pytest.raises(ConfigError, match="character_set: 'latin' is unknown; use"):
         config.parse({**table, "site": {"character_set": "latin"}})
-
-
-ORDER = "MSH|^~\\&|RIS|A|CHEX|B|20240131||ORM^O01|M1|P|2.5.1||||||{}\rPID|||P-1||王^小明\rORC|NW|P1|F1\rOBR|1|||{}\r"
-
-
-def said(character_set: str, encoding: str, name: str) -> bytes:
-    """A message about a patient of a name."""
-    return ORDER.replace("王^小明", name).format(character_set, "Thorax").encode(encoding)

@@ -23,7 +23,7 @@ from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import OpenModel, Reading, SeenFilm
 from tests.node.jobs.test_question_answerer import kept
-from tests.node.read.test_view_routing import PROMPTS, SeeingReader, picture
+from tests.node.read.test_routing import PROMPTS, SeeingReader, picture
 from tests.support import films, samples
 from tests.support.output_texts import texts_of
 

@@ -34,7 +34,7 @@ from node.read.model import FilmAnswer
 from node.store.received import Instance
 from node.web.pictures import Pictures
 from tests.node.outputs.test_answer_objects import asked
-from tests.node.read.test_view_routing import SeeingReader, seeing
+from tests.node.read.test_routing import SeeingReader, seeing
 from tests.support import films, samples, validators
 from tests.support.documents import film_of
 from tests.support.fakes import ScriptedReader

@@ -1,26 +1,47 @@
-"""The cardiothoracic ratio from boxes of regions: what is measured, what is refused, and what the header says of it."""
+"""The cardiothoracic ratio: what is measured and refused, what the header says of it, and its way into a round."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import Box
+from models.contract import Box, Trusted
+from models.lab.phantoms import dicom, phantom
 from models.reading.cardiothoracic import EDGE, HEART, LEFT_LUNG, RIGHT_LUNG, ChestWidths, measure_chest
+from node import config
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from node.dicom.film_header import FilmHeader, parse_header
+from node.orders.store import OrderStore
+from node.outputs.folder import write_folder
+from node.outputs.source import Source
+from node.outputs.writers import make_report, write_objects
+from node.pipeline import Pipeline
+from node.prompt_set import PromptSet
 from node.read import cardiothoracic, prompts
+from node.read.decoding import Radiograph
+from node.read.film import answer_film
 from node.read.framing import Framing, Turn
+from node.read.model import RadiographReader, Reading, open_configured, open_reader
+from node.store.spool import Spool
 from tests.support import films, samples
+from tests.support.fakes import ScriptedReader
 from tests.support.samples import SQUARE
 from tests.support.scripted_engine import box
 
+PROMPTS = prompts.load("chexpert14")
+SEED = 2_000_003
+STUDY = "1.2.3"
 Edges = tuple[float, float, float, float]
 
 
@@ -50,23 +71,14 @@ def measured(regions: Mapping[str, Box]) -> ChestWidths:
     return found
 
 
-def test_the_thorax_reaches_to_the_outer_edges_of_the_lungs() -> None:
+def test_heart_and_thorax_are_measured_at_their_outer_edges() -> None:
     found = measured(chest())
 
     assert found.ratio == pytest.approx(0.3 / 0.8, abs=1e-6)
     assert (found.heart.left, found.heart.right) == (pytest.approx(0.36), pytest.approx(0.66))
     assert (found.thorax.left, found.thorax.right) == (pytest.approx(0.1), pytest.approx(0.9))
-
-
-def test_the_lines_lie_at_the_heart_and_at_its_lower_edge() -> None:
-    found = measured(chest())
-
-    assert found.heart.height == pytest.approx(0.65)
-    assert found.thorax.height == pytest.approx(0.8)
-
-
-def test_the_line_of_the_thorax_lies_within_both_lungs() -> None:
-    assert measured(chest(heart=(0.36, 0.5, 0.66, 0.95))).thorax.height == pytest.approx(0.85)
+    assert (found.heart.height, found.thorax.height) == (pytest.approx(0.65), pytest.approx(0.8))
+    assert measured(chest(heart=(0.36, 0.5, 0.66, 0.95))).thorax.height == pytest.approx(0.85)  # within both lungs
 
 
 @given(st.floats(0.5, 1.0), st.floats(0.0, 0.09))
@@ -115,28 +127,32 @@ def test_a_lung_at_the_very_margin_is_measured() -> None:
 
 
 def test_the_node_asks_for_every_region_that_is_measured() -> None:
-    asked = {prompt.key for prompt in prompts.load("chexpert14").prompts}
+    asked = {prompt.key for prompt in PROMPTS.prompts}
 
     assert {HEART, *RIGHT_LUNG, *LEFT_LUNG} <= asked
 
 
-def test_a_line_is_placed_on_the_stored_film() -> None:
-    framing = Framing(columns=samples.COLUMNS, rows=samples.ROWS, square=SQUARE)
-
-    line = framing.line_to_image(left=0.25, right=0.75, height=0.5)
-
-    assert line == MeasuredLine(start=(560, 880), end=(1440, 880))
-
-
-def test_a_line_on_a_film_stored_on_its_side_is_vertical() -> None:
-    framing = Framing(
-        columns=samples.ROWS, rows=samples.COLUMNS, square=SQUARE, turn=Turn(transpose=True, mirror_columns=True)
-    )
-
-    line = framing.line_to_image(left=0.25, right=0.75, height=0.25)
-
-    assert line.is_vertical
-    assert line == MeasuredLine(start=(440, 560), end=(440, 1440))
+@pytest.mark.parametrize(
+    ("framing", "line"),
+    [
+        (
+            Framing(columns=samples.COLUMNS, rows=samples.ROWS, square=SQUARE),
+            MeasuredLine(start=(560, 440), end=(1440, 440)),
+        ),
+        (
+            Framing(
+                columns=samples.ROWS,
+                rows=samples.COLUMNS,
+                square=SQUARE,
+                turn=Turn(transpose=True, mirror_columns=True),
+            ),
+            MeasuredLine(start=(440, 560), end=(440, 1440)),
+        ),
+    ],
+    ids=["as it is shown", "on its side"],
+)
+def test_a_line_is_placed_on_the_stored_film(framing: Framing, line: MeasuredLine) -> None:
+    assert framing.line_to_image(left=0.25, right=0.75, height=0.25) == line
 
 
 @pytest.mark.parametrize(
@@ -192,10 +208,6 @@ def test_millimeters_follow_the_axis_of_the_lines() -> None:
     assert len({ratio.value for ratio in described if ratio}) == 1
 
 
-def test_without_boxes_there_is_nothing_to_describe() -> None:
-    assert cardiothoracic.describe(None, _header("PA"), None) is None
-
-
 def _header(view: str) -> FilmHeader:
     """Return the header of an adult's film."""
     return replace(parse_header(films.changed(samples.cr(), {"ViewPosition": view})), age_years=45)
@@ -219,46 +231,174 @@ def test_the_band_follows_from_the_number_that_people_read(heart: float, band: i
     assert ratio.hundredths == math.floor(heart / 10 + 0.5)
 
 
-@pytest.mark.parametrize("objection", Incomparable)
-def test_what_cannot_be_compared_has_no_band(objection: Incomparable) -> None:
-    assert samples.ratio(objection=objection).band is None
+class RatioReader(ScriptedReader):
+    """Measures the same ratio on every film."""
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        return replace(super().read(image, prompts), ratio=samples.ratio_on(image.framing))
 
 
-def test_a_line_has_millimeters_only_with_a_spacing() -> None:
-    assert samples.ratio().millimeters(across(100)) is None
-    assert samples.ratio(mm_per_pixel=0.2).millimeters(across(100)) == pytest.approx(20)
+@pytest.fixture(scope="module")
+def reader(phantom_model: Path) -> RadiographReader:
+    return open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, unmeasured_ratio=True)
 
 
-def test_a_ratio_does_not_depend_on_the_spacing() -> None:
-    assert samples.ratio(mm_per_pixel=0.2).value == samples.ratio().value == 720 / 1500
+def ratio_of(film: Dataset, folder: Path, reader: RadiographReader) -> CardiothoracicRatio | None:
+    """Read a film from its file."""
+    film.save_as(folder / "film.dcm", enforce_file_format=True)
+    answer = answer_film(folder / "film.dcm", reader, PROMPTS).film
+    assert answer is not None
+    return answer.ratio
+
+
+def turned(film: Dataset) -> Dataset:
+    """Store a film on its side, with the head to the left."""
+    pixels = np.rot90(film.pixel_array)
+    film.PatientOrientation = ["F", "R"]
+    film.Rows, film.Columns = pixels.shape
+    film.PixelData = pixels.tobytes()
+    return film
+
+
+def mirrored(film: Dataset) -> Dataset:
+    film.PatientOrientation = ["R", "F"]
+    film.PixelData = film.pixel_array[:, ::-1].tobytes()
+    return film
+
+
+@pytest.mark.drill(part="objects")
+def test_the_network_measures_about_what_is_drawn(tmp_path: Path, reader: RadiographReader) -> None:
+    ratio = ratio_of(dicom.film(SEED).dataset, tmp_path, reader)
+
+    assert ratio is not None
+    assert ratio.value == pytest.approx(phantom(SEED).cardiothoracic_ratio, abs=0.06)
+    assert ratio.error is not None
+    assert ratio.error.measured_on == "phantoms"
+    assert ratio.error.lower < 0 < ratio.error.upper
+
+
+def test_a_band_needs_an_error_of_such_films(tmp_path: Path, reader: RadiographReader, phantom_model: Path) -> None:
+    among_phantoms = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
+
+    for opened, objection in ((reader, Incomparable.UNMEASURED), (among_phantoms, None)):
+        film = films.changed(dicom.film(SEED).dataset, {"PatientAge": "045Y"})
+        ratio = ratio_of(film, tmp_path, opened)
+
+        assert ratio is not None
+        assert ratio.objection == objection
+        assert (ratio.band is None) == (objection is not None)
 
 
 @pytest.mark.parametrize(
-    ("start", "end"),
-    [((0, 0), (0, 0)), ((5, 0), (0, 0)), ((0, 0), (5, 5)), ((0, 0), (math.inf, 0)), ((0, math.nan), (5, math.nan))],
+    ("trusted", "is_asked_for", "has_ratio"),
+    [
+        ("real", False, False),
+        ("real", True, True),
+        ("any", False, False),
+        ("any", True, True),
+        ("phantoms", False, True),
+    ],
 )
-def test_a_line_lies_along_an_axis_and_has_a_length(start: tuple[float, float], end: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match="a line"):
-        MeasuredLine(start=start, end=end)
+def test_films_of_people_have_no_ratio_of_phantoms(
+    trusted: Trusted, is_asked_for: bool, has_ratio: bool, tmp_path: Path, phantom_model: Path
+) -> None:
+    opened = open_reader(
+        phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted=trusted, unmeasured_ratio=is_asked_for
+    )
+
+    assert (ratio_of(dicom.film(SEED).dataset, tmp_path, opened) is not None) is has_ratio
 
 
-@pytest.mark.parametrize(
-    ("heart", "thorax"),
-    [(across(100), across(100)), (MeasuredLine(start=(5.0, 0.0), end=(5.0, 9.0)), across(100))],
-    ids=["as wide as the thorax", "along another axis"],
-)
-def test_a_heart_lies_within_its_thorax(heart: MeasuredLine, thorax: MeasuredLine) -> None:
-    with pytest.raises(ValueError, match="heart"):
-        CardiothoracicRatio(heart=heart, thorax=thorax)
+def test_the_setting_reaches_the_reader(tmp_path: Path, phantom_model: Path) -> None:
+    settings = config.parse(
+        {
+            "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
+            "storage": {"directory": str(tmp_path)},
+            "model": {"directory": str(phantom_model), "threads": 1},
+            "report": {"unmeasured_ratio": True},
+        }
+    )
+
+    opened = open_configured(settings, PROMPTS)
+
+    assert opened.identity.unmeasured_ratio is True
 
 
-@pytest.mark.parametrize("view", [View.AP, None])
-def test_only_a_pa_view_can_be_compared(view: View | None) -> None:
-    with pytest.raises(ValueError, match="PA view"):
-        samples.ratio(view=view, objection=None)
+def test_a_film_stored_in_another_way_has_the_same_ratio(tmp_path: Path, reader: RadiographReader) -> None:
+    film = dicom.film(SEED).dataset
+    columns = int(film.Columns)
+
+    upright = ratio_of(film, tmp_path, reader)
+    on_its_side = ratio_of(turned(dicom.film(SEED).dataset), tmp_path, reader)
+    in_a_mirror = ratio_of(mirrored(dicom.film(SEED).dataset), tmp_path, reader)
+
+    assert upright is not None
+    assert on_its_side is not None
+    assert in_a_mirror is not None
+    assert on_its_side.heart.is_vertical
+    assert [ratio.value for ratio in (on_its_side, in_a_mirror)] == [pytest.approx(upright.value, abs=1e-3)] * 2
+    (left, row), (right, _) = upright.thorax.start, upright.thorax.end
+    # Column c of row r is stored in row columns - c of column r, and in column columns - c of row r.
+    assert on_its_side.thorax.start == pytest.approx((row, columns - right), abs=0.01 * columns)
+    assert on_its_side.thorax.end == pytest.approx((row, columns - left), abs=0.01 * columns)
+    assert in_a_mirror.thorax.start == pytest.approx((columns - right, row), abs=0.01 * columns)
 
 
-@pytest.mark.parametrize("spacing", [0.0, -1.0, math.inf, math.nan])
-def test_a_pixel_has_a_size(spacing: float) -> None:
-    with pytest.raises(ValueError, match="mm_per_pixel"):
-        samples.ratio(mm_per_pixel=spacing)
+def test_the_header_says_what_a_ratio_is_worth(tmp_path: Path) -> None:
+    adult = {"ViewPosition": "PA", "PatientAge": "045Y", "PixelSpacingCalibrationType": "FIDUCIAL"}
+    spaced = films.thumbnail(adult | {"PixelSpacing": [0.8, 0.4]})
+    child = films.thumbnail(adult | {"PatientAge": "012Y", "PatientBirthDate": ""})
+
+    comparable, too_young = (ratio_of(film, tmp_path, RatioReader()) for film in (spaced, child))
+
+    assert comparable is not None
+    assert (comparable.view, comparable.objection, comparable.band) == (View.PA, None, 0)
+    assert comparable.mm_per_pixel == 0.4
+    assert too_young is not None
+    assert (too_young.objection, too_young.band) == (Incomparable.CHILD, None)
+
+
+def outputs(folder: Path, *, has_ratio: bool) -> list[str]:
+    """Return the series description of every structured report of a round."""
+    spool = Spool(folder)
+    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+    pipeline = Pipeline(
+        spool=spool,
+        orders=OrderStore(folder),
+        reader=RatioReader(),
+        prompts=PROMPTS,
+        zone=ZoneInfo("UTC"),
+        kinds=("sr",),
+        has_ratio=has_ratio,
+    )
+    plan = pipeline.plan(STUDY)
+    assert plan is not None
+    pipeline.write(plan)
+    return sorted(str(dcmread(path).SeriesDescription) for path in folder.rglob("outputs/*.sr.dcm"))
+
+
+def test_a_round_writes_the_ratio_unless_the_settings_say_no(tmp_path: Path) -> None:
+    report, ratio = (f"AI {what} S1 - RESEARCH, NOT FOR DIAGNOSIS" for what in ("findings", "heart size"))
+
+    assert outputs(tmp_path / "with", has_ratio=True) == [report, ratio]
+    assert outputs(tmp_path / "without", has_ratio=False) == [report]
+
+
+def test_a_folder_has_the_ratio_under_the_films_name(tmp_path: Path) -> None:
+    answered = answer_film(films.saved(tmp_path, films.thumbnail()), RatioReader(), PROMPTS)
+    assert answered.film is not None
+    report = make_report(
+        STUDY,
+        [answered.film],
+        model=RatioReader().identity,
+        prompts=PROMPTS,
+        created_at=datetime(2024, 1, 31, tzinfo=UTC),
+    )
+    sources = {answered.film.source: Source(header=answered.dataset)}
+    objects = write_objects(report, sources, zone=ZoneInfo("UTC"), kinds=("sr", "gsps"))
+
+    content = write_folder(tmp_path / "out", report, objects, sources)
+
+    name = f"{answered.film.source}.ratio.dcm"
+    assert name in str(content["outputs"])
+    assert {"sr.dcm", name} <= {path.name for path in (tmp_path / "out" / STUDY).iterdir()}

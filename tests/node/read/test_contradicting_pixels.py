@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -41,10 +40,8 @@ from models.contract import Question
 from node.dicom.header import identify
 from node.dicom.header_reading import read_header
 from node.dicom.question_object import class_of, sender_of
-from node.domain import Note, Reason, Report
+from node.domain import Note, Reason
 from node.errors import InputError, Undecodable
-from node.output_kinds import OUTPUTS
-from node.outputs import impression, oru, report_json, report_txt, wording
 from node.outputs.asked_question import answer_to_json
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
@@ -58,7 +55,6 @@ from tests.support.decoded import load, picture_of, stored_picture
 from tests.support.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
-ZONE = ZoneInfo("Europe/Berlin")
 Changes = Mapping[str, object]
 
 
@@ -215,16 +211,7 @@ def looked_up(item: Dataset, values: npt.NDArray[np.floating]) -> tuple[npt.NDAr
 
 
 def state_of(film: Dataset, folder: Path) -> Dataset:
-    objects = {kind: dataset for kind, dataset in written(film, folder, kinds=("gsps",))[1]}
-    return objects["gsps"]
-
-
-def written(film: Dataset, folder: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
-    """The report on a film, and its objects."""
-    return written_from(films.saved(folder, film), kinds=kinds)
-
-
-def written_from(path: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tuple[str, Dataset]]]:
+    path = films.saved(folder, film)
     answered = answer_film(path, ScriptedReader(), PROMPTS)
     assert answered.film is not None
     report = make_report(
@@ -236,26 +223,22 @@ def written_from(path: Path, *, kinds: tuple[str, ...]) -> tuple[Report, list[tu
     )
     uid = answered.film.source
     sources = from_files({uid: answered.dataset}, {uid: path})
-    return report, [(made.kind, made.dataset) for made in write_objects(report, sources, zone=ZONE, kinds=kinds)]
-
-
-def texts(dataset: Dataset) -> list[str]:
-    """Everything that an object says, with blanks for line breaks."""
-    return [" ".join(str(element.value).split()) for element in dataset.iterall() if element.VR != "SQ"]
-
-
-def test_a_table_that_declares_too_many_bits_is_scaled(tmp_path: Path) -> None:
-    dark, good = (film_of({"VOILUTSequence": table(RAMP, bits=bits)}) for bits in (16, 12))
-
-    assert read(dark).notes == (Note.TABLE_SCALED,)
-    assert read(good).notes == ()
-    assert np.array_equal(read(dark).gray, read(good).gray)
-    assert np.abs(by_state(dark, tmp_path).astype(float) - picture_of(dark)).max() <= 1
+    [made] = write_objects(report, sources, zone=ZoneInfo("Europe/Berlin"), kinds=("gsps",))
+    return made.dataset
 
 
 @pytest.mark.parametrize(
     ("highest", "bits", "is_scaled"),
-    [(4095, 13, True), (4096, 13, False), (32767, 16, True), (32768, 16, False), (65535, 12, False), (200, 300, True)],
+    [
+        (4095, 12, False),
+        (4095, 13, True),
+        (4095, 16, True),
+        (4096, 13, False),
+        (32767, 16, True),
+        (32768, 16, False),
+        (65535, 12, False),
+        (200, 300, True),
+    ],
 )
 def test_a_table_is_scaled_below_half_of_its_range(highest: int, bits: int, is_scaled: bool, tmp_path: Path) -> None:
     film = film_of({"VOILUTSequence": table(RAMP * highest // 4095, bits=bits)})
@@ -263,6 +246,8 @@ def test_a_table_is_scaled_below_half_of_its_range(highest: int, bits: int, is_s
     assert read(film).notes == ((Note.TABLE_SCALED,) if is_scaled else ())
     assert picture_of(film).max() > 120
     assert np.abs(by_state(film, tmp_path).astype(float) - picture_of(film)).max() <= 1
+    if highest == 4095:
+        assert np.array_equal(read(film).gray, read(film_of({"VOILUTSequence": table(RAMP, bits=12)})).gray)
 
 
 def collimated(outside: npt.NDArray[np.integer] | int) -> npt.NDArray[np.int64]:
@@ -376,28 +361,21 @@ def two_grays() -> npt.NDArray[np.int64]:
     return np.where(stored() > 2000, 4095, 0)
 
 
-REFUSED: dict[str, tuple[Callable[[], Dataset], Reason]] = {
-    "two grays": (lambda: with_values(two_grays()), Reason.UNREADABLE),
-    "two grays and a window": (lambda: with_values(two_grays(), changes=WHOLE), Reason.UNREADABLE),
-    "two neighboring values": (lambda: with_values(two_grays() // 4095), Reason.UNREADABLE),
-    "twelve grays": (lambda: with_values(stored() // 342), Reason.UNREADABLE),
-    "nearly all white": (
-        lambda: with_values(np.where(stored() > 300, 4095, stored()), changes=WHOLE),
-        Reason.UNREADABLE,
-    ),
-    "one value in the square": (lambda: with_values(np.pad(np.full((90, 90), 7), ((20, 20), (0, 0)))), Reason.BLANK),
-    "one value": (films.constant, Reason.BLANK),
+REFUSED: dict[str, Callable[[], Dataset]] = {
+    "two grays": lambda: with_values(two_grays()),
+    "two grays and a window": lambda: with_values(two_grays(), changes=WHOLE),
+    "two neighboring values": lambda: with_values(two_grays() // 4095),
+    "twelve grays": lambda: with_values(stored() // 342),
+    "nearly all white": lambda: with_values(np.where(stored() > 300, 4095, stored()), changes=WHOLE),
 }
 
 
 @pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_film_that_no_stretch_helps_is_not_read(case: str, gray: str) -> None:
-    make, reason = REFUSED[case]
-
     with pytest.raises(Undecodable) as refused:
-        read(make(), gray)
-    assert refused.value.reason == reason
+        read(REFUSED[case](), gray)
+    assert refused.value.reason == Reason.UNREADABLE
 
 
 def test_one_bright_pixel_leaves_the_published_picture_its_grays() -> None:
@@ -409,23 +387,6 @@ def test_one_bright_pixel_leaves_the_published_picture_its_grays() -> None:
     assert read(film, "mimic_jpg").notes == (Note.STRETCHED,)
     assert len(np.unique(read(film, "mimic_jpg").gray)) > 100
     assert likeness(read(film, "mimic_jpg").gray, read(with_values(good), "mimic_jpg").gray) > 0.95
-
-
-def test_every_output_says_that_a_film_was_stretched(tmp_path: Path) -> None:
-    film = film_of({"WindowWidth": 1})
-    caution = wording.CAUTIONS[Note.STRETCHED]
-
-    report, objects = written(film, tmp_path, kinds=tuple(OUTPUTS.own))
-    message = oru.write(report, {film.SOPInstanceUID: objects[0][1]}, ZONE, order=None, documents=[])[1]
-
-    assert Counter(kind for kind, _ in objects) == {"sr": 1, "sr3d": 1, "text": 1, "gsps": 1, "sc": 1}
-    for kind, dataset in objects:
-        assert kind == "sc" or caution in " ".join(texts(dataset))
-    assert caution in message.decode()
-    assert caution in report_txt.render(report)
-    entry = report_json.film_for_programs(report.films[0])
-    assert (entry["notes"], entry["status"]) == (["stretched"], "read")
-    assert caution in impression.of_film(report.films[0])
 
 
 PICTURES: dict[str, tuple[Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.integer]], tuple[Note, ...]]] = {
@@ -472,14 +433,6 @@ def test_a_picture_of_a_few_grays_is_refused(
         open_film.load(path, ScriptedReader())
 
 
-def test_a_question_about_a_stretched_film_says_so(tmp_path: Path) -> None:
-    path = films.saved(tmp_path, film_of({"WindowWidth": 1}))
-
-    (answer,) = open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
-
-    assert answer_to_json(answer)["notes"] == ["stretched"]
-
-
 @pytest.mark.parametrize(
     ("photometric", "shape", "is_disputed"),
     [
@@ -493,28 +446,28 @@ def test_a_question_about_a_stretched_film_says_so(tmp_path: Path) -> None:
         ("MONOCHROME2", "LIN OD", False),
     ],
 )
-def test_a_film_that_viewers_show_either_way_says_so(
-    photometric: str, shape: str | None, is_disputed: bool, tmp_path: Path
-) -> None:
+def test_a_film_that_viewers_show_either_way_says_so(photometric: str, shape: str | None, is_disputed: bool) -> None:
     film = film_of({"PhotometricInterpretation": photometric, "PresentationLUTShape": shape})
     is_inverse = photometric == "MONOCHROME1" or (shape or "").upper() == "INVERSE"
 
     assert read(film).notes == ((Note.POLARITY_UNCLEAR,) if is_disputed else ())
     assert likeness(read(film).gray, stored() * (-1 if is_inverse else 1)) > 0.95
-    report, _ = written(film, tmp_path, kinds=())
-    cautions = impression.of_film(report.films[0])
-    assert (wording.CAUTIONS[Note.POLARITY_UNCLEAR] in cautions) == is_disputed
 
 
+@pytest.mark.parametrize("syntax", [JPEG2000Lossless, HTJ2KLossless])
 @pytest.mark.parametrize("bits", [8, 12, 16])
 @pytest.mark.parametrize("is_signed", [False, True])
-def test_the_sign_of_a_jpeg_2000_codestream_counts(bits: int, is_signed: bool) -> None:
-    film = films.compressed(films.at_depth(bits, signed=is_signed), JPEG2000Lossless)
+def test_the_sign_of_a_jpeg_2000_codestream_counts(bits: int, is_signed: bool, syntax: UID) -> None:
+    film, plain = (films.at_depth(bits, signed=is_signed) for _ in range(2))
+    if syntax == JPEG2000Lossless:
+        films.compressed(film, syntax)
+    else:
+        coded(film, bytes(imagecodecs.htj2k_encode(film.pixel_array, reversible=True)), syntax)
 
     wrong = read(films.changed(film, {"PixelRepresentation": int(not is_signed)}))
 
     assert wrong.notes == (Note.SIGN_DISAGREES,)
-    assert np.array_equal(wrong.gray, read(films.at_depth(bits, signed=is_signed)).gray)
+    assert np.array_equal(wrong.gray, read(plain).gray)
 
 
 @pytest.mark.parametrize("syntax", [JPEGLSLossless, RLELossless])
@@ -543,10 +496,8 @@ def test_bytes_behind_the_pixels_are_cut_with_a_note(make: Callable[[], Dataset]
 
 WRONG_LENGTHS: dict[str, Callable[[bytes], bytes]] = {
     "two too few": lambda pixels: pixels[:-2],
-    "a row too few": lambda pixels: pixels[: -2 * 231],
     "none": lambda _pixels: b"",
     "a row more": lambda pixels: pixels + bytes(2 * 231),
-    "ten rows more": lambda pixels: pixels + pixels[: 20 * 231],
     "a column more": lambda pixels: pixels + bytes(2 * 245),
     "a frame more": lambda pixels: pixels + pixels,
     "a picture of twice the size": lambda pixels: pixels * 4 + bytes(2),
@@ -571,25 +522,23 @@ def encapsulated_bytes(syntax: UID, *, fragments: int = 1) -> bytes:
 
 
 DELIMITER = b"\xfe\xff\xdd\xe0\0\0\0\0"
-ENDS: dict[str, Callable[[bytes], bytes]] = {
+WHOLE_ENDS: dict[str, Callable[[bytes], bytes]] = {
     "no delimiter": lambda content: content.removesuffix(DELIMITER),
     "half a delimiter": lambda content: content[:-4],
     "other elements": lambda content: content.removesuffix(DELIMITER) + b"\xfc\xff\xfc\xffOB\0\0\2\0\0\0\0\0",
     "zeros": lambda content: content.removesuffix(DELIMITER) + bytes(510),
 }
-
-
 CUT_OFF: dict[str, Callable[[bytes], bytes]] = {
     "20 bytes lost": lambda content: content[: -len(DELIMITER) - 20],
     "1000 bytes lost": lambda content: content[: -len(DELIMITER) - 1000],
 }
 
 
-@pytest.mark.parametrize("end", [*ENDS, *CUT_OFF])
+@pytest.mark.parametrize("end", [*WHOLE_ENDS, *CUT_OFF])
 @pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, RLELossless])
 def test_a_codestream_is_read_if_it_is_whole_whatever_ends_it(syntax: UID, end: str, tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
-    path.write_bytes((ENDS | CUT_OFF)[end](encapsulated_bytes(syntax)))
+    path.write_bytes((WHOLE_ENDS | CUT_OFF)[end](encapsulated_bytes(syntax)))
 
     answered = answer_film(path, ScriptedReader(), PROMPTS)
 
@@ -756,12 +705,3 @@ def test_high_throughput_jpeg_2000_is_offered_and_read(bits: int, syntax: UID) -
     assert syntax in TRANSFER_SYNTAXES
     assert image.notes == ()
     assert np.abs(image.gray - read(films.at_depth(bits)).gray).max() <= (0.01 if syntax == HTJ2K else 0)
-
-
-def test_the_sign_of_a_high_throughput_codestream_counts() -> None:
-    frame = bytes(imagecodecs.htj2k_encode(film_of({}).pixel_array, reversible=True))
-
-    image = read(coded(film_of({"PixelRepresentation": 1}), frame, HTJ2KLossless))
-
-    assert image.notes == (Note.SIGN_DISAGREES,)
-    assert np.array_equal(image.gray, read(film_of({})).gray)

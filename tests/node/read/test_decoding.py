@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import imagecodecs
@@ -23,7 +23,15 @@ import pytest
 from pydicom import dcmread, dcmwrite
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate, encapsulate_extended, generate_frames
-from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, RLELossless
+from pydicom.uid import (
+    UID,
+    HTJ2KLossless,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
 
 from node.config import Settings
 from node.dicom import attributes
@@ -143,6 +151,64 @@ def peak_mib() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) // 1024
 
 
+SIDE = 60_000
+HUGE = {"Rows": SIDE, "Columns": SIDE}
+"""The smallest allocation for so large a film would be 3.6 GB."""
+
+
+def declaring(codestream: bytes, syntax: UID, *, side: int | None = None) -> Dataset:
+    """A film with a codestream that nothing made, and a header that declares another size or none of its own."""
+    film = with_frame(films.thumbnail(), codestream + bytes(len(codestream) % 2), syntax)
+    return film if side is None else films.changed(film, {"Rows": side, "Columns": side})
+
+
+def jpeg_2000(side: int, components: int = 1) -> bytes:
+    """The main header of a codestream (ISO 15444-1 A.5.1)."""
+    sizes = struct.pack(">8L", side, side, 0, 0, side, side, 0, 0)
+    size = struct.pack(">H", 0) + sizes + struct.pack(">H", components) + b"\x0f\1\1" * components
+    return b"\xff\x4f\xff\x51" + struct.pack(">H", len(size) + 2) + size + bytes(100)
+
+
+def jpeg(marker: int, side: int, components: int = 1) -> bytes:
+    """A frame header (ISO 10918-1 B.2.2, 14495-1 C.2.2)."""
+    frame = struct.pack(">BHHB", 8, side, side, components) + b"\1\x11\0" * components
+    return b"\xff\xd8\xff" + bytes([marker]) + struct.pack(">H", len(frame) + 2) + frame + bytes(100)
+
+
+def in_a_box(codestream: bytes, decoy: bytes) -> bytes:
+    """A JP2 file (ISO 15444-1 I), which has no place in DICOM, with a decoy before its codestream."""
+    box = struct.pack(">L", len(decoy) + 8) + b"uuid" + decoy
+    return b"\0\0\0\x0cjP  \r\n\x87\n" + box + b"\0\0\0\0jp2c" + codestream
+
+
+DECLARED: dict[str, Callable[[], Dataset]] = {
+    "header": lambda: films.thumbnail(HUGE),
+    "header of compressed pixels": lambda: films.changed(films.compressed(films.thumbnail(), JPEG2000Lossless), HUGE),
+    "header of RLE": lambda: films.changed(films.compressed(films.thumbnail(), RLELossless), HUGE),
+    "header and codestream": lambda: films.changed(declaring(jpeg_2000(SIDE), JPEG2000Lossless), HUGE),
+    "JPEG 2000": lambda: declaring(jpeg_2000(SIDE), JPEG2000Lossless),
+    "HTJ2K": lambda: declaring(jpeg_2000(SIDE), HTJ2KLossless),
+    "JPEG 2000 in a box": lambda: declaring(in_a_box(jpeg_2000(SIDE), jpeg_2000(231)), JPEG2000Lossless, side=231),
+    "JPEG 2000 of many components": lambda: declaring(jpeg_2000(8000, 16384), JPEG2000Lossless, side=8000),
+    "JPEG": lambda: declaring(jpeg(0xC0, SIDE), JPEGBaseline8Bit),
+    "JPEG of many components": lambda: declaring(jpeg(0xC0, 8000, 200), JPEGBaseline8Bit, side=8000),
+    "lossless JPEG": lambda: declaring(jpeg(0xC3, SIDE), JPEGLosslessSV1),
+    "JPEG-LS": lambda: declaring(jpeg(0xF7, SIDE), JPEGLSLossless),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_an_impossible_size_is_refused_before_memory_is_taken(name: str, tmp_path: Path) -> None:
+    path, before = films.saved(tmp_path, DECLARED[name]()), peak_mib()
+
+    with pytest.raises(Undecodable) as refused:
+        decoding.load(path, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+
+    assert refused.value.reason == Reason.UNDECODABLE
+    assert "cannot be decoded" not in str(refused.value), "a decoder was asked"
+    assert peak_mib() - before < 64
+
+
 @pytest.mark.parametrize("is_extended", [False, True])
 def test_an_offset_table_leads_to_no_other_frame(is_extended: bool) -> None:
     film, other = films.compressed(films.thumbnail(), JPEG2000Lossless), np.zeros((4000, 4000), dtype=np.uint16)
@@ -237,43 +303,24 @@ def test_a_film_that_takes_too_long_is_decoded_once(tmp_path: Path) -> None:
     decoders.close()
 
 
-def test_a_child_that_was_started_before_the_first_film_decodes_it(tmp_path: Path) -> None:
-    path, processes = tmp_path / "film.png", DecoderProcesses()
-    path.write_bytes(imagecodecs.png_encode(np.full((64, 64), 90, np.uint8)))
-    processes.start_child()
-    started = processes.children
-    assert len(started) == 1
-
-    assert processes.decode_picture(path).shape == (64, 64)
-    assert processes.children == started
-    processes.close()
-
-
 def test_others_go_between_two_that_work_alone() -> None:
-    turns, order, is_first = Turns(), list[str](), threading.Event()
+    turns, order, go_on = Turns(), list[str](), threading.Event()
 
-    def work(name: str, turn: Callable[[], AbstractContextManager[None]]) -> None:
-        with turn():
+    def work(name: str) -> None:
+        with turns.together() if name == "beside" else turns.alone():
             order.append(name)
             if name == "first":
-                is_first.set()
                 go_on.wait()
 
-    go_on = threading.Event()
-    threads = [threading.Thread(target=work, args=("first", turns.alone))]
-    threads += [threading.Thread(target=work, args=(f"alone {number}", turns.alone)) for number in range(2)]
-    threads += [threading.Thread(target=work, args=(f"beside {number}", turns.together)) for number in range(3)]
-    threads[0].start()
-    is_first.wait()
-    for thread in threads[1:]:
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("first", "alone", "alone", *["beside"] * 3)]
+    for thread in threads:
         thread.start()
         thread.join(0.1)  # until it waits
     go_on.set()
     for thread in threads:
         thread.join(30)
 
-    assert sorted(order[1:4]) == ["beside 0", "beside 1", "beside 2"]
-    assert sorted(order[4:]) == ["alone 0", "alone 1"]
+    assert order == ["first", "beside", "beside", "beside", "alone", "alone"]
 
 
 def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:

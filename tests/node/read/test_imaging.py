@@ -1,11 +1,10 @@
-"""Films to gray values: what real files decode to, how they are turned, and every refusal."""
+"""Films to gray values and thumbnails: what real files decode to, how they are turned, and every refusal."""
 
 from __future__ import annotations
 
 import tracemalloc
 import zlib
 from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Never
 
@@ -13,12 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydicom import dcmwrite
 from pydicom.dataset import Dataset
 from pydicom.uid import (
     UID,
     DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
     JPEG2000Lossless,
     JPEGLSLossless,
     RLELossless,
@@ -31,6 +28,8 @@ from node.errors import ConfigError, Undecodable
 from node.read import grayscale
 from node.read.decoding import Radiograph, sides_known
 from node.read.framing import Turn
+from node.read.thumbnail import Thumbnail, of_picture
+from node.rounds.films import Thumbnails
 from tests.support import films
 from tests.support.decoded import load, picture_of, stored_picture
 
@@ -124,17 +123,6 @@ def test_stored_bits_are_counted_from_their_lowest_value(bits: int, shift: int, 
     picture = stored_picture(film)
     assert np.array_equal(picture.indices, (stored + 2 ** (bits - 1)) % 2**bits if signed else stored)
     assert np.array_equal(picture.levels.counts, np.bincount(picture.indices.ravel(), minlength=2**bits))
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_bits_outside_the_stored_ones_are_masked(shift: int) -> None:
-    film = films.thumbnail()
-    expected = decode(films.thumbnail()).gray
-    overlay = np.uint16(1 if shift else 0x8000)
-    film.PixelData = ((film.pixel_array << shift) | overlay).astype("<u2").tobytes()
-    film.HighBit = 14 + shift
-
-    assert np.array_equal(decode(film).gray, expected)
 
 
 @pytest.mark.parametrize(
@@ -241,23 +229,10 @@ def test_an_unknown_gray_mode_is_a_mistake_of_the_settings() -> None:
         decode(films.thumbnail(), "sepia")
 
 
-def deflated_film() -> bytes:
-    film = films.thumbnail()
-    film.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
-    return films.file_bytes(film)
+def test_a_bare_dataset_is_read(tmp_path: Path) -> None:
+    path = saved(tmp_path, films.headerless_bytes(films.thumbnail()))
 
-
-def big_endian_film() -> bytes:
-    film, content = films.thumbnail(), BytesIO()
-    film.PixelData = film.pixel_array.astype(">u2").tobytes()
-    film.file_meta.TransferSyntaxUID = ExplicitVRBigEndian
-    dcmwrite(content, film, implicit_vr=False, little_endian=False, force_encoding=True)
-    return content.getvalue()
-
-
-@pytest.mark.parametrize("content", [deflated_film, big_endian_film, lambda: films.headerless_bytes(films.thumbnail())])
-def test_a_file_is_read_however_it_is_encoded(tmp_path: Path, content: Callable[[], bytes]) -> None:
-    assert np.array_equal(decode(saved(tmp_path, content())).gray, decode(films.thumbnail()).gray)
+    assert np.array_equal(decode(path).gray, decode(films.thumbnail()).gray)
 
 
 def test_a_header_knows_of_its_pixels_without_holding_them(tmp_path: Path) -> None:
@@ -357,3 +332,59 @@ def test_a_machine_without_memory_says_nothing_about_the_film(monkeypatch: pytes
 
     with pytest.raises(MemoryError):
         decode(films.thumbnail())
+
+
+def without_window() -> Dataset:
+    film = films.rg1()
+    for keyword in ("WindowCenter", "WindowWidth", "VOILUTSequence"):
+        if keyword in film:
+            delattr(film, keyword)
+    return film
+
+
+def with_graphics() -> Dataset:
+    film = films.thumbnail()
+    rows, columns = film.Rows, film.Columns
+    film.ShutterShape, film.ShutterPresentationValue = "RECTANGULAR", 0
+    film.ShutterLeftVerticalEdge, film.ShutterRightVerticalEdge = 5, columns - 5
+    film.ShutterUpperHorizontalEdge, film.ShutterLowerHorizontalEdge = 5, rows - 5
+    bits = np.zeros((rows, columns), np.uint8)
+    bits[rows // 2 :] = 1
+    packed = np.packbits(bits, bitorder="little").tobytes()
+    for element, vr, value in (
+        *((0x10, "US", rows), (0x11, "US", columns), (0x40, "CS", "G"), (0x50, "SS", [1, 1])),
+        *((0x100, "US", 1), (0x102, "US", 0), (0x3000, "OW", packed + b"\0" * (len(packed) % 2))),
+    ):
+        film.add_new((0x6000, element), vr, value)
+    return film
+
+
+@pytest.mark.parametrize(
+    "film", [films.rg1, films.thumbnail, without_window, with_graphics], ids=lambda film: film.__name__
+)
+def test_a_reading_makes_the_thumbnail_of_the_film_as_displayed(film: Callable[[], Dataset]) -> None:
+    stored = stored_picture(film())
+
+    read = load(film(), gray="voi", square=lambda columns, rows: (0.0, 0.0, columns, rows)).thumbnail
+
+    again, shown = stored.thumbnail(), of_picture(stored.shown())
+    assert read is not None
+    assert (read.step, read.stretch) == (again.step, again.stretch) == (shown.step, stored.stretch)
+    assert np.array_equal(read.gray, again.gray)
+    assert np.array_equal(read.gray, shown.gray)
+
+
+def test_the_thumbnail_of_a_long_strip_is_small() -> None:
+    strip = np.zeros((511, 65_535), np.uint8)
+
+    assert of_picture(strip).gray.size < 2**21
+
+
+def test_a_kept_thumbnail_is_taken_once_and_the_oldest_of_many_is_dropped() -> None:
+    kept, small = Thumbnails(), Thumbnail(gray=np.zeros((2, 2), np.uint8), step=1)
+    for number in range(1000):
+        kept.keep(Path(str(number)), small)
+
+    assert kept.take(Path("0")) is None
+    assert kept.take(Path("999")) is small
+    assert kept.take(Path("999")) is None

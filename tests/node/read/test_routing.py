@@ -1,8 +1,10 @@
-"""Which received objects are read, answered or left alone."""
+"""Which received objects are read, answered or left alone: by their header, and by what their picture shows."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,23 +19,32 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 
+from models.contract import VIEWS, View, ViewReading
+from models.documents import decode, encode
 from node.commands.explain.film import explain_file
 from node.dicom import attributes, header_reading
 from node.dicom.film_header import parse_header
 from node.dicom.header_reading import read_header
-from node.domain import Note, Reason
+from node.domain import Film, FilmView, Note, Reason, TaggedView
 from node.errors import Undecodable
-from node.read import routing, views
+from node.outputs import wording
+from node.prompt_set import PromptSet
+from node.read import prompts, routing, views
+from node.read.decoding import Radiograph
+from node.read.film import answer_film
+from node.read.model import Reading
 from node.read.routing import Action, Decision
-from tests.node.read.test_view_routing import answered, seeing
 from tests.paths import FIXTURES
 from tests.support import films
 from tests.support.decoded import load
+from tests.support.fakes import ScriptedReader
 
+PROMPTS = prompts.load("chexpert14")
 READ = Decision(action=Action.READ)
 READ_AGE_UNKNOWN = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))
 READ_AGE_WITHOUT_UNIT = Decision(action=Action.READ, notes=(Note.AGE_WITHOUT_UNIT,))
 UNKNOWN = Decision(action=Action.READ, notes=(Note.VIEW_UNKNOWN,))
+DISAGREES = Decision(action=Action.READ, notes=(Note.VIEW_DISAGREES,))
 NOT_CHEST = Decision(action=Action.ANSWER, reason=Reason.NOT_CHEST)
 LATERAL = Decision(action=Action.ANSWER, reason=Reason.LATERAL)
 WORDS: dict[str, list[str]] = tomllib.loads(FIXTURES.joinpath("header_words.toml").read_text(encoding="utf-8"))
@@ -56,10 +67,6 @@ def coded(value: str, scheme: str = "SCT") -> list[Dataset]:
     item = Dataset()
     item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, "as coded"
     return [item]
-
-
-def test_a_frontal_chest_film_is_read() -> None:
-    assert choose(header()) == READ
 
 
 HEADERS: dict[str, dict[str, object]] = tomllib.loads(FIXTURES.joinpath("headers.toml").read_text(encoding="utf-8"))
@@ -91,21 +98,6 @@ def test_real_files_are_routed_as_their_model_headers(name: str) -> None:
     assert choose(dataset) == expected_of(name)
     for keyword, value in HEADERS[name].items():
         assert not keyword[0].isupper() or attributes.text(dataset, keyword) == str(value), keyword
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "chest/RG1_J2KI.dcm", "chest/RG1_J2KR.dcm", "chest/RG1_JLSN.dcm", "charset/chrJapMultiExplicitIR6.dcm",
-        "charset/chrKoreanMulti.dcm", "not_chest/CT2_RLE.dcm", "not_chest/RG2_hip_JPEGlossless.dcm",
-    ],
-)  # fmt: skip
-def test_real_files_in_other_encodings_are_decided_alike(name: str) -> None:
-    kind = {"chest": "read", "charset": "no_pixels", "not_chest": "not_chest" if "RG2" in name else "modality"}
-
-    decision = choose(read_header(films.shared(name)))
-
-    assert str(decision.reason or "read") == kind[name.split("/")[0]]
 
 
 @pytest.mark.parametrize("name", films.REFUSED)
@@ -426,10 +418,146 @@ def test_explain_shows_the_words_that_count_alone(tmp_path: Path) -> None:
     assert shown["SeriesDescription"] == "text with SEITL, THORAX"
 
 
-def test_the_tag_follows_the_words_of_other_languages() -> None:
-    tags = {
-        view: views.tag_of(parse_header(header_of_words(ViewPosition=view)))
-        for view in ("后前位", "PERFIL", "FACE", "XQZ")
-    }
+def picture(*, mirrored: bool = False, rotated: bool = False, **probabilities: float) -> ViewReading:
+    return seeing(probabilities, mirrored=mirrored, rotated=rotated)
 
-    assert tags == {"后前位": "PA", "PERFIL": "lateral", "FACE": "frontal", "XQZ": None}
+
+def seeing(probabilities: Mapping[str, float], *, mirrored: bool = False, rotated: bool = False) -> ViewReading:
+    shares = {view: probabilities.get(view, 0.0) for view in VIEWS}
+    return ViewReading(probabilities=shares, certain=0.9, mirrored=mirrored, rotated=rotated)
+
+
+class SeeingReader(ScriptedReader):
+    """Sees the same view on every film."""
+
+    def __init__(self, view: ViewReading | None) -> None:
+        super().__init__()
+        self._view = view
+
+    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+        said = super().read(image, prompts)
+        return replace(said, view=self._view)
+
+
+def answered(folder: Path, view: ViewReading | None, changes: Mapping[str, object] | None = None) -> Film:
+    path = films.saved(folder, films.thumbnail(changes))
+    film = answer_film(path, SeeingReader(view), PROMPTS).film
+    assert film is not None
+    return film
+
+
+@pytest.mark.parametrize(
+    ("changes", "tag"),
+    [
+        ({"ViewPosition": "PA"}, "PA"),
+        ({"ViewPosition": "ap"}, "AP"),
+        ({"ViewPosition": "", "ViewCodeSequence": coded("399348003")}, "AP"),
+        ({"ViewPosition": "FRONTAL"}, "frontal"),
+        ({"ViewPosition": "AP PA"}, "frontal"),
+        ({"ViewPosition": "LLD"}, "frontal"),
+        ({"ViewPosition": "LL"}, "lateral"),
+        ({"ViewPosition": "PERFIL"}, "lateral"),
+        ({"ViewPosition": "FACE"}, "frontal"),
+        ({"ViewPosition": "后前位", "SpecificCharacterSet": "ISO_IR 192"}, "PA"),
+        ({"ViewPosition": "XQZ"}, None),
+        ({"ViewPosition": ""}, None),
+        ({"ViewPosition": "", "SeriesDescription": "CHEST PA"}, None),
+    ],
+)
+def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], tag: str | None) -> None:
+    assert views.tag_of(parse_header(films.changed(films.rg1(), changes))) == tag
+
+
+@pytest.mark.parametrize(
+    ("tag", "seen", "expected"),
+    [
+        ("PA", picture(PA=0.99), READ),
+        ("PA", picture(AP=0.6, PA=0.4), READ),
+        ("PA", picture(AP=1.0), READ),
+        ("AP", picture(PA=1.0), READ),
+        ("PA", picture(lateral=1.0), DISAGREES),
+        ("PA", picture(lateral=0.6, PA=0.4), DISAGREES),
+        ("frontal", picture(AP=0.5, PA=0.5), READ),
+        ("frontal", picture(not_chest=0.95), DISAGREES),
+        ("frontal", picture(lateral=0.3, not_chest=0.3, AP=0.4), DISAGREES),
+        ("AP", picture(AP=1.0, rotated=True), Decision(action=Action.READ, notes=(Note.ROTATED,))),
+        (None, None, READ),
+        (None, picture(AP=1.0), READ),
+        (None, picture(PA=1.0, mirrored=True), Decision(action=Action.READ, notes=(Note.MIRRORED,))),
+        (None, picture(lateral=0.4, AP=0.3, PA=0.3), READ),
+        (None, picture(lateral=0.6, AP=0.4), LATERAL),
+        (None, picture(lateral=0.9, AP=0.1), LATERAL),
+        (None, picture(not_chest=0.95), NOT_CHEST),
+        (None, picture(lateral=0.5, not_chest=0.4, AP=0.1), LATERAL),
+        (None, picture(lateral=0.3, not_chest=0.65, AP=0.05), NOT_CHEST),
+        (None, picture(lateral=0.2, not_chest=0.25, AP=0.55), READ),
+    ],
+)
+def test_a_picture_confirms_doubts_or_stops(
+    tag: TaggedView | None, seen: ViewReading | None, expected: Decision
+) -> None:
+    assert views.confirm(READ, tag, seen, names_chest=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (picture(not_chest=0.95, PA=0.05), NOT_CHEST),
+        (picture(lateral=0.4, not_chest=0.5, PA=0.1), NOT_CHEST),
+        (picture(lateral=0.5, not_chest=0.4, PA=0.1), LATERAL),
+        (picture(lateral=0.4, not_chest=0.4, PA=0.2), DISAGREES),
+    ],
+)
+def test_a_certain_picture_stops_a_film_of_no_named_part(seen: ViewReading, expected: Decision) -> None:
+    assert views.confirm(READ, "PA", seen, names_chest=False) == expected
+
+
+def test_notes_of_the_header_stay() -> None:
+    decision = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))
+
+    assert views.confirm(decision, None, picture(lateral=1.0), names_chest=True).notes == (Note.AGE_UNKNOWN,)
+    assert views.confirm(decision, "PA", picture(PA=1.0, rotated=True), names_chest=True).notes == (
+        Note.AGE_UNKNOWN,
+        Note.ROTATED,
+    )
+
+
+@pytest.mark.parametrize(("view", "reason"), [("lateral", Reason.LATERAL), ("not_chest", Reason.NOT_CHEST)])
+def test_a_certain_picture_stops_a_film_without_a_view(tmp_path: Path, view: View, reason: Reason) -> None:
+    seen = seeing({view: 0.97, "PA": 0.03})
+
+    film = answered(tmp_path, seen, {"ViewPosition": ""})
+    named = answered(tmp_path, seen, {"ViewPosition": "PA"})
+
+    assert (film.reason, film.view) == (reason, FilmView(tag=None, seen=view, certainty=0.97))
+    assert "its picture" in wording.not_processed(film)
+    assert (named.is_read, named.notes) == (True, (Note.VIEW_DISAGREES,))
+
+
+def test_a_reason_by_the_header_does_not_speak_of_the_picture(tmp_path: Path) -> None:
+    film = answered(tmp_path, picture(lateral=1.0), {"ViewPosition": "LL"})
+
+    assert (film.reason, film.view) == (Reason.LATERAL, FilmView(tag="lateral"))
+    assert "picture" not in wording.not_processed(film)
+
+
+def test_a_model_without_a_view_head_leaves_it_to_the_header(tmp_path: Path) -> None:
+    film = answered(tmp_path, None, {"ViewPosition": ""})
+
+    assert (film.notes, film.view) == ((Note.VIEW_UNKNOWN,), FilmView())
+
+
+def test_a_mirrored_film_keeps_its_boxes(tmp_path: Path) -> None:
+    plain, mirrored = (answered(tmp_path, picture(PA=1.0, mirrored=flag)) for flag in (False, True))
+
+    assert [finding.boxes[0].box for finding in mirrored.findings if finding.boxes] == [
+        finding.boxes[0].box for finding in plain.findings if finding.boxes
+    ]
+
+
+def test_a_film_with_its_view_survives_storage(tmp_path: Path) -> None:
+    film = answered(tmp_path, picture(AP=0.75, PA=0.25, rotated=True))
+    stored = encode(film)
+
+    assert stored["view"] == {"tag": "PA", "seen": "AP", "certainty": 0.75}
+    assert decode(Film, stored) == film
